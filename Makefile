@@ -35,7 +35,7 @@ demo: .venv/.installed
 
 # The tests that take seconds each, in one process per core; test-all adds those that take longer, and one at a time those
 # that start several processes of their own or measure memory.
-ALONE := tests/commands tests/data tests/distributed tests/interop
+ALONE := tests/commands tests/data tests/distributed tests/projects
 test: .venv/.installed-dev
 	$(PYTEST) -m "not long"
 

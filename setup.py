@@ -43,6 +43,7 @@ setup(
         "tensorboard",
         "tqdm",
         "typing_extensions>=4.6",
+        "annotated-types",
         "jinja2",
     ],
     extras_require={

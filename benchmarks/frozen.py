@@ -34,8 +34,8 @@ from measure import finish, table
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.api.network import LoadOptions, load_subject
-from vidssl.config import find_config
+from vidssl.api.job import NetworkOptions
+from vidssl.api.network import load_subject
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.metrics import vote
@@ -121,11 +121,13 @@ def copies(part: str, halves: list[VideoList]) -> tuple[str, list[VideoList]]:
 def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
     """Return the features of a network; those of each video are kept in `out`, for all lists of the same root."""
     checkpoint, _, stream = what.partition("@")
-    options: dict[str, Any] = {"checkpoint": checkpoint, "stream": stream or None}
+    options: NetworkOptions = {"clips": clips, "crops": 1, "workers": 1, "device": "cpu"}
     if what.startswith("random:"):
         config, *settings = what.removeprefix("random:").split(";")
-        options = {"checkpoint": "random", "cfg": find_config(config), "overrides": settings}
-    subject = load_subject(LoadOptions(**options, clips=clips, crops=1, workers=1, device="cpu"))
+        checkpoint, options = "random", {**options, "cfg": config, "settings": settings}
+    elif stream:
+        options["stream"] = stream
+    subject = load_subject(checkpoint, options)
     file = out / "features" / f"{hashlib.sha256(f'{subject.request()} {videos.root}'.encode()).hexdigest()[:24]}.npz"
     kept = dict(np.load(file)) if file.exists() else {}
     missing = [n for n, name in enumerate(videos.names) if name not in kept]

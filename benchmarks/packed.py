@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, ratio, table
 
-from vidssl.api.network import LoadOptions, Subject, load_subject
+from vidssl.api.network import Subject, load_subject
 from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.commands import guarded
 from vidssl.data import ClipDataset, VideoList, read_list
@@ -169,7 +169,7 @@ def main() -> None:
         }
         only = {name: lists[0] for name, lists in versions.items()}
         rows = dict(timed(only, folders[JPEG], parsed.size, parsed.rounds))
-        network = load_subject(LoadOptions(parsed.checkpoint, workers=parsed.workers)) if parsed.test_list else None
+        network = load_subject(parsed.checkpoint, {"workers": parsed.workers}) if parsed.test_list else None
         wanted = [features(network, videos) for videos in originals] if network else []
         for name, lists in versions.items():
             rows[name]["bytes"] = stored(lists)

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, table
 
-from vidssl.api.network import LoadOptions, Subject, load_subject
+from vidssl.api.job import NetworkOptions
+from vidssl.api.network import Subject, load_subject
 from vidssl.api.shrink import ShrinkSettings as Settings
 from vidssl.api.shrink import shrink_list as shrink
 from vidssl.commands import guarded
@@ -153,10 +154,12 @@ def main() -> None:
     arguments = parser.parse_args()
     one_thread()
     videos = read_list(arguments.list, arguments.root)
-    given: dict[str, Any] = {"clips": arguments.clips, "workers": arguments.workers}
-    networks = {"untrained": load_subject(LoadOptions("random", arguments.cfg, **given))}
+    given: NetworkOptions = {"workers": arguments.workers}
+    if arguments.clips is not None:
+        given["clips"] = arguments.clips
+    networks = {"untrained": load_subject("random", {**given, "cfg": arguments.cfg})}
     if arguments.checkpoint:
-        networks["trained"] = load_subject(LoadOptions(arguments.checkpoint, **given))
+        networks["trained"] = load_subject(arguments.checkpoint, given)
     header = ["short side", "CRF", "PSNR, dB", "size, times the original", "ms a clip (times faster)"]
     for name in networks:
         header += [f"{name}: cosine to the original", "between originals", "own original first"]

@@ -25,7 +25,7 @@ import torch
 from measure import finish, one_thread, table
 from numpy.typing import NDArray
 
-from vidssl.api.network import LoadOptions, Subject, load_subject
+from vidssl.api.network import Subject, load_subject
 from vidssl.api.track import tracker_settings as settings
 from vidssl.commands import guarded
 from vidssl.progress import progress
@@ -164,8 +164,9 @@ def main() -> None:
     one_thread()
     cv2.setNumThreads(0)
     config = settings(arguments.tracker)
+    own = {} if arguments.cfg is None else {"cfg": arguments.cfg}
     subjects = {
-        name: load_subject(LoadOptions(name, cfg=arguments.cfg if name == "random" else None, device="cpu"))
+        name: load_subject(name, {"device": "cpu", **(own if name == "random" else {})})
         for name in arguments.checkpoint
     }
     measured: dict[tuple[str, str, str], list[NDArray[np.float64]]] = {}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sklearn.manifold import TSNE
 
-from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.network import load_subject
 from vidssl.config import build
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.data.to_device import normalised
@@ -52,8 +52,8 @@ def chosen(videos: VideoList, classes: int, count: int, seed: int) -> list[int]:
 @torch.no_grad()
 def encode(checkpoint: str, videos: VideoList, rows: list[int], views: int, seed: int) -> np.ndarray:
     """Encode random views of the rows with the sampler and the first recipe of the run: (rows * views, dim)."""
-    subject = load_subject(LoadOptions(checkpoint=checkpoint))
-    data = subject.run.data
+    subject = load_subject(checkpoint, {})
+    data = subject.require_run("the views of a run").data
     recipes = [build(RECIPES, data.views[0])] * 2  # samplers of pairs need two
     dataset = ClipDataset(videos, build(SAMPLERS, data.sampler), recipes, seed)
     made = [dataset[epoch, row].views[0] for row in rows for epoch in range(views)]

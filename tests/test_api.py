@@ -226,8 +226,15 @@ TEST = vidssl.TestClips(
         (nn.Flatten(), "LIST", {}, ConfigError, r"this Flatten does not state its clips: give test=vidssl.TestClips"),
         (Maps(), "LIST", {"test": TEST}, ConfigError, r"Maps makes \(1, 3, 8, 8\) of a clip \(1, 3, 2, 8, 8\), not"),
         ("vidssl-small", "LIST", {"test": TEST, "clips": 1}, ConfigError, r"leave out cfg and the other options"),
-        ("vidssl-small", "LIST", {"clips": 0}, ConfigError, r"the options of the clips do not fit: .*clips"),
-        ("vidssl-small", "LIST", {"precision": "half"}, ConfigError, r"the options of the clips do not fit: .*float32"),
+        ("vidssl-small", "LIST", {"clips": 0}, ConfigError, r"^clips=0 is less than 1$"),
+        ("vidssl-small", "LIST", {"grid": 2}, ConfigError, r"the options of the clips do not fit: .*grid"),
+        (
+            "vidssl-small",
+            "LIST",
+            {"precision": "half"},
+            ConfigError,
+            r"precision is 'half': choose one of float32, bfloat16",
+        ),
         ("vidssl-small", ["no.mp4"], {}, DataError, r"1 of 1 files do not exist: /.*no.mp4"),
         ("vidssl-small", [], {}, DataError, r"0 of 0 files"),
         (

@@ -4,14 +4,13 @@ import errno
 import json
 import math
 import os
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from vidssl import atomic
 from vidssl.atomic import replacing, temporary_for
-from vidssl.commands.arguments import print_results
+from vidssl.commands import print_result
 from vidssl.engine.log import RunLog
 
 OLD, NEW = b"old\n", b"new" * 1000
@@ -130,7 +129,7 @@ def test_what_is_undefined_is_null_and_named(tmp_path, caplog):
 
 
 def test_json_of_commands_and_of_training_has_no_nan(tmp_path, capsys):
-    print_results(Namespace(json=True), {**UNDEFINED, "path": tmp_path})
+    print_result({**UNDEFINED, "path": tmp_path}, as_json=True)
     assert strict(capsys.readouterr().out)["path"] == str(tmp_path)
     log = RunLog(tmp_path, 0, 1, 1, strict=True)
     log.write(1, {"loss": 0.5, "spread": math.nan})
@@ -142,7 +141,7 @@ def test_json_of_commands_and_of_training_has_no_nan(tmp_path, capsys):
 def test_every_json_file_is_written_by_the_one_writer():
     """`json.dumps` writes NaN; where the text goes to a file of results, it must refuse it."""
     package = Path(atomic.__file__).parent
-    for folder in ("commands", "engine", "evaluation", "analysis", "detection"):
+    for folder in ("api", "commands", "engine", "evaluation", "analysis", "detection", "projects"):
         for path in (package / folder).rglob("*.py"):
             for line in path.read_text(encoding="utf-8").splitlines():
                 if "json.dump" in line and ("write" in line or "print(" in line):

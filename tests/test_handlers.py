@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.api.check import check_list
+from vidssl.api.check import check
 from vidssl.api.shrink import ShrinkSettings, shrink_list
 from vidssl.data import track_files
 from vidssl.errors import CheckpointError
@@ -130,7 +130,7 @@ def opened(video, network, patch):
 
 def checked(video, network, patch):
     patch.setattr(decode._ToRGB, "__call__", mistaken)
-    check_list(video, video.parents[1] / "out")
+    check(video, out=video.parents[1] / "out", workers=1)
 
 
 def shrunk(video, network, patch):

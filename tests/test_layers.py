@@ -19,6 +19,7 @@ LAYERS = (
         "command_line",
         "plugins",
         "read_files",
+        "version",
     },
     {"config", "output_folder", "worker_pool"},
     {"schedule", "losses", "video", "transforms", "models"},
@@ -26,9 +27,9 @@ LAYERS = (
     {"methods", "prepare", "evaluation", "tracking", "analysis", "viz"},
     {"detection"},
     {"engine"},
-    {"commands"},
     {"api"},
-    {"interop"},
+    {"commands"},
+    {"projects"},
     {"tools", "datasets", "benchmarks", "examples", "__main__"},
 )
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
@@ -87,7 +88,10 @@ def test_imports_point_down(path):
         ("data", "import vidssl.methods.base"),
         ("config", "from vidssl.schedule import Schedule"),
         ("types", "from vidssl.config import Settings"),
-        ("engine", "from vidssl.commands import test"),
+        ("engine", "from vidssl.api.test import test"),
+        ("api", "def f():\n    from vidssl.commands import run"),
+        ("commands", "import vidssl.projects.slurm"),
+        ("version", "from vidssl.registry import Registry"),
         ("tools", "import vidssl.benchmarks"),
     ],
 )
@@ -99,7 +103,33 @@ def test_what_is_allowed_is_not():
     assert not offences(
         "methods", "from vidssl import losses, distributed\nfrom vidssl.methods.base import Method\nimport torch"
     )
-    assert not offences("evaluation", "from vidssl.data.video_list import VideoList\nimport vidssl")
+    assert not offences("evaluation", "from vidssl.data.video_list import VideoList\nimport torch")
+    assert not offences("projects", "from vidssl.commands import run\nfrom vidssl.api.extract import extract")
+    assert not imports_itself("from vidssl import distributed\nfrom vidssl.version import __version__")
+
+
+def imports_itself(source: str) -> list[int]:
+    """Lines that import the package, for its version or a public name, which are loaded from anywhere."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import) and any(alias.name == "vidssl" for alias in node.names):
+            found.append(node.lineno)
+        elif isinstance(node, ast.ImportFrom) and node.module == "vidssl":
+            found += [node.lineno for alias in node.names if alias.name not in LAYER]
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if (ROOT / "vidssl") in path.parents], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_the_package_does_not_import_itself(path):
+    """Not even for its version, which is in `vidssl.version`."""
+    assert not imports_itself(path.read_text(encoding="utf-8"))
+
+
+def test_imports_of_the_package_are_found():
+    assert imports_itself("import vidssl") == [1]
+    assert imports_itself("def f():\n    from vidssl import __version__, distributed") == [2]
 
 
 def test_every_package_has_a_layer():

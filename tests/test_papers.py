@@ -11,8 +11,9 @@ from ruamel.yaml import YAML
 
 from vidssl.api.test import protocol_choices
 from vidssl.api.track import tracker_settings
-from vidssl.commands import COMMANDS, parse_command
-from vidssl.config import bind
+from vidssl.commands import COMMANDS, parser_of
+from vidssl.commands.options import parse
+from vidssl.config import bind, find_config
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.config_schema import load_run
 from vidssl.errors import ConfigError
@@ -124,7 +125,8 @@ def bind_config(path, settings=(), config=None):
 
 def parsed_command(words):
     """Parse `vidssl …` with the options of its command; a mistake raises SystemExit with its text."""
-    return parse_command(words[1], words[2:])[1]
+    job, parser, arguments = parser_of(words[1], words[2:])
+    return parse(parser, job.signature, arguments)
 
 
 def check_protocols(words):
@@ -146,13 +148,13 @@ def check_command(words):
     if words[0] == "python":
         return False
     parsed = parsed_command(words)
-    if getattr(parsed, "protocol", None):
-        check_protocols(parsed.protocol)
-    if getattr(parsed, "tracker", None):
-        tracker_settings(parsed.tracker)
-    if getattr(parsed, "cfg", None) is None:
+    if "protocol" in parsed:
+        check_protocols(parsed["protocol"])
+    if "tracker" in parsed:
+        tracker_settings(parsed["tracker"])
+    if "cfg" not in parsed:
         return False
-    bind_config(str(parsed.cfg), parsed.overrides)
+    bind_config(str(find_config(str(parsed["cfg"]))), parsed.get("settings", ()))
     return True
 
 
@@ -165,7 +167,7 @@ def check_cell(cell):
         elif COMMAND.fullmatch(span):
             bound += check_command(shlex.split(span))
         elif span.startswith("--"):
-            check_protocols(parsed_command(shlex.split(f"vidssl test LIST --checkpoint C --out O {span}")).protocol)
+            check_protocols(parsed_command(shlex.split(f"vidssl test LIST --checkpoint C --out O {span}"))["protocol"])
         else:
             assert SETTING.fullmatch(span), f"{span} is neither a config, a setting, a command nor options of a test"
             assert configs, f"{span} comes before the config that it overrides"

@@ -1,6 +1,5 @@
 """Wrong calls of Python's functions: one line in Python's words, with the remedy; commands name their own options."""
 
-import argparse
 import ast
 import re
 from dataclasses import fields
@@ -12,8 +11,9 @@ import torch
 from torch import nn
 
 import vidssl
-from vidssl.commands import parsers
-from vidssl.commands.arguments import errors_in_options, in_options
+from vidssl.commands import COMMANDS, Group, errors_in_options, in_options
+from vidssl.commands.options import OTHER_NAMES
+from vidssl.commands.signatures import Argument, Signature
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.errors import CheckpointError, ConfigError, DataError, VidsslError
 from vidssl.evaluation.search import nearest
@@ -56,7 +56,8 @@ ONE = Features(torch.ones(1, 4), torch.tensor([-1]), torch.tensor([0]))
         (lambda: vidssl.load_backbone(nn.Linear(2, 2)), ConfigError, "is a path or a name, got a Linear"),
         (lambda: vidssl.save_backbone(nn.Linear(2, 2), "x"), ConfigError, "got a Linear.*torch.save"),
         (lambda: vidssl.build_backbone("resnet3d18", widht=8), ConfigError, "did you mean 'width'"),
-        (lambda: vidssl.TestClips(clip=2, clips=1), ConfigError, "TestClips: .*size: is required"),
+        (lambda: vidssl.TestClips(clips=1), ConfigError, "TestClips: .*clip: is required"),
+        (lambda: vidssl.TestClips(clip=2, clips=1), ConfigError, "TestClips: .*clip: Input should be"),
     ],
 )
 def test_a_wrong_call_is_one_error_with_the_remedy(call, kind, message):
@@ -98,12 +99,15 @@ def test_settings_of_a_dataset_are_in_its_help():
 
 
 def test_commands_name_their_options():
-    known = argparse.Namespace(allow_missing=False, grid=None, trust_checkpoint=False, root=None, k=1)
+    names = ("allow_missing", "grid", "trust", "root", "k", "model", "boxes", "to")
+    known = Signature("", "", tuple(Argument(name, "", None, "", False) for name in names), False)
     for text, expected in {
         "skip them: allow_missing=True": "skip them: --allow-missing",
         "a layer and grid=4, or root=FOLDER": "a layer and --grid 4, or --root FOLDER",
         "load it with trust=True (a run: checkpoint.trust=true)": "load it with --trust-checkpoint (a run: "
         "checkpoint.trust=true)",
+        'boxes=FILE or to="frames", and splits=[1, 2, 3]': "--boxes FILE or --to frames, and --splits 1 2 3",
+        "model=FOLDER": "--checkpoint FOLDER",
         "set method.k=6; 'k=6' in k=6/x.mp4 and a/root=1 stay; other=5 too": None,
     }.items():
         assert in_options(text, known) == (expected or text)
@@ -114,9 +118,9 @@ def test_commands_name_their_options():
 
 # Programs of the command line: what follows their names is a command to type, as right in Python as elsewhere.
 PROGRAMS = r"\b(?:vidssl \w+|pip install|ray start|hf auth|python -m)\b[^;,()]*"
-# Modules that parse options or run as commands. `load`, `extract` and others are below the functions of Python too.
-PARSERS = {"interop/ray.py"}
-BELOW = ("load.py", "results.py", "gallery.py")
+# Modules that parse options, and options of srun.
+PARSERS = {"projects/ray.py"}
+OF_SRUN = re.compile("--(kill-on-bad-exit|wait|cpus-per-task)=.*")
 
 
 def spoken(path):
@@ -140,9 +144,7 @@ def spoken(path):
 
 
 MODULES = sorted(
-    path.relative_to(PACKAGE).as_posix()
-    for path in PACKAGE.rglob("*.py")
-    if path.parent.name != "commands" or path.name in BELOW
+    path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if path.parent.name != "commands"
 )
 
 
@@ -151,17 +153,20 @@ def test_no_module_below_the_commands_names_an_option(module):
     found = [
         f"{line}: {text}"
         for line, text in spoken(PACKAGE / module)
-        if re.search(r"(?<![\w-])--[a-z]", re.sub(PROGRAMS, "", text))
+        if re.search(r"(?<![\w-])--[a-z]", re.sub(PROGRAMS, "", text)) and not OF_SRUN.fullmatch(text)
     ]
     assert not found
 
 
 def test_every_command_names_its_options_in_errors():
-    """No argument of Python that a message can name is an option of a command by another name, but trust."""
-    for name, add in parsers.COMMANDS.items():
-        parser = argparse.ArgumentParser()
-        if name == "prepare":
-            continue
-        add(parser)
-        for action in parser._actions:
-            assert not action.option_strings or f"--{action.dest.replace('_', '-')}" in action.option_strings
+    """No argument of Python that a message can name is an option of a command by another name, but for two."""
+    assert OTHER_NAMES == {"model": "checkpoint", "trust": "trust-checkpoint"}
+    jobs = [
+        job for entry in COMMANDS.values() for job in (entry.jobs.values() if isinstance(entry, Group) else [entry])
+    ]
+    for job in jobs:
+        names = {argument.name for argument in job.signature.arguments}
+        assert not names & {"checkpoint", "trust_checkpoint"} or job.function == "export"
+        for name in names:
+            option = OTHER_NAMES.get(name, name).replace("_", "-")
+            assert in_options(f"give {name}=1", job.signature) == f"give --{option} 1"

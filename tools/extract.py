@@ -6,7 +6,7 @@ python tools/extract.py output/demo/data/motion/test.csv --checkpoint output/dem
 In parts, which can be started again one by one:
 
 python tools/extract.py kinetics/train.csv --checkpoint last.pt --out features --shard 0/64     # … 63/64
-python tools/extract.py --merge --out features
+vidssl merge --out features
 """
 
 from vidssl.commands import main

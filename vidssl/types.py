@@ -5,13 +5,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 from torch import Tensor
 
+# Numbers that functions and commands take.
+Count = Annotated[int, Ge(1)]
+Natural = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
 Frames = NDArray[np.uint8]  # (T, C, H, W) RGB 0-255, a channels-last view in memory
 
 
@@ -179,6 +184,16 @@ class DrawnOperations:
         if not len(self.clips) == len(self.amounts) == count:
             raise ValueError(f"{len(self.clips)} clips and {len(self.amounts)} amounts for groups of {count}")
 
+    @classmethod
+    def of_arrays(
+        cls, groups: tuple[tuple[str, int, int], ...], clips: NDArray[np.int64], amounts: NDArray[np.float64]
+    ) -> "DrawnOperations":
+        """Make them of arrays."""
+        return cls(groups, torch.from_numpy(clips), torch.from_numpy(amounts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DrawnOperations.of_arrays, (self.groups, self.clips.numpy(), self.amounts.numpy())
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -227,6 +242,34 @@ class Batch:
             raise ValueError(f"masks {self.mask.shape} do not fit the first view {self.views[0].shape}")
         if len(self.operations) not in (0, len(self.views)):
             raise ValueError(f"operations of {len(self.operations)} views for {len(self.views)}")
+
+    @classmethod
+    def of_arrays(
+        cls,
+        views: Sequence[NDArray[np.uint8]],
+        label: NDArray[np.int64],
+        index: NDArray[np.int64],
+        replaced: tuple[tuple[str, str], ...],
+        boxes: NDArray[np.float32] | None,
+        mask: NDArray[np.uint8] | None,
+        operations: Sequence[DrawnOperations],
+    ) -> "Batch":
+        """Make a batch of arrays, whose views are (B, T, S, S, C)."""
+        return cls(
+            tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in views),
+            torch.from_numpy(label),
+            torch.from_numpy(index),
+            replaced,
+            None if boxes is None else torch.from_numpy(boxes),
+            None if mask is None else torch.from_numpy(mask),
+            tuple(operations),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Workers send arrays without a copy, and tensors with one.
+        views = [view.permute(0, 1, 3, 4, 2).numpy() for view in self.views]
+        others = [None if tensor is None else tensor.numpy() for tensor in (self.boxes, self.mask)]
+        return Batch.of_arrays, (views, self.label.numpy(), self.index.numpy(), self.replaced, *others, self.operations)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """Apply a function to all tensors."""

@@ -1,16 +1,13 @@
-"""Pages that are made from code: commands from their parsers, the API from its docstrings, scripts from their cells."""
+"""Pages that are made from code: commands and the API from docstrings, scripts from their cells."""
 
 import argparse
 import ast
 import importlib
 import re
-from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
-from vidssl.commands.analysis_parsers import ANALYSES
-from vidssl.commands.parsers import COMMANDS
-from vidssl.commands.prepare_parsers import prepare
+from vidssl.commands import COMMANDS, Group, parser_of
 
 # The page that explains a command.
 GUIDES = {
@@ -42,9 +39,8 @@ IMAGES = Path("docs/images/gallery")  # the image and the printed text of each e
 def command_pages() -> dict[str, str]:
     """Make a page for each command, and one that lists them: text by path."""
     rows, pages = [], {}
-    for name, options in COMMANDS.items():
-        summary = _sentence(options.__doc__)
-        rows.append(f"| [`vidssl {name}`]({name}.md) | {_escaped(summary)} |")
+    for name, entry in COMMANDS.items():
+        rows.append(f"| [`vidssl {name}`]({name}.md) | {_escaped(entry.summary)} |")
         pages[f"docs/commands/{name}.md"] = _command_page(name)
     head = "# Commands\n\nEach page is the `--help` of a command.\n\n| command | |\n|---|---|\n"
     note = "\n\nWhat they have in common: [the command line](../start.md#the-command-line).\n"
@@ -52,34 +48,23 @@ def command_pages() -> dict[str, str]:
 
 
 def _command_page(name: str) -> str:
-    options = COMMANDS[name]
-    parser = argparse.ArgumentParser(prog=f"vidssl {name}", description=options.__doc__)
-    options(parser)
-    text = f"# vidssl {name}\n\n{_description(options.__doc__)}\n\n"
-    if name in GUIDES:
-        text += "Guide: [{}]({}).\n\n".format(*GUIDES[name])
-    subcommands = _subcommands(name)
-    if not subcommands:
-        return text + _options(parser)
-    text += "| | |\n|---|---|\n"
-    for each, (sub, summary) in subcommands.items():
-        text += f"| [`{each}`](#{_anchor(sub.prog)}) | {_escaped(summary)} |\n"
-    for sub, summary in subcommands.values():
-        text += f"\n## {sub.prog}\n\n{_description(summary)}\n\n{_options(sub)}"
+    entry = COMMANDS[name]
+    guide = "Guide: [{}]({}).\n\n".format(*GUIDES[name]) if name in GUIDES else ""
+    head = f"# vidssl {name}\n\n"
+    if not isinstance(entry, Group):
+        return f"{head}{_description(entry.signature.description)}\n\n{guide}{_options(_parser(name))}"
+    text = f"{head}{_description(entry.summary)}\n\n{guide}| | |\n|---|---|\n"
+    for each, job in entry.jobs.items():
+        text += f"| [`{each}`](#{_anchor(f'vidssl {name} {each}')}) | {_escaped(job.summary)} |\n"
+    for each, job in entry.jobs.items():
+        description, options = _description(job.signature.description), _options(_parser(f"{name} {each}"))
+        text += f"\n## vidssl {name} {each}\n\n{description}\n\n{options}"
     return text
 
 
-def _subcommands(name: str) -> Mapping[str, tuple[argparse.ArgumentParser, str]]:
-    """Make the parsers of the commands `prepare` and `analyze`, with their descriptions."""
-    if name == "prepare":
-        parsers = prepare(argparse.ArgumentParser(prog="vidssl prepare"))
-        return {each: (parser, parser.description or "") for each, parser in parsers.items()}
-    found = {}
-    for each, options in ANALYSES.items() if name == "analyze" else ():
-        parser = argparse.ArgumentParser(prog=f"vidssl analyze {each}")
-        options(parser)
-        found[each] = (parser, options.__doc__ or "")
-    return found
+def _parser(command: str) -> argparse.ArgumentParser:
+    _, parser, _ = parser_of(command, prog=f"vidssl {command}")
+    return parser
 
 
 def _options(parser: argparse.ArgumentParser) -> str:

@@ -11,10 +11,9 @@ position of the crop the part that is most frequent there (`layout`).
 import argparse
 import csv
 import io
-import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,44 +22,57 @@ import torch
 from part_maps import PartCrop, draw_parts
 from part_segmentation import PartSegmentation, counted_pixels
 from torch import Tensor
+from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.api.network import LoadOptions, Subject, load_method, load_subject, network_options
+from vidssl.api.job import File, Model, NetworkOptions, file_of, job
+from vidssl.api.network import Subject, device_of, load_method, load_subject
+from vidssl.api.run import JobResults
 from vidssl.atomic import write_whole
-from vidssl.commands.arguments import add_input, add_network_options, parse, print_results
+from vidssl.commands import errors_in_options, guarded, print_result
+from vidssl.commands.options import add_options, parse
+from vidssl.commands.signatures import read_signature
 from vidssl.data.fingerprint import identify
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.distributed import choose_device
-from vidssl.errors import ConfigError, DataError, VidsslError
+from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.models.weights import read_anything
 from vidssl.output_folder import claim, json_with, only_run_in
-from vidssl.plugins import import_modules
-from vidssl.progress import progress
+from vidssl.progress import Report, progress
 
 NUM_DRAWN = 10  # crops in parts.png
 NUMBERS = ("pixel_accuracy", "layout", "most_frequent")
 
 
 def main() -> None:
-    """Measure and print a table."""
+    """Measure and print a table: the options are the arguments of `segment_parts`."""
+    signature = read_signature(__file__, "segment_parts")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_input(parser)
-    add_network_options(parser)
-    parser.add_argument("--out", type=Path, required=True, help="output folder")
-    parsed = parse(parser, None)
-    try:
-        import_modules(parsed.imports, "--imports")
-        results = segment_parts(network_options(parsed), parsed.input, parsed.out)
-    except (VidsslError, OSError) as error:
-        sys.exit(f"error: {error}")
-    print_results(parsed, results, table(results), parsed.out / "parts.png")
+    add_options(parser, signature)
+    parsed = parse(parser, signature, None)
+    as_json = parsed.pop("json")
+
+    def work() -> None:
+        with errors_in_options(signature):
+            print_result(segment_parts(**parsed), as_json)
+
+    guarded(work)
 
 
-def segment_parts(options: LoadOptions, videos: Path, out: Path) -> Results:
-    """Measure a checkpoint on the center crop of each item of a list.
+@job
+def segment_parts(
+    model: Model, videos: File, *, out: File, progress: Report = None, **options: Unpack[NetworkOptions]
+) -> JobResults:
+    """Measure a decoder of parts on the center crop of each item of a list.
+
+    Args:
+        model: A checkpoint of `part_segmentation`.
+        videos: List with masks.
+        out: Folder for results.json, per_class.csv and parts.png.
+        progress: Called with (batches done, all batches, title); False: no progress; None: a bar.
+        options: See `NetworkOptions`.
 
     Returns:
         The content of `results.json`, on every process; only the main one writes.
@@ -69,18 +81,18 @@ def segment_parts(options: LoadOptions, videos: Path, out: Path) -> Results:
         ConfigError: The checkpoint has no decoder of parts, or the list has no masks.
         DataError: The list, a crop or a mask cannot be read.
     """
+    out, videos, file = Path(out), Path(videos), file_of(model)
     names = ("results.json", "per_class.csv", "parts.png")
     before = json_with("results.json", "per_class", "mean_iou")
-    claim(out, "parts", names, inputs={"list": videos}, read=[Path(options.checkpoint)], before=before)
-    if options.clips not in (None, 1) or options.crops not in (None, 1):
-        raise ConfigError("parts are measured on one clip and its center crop: omit --clips and --crops")
-    with distributed.joined(choose_device(options.device)):
-        crops = read_list(videos, options.root, options.allow_external)
+    claim(out, "parts", names, inputs={"list": videos}, read=[file], before=before)
+    if options.get("clips", 1) != 1 or options.get("crops", 1) != 1:
+        raise ConfigError("parts are measured on one clip and its center crop: leave out clips and crops")
+    with distributed.joined(device_of(model, options)):
+        crops = read_list(videos, options.get("root"), options.get("allow_external", False))
         if crops.records[0].mask is None:  # either all rows have a mask, or none has
             raise ConfigError(f"{videos} has no column 'mask'")
-        subject = load_subject(options)
-        subject = replace(subject, test=subject.test.model_copy(update={"clips": 1, "crops": 1}))
-        method = _load_decoder(subject, options)
+        subject = load_subject(model, {**options, "clips": 1, "crops": 1})
+        method = _load_decoder(subject, file, options.get("trust", False))
         with only_run_in(out):
             names = _part_names(videos, method.config.parts)
             data = distributed.on_main(lambda: identify(crops))
@@ -91,7 +103,9 @@ def segment_parts(options: LoadOptions, videos: Path, out: Path) -> Results:
             results = _results(found, crops, names, subject, videos)
             results = complete(results, request=request, overlap=overlap, query=crops.fingerprint)
             distributed.on_main(lambda: _write(out, results, found, crops, names))
-    return results
+    measured = JobResults(results)
+    measured.text, measured.file = table(results), out / "parts.png"
+    return measured
 
 
 def table(results: Results) -> str:
@@ -161,15 +175,14 @@ class Found:
     missing: list[tuple[str, str]] = field(default_factory=list)
 
 
-def _load_decoder(subject: Subject, options: LoadOptions) -> PartSegmentation:
-    name = subject.run.method.name
-    if name != "part_segmentation" or "step" not in subject.origin:
+def _load_decoder(subject: Subject, file: Path | None, trust: bool) -> PartSegmentation:
+    run = subject.require_run("a decoder of parts")
+    if file is None or run.method.name != "part_segmentation" or "step" not in subject.origin:
         raise ConfigError(
-            f"--checkpoint {options.checkpoint} has no decoder of parts (method: {name}); use a checkpoint of a "
+            f"{subject.name} has no decoder of parts (method: {run.method.name}); use a checkpoint of a "
             "part_segmentation run"
         )
-    content = read_anything(Path(options.checkpoint), options.trust_checkpoint)
-    method = load_method(subject.run, subject.backbone, content, options.checkpoint)
+    method = load_method(run, subject.backbone, read_anything(file, trust), subject.name)
     assert isinstance(method, PartSegmentation)
     return method.to(subject.device).eval()
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.analysis.compressed_videos import COMPRESSIONS, CompressingSettings, compressed_clip
+from vidssl.analysis.compressed_videos import COMPRESSIONS, compress, compressed
 from vidssl.analysis.corrupted_clips import ROBUSTNESS, CorruptedClips, choose_corruptions
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
+from vidssl.analysis.versions import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Uniform
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
@@ -96,8 +97,8 @@ def test_compressed_copies_are_frames_of_one_video(write_video, numbered, number
     path = write_video(tmp_path / "a.mp4", numbered(70))
     record = SimpleNamespace(path=str(path), fps=None)
     clip = Clip(np.array([40, 3, 69]), 3, 69)
-    copies = [compressed_clip(clip, "h264_crf", amount) for amount in (23, 37)]
-    with CompressingSettings().open(record) as video:
+    copies = [compressed(clip, "h264_crf", amount) for amount in (23, 37)]
+    with with_versions(DecodeSettings(), compress).open(record) as video:
         frames = video.frames(np.concatenate([clip.indices, *(copy.indices for copy in copies)]))
         np.testing.assert_array_equal(frames[:3], open_video(path).frames(clip.indices))
     assert number_of(frames) == [40, 3, 69] * 3
@@ -117,5 +118,5 @@ def test_what_does_not_apply_is_left_out():
 
 @pytest.mark.parametrize(("height", "width", "rate"), [(48, 48, 64_000), (256, 340, 64_000), (512, 680, 256_000)])
 def test_bit_rates_grow_with_the_frame(height, width, rate):
-    options = COMPRESSIONS["h264_rate"].options(VideoMeta(10, 25.0, height, width), 64)
+    options = COMPRESSIONS["h264_rate"].apply(VideoMeta(10, 25.0, height, width), 64)
     assert {*options.values()} == {str(rate)}

@@ -15,7 +15,7 @@ def versions(name, num_frames, settings=SETTINGS, clips=1):
     sampler = Uniform(Uniform.Config(**settings.model_dump(), clips=clips))
     found = []
     for clip in sampler(meta, ()):
-        moved = [MOVES[name].move(settings, meta, clip, amount) for amount in MOVES[name].amounts]
+        moved = [MOVES[name].apply(settings, meta, clip, amount) for amount in MOVES[name].amounts]
         for other in moved:
             assert other is clip or (other.indices.min() >= 0 and other.indices.max() < num_frames)
         found.append(

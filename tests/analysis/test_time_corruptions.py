@@ -15,7 +15,7 @@ CLIP = SETTINGS.clip(META, 10, SETTINGS.span(META))  # 10, 13, …, 31
 
 def shown(name, severity, seed=0, clip=CLIP):
     kind = TIME_CORRUPTIONS[name]
-    return kind.move(SETTINGS, META, clip, kind.amounts[severity - 1], generator(seed))
+    return kind.apply(SETTINGS, META, clip, kind.amounts[severity - 1], generator(seed))
 
 
 @pytest.mark.parametrize("name", TIME_CORRUPTIONS)
@@ -31,7 +31,7 @@ def test_every_corruption_shows_frames_of_the_video(name, severity):
         settings = ClipSettings(frames=length, sampling_rate=3)
         kind = TIME_CORRUPTIONS[name]
         clip = settings.clip(META, 10, settings.span(META))
-        assert len(kind.move(settings, META, clip, kind.amounts[severity - 1], generator(0)).indices) == length
+        assert len(kind.apply(settings, META, clip, kind.amounts[severity - 1], generator(0)).indices) == length
 
 
 @pytest.mark.parametrize(("severity", "frozen"), list(enumerate((1, 3, 4, 6, 7), start=1)))  # of 7, to the nearest

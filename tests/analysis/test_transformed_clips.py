@@ -72,7 +72,7 @@ def test_pixels_of_every_version(digits):
                 n = 2 * row + clip
                 np.testing.assert_array_equal(x[n], seen(video, numbers))
                 for name, kind in CORRUPTIONS.items():
-                    wanted = kind.versions(seen(video, numbers))
+                    wanted = [kind.apply(seen(video, numbers), amount) for amount in kind.amounts]
                     np.testing.assert_array_equal(versions[n, places[name]], np.stack(wanted))
                 np.testing.assert_array_equal(versions[n, places["reverse"]][0], x[n][::-1])
                 far = seen(video, numbers + (11 if clip == 0 else -11))  # 5 after 6; 5 before 17
@@ -101,7 +101,10 @@ def test_the_square_of_a_larger_short_side(digits):
         wanted = center_crop(video.frames(first + np.array([0, 3, 6])), 24, 40).frames
     np.testing.assert_array_equal(x[0], wanted)
     np.testing.assert_array_equal(versions[0, places["reverse"]][0], wanted[::-1])
-    np.testing.assert_array_equal(versions[0, places["blur"]], np.stack(CORRUPTIONS["blur"].versions(wanted)))
+    np.testing.assert_array_equal(
+        versions[0, places["blur"]],
+        np.stack([CORRUPTIONS["blur"].apply(wanted, amount) for amount in CORRUPTIONS["blur"].amounts]),
+    )
 
 
 class Product(Pixels):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.api.splits import over_splits
+from vidssl.api.run import over_splits
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.test_clips import evaluation_clips
 from vidssl.errors import ConfigError, DataError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
-from vidssl.api.analyze import PARTS
-from vidssl.commands.analysis_parsers import ANALYSES
+from vidssl.api.analyze import GRADCAM, PARTS
+from vidssl.commands import ANALYSES
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 
@@ -38,10 +38,11 @@ def drawn(out, name):
 
 def test_the_page_has_every_analysis(digits, checkpoint, tmp_path):
     lists = ["--train-list", f"{digits}/motion/train.csv", "--boxes", f"{digits}/boxes.csv"]
-    results, page = analyze(digits, checkpoint, tmp_path / "a", *lists, "--videos", "8")
-    assert {name for name in ANALYSES if name != "all"} <= {part.name for part in PARTS}
+    results, page = analyze(digits, checkpoint, tmp_path / "a", *lists, "--limit", "8")
+    measured = {part.measurement(None).command.removeprefix("analyze ") for part in PARTS} | {GRADCAM.name}
+    assert ANALYSES.jobs.keys() - {"all"} <= measured
     assert results["left_out"] == {} and results["num_videos"] == 8
-    for part in PARTS:
+    for part in (*PARTS, GRADCAM):
         found = json.loads((tmp_path / "a" / part.name / "results.json").read_text())
         assert found["num_videos"] == 8, part.name
         assert f'id="{part.name}"' in page and part.title in page
@@ -54,20 +55,20 @@ def test_the_page_has_every_analysis(digits, checkpoint, tmp_path):
         key: robust[key] for key in shared
     }
     assert numbers["num_train"] == robust["num_train"] == 32
-    assert page.count("1 clip x 1 crop of 32²") == 1 + len(PARTS) and "1 crops" not in page  # the head, each section
-    assert page.count("data:image/png") == sum(part.image is not None for part in PARTS)
+    assert page.count("1 clip x 1 crop of 32²") == 2 + len(PARTS) and "1 crops" not in page  # the head, each section
+    assert page.count("data:image/png") == sum(part.chart is not None for part in PARTS) + 1
     assert "n = 8 of" in page and not re.search(r"""(src|href)=["']?https?:""", page)
     tested, trained = drawn(tmp_path / "a", "test/test.csv"), drawn(tmp_path / "a", "train/train.csv")
     assert len(tested) == 8 and len(trained) == 32
     with (tmp_path / "a/lists/test/test.csv").open() as file:
         assert {*Counter(row["label"] for row in csv.DictReader(file)).values()} == {2}  # in pairs of a class
-    analyze(digits, checkpoint, tmp_path / "b", "--videos", "8")
+    analyze(digits, checkpoint, tmp_path / "b", "--limit", "8")
     assert drawn(tmp_path / "b", "test/test.csv") == tested
 
 
 def test_what_cannot_be_measured_is_on_the_page_with_its_reason(digits, checkpoint, tmp_path):
-    results, page = analyze(digits, checkpoint, tmp_path, "--videos", "all")
+    results, page = analyze(digits, checkpoint, tmp_path, "--limit", "all")
     with (digits / "motion/test.csv").open() as file:
         assert results["num_videos"] == len(list(csv.DictReader(file)))
     assert "training videos" in results["left_out"]["order"] and "Not measured: " in page
-    assert results["left_out"]["background"] == "it needs --boxes" and "classes" not in results["left_out"]
+    assert results["left_out"]["background"] == "it needs boxes=FILE" and "classes" not in results["left_out"]

@@ -1,18 +1,204 @@
-"""The options that commands share: configs by name, one spelling, --json and --quiet, and the CPUs of the machine."""
+"""The options of commands are the arguments of their functions; how they are parsed; what all commands share."""
 
-import argparse
+import importlib
+import inspect
 import json
 import logging
 import os
+import re
+from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from annotated_types import Ge
 
+import vidssl
 from vidssl import commands, progress
-from vidssl.commands.arguments import add_file_options, config_file
+from vidssl.api.extract import Cluster
+from vidssl.api.job import NetworkOptions
+from vidssl.commands import COMMANDS, Group, Job, parser_of
+from vidssl.commands.options import OTHER_NAMES, above_zero, at_least, config_file, option_of, parse
+from vidssl.commands.signatures import REQUIRED, Argument
+from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.features import TestClips
+from vidssl.progress import Report
+from vidssl.tracking import Tracked
+from vidssl.worker_pool import Pool
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
+JOBS = {name: job for name, job in COMMANDS.items() if isinstance(job, Job)} | {
+    f"{group} {name}": job
+    for group, entry in COMMANDS.items()
+    if isinstance(entry, Group)
+    for name, job in entry.jobs.items()
+}
+
+
+# Options and arguments --------------------------------------------------------------------------------------
+
+# What commands have beside the arguments of their functions.
+OWN = {"help", "quiet", "json"}
+# Arguments that are functions and objects of Python, which a command line cannot name.
+PYTHON = (Report, Pool, Cluster | None, TestClips, Callable[..., Tracked])
+TAKES_INPUT = {"train", "show"}  # `videos` of these is a word among the settings
+
+
+def function_of(job):
+    return getattr(importlib.import_module(job.module), job.function)
+
+
+def arguments_of(function):
+    """Type and default of each argument of a function by name, of `*settings` and of `**options` too."""
+    hints = get_type_hints(function, include_extras=True)
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            options = get_type_hints(get_args(hints[name])[0], include_extras=True)
+            found |= {option: (kind, None) for option, kind in options.items()}
+        else:
+            found[name] = (hints[name], REQUIRED if parameter.default is parameter.empty else parameter.default)
+    return found
+
+
+def expected_of(name):
+    """The arguments of a command: those of its function, of `train` also the splits of `train_splits`."""
+    found = arguments_of(function_of(JOBS[name]))
+    if name == "train":
+        others = arguments_of(vidssl.train_splits)
+        assert {*others} - {*found} == {"splits"}
+        found["splits"] = (others["splits"][0], None)
+    return {argument: about for argument, about in found.items() if about[0] not in PYTHON}
+
+
+def actions_of(name):
+    """The options of a command, by the arguments that they become."""
+    _, parser, _ = parser_of(name)
+    return {action.dest: action for action in parser._actions if action.dest not in OWN}
+
+
+def alternatives(kind):
+    """The types of a union, without None."""
+    if get_origin(kind) in (Union, UnionType):
+        return [part for part in get_args(kind) if part is not NoneType]
+    return [kind]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_options_of_a_command_are_the_arguments_of_its_function(name):
+    expected, actions = expected_of(name), actions_of(name)
+    if name in TAKES_INPUT:
+        del expected["videos"]
+    assert {*actions} == {*expected}
+    if "settings" in actions:
+        settings = actions.pop("settings")
+        assert (settings.option_strings, settings.nargs, settings.metavar) == ([], "*", "KEY=VALUE")
+    # The input is written without its name: the first argument that has no option of another name.
+    plain = [
+        n
+        for n, one in inspect.signature(function_of(JOBS[name])).parameters.items()
+        if one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
+    unnamed = [each for each in plain if each not in ("model", "cfg", "out", "videos" * (name in TAKES_INPUT))][:1]
+    assert [dest for dest, action in actions.items() if not action.option_strings] == unnamed
+    for dest, action in actions.items():
+        required = expected[dest][1] is REQUIRED or dest == "out"  # a command writes what it finds
+        assert action.default == (None if dest in unnamed else SUPPRESS), "what is not given is left to the function"
+        if dest in unnamed:
+            assert (action.nargs == "?") is not required
+        else:
+            assert action.option_strings == [f"--{OTHER_NAMES.get(dest, dest).replace('_', '-')}"]
+            assert action.required is required
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_what_is_read_from_a_source_is_what_python_has(name):
+    """Names, their order, and defaults; if a default is no literal, the text states it."""
+    found = expected_of(name)
+    read = {argument.name: argument for argument in JOBS[name].signature.arguments}
+    takes_settings = [n for n in found if n not in read]
+    assert takes_settings == ["settings"] * JOBS[name].signature.takes_settings
+    assert [each for each in found if each in read] == [each for each in read if each in found]
+    for argument in read.keys() & found.keys():
+        same = read[argument].default == found[argument][1]
+        assert same or (read[argument].default is None and "(default" in read[argument].text), argument
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_option_says_what_it_is_and_its_default(name):
+    expected = expected_of(name)
+    for dest, action in actions_of(name).items():
+        assert action.help and len(action.help) >= 5 and not action.help.endswith("."), dest
+        default = () if dest == "settings" else expected[dest][1]
+        if default not in (REQUIRED, None, (), "") and not isinstance(default, bool):
+            shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+            shown = {" ": "space"}.get(shown, f"{shown:g}" if isinstance(shown, float) else shown)
+            assert f"(default {shown})" in action.help or "(default: all)" in action.help, dest
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_choices_and_limits_are_those_of_the_types(name):
+    expected = expected_of(name)
+    for dest, action in actions_of(name).items():
+        (kind, *others) = alternatives(expected[dest][0])
+        kind, least = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
+        inner = get_args(kind)[0] if get_origin(kind) is Sequence else kind
+        choices = list(get_args(inner)) if get_origin(inner) is Literal else None
+        assert others or (action.choices and [*action.choices]) == choices, dest
+        if least is not None:
+            right = least.ge if isinstance(least, Ge) else least.gt + 0.5
+            wrong = least.ge - 1 if isinstance(least, Ge) else least.gt
+            assert action.type(str(right)) == right
+            with pytest.raises(ArgumentTypeError, match=f"^{wrong} is (less than {right}|not above {wrong})$"):
+                action.type(str(wrong))
+
+
+def test_options_of_networks_come_last_in_their_order():
+    options = [*get_type_hints(NetworkOptions)]
+    assert [argument.name for argument in JOBS["test"].signature.arguments][-len(options) :] == options
+
+
+def test_no_argument_is_of_an_unknown_type():
+    """An argument is an option, or of a type of Python: a new type must be added to the table of options."""
+    for name, job in JOBS.items():
+        known = expected_of(name)
+        for argument in job.signature.arguments:
+            assert (option_of(argument) is not None) == (argument.name in known), f"{name}: {argument.type}"
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_function_is_where_the_command_says(name):
+    job = JOBS[name]
+    assert function_of(job).__name__ == job.function and function_of(job).__doc__.startswith(job.summary[:20])
+    if job.module.startswith("vidssl.api."):
+        assert getattr(vidssl, job.function) is function_of(job)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("Report", None),
+        ("Callable[..., Tracked]", None),
+        ("TestClips", None),
+        ('Literal["a", "b"]', {"choices": ("a", "b")}),
+        ('Literal["a"]', {"choices": ("a",)}),
+        ('Sequence[Literal["a", "b"]]', {"choices": ("a", "b"), "nargs": "+"}),
+        ("bool", {"action": "store_true"}),
+    ],
+)
+def test_types_become_options(kind, expected):
+    assert option_of(Argument("name", kind, None, "", False)) == expected
+
+
+# Parsing ----------------------------------------------------------------------------------------------------
+
+
+def parsed(command, *words):
+    job, parser, arguments = parser_of(command, [str(word) for word in words])
+    return parse(parser, job.signature, arguments)
 
 
 def error_of(capsys, command, *words):
@@ -23,13 +209,76 @@ def error_of(capsys, command, *words):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def test_as_many_workers_as_cpus_that_may_be_used():
+def test_only_what_is_given_is_passed_on():
+    assert parsed("check", "list.csv", "--out", "x") == {"videos": Path("list.csv"), "out": Path("x"), "json": False}
+    assert parsed("map", "--features", "f", "--out", "x").keys() == {"features", "out", "json"}
+    given = parsed("test", "l.csv", "--checkpoint", "a.pt", "--out", "x", "--trust-checkpoint", "--clips", "2", "a=1")
+    del given["json"]
+    assert given == {
+        "videos": Path("l.csv"),
+        "model": "a.pt",
+        "out": Path("x"),
+        "trust": True,
+        "clips": 2,
+        "settings": ["a=1"],
+    }
+
+
+def test_options_and_settings_in_any_order():
+    words = ["a=1", "l.csv", "--checkpoint", "x.pt", "b=2", "--out", "o", "--splits", "1", "2", "c={split}"]
+    given = parsed("test", "l.csv", *(word for word in words if word != "l.csv"))
+    assert given["splits"] == [1, 2] and given["settings"] == ["a=1", "b=2", "c={split}"]
+    given = parsed("train", "--cfg", "toy/sce", "steps=1", "--splits", "3", "1", "seed={split}")
+    assert given["splits"] == [3, 1] and given["settings"] == ["steps=1", "seed={split}"]
+    given = parsed("analyze invariance", "l.csv", "--checkpoint", "a", "b", "--out", "o", "--imports", "m", "n", "k=1")
+    assert (given["model"], given["imports"], given["settings"]) == (["a", "b"], ["m", "n"], ["k=1"])
+
+
+def test_options_with_and_without_a_value():
+    words = ["--checkpoint", "c", "--out", "o"]
+    for command, option, value in (("track l.csv", "overlay", 3), ("retrieval --query q", "gradcam", "layer3")):
+        name, *more = [*command.split(), *words]
+        assert option not in parsed(name, *more)
+        assert parsed(name, *more, f"--{option}")[option] is True
+        assert parsed(name, *more, f"--{option}", value)[option] == value
+
+
+def test_numbers_or_all():
+    words = ("l.csv", "--checkpoint", "c", "--out", "o", "--limit")
+    assert parsed("analyze all", *words, "all")["limit"] == "all" and parsed("analyze all", *words, "9")["limit"] == 9
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (at_least(1), "0"),
+        (at_least(0), "-1"),
+        (above_zero, "0"),
+        (above_zero, "-1"),
+        (above_zero, "inf"),
+        (above_zero, "nan"),
+    ],
+)
+def test_numbers_have_limits(kind, text):
+    with pytest.raises(ArgumentTypeError, match=f"^{text} is (less than|not above) [01]$"):
+        kind(text)
+
+
+@pytest.mark.parametrize("function", [vidssl.check, vidssl.shrink])
+def test_as_many_workers_as_cpus_that_may_be_used(function, digits, tmp_path):
+    class Done(Exception):
+        pass
+
+    def pool(work, tasks, workers, **options):
+        raise Done(workers)
+
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     try:
-        parser = argparse.ArgumentParser()
-        add_file_options(parser)
-        assert parser.parse_args(["list.csv", "--out", "out"]).workers == 1
+        with pytest.raises(Done, match=r"^1$"):
+            function(digits / "motion/test.csv", out=tmp_path / "out", pool=pool)
+        with pytest.raises(Done, match=r"^3$"):
+            function(digits / "motion/test.csv", out=tmp_path / "out", pool=pool, workers=3)
     finally:
         os.sched_setaffinity(0, allowed)
 
@@ -50,17 +299,21 @@ def test_a_path_wins_over_a_name(tmp_path, monkeypatch):
     assert config_file("toy/sce") == TOP / "configs/toy/sce.yaml"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("sce_smal", "sce_smal is neither a file nor the name of a config (did you mean 'sce_small'?)"),
-        ("my/run.yaml", "my/run.yaml is neither a file nor the name of a config"),
-        ("small", "small is the name of 4 configs: detection/small, finetune/small, linear/small, scratch/small"),
-    ],
-)
-def test_a_name_of_no_or_several_configs(name, message, capsys, tmp_path, monkeypatch):
+WRONG_CONFIGS = [
+    ("sce_smal", "sce_smal is neither a file nor the name of a config (did you mean 'sce_small'?)"),
+    ("my/run.yaml", "my/run.yaml is neither a file nor the name of a config"),
+    ("small", "small is the name of 4 configs: detection/small, finetune/small, linear/small, scratch/small"),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), WRONG_CONFIGS)
+def test_a_name_of_no_or_several_configs(name, message, digits, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert error_of(capsys, "train", "--cfg", name).endswith(f"error: argument --cfg: {message}")
+    words = [str(digits / "motion/test.csv"), "--checkpoint", "random", "--cfg", name, "--out", "x"]
+    with pytest.raises(ConfigError, match=re.escape(message)):  # of a network
+        commands.run("extract", words)
+    assert not Path("x").exists()
 
 
 @pytest.mark.parametrize(
@@ -69,6 +322,17 @@ def test_a_name_of_no_or_several_configs(name, message, capsys, tmp_path, monkey
         ("train", ["--cfg", "toy/sce", "--splits", "1,2,3"], "1,2,3 is not a number: write --splits 1 2 3"),
         ("train", ["--cfg", "toy/sce", "--splits", "1", "1"], "--splits needs different values, got 1 1"),
         ("train", ["--cfg", "toy/sce", "--splits", "steps=3"], "--splits needs different values, got none"),
+        (
+            "train",
+            ["--cfg", "toy/sce", "a", "b"],
+            "one input is possible, got a and b: quote a pattern, or set data.train",
+        ),
+        ("check", ["a.csv", "--out", "x", "--worker", "0"], "argument --workers: 0 is less than 1"),
+        ("check", ["a.csv", "--out", "x", "--frames", "3"], "unrecognized arguments: --frames 3"),
+        ("check", ["a.csv"], "the following arguments are required: --out"),
+        ("shrink", ["a.csv", "--out", "x", "--to", "frame"], "invalid choice: 'frame' (choose from"),
+        ("analyze", ["classes"], "argument NAME: invalid choice: 'classes' (choose from"),
+        ("prepare trackingnet", ["a", "--out", "x", "--chunks", "a"], "a is not a number: write --chunks 1 2 3"),
     ],
 )
 def test_other_spellings_name_the_right_one(command, words, message, capsys):
@@ -84,6 +348,9 @@ def test_settings_may_follow_several_values(digits, tmp_path, capsys):
     commands.run("test", [str(word) for word in words])
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert [*results["splits"]] == ["1", "2"] and results["config"]["data"]["moving_digits"] is None
+
+
+# What all commands share ------------------------------------------------------------------------------------
 
 
 def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
@@ -103,9 +370,17 @@ def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
     assert found == json.loads((tmp_path / "page/results.json").read_text())
     commands.run("prepare", ["folder", str(digits), "--out", str(tmp_path / "lists"), "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert found["out"] == str(tmp_path / "lists") and found["report"][0].startswith("112 videos found")
+    assert [*found] == ["report"] and found["report"].startswith("112 videos found")
     commands.run("doctor", ["--json"])
     assert json.loads(capsys.readouterr().out)["decoding with pyav"]["works"]
+
+
+def test_a_command_returns_what_its_function_returns(digits, tmp_path, capsys):
+    words = [str(digits / "motion/test.csv"), "--out", str(tmp_path / "checked"), "--workers", "1"]
+    checked = commands.run("check", words)
+    assert checked.rows == 16 and capsys.readouterr().out == f"{checked}\n"
+    assert commands.run("schema", []) == vidssl.schema()
+    assert json.loads(capsys.readouterr().out) == vidssl.schema()
 
 
 def test_quiet_hides_progress_and_information(digits, tmp_path, capsys, monkeypatch):
@@ -122,3 +397,35 @@ def test_quiet_hides_progress_and_information(digits, tmp_path, capsys, monkeypa
         assert not shown.err and "16 rows kept" in shown.out
     finally:
         log.setLevel(level)
+
+
+def test_errors_name_options(digits, tmp_path, capsys):
+    words = ["a{split}.csv", "--checkpoint", "vidssl-small", "--out", str(tmp_path / "x")]
+    with pytest.raises(ConfigError, match=r"^a\{split\}.csv contains \{split\}; name the splits: --splits 1 2 3$"):
+        commands.run("test", words)
+    with pytest.raises(ConfigError, match=r"name the splits: splits=\[1, 2, 3\]$"):
+        vidssl.test("vidssl-small", words[0], out=tmp_path / "x")
+    (tmp_path / "a.mp4").write_bytes(b"no video" * 99)
+    words = [str(tmp_path / "a.mp4"), "--checkpoint", "vidssl-small", "--workers", "0", "--out", str(tmp_path / "x")]
+    with pytest.raises(DataError, match=r"a.mp4.*--allow-missing"):
+        commands.run("extract", words)
+
+
+def test_a_wrong_argument_of_python_names_the_right_one():
+    with pytest.raises(TypeError, match=r"test has no option 'train'.*there are: "):
+        vidssl.test("vidssl-small", "a.csv", train="b.csv")
+    with pytest.raises(TypeError, match=r"test has no option 'clip'.*did you mean 'clips'"):
+        vidssl.test("vidssl-small", "a.csv", clip=2)
+    for name, value, message in (
+        ("clips", 0, "clips=0 is less than 1"),
+        ("clips", 1.5, "clips is 1.5, and it is a whole number"),
+        ("clips", True, "clips is True, and it is a whole number"),
+        ("workers", -1, "workers=-1 is less than 0"),
+        ("device", "gpu", "device is 'gpu': choose one of auto, cpu, cuda"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{message}$"):
+            vidssl.test("vidssl-small", "a.csv", **{name: value})
+    with pytest.raises(ConfigError, match=r"^window=0 is not above 0$"):
+        vidssl.extract("vidssl-small", "a.csv", window=0)
+    with pytest.raises(ConfigError, match=r"^short_side=1 is less than 2$"):
+        vidssl.shrink("a.csv", out="x", short_side=1)

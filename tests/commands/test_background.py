@@ -9,10 +9,10 @@ import torch
 
 from vidssl import commands
 from vidssl.analysis.swap_backgrounds import Swaps, draw_backgrounds
-from vidssl.api.analyze_background import Instances, measure_background, swap_numbers
-from vidssl.api.extract import extract_features
-from vidssl.api.network import LoadOptions, load_subject
-from vidssl.api.test import measure_network
+from vidssl.api.analyze_background import analyze_background, swap_numbers
+from vidssl.api.extract import extract
+from vidssl.api.network import load_subject
+from vidssl.api.test import test as measure
 from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import read_list
@@ -29,22 +29,29 @@ def trained(digits, tmp_path_factory):
     out = tmp_path_factory.mktemp("background") / "run"
     given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
     train(load_run(TOY, [*given, f"output={out}", "steps=3"]))
-    return LoadOptions(str(out / "checkpoints/last.pt"), workers=0, device="cpu")
+    return str(out / "checkpoints/last.pt")
+
+
+def measure_background(model, videos, **options):
+    """Measure one network, on the CPU."""
+    (found,) = analyze_background(model, videos, workers=0, device="cpu", **options).values()
+    return found
 
 
 def test_numbers_are_those_of_a_loop(trained, digits, tmp_path):
     """From the frames of `Swaps`, which have their own test, by the classifier and by ten neighbours."""
     listed, train_list = (digits / f"motion/{name}.csv" for name in ("test", "train"))
     found = measure_background(
-        trained, listed, Instances(boxes=digits / "boxes.csv", seed=2), tmp_path / "o", train_list
+        trained, listed, out=tmp_path / "o", train_list=train_list, boxes=digits / "boxes.csv", seed=2
     )
-    videos, subject = read_list(listed), load_subject(trained)
+    options = {"workers": 0, "device": "cpu"}
+    videos, subject = read_list(listed), load_subject(trained, options)
     drawn, records = draw_backgrounds(videos, 2), list(videos.records)
     sources = {r: [records[n] for n in rows] for r, rows in zip(records, drawn, strict=True)}
     swaps = Swaps(read_instance_boxes(digits / "boxes.csv", videos), sources)
     test = subject.test
     dataset = swaps.dataset(test.dataset(videos), test.clip, test.clips)
-    extract_features(trained, train_list, tmp_path / "gallery")
+    extract(trained, train_list, out=tmp_path / "gallery", **options)
     gallery, label = np.load(tmp_path / "gallery/features.npy").astype(np.float64), read_list(train_list).labels
     gallery /= np.linalg.norm(gallery, axis=1, keepdims=True)
     right, shortcut, before = np.zeros((3, 3)), np.zeros(3), np.zeros(3)  # rows: classifier, kNN, R@1
@@ -68,7 +75,7 @@ def test_numbers_are_those_of_a_loop(trained, digits, tmp_path):
         wanted = [*right[row], right[row, 1] - right[row, 2], shortcut[row], before[row]]
         ends = ("", "_same", "_other", "_gap", "_shortcut", "_shortcut_original")
         assert [found[name + end] for end in ends] == pytest.approx(np.array(wanted) / 16), name
-    usual = measure_network(trained, listed, tmp_path / "test", train_list)
+    usual = measure(trained, listed, out=tmp_path / "test", train_list=train_list, **options)
     assert all(found[name] == pytest.approx(usual[name]) for name in ("top1", "knn", "R@1"))
     assert (found["num_videos"], found["chance"], found["missing"]) == (16, 1 / 8, [])
 
@@ -136,7 +143,7 @@ def test_a_network_that_sees_only_backgrounds(scenes, tmp_path, monkeypatch, cap
 def test_several_networks_and_masks(trained, digits, tmp_path, monkeypatch, capsys):
     """What is there is not measured again; without training videos the classifier is measured alone."""
     monkeypatch.chdir(tmp_path)
-    words = ["background", str(digits / "motion/test.csv"), "--checkpoint", "random", trained.checkpoint]
+    words = ["background", str(digits / "motion/test.csv"), "--checkpoint", "random", trained]
     words += ["--cfg", str(TOY), *RANDOM, "--train-list", str(digits / "motion/train.csv")]
     words += ["--masks", str(digits / "masks"), "--workers", "0", "--device", "cpu", "--out", "o"]
     commands.run("analyze", words)
@@ -149,23 +156,22 @@ def test_several_networks_and_masks(trained, digits, tmp_path, monkeypatch, caps
         ["run", "kNN"],
         ["run", "R@1"],
     ]
-    instances, listed = Instances(masks=digits / "masks"), digits / "motion/test.csv"
-    first = measure_background(trained, listed, instances, tmp_path / "alone")
+    given = {"videos": digits / "motion/test.csv", "masks": digits / "masks", "out": tmp_path / "alone"}
+    first = measure_background(trained, **given)
     assert "top1_other" in first and "knn" not in first
     monkeypatch.setattr("vidssl.api.analyze_background.encode_videos", None)
-    assert measure_background(trained, listed, instances, tmp_path / "alone") == first
+    assert measure_background(trained, **given) == first
 
 
 def test_what_is_refused(trained, digits, tmp_path):
-    options = LoadOptions("random", TOY, RANDOM, workers=0, device="cpu")
-    listed, boxes = digits / "motion/test.csv", Instances(boxes=digits / "boxes.csv")
+    listed, out, boxes = digits / "motion/test.csv", tmp_path / "o", digits / "boxes.csv"
     with pytest.raises(ConfigError, match=r"needs a classifier of 8 classes .* this network has none"):
-        measure_background(options, listed, boxes, tmp_path / "o")
-    with pytest.raises(ConfigError, match="there are none: use --masks or --boxes"):
-        measure_background(trained, listed, Instances(), tmp_path / "o")
+        measure_background("random", listed, out=out, boxes=boxes, cfg=TOY, settings=RANDOM)
+    with pytest.raises(ConfigError, match="there are none: give masks=FOLDER or boxes=FILE"):
+        measure_background(trained, listed, out=out)
     with pytest.raises(DataError, match=r"16 videos of .* are in .* too"):
-        measure_background(trained, listed, boxes, tmp_path / "o", listed)
+        measure_background(trained, listed, out=out, train_list=listed, boxes=boxes)
     few = tmp_path / "few.csv"
     few.write_text("".join((digits / "boxes.csv").read_text().splitlines(keepends=True)[: 1 + 45 * 24]))
     with pytest.raises(DataError, match=r"few\.csv has no box for 11 of 16 videos of .*, the first .*00005\.mp4"):
-        measure_background(trained, listed, Instances(boxes=few), tmp_path / "o")
+        measure_background(trained, listed, out=out, boxes=few)

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from vidssl import commands
-from vidssl.api.check import KEPT, _case_variants, check_list
+from vidssl.api.check import KEPT, _case_variants, check
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -52,7 +52,7 @@ def write_list(folder, rows, header="path,label", classes=("no", "yes"), name="a
 def checked(folder, rows, header="path,label", **options):
     """Check files of a folder; give the findings by path, the names that are kept, and all that came out."""
     videos = write_list(folder / "lists", rows, header)
-    result = check_list(videos, folder / "out", root=folder, **options)
+    result = check(videos, out=folder / "out", root=folder, **{"workers": 1, **options})
     with open(folder / "out/report.csv", newline="") as file:
         report = list(csv.DictReader(file))
     found = {}
@@ -175,7 +175,7 @@ def test_nothing_is_found_in_real_videos(tmp_path, real):
         if path.name != "corrupted.mp4"
     ]
     videos = write_list(tmp_path, [[name, 0] for name in names])
-    result = check_list(videos, tmp_path / "out", root=real, workers=2, min_frames=1)
+    result = check(videos, out=tmp_path / "out", root=real, workers=2, min_frames=1)
     assert not result.findings and result.kept == len(names) > 30
     assert read_list(result.list).names == tuple(names)
 
@@ -287,7 +287,7 @@ def test_7_all_columns_are_kept(tmp_path, digits):
         b"\xef\xbb\xbflabel, start,path,end\r\n1,0.10,Fine.mp4,\r\n\r\n0,,none.mp4,\r\n-1,0.1,fine.mp4,0.9\r\n"
     )
     (tmp_path / "lists/root.txt").write_text(f"{tmp_path}\n")
-    result = check_list(videos, tmp_path / "out")
+    result = check(videos, out=tmp_path / "out")
     assert result.list.read_bytes() == b"path,label,start,end\nFine.mp4,1,0.1,\nFine.mp4,-1,0.1,0.9\n"
     assert (tmp_path / "out/root.txt").read_text() == f"{tmp_path.resolve()}\n"
     assert not (tmp_path / "out/classes.txt").exists()
@@ -406,10 +406,10 @@ def test_12_lists_are_read_as_for_training(tmp_path, digits):
     for name in ("../out.mp4", str(tmp_path / "out.mp4"), "http://127.0.0.1:9/a.mp4"):
         videos = write_list(tmp_path / "lists", [[name, 0]])
         with pytest.raises(DataError, match=r"all\.csv:2"):
-            check_list(videos, tmp_path / "checked", root=root)
+            check(videos, out=tmp_path / "checked", root=root)
     for name in ("../out.mp4", str(tmp_path / "out.mp4")):
         videos = write_list(tmp_path / "lists", [[name, 0]])
-        result = check_list(videos, tmp_path / "checked", root=root, allow_external=True)
+        result = check(videos, out=tmp_path / "checked", root=root, allow_external=True)
         assert result.kept == 1
         assert read_list(result.list, allow_external=True).records[0].path == str(root / name)
 
@@ -460,7 +460,7 @@ def test_frame_folders(tmp_path):
     assert reasons["mixed"] == "its frames have several sizes: 32x24 and 64x24"
     found, kept, _ = checked(tmp_path, [["fine", 0, 4], ["fine", 0, 20]], "path,label,fps", min_seconds=1.0)
     assert found == {"fine": ["too short"]} and kept == ["fine"]
-    with pytest.raises(ConfigError, match="fine is an image folder without a frame rate: give --fps"):
+    with pytest.raises(ConfigError, match="fine is an image folder without a frame rate: give fps=RATE"):
         checked(tmp_path, [["fine", 0]], min_seconds=1.0)
     assert checked(tmp_path, [["fine", 0]], min_seconds=1.0, fps=8.0)[1] == ["fine"]
 
@@ -470,21 +470,21 @@ def test_nothing_is_written_over(tmp_path, digits):
     videos = write_list(tmp_path / "lists", rows)
     before = videos.read_bytes()
     with pytest.raises(DataError, match="is an input, and would be replaced"):
-        check_list(videos, tmp_path / "lists", root=tmp_path)
+        check(videos, out=tmp_path / "lists", root=tmp_path)
     assert videos.read_bytes() == before and not (tmp_path / "lists/report.csv").exists()
-    check_list(videos, tmp_path / "out", root=tmp_path)
-    check_list(videos, tmp_path / "out", root=tmp_path)  # the same once more
+    check(videos, out=tmp_path / "out", root=tmp_path)
+    check(videos, out=tmp_path / "out", root=tmp_path)  # the same once more
     with pytest.raises(DataError, match="holds report of a check of other inputs"):
-        check_list(write_list(tmp_path / "lists", rows, name="b.csv"), tmp_path / "out", root=tmp_path)
+        check(write_list(tmp_path / "lists", rows, name="b.csv"), out=tmp_path / "out", root=tmp_path)
     (tmp_path / "out/report.csv").unlink()
     other = write_list(tmp_path / "other", rows, classes=("maybe", "never"))
     with pytest.raises(DataError, match=r"all\.csv was made from \.\./lists/all\.csv .*, not from \.\./other/all\.csv"):
-        check_list(other, tmp_path / "out", root=tmp_path)
+        check(other, out=tmp_path / "out", root=tmp_path)
     with pytest.raises(DataError, match=r"root\.txt belongs to other lists"):
-        check_list(videos, tmp_path / "out", root=digits / "videos/test")
+        check(videos, out=tmp_path / "out", root=digits / "videos/test")
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="it is a file; name a folder"):
-        check_list(videos, tmp_path / "file", root=tmp_path)
+        check(videos, out=tmp_path / "file", root=tmp_path)
 
 
 def test_1_3_the_clean_list_trains(tmp_path, digits):

@@ -1,4 +1,4 @@
-"""`analyze classes`: the numbers against loops, the checkpoints of a run, and what is refused."""
+"""`analyze uniformity`: the numbers against loops, the checkpoints of a run, and what is refused."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from vidssl import commands
-from vidssl.api.analyze_uniformity import measure_classes
-from vidssl.api.extract import extract_features
-from vidssl.api.network import LoadOptions
-from vidssl.api.test import measure_network
+from vidssl.api.analyze_uniformity import analyze_uniformity
+from vidssl.api.extract import extract
+from vidssl.api.test import test as measure
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -27,8 +26,14 @@ def trained(digits, tmp_path_factory):
     return out
 
 
-def read_features(options, path, out):
-    extract_features(options, path, out)
+def measure_classes(model, videos, out, **options):
+    """Measure one network, on the CPU."""
+    (found,) = analyze_uniformity(model, videos, out=out, workers=0, device="cpu", **options).values()
+    return found
+
+
+def read_features(checkpoint, path, out):
+    extract(checkpoint, path, out=out, workers=0, device="cpu")
     return np.load(out / "features.npy").astype(np.float64), read_list(path).labels
 
 
@@ -44,7 +49,7 @@ def test_all_checkpoints_of_a_run(trained, digits, tmp_path, monkeypatch, capsys
     path, out = digits / "motion/train.csv", tmp_path / "out"
     monkeypatch.chdir(tmp_path)
     words = [str(path), "--checkpoint", str(trained), "--workers", "0", "--device", "cpu", "--out", "out"]
-    commands.run("analyze", ["classes", *words])
+    commands.run("analyze", ["uniformity", *words])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "40 videos, 8 classes; 2 clips x 1 crop of 32²" and [line.split()[1] for line in lines[2:5]] == [
         "1",
@@ -55,8 +60,7 @@ def test_all_checkpoints_of_a_run(trained, digits, tmp_path, monkeypatch, capsys
     assert [point["step"] for point in found["curve"]] == [1, 2, 3]
     for point in found["curve"]:
         checkpoint = trained / "checkpoints" / f"step-{point['step']:08d}.pt"
-        options = LoadOptions(str(checkpoint), workers=0, device="cpu")
-        x, label = read_features(options, path, tmp_path / str(point["step"]))
+        x, label = read_features(checkpoint, path, tmp_path / str(point["step"]))
         assert point["uniformity"] == pytest.approx(-np.log(np.exp(-2 * unit_pairs(x)).mean()), abs=1e-5)
         own = [-np.log(np.exp(-2 * unit_pairs(x[label == n])).mean()) for n in range(8)]
         assert list(point["uniformity_per_class"].values()) == pytest.approx(own, abs=1e-5)
@@ -69,21 +73,18 @@ def test_all_checkpoints_of_a_run(trained, digits, tmp_path, monkeypatch, capsys
 
 
 def test_the_classifier_is_that_of_vidssl_test(trained, digits, tmp_path):
-    path, options = (
-        digits / "motion/test.csv",
-        LoadOptions(str(trained / "checkpoints/last.pt"), workers=0, device="cpu"),
-    )
-    found = measure_classes(options, path, tmp_path / "out")
-    wanted = measure_network(options, path, tmp_path / "test", protocols=[{"name": "accuracy"}])
+    path, checkpoint = digits / "motion/test.csv", trained / "checkpoints/last.pt"
+    found = measure_classes(checkpoint, path, tmp_path / "out")
+    wanted = measure(checkpoint, path, out=tmp_path / "test", protocol=["accuracy"], workers=0, device="cpu")
     assert (found["top1"], found["ece"]) == (wanted["top1"], wanted["ece"]) and found["left_out"] == {}
-    other = measure_classes(options, digits / "digit/test.csv", tmp_path / "other")
+    other = measure_classes(checkpoint, digits / "digit/test.csv", tmp_path / "other")
     assert "ece" not in other and "10 classes" in other["left_out"]["ece"]
 
 
 def test_several_networks_and_bars(trained, digits, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     last = str(trained / "checkpoints/last.pt")
-    words = ["classes", str(digits / "motion/test.csv"), "--checkpoint", "random", last, "--cfg", str(TOY)]
+    words = ["uniformity", str(digits / "motion/test.csv"), "--checkpoint", "random", last, "--cfg", str(TOY)]
     words += ["data.moving_digits=null", "data.train=none.csv", "--workers", "0", "--device", "cpu", "--out", "o"]
     commands.run("analyze", words)
     text = capsys.readouterr().out
@@ -92,19 +93,16 @@ def test_several_networks_and_bars(trained, digits, tmp_path, monkeypatch, capsy
 
 
 def test_what_is_there_is_not_measured_again(trained, digits, tmp_path, monkeypatch):
-    options, out = LoadOptions(str(trained), workers=0, device="cpu"), tmp_path / "out"
-    first = measure_classes(options, digits / "motion/test.csv", out)
-    monkeypatch.setattr("vidssl.api.analyze_uniformity.extract", None)
-    assert measure_classes(options, digits / "motion/test.csv", out) == first
+    first = measure_classes(trained, digits / "motion/test.csv", tmp_path / "out")
+    monkeypatch.setattr("vidssl.evaluation.features.encode_videos", None)
+    assert measure_classes(trained, digits / "motion/test.csv", tmp_path / "out") == first
 
 
 def test_what_is_refused(trained, digits, tmp_path):
-    options = LoadOptions(str(tmp_path), workers=0, device="cpu")
     with pytest.raises(ConfigError, match=r"no checkpoints/step-N\.pt"):
-        measure_classes(options, digits / "motion/test.csv", tmp_path / "out")
+        measure_classes(tmp_path, digits / "motion/test.csv", tmp_path / "out")
     listed = read_list(digits / "motion/test.csv")
     alike = tmp_path / "alike.csv"
     alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in listed.names))
-    trained_options = LoadOptions(str(trained), root=listed.root, workers=0, device="cpu")
     with pytest.raises(DataError, match="two classes or more"):
-        measure_classes(trained_options, alike, tmp_path / "out")
+        measure_classes(trained, alike, tmp_path / "out", root=listed.root)

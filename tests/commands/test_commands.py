@@ -289,7 +289,7 @@ def test_help_and_schema(monkeypatch, capsys):
 def test_make_moving_digits(command, tmp_path, monkeypatch, capsys):
     given = ["--out", "set", "--train", "3", "--test", "2", "--frames", "6", "--size", "32"]
     out, _ = command("datasets/make_moving_digits.py", *given, cwd=tmp_path)
-    assert "rendered 3 training and 2 test videos" in out
+    assert out.startswith("rendered 3 training and 2 test videos in set\n") and out.endswith("set/motion/train.csv\n")
     found = read_list(tmp_path / "set/motion/train.csv")
     assert len(found.records) == 3 and len(found.classes) == 8
     with vidssl.open_video(found.records[0].path) as video:

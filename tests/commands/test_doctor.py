@@ -6,11 +6,11 @@ import cv2
 import pytest
 
 from vidssl import commands
-from vidssl.api import doctor
+from vidssl.api.doctor import doctor
 
 
 def test_what_works_is_named(capsys):
-    parts = doctor.examine()
+    parts = doctor()
     assert parts["decoding with pyav"]["works"]
     assert cv2.__version__ in parts["selective search"]["detail"]
     commands.run("doctor", [])
@@ -34,9 +34,9 @@ def test_what_works_is_named(capsys):
     ],
 )
 def test_31_what_is_missing_says_what_to_do_and_all_else_works(monkeypatch, module, name, remedy):
-    before = doctor.examine()
+    before = doctor()
     monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
-    after = doctor.examine()
+    after = doctor()
     detail = after[name]["detail"]
     assert not after[name]["works"] and remedy in detail and "\n" not in detail
     assert {other: part for other, part in after.items() if other != name} == {
@@ -47,5 +47,5 @@ def test_31_what_is_missing_says_what_to_do_and_all_else_works(monkeypatch, modu
 @pytest.mark.parametrize(("capability", "works"), [("AVX2", False), ("AVX512", True)])
 def test_emulated_bfloat16_is_named(monkeypatch, capability, works):
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
-    part = doctor.examine()["bfloat16 on the CPU"]
+    part = doctor()["bfloat16 on the CPU"]
     assert part["works"] == works and ("precision=float32" in part["detail"]) != works

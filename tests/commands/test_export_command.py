@@ -11,7 +11,7 @@ import torch
 import vidssl
 from vidssl import commands
 from vidssl.api.export import export_network
-from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.network import load_subject
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
@@ -42,7 +42,7 @@ def folder(made_once, run_folder):
 
 def test_config_json_states_all_that_the_run_evaluates_with(folder, run_folder):
     found = json.loads((folder / "config.json").read_text())
-    subject = load_subject(LoadOptions(str(run_folder / "checkpoints" / "last.pt"), device="cpu"))
+    subject = load_subject(str(run_folder / "checkpoints" / "last.pt"), {"device": "cpu"})
     test = subject.test
     assert found["backbone"] == subject.run.backbone.model_dump(mode="json")
     assert found["num_features"] == subject.encoder.dim
@@ -134,7 +134,7 @@ def test_files_hold_the_same_description(to, folder, run_folder, tmp_path, capsy
     commands.run("export", [str(run_folder), "--to", to, "--out", str(path)])
     assert capsys.readouterr().out.startswith(f"{path}: resnet3d18, batch x 3 x ")
     network = vidssl.load_backbone(run_folder)
-    test = load_subject(LoadOptions(str(run_folder), device="cpu")).test
+    test = load_subject(str(run_folder), {"device": "cpu"}).test
     clips = torch.randn(5, 3, test.clip.frames, test.size, test.size)
     if to == "onnx":
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -171,8 +171,11 @@ def test_an_exported_file_is_exported_again_with_its_first_checkpoint(folder, tm
     ("arguments", "message"),
     [
         (["--to", "onnx", "--out", "x.pt"], r"cannot write x.pt: --to onnx writes a file named \*.onnx"),
-        (["--to", "folder", "--out", "."], r"\. exists already: choose another --out"),
-        (["--to", "pt2", "--out", "x.pt2", "--results", "r.json"], "--results are for the model card"),
+        (["--to", "folder", "--out", "."], r"\. exists already: choose another folder"),
+        (
+            ["--to", "pt2", "--out", "x.pt2", "--results", "r.json"],
+            "results are for the model card, which only --to folder writes",
+        ),
     ],
 )
 def test_mistakes_are_errors_of_one_line(arguments, message, run_folder):

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -13,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.api import extract as job
-from vidssl.api.extract import extract_features, merge, open_index
-from vidssl.api.network import LoadOptions, load_subject
-from vidssl.api.shrink import ShrinkSettings as Settings
-from vidssl.api.shrink import shrink_list as shrink
+from vidssl.api import job
+from vidssl.api.extract import extract, merge, open_index
+from vidssl.api.network import load_subject
+from vidssl.api.shrink import shrink
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
@@ -30,6 +28,8 @@ from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+SETTINGS = ["data.moving_digits=null", "data.train=none.csv"]
+CLIPS = {"clips": 1, "crops": 1, "size": 24, "batch_size": 3, "workers": 0, "device": "cpu"}
 
 
 def write_list(folder, digits, number, broken=(), name="list"):
@@ -49,8 +49,8 @@ def write_list(folder, digits, number, broken=(), name="list"):
 
 @pytest.fixture
 def options():
-    given = ("data.moving_digits=null", "data.train=none.csv")
-    return LoadOptions("random", TOY, given, clips=1, crops=1, size=24, batch_size=3, workers=0, device="cpu")
+    """Of the untrained network: those of its config, and of its clips."""
+    return {"cfg": TOY, "settings": SETTINGS, **CLIPS}
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +72,6 @@ def files(folder):
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
-def visible(folder):
-    """Names in a folder, without the lock and the mark."""
-    return [path.name for path in folder.iterdir() if not path.name.startswith(".")]
-
-
 def assert_alike(one, other):
     """Equal but for the rounding of the features: a batch of other videos may be added up in another order."""
     (x, rows, meta), (y, other_rows, other_meta) = read(one), read(other)
@@ -89,28 +84,43 @@ def assert_alike(one, other):
 def never(monkeypatch):
     """From now on nothing may be extracted."""
 
-    def extract(*_, **__):
+    def again(*_, **__):
         raise AssertionError("it was extracted again")
 
-    return lambda: monkeypatch.setattr(job, "extract", extract)
+    return lambda: monkeypatch.setattr(evaluation, "extract", again)
+
+
+@pytest.fixture
+def existed(caplog):
+    """Whether the features were there, and left as they are: what the log says since it was asked last."""
+    caplog.set_level(logging.INFO)
+
+    def said():
+        found = "holds these features already" in caplog.text
+        caplog.clear()
+        return found
+
+    return said
 
 
 @pytest.mark.parametrize("parts", [1, 3, 9])
-def test_parts_are_the_whole(options, digits, tmp_path, parts):
+def test_parts_are_the_whole(options, digits, tmp_path, existed, parts):
     videos = write_list(tmp_path / "videos", digits, 7, broken=(1, 4))
-    options = replace(options, allow_missing=True)
-    whole = extract_features(options, videos, tmp_path / "whole")
-    assert (whole.count, len(whole.missing), whole.existed) == (5, 2, False)
+    options["allow_missing"] = True
+    whole = extract("random", videos, out=tmp_path / "whole", **options)
+    assert (len(whole), len(whole.missing), existed()) == (5, 2, False)
     out = tmp_path / "sub" / "all"
     for n in reversed(range(parts)):
-        found = extract_features(options, videos, out, f"{n}/{parts}")
-        assert found.path == tmp_path / f"sub/all.{n}-of-{parts}" and found.dim == whole.dim
+        found = extract("random", videos, out=out, shard=f"{n}/{parts}", **options)
+        assert found.path == tmp_path / f"sub/all.{n}-of-{parts}" and found.x.shape[1] == whole.x.shape[1]
         rows = read(found.path)[1]
         assert all(int(row["index"]) % parts == n for row in rows)
         assert len(rows) + len(found.missing) == len(range(n, 7, parts))
         assert not out.exists()
     merged = merge(out)
-    assert replace(merged, path=whole.path) == whole
+    assert not existed() and merged.path == out
+    assert {**merged.describe(), "path": str(whole.path)} == whole.describe()
+    assert str(merged) == f"5 of 7 (2 missing) videos x {whole.x.shape[1]} features in {out}"
     assert_alike(out, tmp_path / "whole")
     assert [row["path"] for row in read(out)[1]] == [f"{n}.mp4" for n in (0, 2, 3, 5, 6)]
     assert len(list((tmp_path / "sub").iterdir())) == parts + 1  # nothing else was left there
@@ -118,9 +128,9 @@ def test_parts_are_the_whole(options, digits, tmp_path, parts):
 
 def test_a_list_of_one_video_in_parts(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 1)
-    extract_features(options, videos, tmp_path / "whole")
+    extract("random", videos, out=tmp_path / "whole", **options)
     for n in range(3):
-        assert extract_features(options, videos, tmp_path / "all", f"{n}/3").count == (n == 0)
+        assert len(extract("random", videos, out=tmp_path / "all", shard=f"{n}/3", **options)) == (n == 0)
     merge(tmp_path / "all")
     assert_alike(tmp_path / "all", tmp_path / "whole")
 
@@ -129,39 +139,43 @@ def test_names_of_files_with_odd_characters(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 2)
     out = tmp_path / "a[1].b*.c"
     for n in range(2):
-        extract_features(options, videos, out, f"{n}/2")
-    assert merge(out).count == 2
+        extract("random", videos, out=out, shard=f"{n}/2", **options)
+    assert len(merge(out)) == 2
     assert {path.name for path in tmp_path.iterdir()} == {
         *("videos", "a[1].b*.c", "a[1].b*.c.0-of-2", "a[1].b*.c.1-of-2")
     }
 
 
 @pytest.mark.parametrize("shard", [None, "1/2"])
-def test_what_is_there_is_left_as_it_is(options, digits, tmp_path, never, shard):
+def test_what_is_there_is_left_as_it_is(options, digits, tmp_path, never, existed, shard):
     videos = write_list(tmp_path / "videos", digits, 3)
-    first = extract_features(options, videos, tmp_path / "x", shard)
+    first = extract("random", videos, out=tmp_path / "x", shard=shard, **options)
     before = files(first.path)
+    assert not existed()
     never()
     # How fast it is made is not part of the request, nor how the root is written, nor when the files were copied.
     (tmp_path / "link").symlink_to(tmp_path / "videos")
     os.utime(tmp_path / "videos/0.mp4", (1, 1))
-    fast = (*options.overrides, "data.prefetch=5")
-    other = replace(options, batch_size=1, workers=1, root=tmp_path / "link", overrides=fast)
-    assert load_subject(other).test.prefetch == 5
-    again = extract_features(other, videos, tmp_path / "x", shard)
-    assert again == replace(first, existed=True) and "already extracted" in str(again)
+    settings = [*SETTINGS, "data.prefetch=5"]
+    other = options | {"batch_size": 1, "workers": 1, "root": tmp_path / "link", "settings": settings}
+    assert load_subject("random", other).test.prefetch == 5
+    again = extract("random", videos, out=tmp_path / "x", shard=shard, **other)
+    assert existed() and again.describe() == first.describe() and torch.equal(again.x, first.x)
     assert before == files(first.path)
 
 
-def test_a_merged_file_is_that_of_one_run(options, digits, tmp_path, never):
+def test_a_merged_file_is_that_of_one_run(options, digits, tmp_path, never, existed):
     videos = write_list(tmp_path / "videos", digits, 3)
     for n in range(2):
-        extract_features(options, videos, tmp_path / "x", f"{n}/2")
+        extract("random", videos, out=tmp_path / "x", shard=f"{n}/2", **options)
     merge(tmp_path / "x")
+    assert not existed()
     never()
-    assert extract_features(options, videos, tmp_path / "x").existed
+    extract("random", videos, out=tmp_path / "x", **options)
+    assert existed()
     before = files(tmp_path / "x")
-    assert merge(tmp_path / "x").existed and files(tmp_path / "x") == before
+    merge(tmp_path / "x")
+    assert existed() and files(tmp_path / "x") == before
 
 
 @pytest.fixture
@@ -181,33 +195,33 @@ def other_pixels(digits, write_video):
 @pytest.mark.parametrize("shard", [None, "0/2"])
 def test_other_files_of_the_same_names_are_another_request(options, digits, tmp_path, other_pixels, never, shard):
     videos = write_list(tmp_path / "videos", digits, 3)
-    path = extract_features(options, videos, tmp_path / "x", shard).path
-    moved = replace(options, root=other_pixels(tmp_path / "other", videos))
-    other = extract_features(moved, videos, tmp_path / "y", shard).path
+    path = extract("random", videos, out=tmp_path / "x", shard=shard, **options).path
+    moved = options | {"root": other_pixels(tmp_path / "other", videos)}
+    other = extract("random", videos, out=tmp_path / "y", shard=shard, **moved).path
     apart = np.abs(read(path)[0] - read(other)[0]).max()
     assert apart > 0.05  # so much would be wrong
     before = files(path)
     never()
     with pytest.raises(DataError) as caught:
-        extract_features(moved, videos, tmp_path / "x", shard)
+        extract("random", videos, out=tmp_path / "x", shard=shard, **moved)
     message = str(caught.value)
     assert f"data.root {tmp_path}/videos stored, {tmp_path}/other requested; data.bytes " in message
-    assert message.endswith("): choose another --out") and "\n" not in message
+    assert message.endswith("): choose another folder for the features") and "\n" not in message
     shutil.copy(tmp_path / "other/0.mp4", tmp_path / "videos/0.mp4")  # now under the same root
     with pytest.raises(DataError, match=r"holds features of another request \(data\.bytes \d+ stored, \d+ requested"):
-        extract_features(options, videos, tmp_path / "x", shard)
+        extract("random", videos, out=tmp_path / "x", shard=shard, **options)
     assert files(path) == before
 
 
 def test_copies_of_the_videos_are_another_request(options, digits, tmp_path, never):
     videos = write_list(tmp_path / "videos", digits, 2)
-    extract_features(options, videos, tmp_path / "x")
-    shrink(videos, tmp_path / "small", Settings(short_side=32))
+    extract("random", videos, out=tmp_path / "x", **options)
+    shrink(videos, out=tmp_path / "small", short_side=32)
     never()
     with pytest.raises(
         DataError, match=r"data\.copies nothing stored, {'fps': None, 'quality': 18, 'short_side': 32} "
     ):
-        extract_features(replace(options, root=tmp_path / "small"), videos, tmp_path / "x")
+        extract("random", videos, out=tmp_path / "x", **options | {"root": tmp_path / "small"})
 
 
 def test_another_frame_rate_is_another_request(options, tmp_path, never):
@@ -217,19 +231,18 @@ def test_another_frame_rate_is_another_request(options, tmp_path, never):
         assert cv2.imwrite(str(tmp_path / f"frames/v/{n}.png"), image)
     videos = tmp_path / "frames/list.csv"
     videos.write_text("path,fps\nv,25\n")
-    extract_features(options, videos, tmp_path / "x")
+    extract("random", videos, out=tmp_path / "x", **options)
     videos.write_text("path,fps\nv,5\n")
     never()
     with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] stored, \[5\.0, 5\.0\] requested"):
-        extract_features(options, videos, tmp_path / "x")
+        extract("random", videos, out=tmp_path / "x", **options)
     videos.write_text("path\nv\n")
-    given = ("data.moving_digits=null", "data.train=none.csv")
     for fps in (None, 5.0):
-        asked = replace(options, overrides=(*given, *([] if fps is None else [f"data.fps={fps}"])))
+        asked = options | {"settings": [*SETTINGS, *([] if fps is None else [f"data.fps={fps}"])]}
         with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] stored, nothing requested"):
-            extract_features(asked, videos, tmp_path / "x")
+            extract("random", videos, out=tmp_path / "x", **asked)
     with pytest.raises(DataError, match=r"protocol\.fps nothing stored, 5\.0 requested"):
-        extract_features(asked, videos, tmp_path / "x")
+        extract("random", videos, out=tmp_path / "x", **asked)
 
 
 @pytest.mark.parametrize("shard", [None, "0/2"])
@@ -239,52 +252,51 @@ def test_another_frame_rate_is_another_request(options, tmp_path, never):
         ({"clips": 2}, "protocol.clips 1 stored, 2 requested"),
         ({"crops": 3}, "protocol.crops 1 stored, 3 requested"),
         ({"allow_missing": True}, "protocol.allow_missing False stored, True requested"),
-        ({"overrides": ("data.moving_digits=null", "data.train=none.csv", "seed=5")}, "weights.seed"),
-        (
-            {"overrides": ("data.moving_digits=null", "data.train=none.csv", "backbone.width=12")},
-            "weights.backbone.width",
-        ),
+        ({"settings": [*SETTINGS, "seed=5"]}, "weights.seed"),
+        ({"settings": [*SETTINGS, "backbone.width=12"]}, "weights.backbone.width"),
         ("list", "list "),
         ("checkpoint", "weights.sha256 nothing stored, "),
     ],
 )
 def test_features_of_another_request_are_refused(options, digits, tmp_path, never, change, named, shard, checkpoint):
     videos = write_list(tmp_path / "videos", digits, 3)
-    path = extract_features(options, videos, tmp_path / "x", shard).path
+    path = extract("random", videos, out=tmp_path / "x", shard=shard, **options).path
     before = files(path)
     never()
+    model = "random"
     if change == "list":
         videos.write_text("path,label\n0.mp4,0\n1.mp4,1\n")
     elif change == "checkpoint":
-        options = replace(options, checkpoint=str(checkpoint), cfg=None, overrides=())
+        model, options = checkpoint, CLIPS
     else:
-        options = replace(options, **change)
+        options |= change
     with pytest.raises(DataError) as caught:
-        extract_features(options, videos, tmp_path / "x", shard)
+        extract(model, videos, out=tmp_path / "x", shard=shard, **options)
     message = str(caught.value)
     assert message.startswith(f"{path} holds features of another request (") and named in message
-    assert message.endswith("): choose another --out") and "\n" not in message
+    assert message.endswith("): choose another folder for the features") and "\n" not in message
     assert files(path) == before
 
 
-def test_two_checkpoints(options, digits, tmp_path, checkpoint):
+def test_two_checkpoints(digits, tmp_path, checkpoint, existed):
     videos = write_list(tmp_path / "videos", digits, 2)
-    options = replace(options, checkpoint=str(checkpoint), cfg=None, overrides=())
-    assert not extract_features(options, videos, tmp_path / "x").existed
+    extract(checkpoint, videos, out=tmp_path / "x", **CLIPS)
+    assert not existed()
     shutil.copy(checkpoint, tmp_path / "copy.pt")  # the same weights of another name
-    assert extract_features(replace(options, checkpoint=str(tmp_path / "copy.pt")), videos, tmp_path / "x").existed
+    extract(tmp_path / "copy.pt", videos, out=tmp_path / "x", **CLIPS)
+    assert existed()
     content = torch.load(checkpoint, weights_only=True)
     content["step"] += 1
     torch.save(content, tmp_path / "other.pt")
     with pytest.raises(DataError, match=r"weights\.sha256 \w{64} stored, \w{64} requested"):
-        extract_features(replace(options, checkpoint=str(tmp_path / "other.pt")), videos, tmp_path / "x")
+        extract(tmp_path / "other.pt", videos, out=tmp_path / "x", **CLIPS)
 
 
 @pytest.mark.parametrize("damage", ["empty", "start", "half", "end", "changed", "gone"])
 @pytest.mark.parametrize("name", ["features.npy", "rows.csv", "meta.json"])
-def test_fault_18_a_damaged_part_is_extracted_again(options, digits, tmp_path, caplog, name, damage):
+def test_fault_18_a_damaged_part_is_extracted_again(options, digits, tmp_path, caplog, existed, name, damage):
     videos = write_list(tmp_path / "videos", digits, 3)
-    path = extract_features(options, videos, tmp_path / "x", "0/2").path
+    path = extract("random", videos, out=tmp_path / "x", shard="0/2", **options).path
     before = {file: content for file, (content, _) in files(path).items()}
     content = before[name]
     length = {"empty": 0, "start": 2, "half": len(content) // 2, "end": len(content) - 1}.get(damage, len(content))
@@ -296,20 +308,20 @@ def test_fault_18_a_damaged_part_is_extracted_again(options, digits, tmp_path, c
     (path / name).write_bytes(spoilt)
     if damage == "gone":
         (path / name).unlink()
-    extract_features(options, videos, tmp_path / "x", "1/2")
-    with pytest.raises(DataError, match=r"x\.0-of-2 is (damaged|incomplete).*: extract with --shard 0/2$"):
+    extract("random", videos, out=tmp_path / "x", shard="1/2", **options)
+    with pytest.raises(DataError, match=r"x\.0-of-2 is (damaged|incomplete).*: extract with shard 0/2$"):
         merge(tmp_path / "x")
-    with caplog.at_level(logging.WARNING):
-        found = extract_features(options, videos, tmp_path / "x", "0/2")
-    assert not found.existed and f"{path} is " in caplog.text and "extracting it again" in caplog.text
+    extract("random", videos, out=tmp_path / "x", shard="0/2", **options)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any(line.startswith(f"{path} is ") and "extracting it again" in line for line in said) and not existed()
     assert {file: content for file, (content, _) in files(path).items()} == before
-    assert merge(tmp_path / "x").count == 3
+    assert len(merge(tmp_path / "x")) == 3
 
 
 @pytest.mark.parametrize("name", ["features.npy", "rows.csv"])
 def test_fault_18_a_part_cut_or_changed_anywhere_is_found(options, digits, tmp_path, name):
     videos = write_list(tmp_path / "videos", digits, 1)
-    file = extract_features(options, videos, tmp_path / "x", "0/1").path / name
+    file = extract("random", videos, out=tmp_path / "x", shard="0/1", **options).path / name
     content = file.read_bytes()
     step = max(1, len(content) // 100)
     cut = [content[:length] for length in range(0, len(content), step)]
@@ -321,10 +333,10 @@ def test_fault_18_a_part_cut_or_changed_anywhere_is_found(options, digits, tmp_p
         assert "\n" not in str(caught.value)
 
 
-def test_a_process_killed_while_writing_leaves_an_incomplete_folder(options, digits, tmp_path, monkeypatch, caplog):
+def test_a_process_killed_while_writing_leaves_an_incomplete_folder(options, digits, tmp_path, monkeypatch, existed):
     """Whatever file comes next: it is not taken for features, and extracted again."""
     videos = write_list(tmp_path / "videos", digits, 2)
-    extract_features(options, videos, tmp_path / "whole")
+    extract("random", videos, out=tmp_path / "whole", **options)
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -332,12 +344,14 @@ def test_a_process_killed_while_writing_leaves_an_incomplete_folder(options, dig
     for name in ("replacing", "write_whole", "write_json"):
         with monkeypatch.context() as patch:
             patch.setattr(feature_folder, name, killed)
+            patch.setattr(job, "remove_unused", lambda: None)  # a process that is killed removes nothing
             with pytest.raises(KeyboardInterrupt):
-                extract_features(options, videos, tmp_path / "x")
+                extract("random", videos, out=tmp_path / "x", **options)
         assert not (tmp_path / "x/meta.json").exists()
         with pytest.raises(DataError, match="is incomplete"):
-            open_index(tmp_path / "x", load_subject(options))
-    assert not extract_features(options, videos, tmp_path / "x").existed
+            open_index(tmp_path / "x", load_subject("random", options))
+    extract("random", videos, out=tmp_path / "x", **options)
+    assert not existed()
     assert_alike(tmp_path / "x", tmp_path / "whole")
 
 
@@ -354,7 +368,7 @@ def test_other_files_and_folders_are_never_overwritten(options, digits, tmp_path
     before = files(out.parent if out.is_file() else out)
     never()
     with pytest.raises(DataError) as caught:
-        extract_features(options, videos, out)
+        extract("random", videos, out=out, **options)
     assert str(out) in str(caught.value) and "\n" not in str(caught.value)
     assert files(out.parent if out.is_file() else out) == before
 
@@ -364,7 +378,7 @@ def test_other_files_and_folders_are_never_overwritten(options, digits, tmp_path
 )
 def test_shards_that_there_are_not(options, tmp_path, shard):
     with pytest.raises(ConfigError, match=r"^shard [^\n]{1,50} is not i/n with i < n: write 0/4 for the first of 4"):
-        extract_features(options, tmp_path / "none.csv", tmp_path / "x", shard)
+        extract("random", tmp_path / "none.csv", out=tmp_path / "x", shard=shard, **options)
 
 
 def test_parts_that_cannot_be_merged(options, digits, tmp_path):
@@ -377,48 +391,48 @@ def test_parts_that_cannot_be_merged(options, digits, tmp_path):
         assert not out.exists() and "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert refused() == f"{out} needs parts of one --shard i/n, found n = none: extract all, move others away"
-    extract_features(options, videos, out, "1/4")
-    assert refused() == f"3 of 4 parts of {out} are missing: extract with --shard 0/4, 2/4, 3/4"
+    assert refused() == f"{out} needs parts of one shard i/n, found n = none: extract all, move others away"
+    extract("random", videos, out=out, shard="1/4", **options)
+    assert refused() == f"3 of 4 parts of {out} are missing: extract with shard 0/4, 2/4, 3/4"
     for n in (0, 2):
-        extract_features(options, videos, out, f"{n}/4")
-    assert refused() == f"1 of 4 parts of {out} are missing: extract with --shard 3/4"
-    extract_features(options, videos, out, "0/3")
+        extract("random", videos, out=out, shard=f"{n}/4", **options)
+    assert refused() == f"1 of 4 parts of {out} are missing: extract with shard 3/4"
+    extract("random", videos, out=out, shard="0/3", **options)
     assert "found n = 3 and 4: extract all, move others away" in refused()
     shutil.rmtree(tmp_path / "x.0-of-3")
     # A part of another request.
-    extract_features(replace(options, clips=2), videos, out, "3/4")
+    extract("random", videos, out=out, shard="3/4", **options | {"clips": 2})
     assert f"{tmp_path}/x.3-of-4 holds features of another request (protocol.clips 2" in refused()
-    assert refused().endswith("move it away, and extract with --shard 3/4")
+    assert refused().endswith("move it away, and extract with shard 3/4")
     # A part under the name of another.
     shutil.rmtree(tmp_path / "x.3-of-4")
     shutil.copytree(tmp_path / "x.2-of-4", tmp_path / "x.3-of-4")
     assert "x.3-of-4 holds features of another request (shard [2, 4] stored, [3, 4]" in refused()
     shutil.rmtree(tmp_path / "x.3-of-4")
-    extract_features(options, videos, out, "3/4")
-    assert merge(out).count == 5
+    extract("random", videos, out=out, shard="3/4", **options)
+    assert len(merge(out)) == 5
     with pytest.raises(DataError, match=r"found n = none"):
         merge(tmp_path / "none" / "x")
 
 
 def test_fault_4_nothing_that_can_be_read(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 3, broken=(0, 1, 2))
-    options = replace(options, allow_missing=True)
+    options["allow_missing"] = True
     with pytest.raises(DataError, match="none of the 3 videos"):
-        extract_features(options, videos, tmp_path / "whole")
+        extract("random", videos, out=tmp_path / "whole", **options)
     for n in range(2):
-        assert extract_features(options, videos, tmp_path / "x", f"{n}/2").count == 0
+        assert len(extract("random", videos, out=tmp_path / "x", shard=f"{n}/2", **options)) == 0
     with pytest.raises(DataError, match=r"none of the 3 videos can be read; the first: .*0\.mp4: not a video"):
         merge(tmp_path / "x")
-    assert not visible(tmp_path / "whole") and not (tmp_path / "x").exists()
+    assert not (tmp_path / "whole").exists() and not (tmp_path / "x").exists()
 
 
 def test_fault_4_a_broken_video_leaves_no_file(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 4, broken=(3,))
     with pytest.raises(DataError, match=r"3\.mp4: not a video"):
-        extract_features(options, videos, tmp_path / "out/x", "1/2")
-    assert extract_features(options, videos, tmp_path / "out/x", "0/2").count == 2
-    assert visible(tmp_path / "out/x.0-of-2") and not visible(tmp_path / "out/x.1-of-2")
+        extract("random", videos, out=tmp_path / "out/x", shard="1/2", **options)
+    assert len(extract("random", videos, out=tmp_path / "out/x", shard="0/2", **options)) == 2
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.0-of-2"]
 
 
 def test_fault_18_what_cannot_be_written(options, digits, tmp_path, monkeypatch):
@@ -432,16 +446,16 @@ def test_fault_18_what_cannot_be_written(options, digits, tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(np.lib.format, "write_array_header_1_0", full)
         with pytest.raises(DataError, match=r"^cannot write .*out/x\: No space left on device$"):
-            extract_features(options, videos, tmp_path / "out/x")
-    assert not visible(tmp_path / "out/x")
+            extract("random", videos, out=tmp_path / "out/x", **options)
+    assert not (tmp_path / "out/x").exists()
     monkeypatch.setattr(evaluation, "eval_loader", None)  # said before the long work, not after it
     with pytest.raises(DataError, match=r"^cannot write .*file/x\: "):
-        extract_features(options, videos, tmp_path / "file/x")
+        extract("random", videos, out=tmp_path / "file/x", **options)
 
 
 def test_the_request_is_plain(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 3)
-    extract_features(options, videos, tmp_path / "x", "1/2")
+    extract("random", videos, out=tmp_path / "x", shard="1/2", **options)
     request = read(tmp_path / "x.1-of-2")[2]["request"]
     assert request["list"] == read_list(videos).fingerprint and request["data"] == identify(read_list(videos))
     assert (request["videos"], request["shard"]) == (3, [1, 2])
@@ -455,10 +469,10 @@ def test_an_index_describes_its_videos_without_their_list(options, digits, tmp_p
     videos.write_text("path,label,start,end\n0.mp4,1,,\n1.mp4,0,0.1,0.6\n1.mp4,0,0.5,\n")
     (tmp_path / "videos/classes.txt").write_text("no\nyes\n")
     for n in range(2):
-        extract_features(options, videos, tmp_path / "x", f"{n}/2")
+        extract("random", videos, out=tmp_path / "x", shard=f"{n}/2", **options)
     merge(tmp_path / "x")
     listed = read_list(videos)
-    index = open_index(tmp_path / "x", load_subject(options))
+    index = open_index(tmp_path / "x", load_subject("random", options))
     there = index.videos(range(3))
     assert (there.names, there.records, there.classes) == (listed.names, listed.records, ("no", "yes"))
     assert index.videos([2], tmp_path / "moved").records == (VideoRecord(str(tmp_path / "moved/1.mp4"), 0, 0.5, None),)
@@ -470,10 +484,10 @@ def test_an_index_describes_its_videos_without_their_list(options, digits, tmp_p
 
 def test_another_classes_file_is_refused(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 2)
-    extract_features(options, videos, tmp_path / "x")
+    extract("random", videos, out=tmp_path / "x", **options)
     (tmp_path / "videos/classes.txt").write_text("".join(f"class {n}\n" for n in range(8)))
     with pytest.raises(DataError, match=r"^\S+x\ was extracted with another classes\.txt: choose another[^\n]*$"):
-        extract_features(options, videos, tmp_path / "x")
+        extract("random", videos, out=tmp_path / "x", **options)
 
 
 def test_parts_are_merged_by_blocks(options, digits, tmp_path, monkeypatch):
@@ -485,10 +499,10 @@ def test_parts_are_merged_by_blocks(options, digits, tmp_path, monkeypatch):
     with open(videos, "w", newline="") as file:
         csv.writer(file).writerows([["path", "label"], *([name, n % 2] for n, name in enumerate(names))])
     for n in range(3):
-        extract_features(options, videos, tmp_path / "x", f"{n}/3")
+        extract("random", videos, out=tmp_path / "x", shard=f"{n}/3", **options)
     monkeypatch.setattr(feature_folder, "_BLOCK_ROWS", 1)
     merge(tmp_path / "x")
-    extract_features(options, videos, tmp_path / "whole")
+    extract("random", videos, out=tmp_path / "whole", **options)
     assert_alike(tmp_path / "x", tmp_path / "whole")
     assert [(row["path"], row["label"]) for row in read(tmp_path / "x")[1]] == [
         (name, str(n % 2)) for n, name in enumerate(names)
@@ -497,8 +511,8 @@ def test_parts_are_merged_by_blocks(options, digits, tmp_path, monkeypatch):
 
 def test_a_saved_backbone_gives_the_features_of_its_checkpoint(checkpoint, digits, tmp_path):
     save_backbone(checkpoint, tmp_path / "own.safetensors")
+    options = {name: value for name, value in CLIPS.items() if name != "size"}
     for name, file in (("run", checkpoint), ("own", tmp_path / "own.safetensors")):
-        options = LoadOptions(str(file), clips=1, crops=1, batch_size=3, workers=0, device="cpu")
-        extract_features(options, write_list(tmp_path / "videos", digits, 3), tmp_path / name)
+        extract(file, write_list(tmp_path / "videos", digits, 3), out=tmp_path / name, **options)
     a, b = (np.load(tmp_path / name / "features.npy") for name in ("run", "own"))
     assert np.array_equal(a, b)

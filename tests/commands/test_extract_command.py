@@ -1,6 +1,7 @@
-"""The tool extract from its command line: parts, their merging, several processes, and each mistake to its one line."""
+"""The commands extract and merge: parts, their merging, several processes, and each mistake to its one line."""
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -28,12 +29,12 @@ def few(digits, tmp_path):
 
 @pytest.fixture
 def run_tool(capsys):
-    """Run the tool; give what it prints and its exit status."""
+    """Run the tool, or another command; give what it prints and its exit status."""
 
-    def run(*given):
+    def run(*given, command="extract"):
         capsys.readouterr()
         try:
-            commands.guarded(lambda: commands.run("extract", [str(word) for word in given]))
+            commands.guarded(lambda: commands.run(command, [str(word) for word in given]))
         except SystemExit as end:
             message = capsys.readouterr().err
             return message[message.rindex("error: ") :].rstrip("\n"), end.code
@@ -50,21 +51,25 @@ def assert_alike(one, other):
     assert {**meta, "sha256": None} == {**other_meta, "sha256": None}
 
 
-def test_parts_and_their_merging(few, run_tool, tmp_path):
+def test_parts_and_their_merging(few, run_tool, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     whole, out = tmp_path / "whole", tmp_path / "x"
     line, status = run_tool(*few, "--out", whole)
     assert status == 0 and re.fullmatch(rf"5 videos x \d+ features in {whole}", line)
     for n in range(2):
         line, status = run_tool(*few, "--out", out, "--shard", f"{n}/2")
         assert status == 0 and line.startswith(f"{3 - n} videos x") and line.endswith(f"x.{n}-of-2")
+    assert "already" not in caplog.text
     line, status = run_tool(*few, "--out", out, "--shard", "1/2")
-    assert status == 0 and line.endswith("x.1-of-2; already extracted")
-    line, status = run_tool("--merge", "--out", out)
-    assert status == 0 and re.fullmatch(rf"5 videos x \d+ features in {out}", line)
+    assert status == 0 and line.endswith("x.1-of-2") and f"{out}.1-of-2 holds these features already" in caplog.text
+    merged, status = run_tool("--out", out, command="merge")
+    assert status == 0 and re.fullmatch(rf"5 videos x \d+ features in {out}", merged)
+    assert f"{out} holds" not in caplog.text
     assert_alike(out, whole)
-    for given in (few, ["--merge"]):
-        line, status = run_tool(*given, "--out", out)
-        assert status == 0 and line.endswith("; already extracted")
+    for command, given in (("extract", few), ("merge", [])):
+        caplog.clear()
+        line, status = run_tool(*given, "--out", out, command=command)
+        assert status == 0 and line == merged and f"{out} holds these features already" in caplog.text
 
 
 @pytest.mark.parametrize("shard", ["3/3", "a/b", "0/0"])
@@ -74,19 +79,20 @@ def test_shards_that_there_are_not(few, run_tool, tmp_path, shard):
     assert not list(tmp_path.glob("x.*"))
 
 
-def test_what_merge_goes_with(few, run_tool, tmp_path):
+def test_what_is_required(few, run_tool, tmp_path):
     for given in (few, ["--shard", "0/2"], ["--checkpoint", "random"]):
-        line, status = run_tool("--merge", "--out", tmp_path / "x", *given)
-        assert status == 2 and "--merge needs --out only" in line and "\n" not in line
+        line, status = run_tool("--out", tmp_path / "x", *given, command="merge")
+        assert status == 2 and "unrecognized arguments: " in line and "\n" not in line
     line, status = run_tool("--out", tmp_path / "x", *few[1:])
     assert status == 2 and "data.moving_digits=null does not exist" in line
-    for given in (few[1:5], [few[0], *few[6:]], []):
+    for given, missing in ((few[1:5], "INPUT"), ([few[0], *few[6:]], "--checkpoint"), ([], "--checkpoint")):
         line, status = run_tool("--out", tmp_path / "x", *given)
-        assert status == 2 and "INPUT and --checkpoint are required" in line and "\n" not in line
-    line, status = run_tool("--merge", "--out", tmp_path / "x")
+        assert status == 2 and line.endswith(f"the following arguments are required: {missing}") and "\n" not in line
+    line, status = run_tool("--out", tmp_path / "x", command="merge")
     assert status == 2 and "found n = none" in line
-    line, status = run_tool("--merge")
-    assert status == 2 and "--out" in line
+    for command, given in (("extract", few), ("merge", [])):
+        line, status = run_tool(*given, command=command)
+        assert status == 2 and line.endswith("the following arguments are required: --out")
 
 
 @pytest.mark.long

@@ -4,7 +4,6 @@ import csv
 import json
 import re
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -13,10 +12,10 @@ import pytest
 import torch
 
 from vidssl import commands
-from vidssl.api.analyze_gradcam import measure_parsed
+from vidssl.api.analyze_gradcam import analyze_gradcam
 from vidssl.api.gradcam_clips import box_masks, class_maps, one_clip, pair_maps
-from vidssl.api.network import LoadOptions, load_subject
-from vidssl.api.retrieval import retrieve
+from vidssl.api.network import load_subject
+from vidssl.api.retrieval import retrieval
 from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
@@ -24,6 +23,7 @@ from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+OPTIONS = {"workers": 0, "device": "cpu"}
 TOLD = ("data.moving_digits=null", "data.train=none.csv")
 
 
@@ -35,15 +35,9 @@ def trained(digits, tmp_path_factory):
     return out / "checkpoints/last.pt"
 
 
-@pytest.fixture
-def options(trained):
-    return LoadOptions(str(trained), workers=0, device="cpu")
-
-
-def measure(videos, out, checkpoint, *words):
-    """Measure one network as the command does, on the CPU."""
-    given = ["gradcam", str(videos), "--checkpoint", str(checkpoint), "--workers", "0", "--device", "cpu"]
-    (found,) = measure_parsed(commands.parse_command("analyze", [*given, "--out", str(out), *words])[1]).values()
+def measure(model, videos, out, **options):
+    """Measure one network, on the CPU."""
+    (found,) = analyze_gradcam(model, videos, out=out, **OPTIONS, **options).values()
     return found
 
 
@@ -59,7 +53,7 @@ def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys
         str(TOY),
         *TOLD,
     ]
-    words += ["--target", "similarity", "--layer", "layer2", "--boxes", str(digits / "boxes.csv"), "--videos", "6"]
+    words += ["--target", "similarity", "--layer", "layer2", "--boxes", str(digits / "boxes.csv"), "--limit", "6"]
     commands.run("analyze", [*words, "--overlays", "2", "--workers", "0", "--device", "cpu", "--quiet", "--out", "out"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "6 videos; 1 clip x 1 crop of 32²" and lines[-1] == "out/index.html"
@@ -80,12 +74,12 @@ def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys
         assert len(list(files[0].parent.glob("*.png"))) == 2
 
 
-def test_a_class_and_untrained_stages(options, digits, tmp_path):
-    words = ["--layer", "layer3", "--videos", "5", "--overlays", "0", "--randomize"]
-    found = measure(digits / "motion/test.csv", tmp_path, options.checkpoint, *words)
+def test_a_class_and_untrained_stages(trained, digits, tmp_path):
+    given = {"layer": "layer3", "limit": 5, "overlays": 0, "randomize": True}
+    found = measure(trained, digits / "motion/test.csv", tmp_path, **given)
     assert [*found["randomized"]] == ["layer4", "layer3", "layer2", "layer1", "stem"]
     assert all(abs(value) < 0.9 for value in found["randomized"].values()) and found["target"] == "class"
-    subject = one_clip(load_subject(options))
+    subject = one_clip(load_subject(trained, OPTIONS))
     listed = read_list(digits / "motion/test.csv")
     features = {}
     for n, clip, label, probability in class_maps(subject, listed, "layer3"):
@@ -100,8 +94,8 @@ def test_a_class_and_untrained_stages(options, digits, tmp_path):
     assert all(one["predicted"] == features[one["path"]] for one in found["videos"])
 
 
-def test_masks_follow_the_boxes_into_the_clip(options, digits):
-    subject, listed = one_clip(load_subject(options)), read_list(digits / "motion/test.csv")
+def test_masks_follow_the_boxes_into_the_clip(trained, digits):
+    subject, listed = one_clip(load_subject(trained, OPTIONS)), read_list(digits / "motion/test.csv")
     rows = defaultdict(dict)
     with open(digits / "boxes.csv") as file:
         for row in csv.DictReader(file):
@@ -120,28 +114,28 @@ def test_masks_follow_the_boxes_into_the_clip(options, digits):
     assert seen == 16 * frames
 
 
-def test_pairs_without_a_video_that_cannot_be_read(options, digits, tmp_path):
+def test_pairs_without_a_video_that_cannot_be_read(trained, digits, tmp_path):
     listed = read_list(digits / "motion/test.csv")
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     others = tmp_path / "others.csv"
     names = [str(record.path) for record in listed.records[:5]]
     names[2] = str(tmp_path / "broken.mp4")
     others.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
-    given = replace(options, allow_missing=True, batch_size=2)
-    subject = one_clip(load_subject(given))
+    given = {**OPTIONS, "batch_size": 2}
+    subject = one_clip(load_subject(trained, {**given, "allow_missing": True}))
     found = list(pair_maps(subject, listed.rows(range(5)), read_list(others, None, True), "layer3"))
     assert [n for n, *_ in found] == [0, 1, 3, 4]
     for _, mine, theirs, similarity in found:  # each is beside itself
         assert similarity == pytest.approx(1, abs=1e-5) and np.array_equal(mine.frames, theirs.frames)
-    strict = one_clip(load_subject(replace(given, allow_missing=False)))
+    strict = one_clip(load_subject(trained, given))
     with pytest.raises(DataError, match="broken"):
         list(pair_maps(strict, listed.rows(range(5)), read_list(others, None, True), "layer3"))
 
 
-def test_the_retrieval_page_shows_maps(options, digits, tmp_path):
-    lists = digits / "motion/train.csv", digits / "motion/test.csv"
-    plain = retrieve(options, *lists, tmp_path / "plain", page_queries=2, page_hits=3)
-    mapped = retrieve(options, *lists, tmp_path / "mapped", page_queries=2, page_hits=3, gradcam="layer2")
+def test_the_retrieval_page_shows_maps(trained, digits, tmp_path):
+    given = {"gallery": digits / "motion/train.csv", "query": digits / "motion/test.csv", **OPTIONS}
+    plain = retrieval(trained, out=tmp_path / "plain", page_queries=2, page_hits=3, **given)
+    mapped = retrieval(trained, out=tmp_path / "mapped", page_queries=2, page_hits=3, gradcam="layer2", **given)
     assert {**plain, "date": ""} == {**mapped, "date": ""}
     before, page = ((tmp_path / name / "index.html").read_text() for name in ("plain", "mapped"))
     for whose in ("query", "this video"):
@@ -150,17 +144,16 @@ def test_the_retrieval_page_shows_maps(options, digits, tmp_path):
     assert len({*re.findall(r"class=\"clip (v\d+)\"", page)}) > len({*re.findall(r"class=\"clip (v\d+)\"", before)})
 
 
-def test_what_is_refused(options, digits, tmp_path):
-    path = digits / "motion/test.csv"
-
-    out = tmp_path / "o"
+def test_what_is_refused(trained, digits, tmp_path):
+    path, out = digits / "motion/test.csv", tmp_path / "o"
+    lists = {"gallery": path, "query": path, "out": tmp_path / "r", **OPTIONS}
     with pytest.raises(ConfigError, match="no classifier with logits"):
-        measure(path, out, "random", "--target", "class", "--cfg", str(TOY), *TOLD)
-    with pytest.raises(ConfigError, match="is for --target similarity"):
-        measure(path, out, options.checkpoint, "--gallery", str(path))
+        measure("random", path, out, target="class", cfg=TOY, settings=TOLD)
+    with pytest.raises(ConfigError, match='is for target="similarity"'):
+        measure(trained, path, out, gallery=path)
     with pytest.raises(ConfigError, match="no module 'layer5'"):
-        measure(path, out, options.checkpoint, "--layer", "layer5")
+        measure(trained, path, out, layer="layer5")
     with pytest.raises(ConfigError, match="no module 'layer5'"):
-        retrieve(options, path, path, tmp_path / "r", gradcam="layer5")
-    with pytest.raises(ConfigError, match="leave out --center or --gradcam"):
-        retrieve(options, path, path, tmp_path / "r", center=True, gradcam="")
+        retrieval(trained, gradcam="layer5", **lists)
+    with pytest.raises(ConfigError, match=r"gradcam=True explains .*: leave it or center=True out"):
+        retrieval(trained, center=True, gradcam=True, **lists)

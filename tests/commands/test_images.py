@@ -6,8 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.api.network import LoadOptions
-from vidssl.api.test import measure_network as measure
+import vidssl
 from vidssl.engine.config_schema import bind_run
 from vidssl.engine.train import train
 from vidssl.prepare.folder import prepare_folder
@@ -57,8 +56,10 @@ def test_pictures_are_listed_trained_on_and_tested(method, views, tmp_path):
     last = train(run_on(tmp_path / "lists", tmp_path / "run", method, views))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
-    options = LoadOptions(str(last), clips=1, crops=1, size=16, batch_size=4, workers=0, device="cpu")
+    options = {"clips": 1, "crops": 1, "size": 16, "batch_size": 4, "workers": 0, "device": "cpu"}
     lists = tmp_path / "lists"
-    results = measure(options, lists / "test.csv", tmp_path / "test", lists / "train.csv")
+    out = tmp_path / "test"
+    results = vidssl.test(last, lists / "test.csv", out=out, train_list=lists / "train.csv", **options)
+    assert results == json.loads((out / "results.json").read_text())
     assert results["missing"] == [] and results["num_videos"] + results["num_train"] == 18
     assert results["R@1"] == 1.0  # red and blue: any network tells them apart

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.analysis.score_transformations import Measure
 from vidssl.analysis.unit_invariance import class_invariance, firing_invariance
-from vidssl.api.analyze_invariance import measure_parsed, summary
-from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.analyze_invariance import analyze_invariance, summary
+from vidssl.api.network import load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -26,18 +23,19 @@ from vidssl.video.reader import open_video
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 TOLD = ("data.moving_digits=null", "data.train=none.csv")
-FEW = Measure(("occlusion", "blur", "reverse"), top_k=5)
+FEW = {"transformations": ("occlusion", "blur", "reverse"), "top_k": 5}
+BLUR = {"transformations": ("blur",), "top_k": 5}
 
 
-def measure_invariance(options, checkpoints, videos, out, measure, splits=None):
-    """As `vidssl analyze invariance` does."""
-    given = {**vars(options), "overrides": [*options.overrides], "checkpoint": checkpoints, **vars(measure)}
-    return measure_parsed(Namespace(**given, input=videos, out=out, splits=splits and [*splits]))
+def measure(model, videos, out, **options):
+    """Measure one network."""
+    (found,) = analyze_invariance(model, videos, out=out, **options).values()
+    return found
 
 
 @pytest.fixture
 def options():
-    return LoadOptions("", TOY, TOLD, size=24, batch_size=4, workers=0, device="cpu")
+    return {"cfg": TOY, "settings": TOLD, "size": 24, "batch_size": 4, "workers": 0, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +46,7 @@ def checkpoint(digits, tmp_path_factory):
 
 def by_hand(options, videos):
     """Features of the middle clip of each video and of its versions, one at a time."""
-    subject = load_subject(replace(options, checkpoint="random"))
+    subject = load_subject("random", options)
     clip, test = subject.test.clip, subject.test
 
     def encode(frames):
@@ -63,7 +61,8 @@ def by_hand(options, videos):
             span = clip.span(video.meta)
             numbers = (video.meta.num_frames - span) // 2 + np.arange(clip.frames) * (span - 1) // (clip.frames - 1)
             view = center_crop(video.frames(numbers), 24).frames
-        changed = [*CORRUPTIONS["occlusion"].versions(view), *CORRUPTIONS["blur"].versions(view), view[::-1]]
+        kinds = (CORRUPTIONS["occlusion"], CORRUPTIONS["blur"])
+        changed = [*(kind.apply(view, amount) for kind in kinds for amount in kind.amounts), view[::-1]]
         features.append(encode(view))
         versions.append([encode(frames) for frames in changed])
     return np.array(features), np.array(versions)
@@ -75,12 +74,13 @@ def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
     features, versions = by_hand(options, videos)
     labels = np.array([record.label for record in videos.records])
     places = {"occlusion": slice(0, 4), "blur": slice(4, 7), "reverse": slice(7, 8)}
-    for measure in (FEW, replace(FEW, population="samples"), replace(FEW, variant="goodfellow")):
-        found = measure_invariance(options, ["random"], path, tmp_path / measure.variant / measure.population, measure)
+    for variant, population in (("class", "all"), ("class", "samples"), ("goodfellow", "all")):
+        asked = FEW | {"variant": variant, "population": population}
+        found = analyze_invariance("random", path, out=tmp_path / variant / population, **asked, **options)
         results = found["random"]
         for name, place in places.items():
-            given = {"top_k": 5, "population": measure.population}
-            if measure.variant == "class":
+            given = {"top_k": 5, "population": population}
+            if variant == "class":
                 wanted = class_invariance(features, versions[:, place], labels, **given)
             else:
                 wanted = firing_invariance(features, versions[:, place], **given)
@@ -96,7 +96,7 @@ def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
 
 def test_what_is_written(options, checkpoint, digits, tmp_path):
     path, out = digits / "motion/test.csv", tmp_path / "out"
-    found = measure_invariance(options, ["random", str(checkpoint)], path, out, FEW)
+    found = analyze_invariance(["random", checkpoint], path, out=out, **FEW, **options)
     assert list(found) == ["random", "trained"]
     png = (out / "invariance.png").read_bytes()
     assert png[:4] == b"\x89PNG"
@@ -113,7 +113,7 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
         assert written["measure"]["transformations"]["blur"] == [1 / 80, 1 / 40, 1 / 20]
         assert written["versions"].keys() == {"vidssl", "torch"}
     assert found["trained"]["checkpoint"]["step"] == 2 and found["random"]["checkpoint"]["path"] == "random"
-    lines = summary(found).splitlines()
+    lines = found.text.splitlines()
     assert (
         "; the 5 best of" in lines[0]
         and lines[0].startswith("16 videos, 16 clips; 1 clip x 1 crop of ")
@@ -125,17 +125,16 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
 
 
 def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypatch):
-    path, measure = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
-    first = measure_invariance(options, ["random"], path, tmp_path / "out", measure)
-    other = replace(measure, top_k=6)
-    assert measure_invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"] == 6
-    measure_invariance(options, ["random"], path, tmp_path / "out", measure)
+    asked = {"videos": digits / "motion/test.csv", "out": tmp_path / "out", **BLUR, **options}
+    first = measure("random", **asked)
+    assert measure("random", **asked | {"top_k": 6})["measure"]["top_k"] == 6
+    measure("random", **asked)
     monkeypatch.setattr("vidssl.api.analyze_invariance.encode_videos", None)
-    again = measure_invariance(options, ["random"], path, tmp_path / "out", measure)
-    assert {**again["random"], "date": ""} == {**first["random"], "date": ""}
+    again = measure("random", **asked)
+    assert {**again, "date": ""} == {**first, "date": ""}
     shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
     with pytest.raises(TypeError, match="not callable"):
-        measure_invariance(replace(options, root=tmp_path / "moved"), ["random"], path, tmp_path / "out", measure)
+        measure("random", **asked, root=tmp_path / "moved")
 
 
 @pytest.fixture
@@ -154,12 +153,12 @@ def inputs():
 
 @pytest.mark.parametrize(("short_side", "precision"), [(None, None), (40, None), (None, "bfloat16")])
 def test_the_short_side_and_the_precision_are_those_asked_for(options, digits, tmp_path, inputs, short_side, precision):
-    given = replace(options, short_side=short_side, precision=precision, batch_size=1)
-    path, few = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
-    results = measure_invariance(given, ["random"], path, tmp_path / "out", few)["random"]
+    given = options | {"short_side": short_side, "precision": precision, "batch_size": 1}
+    path = digits / "motion/test.csv"
+    results = measure("random", path, tmp_path / "out", **BLUR, **given)
     assert results["protocol"]["short_side"] == short_side
     assert {half for _, half in inputs} == {precision == "bfloat16"}
-    clip = load_subject(replace(given, checkpoint="random")).test.clip
+    clip = load_subject("random", given).test.clip
     with open_video(read_list(path).records[0].path) as video:
         first = (video.meta.num_frames - clip.span(video.meta)) // 2
         wanted = center_crop(video.frames([first]), 24, short_side).frames[0]
@@ -170,13 +169,13 @@ def test_the_short_side_and_the_precision_are_those_asked_for(options, digits, t
 
 def test_left_out_transformations_are_named(options, digits, tmp_path):
     path, sampler = digits / "motion/test.csv", "{name: random, frames: 1, sampling_rate: 1}"
-    one = replace(options, overrides=(*TOLD, f"data.sampler={sampler}"))
-    found = measure_invariance(one, ["random"], path, tmp_path / "out", Measure(top_k=5))["random"]
+    one = options | {"settings": (*TOLD, f"data.sampler={sampler}")}
+    found = measure("random", path, tmp_path / "out", top_k=5, **one)
     assert set(found["left_out"]) == {"shift", "speed", "reverse", "instance"}
     assert "invariance_reverse" not in found and "invariance_gap" in found
     assert "not measured: speed (a clip of one frame has no motion)" in summary({"random": found})
-    boxes = Measure(("instance", "gap"), top_k=5, boxes=digits / "boxes.csv")
-    found = measure_invariance(options, ["random"], path, tmp_path / "boxes", boxes)["random"]
+    asked = {"transformations": ("instance", "gap"), "top_k": 5, "boxes": digits / "boxes.csv"}
+    found = measure("random", path, tmp_path / "boxes", **asked, **options)
     assert found["details"]["instance"]["versions"] == 48 and "invariance_instance" in found
     # Of 24 frames no clip has room for most of the gaps.
     gap = found["details"].get("gap", {"unchanged_versions": 64})
@@ -184,10 +183,8 @@ def test_left_out_transformations_are_named(options, digits, tmp_path):
 
 
 def test_several_clips_are_several_samples(options, digits, tmp_path):
-    found = measure_invariance(
-        replace(options, clips=3), ["random"], digits / "motion/test.csv", tmp_path / "o", Measure(("blur",), top_k=5)
-    )
-    assert (found["random"]["num_videos"], found["random"]["num_samples"]) == (16, 48)
+    found = measure("random", digits / "motion/test.csv", tmp_path / "o", clips=3, **BLUR, **options)
+    assert (found["num_videos"], found["num_samples"]) == (16, 48)
 
 
 def test_broken_videos(options, digits, tmp_path):
@@ -197,11 +194,10 @@ def test_broken_videos(options, digits, tmp_path):
     (tmp_path / "3.mp4").write_bytes(b"nothing")
     rows = [f"{n}.mp4,{record.label}\n" for n, record in enumerate(source.records)]
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(rows))
-    measure = Measure(("blur",), top_k=5)
+    asked = {"videos": tmp_path / "list.csv", "out": tmp_path / "out", **BLUR, **options}
     with pytest.raises(DataError, match=r"3\.mp4"):
-        measure_invariance(options, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)
-    allowing = replace(options, allow_missing=True)
-    found = measure_invariance(allowing, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)["random"]
+        measure("random", **asked)
+    found = measure("random", **asked, allow_missing=True)
     assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
     assert summary({"random": found}).startswith("15 of 16 (1 missing) videos")
 
@@ -213,34 +209,33 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
     unlabelled, alike = tmp_path / "unlabelled.csv", tmp_path / "alike.csv"
     unlabelled.write_text("path\n" + "".join(f"{name}\n" for name in names))
     alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
-    rooted = replace(options, root=root)
-    with pytest.raises(DataError, match=r"--variant class needs labels of two classes or more.*--variant goodfellow"):
-        measure_invariance(rooted, ["random"], unlabelled, out, FEW)
+    with pytest.raises(DataError, match=r'variant="class" needs labels of two classes .*variant="goodfellow"'):
+        measure("random", unlabelled, out, root=root, **FEW, **options)
     with pytest.raises(DataError, match="two classes or more"):
-        measure_invariance(rooted, ["random"], alike, out, FEW)
-    with pytest.raises(ConfigError, match="--top-k 4000 is more than the 64 units of random"):
-        measure_invariance(options, ["random"], path, out, replace(FEW, top_k=4000))
-    with pytest.raises(ConfigError, match="--crops 3: only the central square is measured"):
-        measure_invariance(replace(options, crops=3), ["random"], path, out, FEW)
+        measure("random", alike, out, root=root, **FEW, **options)
+    with pytest.raises(ConfigError, match="top_k=4000 is more than the 64 units of random"):
+        measure("random", path, out, **FEW | {"top_k": 4000}, **options)
+    with pytest.raises(ConfigError, match="crops=3: only the central square is measured"):
+        measure("random", path, out, crops=3, **FEW, **options)
     with pytest.raises(ConfigError, match="names a network twice"):
-        measure_invariance(options, ["random", "random"], path, out, FEW)
+        measure(["random", "random"], path, out, **FEW, **options)
     with pytest.raises(ConfigError, match="brings its own config: leave out cfg=FILE"):
-        measure_invariance(options, [str(checkpoint)], path, out, FEW)
+        measure(checkpoint, path, out, **FEW, **options)
     with pytest.raises(ConfigError, match=r"instance: it needs boxes=FILE"):
-        measure_invariance(options, ["random"], path, out, Measure(("instance",)))
+        measure("random", path, out, transformations=("instance",), **options)
     assert not [*out.glob("[!.]*")]
-    found = measure_invariance(rooted, ["random"], unlabelled, out, replace(FEW, variant="goodfellow"))
-    assert found["random"]["details"]["blur"]["per_class"] == {}
+    found = measure("random", unlabelled, out, root=root, variant="goodfellow", **FEW, **options)
+    assert found["details"]["blur"]["per_class"] == {}
 
 
 def in_a_world(options, path, out):
-    return measure_invariance(options, ["random"], Path(path), Path(out), FEW)["random"]
+    return measure("random", path, out, **FEW, **options)
 
 
 @pytest.mark.long
 def test_several_processes(run_world, options, digits, tmp_path):
     path = str(digits / "motion/test.csv")
-    alone = measure_invariance(options, ["random"], Path(path), tmp_path / "alone", FEW)["random"]
+    alone = measure("random", path, tmp_path / "alone", **FEW, **options)
     found = run_world(2, in_a_world, options, path, str(tmp_path / "out"))
     assert found[0] == found[1]
     for name in ("invariance_occlusion", "invariance_unchanged", "invariance_shuffled"):
@@ -248,15 +243,13 @@ def test_several_processes(run_world, options, digits, tmp_path):
 
 
 def test_seeds_give_mean_and_spread(options, digits, tmp_path):
-    given = replace(options, overrides=(*TOLD, "seed={split}"))
     path = digits / "motion/test.csv"
-    found = measure_invariance(given, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
-    alone = [
-        measure_invariance(replace(options, overrides=(*TOLD, f"seed={n}")), ["random"], path, tmp_path / str(n), FEW)[
-            "random"
-        ]
-        for n in (3, 4)
-    ]
+
+    def seeded(seed, out, **splits):
+        return measure("random", path, out, **FEW, **options | {"settings": (*TOLD, f"seed={seed}")}, **splits)
+
+    found = seeded("{split}", tmp_path / "seeds", splits=(3, 4))
+    alone = [seeded(n, tmp_path / str(n)) for n in (3, 4)]
     for name in ("invariance_blur", "invariance_mean", "invariance_unchanged"):
         values = [results[name] for results in alone]
         assert found["mean"][name] == pytest.approx(np.mean(values)) and values[0] != values[1]
@@ -267,26 +260,26 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     assert "mean ± standard deviation of 2 splits" in lines[0]
     assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary({"r": found})
     with pytest.raises(ConfigError, match="all splits would be the same"):
-        measure_invariance(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
+        measure("random", path, tmp_path / "same", splits=(3, 4), **FEW, **options)
 
 
 def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
     """The config and its seed are for the untrained one; the others bring their own."""
-    given = replace(options, overrides=(*TOLD, "seed={split}"))
+    given = {**FEW, **options, "settings": (*TOLD, "seed={split}")}
     path, names = digits / "motion/test.csv", [tmp_path / f"trained{n}.pt" for n in (3, 4)]
     for name in names:
         shutil.copy(checkpoint, name)
     several = [str(tmp_path / "trained{split}.pt"), "random"]
-    found = measure_invariance(given, several, path, tmp_path / "out", FEW, (3, 4))
+    found = analyze_invariance(several, path, out=tmp_path / "out", splits=(3, 4), **given)
     trained, untrained = found.values()
     assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
-    alone = measure_invariance(replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW)
-    for name, value in next(iter(alone.values())).items():
+    own = {name: value for name, value in given.items() if name not in ("cfg", "settings")}
+    for name, value in measure(checkpoint, path, tmp_path / "1", **own).items():
         assert name not in trained["mean"] or trained["mean"][name] == value
     with pytest.raises(ConfigError, match="all splits would be the same"):
-        measure_invariance(given, [str(checkpoint), "random"], path, tmp_path / "same", FEW, (3, 4))
+        analyze_invariance([checkpoint, "random"], path, out=tmp_path / "same", splits=(3, 4), **given)
     with pytest.raises(ConfigError, match=r"name the splits or seeds: splits=N"):
-        measure_invariance(given, ["random"], path, tmp_path / "unsplit", FEW)
+        measure("random", path, tmp_path / "unsplit", **given)
 
 
 def test_there_is_no_mean_of_different_transformations():

@@ -1,7 +1,7 @@
 """The batch script, with a srun and a scontrol of our own, and submitit's jobs, run for real on this machine."""
 
-import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from vidssl import commands
-from vidssl.commands import launch, parsers
 from vidssl.config import read
 from vidssl.errors import ConfigError, Interrupted
+from vidssl.projects import slurm
 
 ROOT = Path(__file__).parents[2]
 TOY = "configs/toy/sce.yaml"
@@ -107,13 +107,13 @@ def test_the_script_needs_a_config(cluster):
     [("90", 90), ("90:30", 91), ("24:00:00", 1440), ("0:10:01", 11), ("2-0", 2880), ("1-02:30", 1590), ("0-0:0:1", 1)],
 )
 def test_times_are_those_of_slurm(text, minutes):
-    assert parsers.minutes(text) == minutes
+    assert slurm.minutes(text) == minutes
 
 
 @pytest.mark.parametrize("text", ["", "1h", "1:2:3:4", "-5"])
 def test_no_time(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a time"):
-        parsers.minutes(text)
+    with pytest.raises(ConfigError, match="is not a time"):
+        slurm.minutes(text)
 
 
 def test_without_submitit_the_extra_is_named(monkeypatch):
@@ -126,7 +126,7 @@ def test_a_mistake_shows_before_the_job_waits_in_a_queue(tmp_path):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     with pytest.raises(ConfigError, match="stepz"):
         commands.run("launch", ["--cfg", TOY, "stepz=4"])
-    with pytest.raises(ConfigError, match="--nodes 2: --cluster local is one machine"):
+    with pytest.raises(ConfigError, match="--nodes 2: --cluster local is one machine; leave nodes out"):
         commands.run("launch", ["--cfg", TOY, "--cluster", "local", "--nodes", "2"])
 
 
@@ -141,7 +141,7 @@ def test_without_slurm_the_message_is_one_line(tmp_path, monkeypatch):
 def test_options_reach_sbatch_and_srun(cluster, capsys):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     options = "--nodes 2 --gpus 8 --cpus 12 --mem 200G --partition gpu --time 1-12 --name mine"
-    options += " --slurm account=us --slurm exclusive"
+    options += " --slurm account=us exclusive"
     commands.run("launch", ["--cfg", TOY, f"output={cluster}/run", *options.split()])
     lines = (cluster / "submitted.sh").read_text().splitlines()
     wanted = {"nodes=2", "gpus-per-node=8", "ntasks-per-node=8", "cpus-per-task=12", "mem=200G", "partition=gpu"} | {
@@ -173,7 +173,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("vidssl.engine.train.train", train)
         signal.signal(signal.SIGUSR2, lambda number, frame: called.append(number))
-        training = launch.TrainingJob(read(ROOT / TOY), TOY)
+        training = slurm.TrainingJob(read(ROOT / TOY), TOY)
         again = training.checkpoint()
         assert isinstance(again, submitit.helpers.DelayedSubmission) and again.function == training
         with pytest.raises(SystemExit) as left:
@@ -244,6 +244,7 @@ def start(out: Path, digits: Path, *overrides: str) -> "subprocess.Popen[str]":
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
@@ -287,7 +288,9 @@ def test_a_local_job_trains_to_the_last_step(tmp_path, digits):
     process = start(tmp_path / "run", digits)
     shown, _ = process.communicate(timeout=300)
     assert process.returncode == 0
-    last = Path(shown.splitlines()[-1])
+    announced, last = shown.splitlines()
+    assert announced.startswith("job ") and "2 processes" in announced
+    last = Path(last)
     content = torch.load(last, weights_only=True)
     assert last == tmp_path / "run" / "checkpoints" / "last.pt"
     assert content["step"] == 12 and len(content["rng"]) == 2  # both processes took part
@@ -297,8 +300,9 @@ def test_a_local_job_trains_to_the_last_step(tmp_path, digits):
 def test_a_job_whose_time_is_up_saves_comes_back_and_ends(tmp_path, digits):
     out = tmp_path / "run"
     process = start(out, digits, "steps=24", "checkpoint.every=1000")
-    assert process.stdout is not None
-    job = int(process.stdout.readline().split()[1].rstrip(":"))  # a local job's number is that of its process
+    assert process.stderr is not None
+    announced = next(found for line in process.stderr if (found := re.search(r"INFO job (\d+): 2 processes", line)))
+    job = int(announced[1])  # a local job's number is that of its process
     metrics = out / "metrics.jsonl"
     while not metrics.exists() or metrics.read_text().count("\n") < 3:
         assert process.poll() is None

@@ -174,10 +174,16 @@ def test_videos_that_cannot_be_decoded_stay_points_and_are_counted(features, dra
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "--features FOLDER (of vidssl extract) is required, or INPUT and --checkpoint"),
-        (["list.csv"], "--features FOLDER (of vidssl extract) is required, or INPUT and --checkpoint"),
-        (["--features", "FEATURES", "--clips", "2"], "leave out INPUT, --checkpoint and the options of networks"),
-        (["list.csv", "--features", "FEATURES"], "leave out INPUT, --checkpoint and the options of networks"),
+        ([], "a map needs --features FOLDER (of vidssl extract), or videos and a network"),
+        (["list.csv"], "a map needs --features FOLDER (of vidssl extract), or videos and a network"),
+        (
+            ["--features", "FEATURES", "--clips", "2"],
+            "--features FOLDER has features already: leave out videos, the network and its options",
+        ),
+        (
+            ["list.csv", "--features", "FEATURES"],
+            "--features FOLDER has features already: leave out videos, the network and its options",
+        ),
         (["--features", "missing"], "cannot read missing: No such file or directory; vidssl extract writes"),
         (["--features", str(TOY.parent)], "is not a folder of features of format 1: give a folder that vidssl extract"),
     ],

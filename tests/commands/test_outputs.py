@@ -3,7 +3,6 @@
 A new option of a command that takes a path must be added here: to `INPUTS`, or with a command line to `OUTPUTS`.
 """
 
-import argparse
 import csv
 import json
 import os
@@ -20,10 +19,11 @@ import pytest
 import torchvision
 from PIL import Image
 
+import vidssl.api
 from vidssl import commands, output_folder
 from vidssl.api.results import claim_results
-from vidssl.commands import analysis_parsers, parsers, prepare_parsers
-from vidssl.commands.arguments import config_file
+from vidssl.commands import COMMANDS, Group, parser_of
+from vidssl.commands.options import config_file
 from vidssl.errors import DataError, VidsslError
 from vidssl.models.weights import weights_file
 from vidssl.output_folder import MARK, claim, only_run_in, remove_unused
@@ -34,14 +34,25 @@ from vidssl.video.reader import open_video
 TOP = Path(__file__).parents[2]
 PLACED = runpy.run_path(str(TOP / "tests" / "toys.py"))["placed"]
 INPUTS = {
-    *("annotations", "backgrounds", "boxes", "cfg", "classes", "columns", "features", "gallery", "input", "labels"),
+    *(
+        "annotations",
+        "backgrounds",
+        "boxes",
+        "cfg",
+        "checkpoint",
+        "classes",
+        "columns",
+        "features",
+        "gallery",
+        "labels",
+    ),
     *("masks", "metrics", "mnist", "proposals", "query", "results", "root", "splits", "test", "train", "train_boxes"),
     *("train_list", "videos"),
 }
 NETWORK = "--checkpoint random --cfg CFG data.moving_digits=null --workers 0 --device cpu"
 # By command and option: its words, and files that it writes into OUT.
 OUTPUTS = {
-    ("train", "overrides"): ("--cfg CFG PLACED", ["config.yaml", "metrics.jsonl", "checkpoints/last.pt"]),
+    ("train", "settings"): ("--cfg CFG PLACED", ["config.yaml", "metrics.jsonl", "checkpoints/last.pt"]),
     ("show", "out"): ("--cfg CFG PLACED --out OUT", ["index.html", "views.png"]),
     ("test", "out"): (f"LIST --train-list TRAIN --out OUT {NETWORK}", ["results.json", "predictions_knn.csv"]),
     ("test of boxes", "out"): ("SETS/boxes.json --checkpoint none --out OUT", ["results.json"]),
@@ -55,6 +66,7 @@ OUTPUTS = {
         ["features.npy", "notes.txt"],
     ),
     ("extract", "out"): (f"LIST --out OUT {NETWORK}", ["features.npy", "rows.csv", "meta.json", "notes.txt"]),
+    ("merge", "out"): ("--out OUT", ["features.npy", "rows.csv", "meta.json", "notes.txt"]),
     ("map", "out"): (f"LIST --out OUT {NETWORK}", ["results.json", "index.html", "videos.csv"]),
     ("export", "out"): ("vidssl-small --to safetensors --out OUT/a.safetensors", ["a.safetensors"]),
     ("export of a folder", "out"): ("vidssl-small --to folder --out OUT", ["README.md"]),
@@ -72,7 +84,7 @@ OUTPUTS = {
         for name, more, files in (
             ("invariance", "", ["invariance.png"]),
             ("robustness", "", ["robustness.png", "examples.png"]),
-            ("classes", "", ["classes.png"]),
+            ("uniformity", "", ["classes.png"]),
             ("background", "--boxes SETS/none", ["background.png"]),
             ("gradcam", "", ["index.html", "overlays/00000.mp4"]),
             ("all", "", ["index.html"]),
@@ -104,24 +116,17 @@ OUTPUTS = {
 
 def path_options():
     """(command, option) of every option whose value is a path."""
-    tables = {name: add for name, add in parsers.COMMANDS.items() if name not in ("analyze", "prepare")}
-    tables |= {f"analyze {name}": add for name, add in analysis_parsers.ANALYSES.items()}
-    found = {}
-    for name, add in tables.items():
-        add(parser := argparse.ArgumentParser())
-        found[name] = parser
-    for name, parser in prepare_parsers.prepare(argparse.ArgumentParser()).items():
-        found[f"prepare {name}"] = parser
-    for name, parser in found.items():
-        for action in parser._actions:
-            if action.type in (Path, config_file) or action.dest in ("out", "output", "folder", "overrides"):
-                yield name, action.dest
+    for name, entry in COMMANDS.items():
+        for command in [f"{name} {job}" for job in entry.jobs] if isinstance(entry, Group) else [name]:
+            for action in parser_of(command)[1]._actions:
+                if action.type in (Path, config_file) or action.dest in ("out", "output", "folder", "settings"):
+                    yield command, action.dest
 
 
 def test_every_option_that_takes_a_path_is_known():
     found = {*path_options()}
     known = {(name.partition(" of ")[0].partition(" to ")[0], option) for name, option in OUTPUTS}
-    settings = {(name, "overrides") for name, _ in found} - {("train", "overrides")}  # of networks: nothing is written
+    settings = {(name, "settings") for name, _ in found} - {("train", "settings")}  # of networks: nothing is written
     unknown = {(name, option) for name, option in found - settings - known if option not in INPUTS}
     assert not unknown, "add it to INPUTS, or to OUTPUTS with a command line"
     assert known <= found
@@ -192,7 +197,7 @@ def run(digits, sets, tmp_path, monkeypatch):
     def begin(name, option, out):
         monkeypatch.setattr(torchvision.datasets, "Tiny", Tiny, raising=False)
         # All of them: a module that is imported later would keep the function that is replaced here.
-        for module in [import_module(f"vidssl.commands.{found.name}") for found in iter_modules(commands.__path__)]:
+        for module in [import_module(f"vidssl.api.{found.name}") for found in iter_modules(vidssl.api.__path__)]:
             for function in ("load_subject", "encode_key_frames", "check_video"):
                 if hasattr(module, function):
                     monkeypatch.setattr(module, function, work)
@@ -288,6 +293,33 @@ def test_inputs_are_not_replaced(run, sets, digits, tmp_path, monkeypatch, name,
     with pytest.raises(VidsslError, match=r"(is an input|is the list|there already|made from)"):
         run(name, "out", out)
     assert contents(out) == {file: content}
+
+
+def test_merged_parts_replace_nothing(digits, tmp_path):
+    words = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOP / "configs/toy/moco.yaml"]
+    words = [
+        *words,
+        "data.moving_digits=null",
+        "--workers",
+        "0",
+        "--clips",
+        "1",
+        "--crops",
+        "1",
+        "--out",
+        tmp_path / "x",
+    ]
+    for shard in ("0/2", "1/2"):
+        commands.run("extract", [str(word) for word in (*words, "--shard", shard)])
+    (tmp_path / "x").mkdir()
+    for name in ("notes.txt", "features.npy"):
+        (tmp_path / "x" / name).write_text("precious")
+        with pytest.raises(VidsslError, match=f"{tmp_path}/x"):
+            commands.run("merge", ["--out", str(tmp_path / "x")])
+        assert contents(tmp_path / "x") == {name: b"precious"}
+        (tmp_path / "x" / name).unlink()
+    commands.run("merge", ["--out", str(tmp_path / "x")])
+    assert (tmp_path / "x/features.npy").exists()
 
 
 # The same command again ----------------------------------------------------------------------------------------
@@ -554,6 +586,18 @@ def test_claims_of_a_failed_command_are_taken_back(tmp_path):
     (tmp_path / "mine/results.json").write_text("mine")
     with pytest.raises(DataError, match=r"results.json is there already, and vidssl has no record"):
         claim(tmp_path / "mine", "results", ["results.json"])
+
+
+def test_a_failed_command_leaves_no_mark(tmp_path, monkeypatch):
+    class Broken(Tiny):
+        def __getitem__(self, number):
+            raise OSError("damaged")
+
+    monkeypatch.setattr(torchvision.datasets, "Tiny", Broken, raising=False)
+    with pytest.raises(VidsslError, match="damaged"):
+        words = ["torchvision", "Tiny", "--root", str(tmp_path), "--out", str(tmp_path / "out")]
+        commands.run("prepare", words)
+    assert not (tmp_path / "out/images/Tiny").exists() and not [*tmp_path.rglob(MARK)]
 
 
 def test_a_failed_command_leaves_the_marks_of_others(tmp_path):

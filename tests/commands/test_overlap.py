@@ -1,6 +1,5 @@
 """Every command that measures: what its `results.json` states, and what it says of tested videos that it should not."""
 
-import argparse
 import csv
 import json
 import re
@@ -12,9 +11,7 @@ import pytest
 
 import vidssl
 from vidssl import commands
-from vidssl.api.shrink import ShrinkSettings, shrink_list
-from vidssl.commands.analysis_parsers import ANALYSES
-from vidssl.commands.parsers import COMMANDS
+from vidssl.commands import COMMANDS, Group, parser_of
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -39,7 +36,7 @@ MEASURES = {
         *("analyze", "robustness", "INPUT", "--train-list", "TRAIN"),
         *("--corruptions", "contrast", "--severities", "1"),
     ],
-    "analyze classes": ["analyze", "classes", "INPUT"],
+    "analyze uniformity": ["analyze", "uniformity", "INPUT"],
     "analyze invariance": ["analyze", "invariance", "INPUT", "--transformations", "reverse", "--top-k", "1"],
     "analyze background": ["analyze", "background", "INPUT", "--boxes", "BOXES"],
     "analyze gradcam": [
@@ -53,7 +50,7 @@ MEASURES = {
         "--overlays",
         "0",
     ],
-    "analyze all": ["analyze", "all", "INPUT", "--train-list", "TRAIN", "--videos", "all"],
+    "analyze all": ["analyze", "all", "INPUT", "--train-list", "TRAIN", "--limit", "all"],
 }
 
 
@@ -124,14 +121,10 @@ def run(folder, out, words, *more):
 
 def test_every_command_that_writes_results_is_among_them():
     """Those whose help names results.json; `train` does with --splits, and for detectors (tests/detection)."""
-
-    def names_results(options):
-        parser = argparse.ArgumentParser()
-        options(parser)
-        return "results.json" in parser.format_help() or options.__name__ == "all_analyses"
-
-    found = {name for name, options in COMMANDS.items() if names_results(options)}
-    found |= {f"analyze {name}" for name, options in ANALYSES.items() if names_results(options)}
+    every = [[name] for name, job in COMMANDS.items() if not isinstance(job, Group)]
+    every += [[group, name] for group, jobs in COMMANDS.items() if isinstance(jobs, Group) for name in jobs.jobs]
+    helps = {" ".join(words): parser_of(words[0], words[1:])[1].format_help() for words in every}
+    found = {name for name, text in helps.items() if "results.json" in text or name == "analyze all"}
     assert found - {"export", "compare"} == {name for name in MEASURES if "--" not in name}
 
 
@@ -339,7 +332,7 @@ def test_a_search_in_python_warns_of_copies(data, caplog):
 
 def test_several_lists_and_shrunk_copies_of_the_tested_videos(data, tmp_path):
     """A copy that was encoded again has the name of the original; each list of a run is compared."""
-    shrink_list(data / "train/list.csv", tmp_path / "small", ShrinkSettings(short_side=32))
+    vidssl.shrink(data / "train/list.csv", out=tmp_path / "small", short_side=32)
     classes = read_list(data / "train/list.csv").classes
     one = write(tmp_path / "one", "list", [("test/0.mp4", 0)], classes, data / "videos")
     given = [f"data.train=[{{list: {tmp_path}/small/list.csv, weight: 2}}, {one}]", "data.moving_digits=null"]

@@ -141,3 +141,8 @@ def test_torchvision_writes_images_and_lists(command, folder):
     status, out, err = command("torchvision", "MNITS", *arguments[1:])
     assert (status, out) == (2, "") and err.startswith("error: torchvision.datasets has no image set 'MNITS'")
     assert err.count("\n") == 1
+
+
+def test_reports_name_options(command, folder):
+    status, out, _ = command("trackingnet", "net", "--chunks", "0", "--out", "lists/rate", "--fps", "29.97")
+    assert status == 0 and "set --fps RATE" in out

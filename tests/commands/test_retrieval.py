@@ -14,25 +14,26 @@ from vidssl import commands
 from vidssl.api import extract as extract_job
 from vidssl.api import retrieval as job
 from vidssl.api import retrieval_index as gallery_job
-from vidssl.api.extract import extract_features
-from vidssl.api.network import LoadOptions
-from vidssl.api.retrieval import RANKS, retrieve, table
-from vidssl.api.shrink import ShrinkSettings as Settings
-from vidssl.api.shrink import shrink_list as shrink
+from vidssl.api.extract import extract
+from vidssl.api.retrieval import RANKS, retrieval
+from vidssl.api.shrink import shrink
 from vidssl.data.fingerprint import identify
 from vidssl.data.middle_frames import middle_frames
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation import features
 from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+SETTINGS = ["data.moving_digits=null", "data.train=none.csv"]
 
 
 @pytest.fixture
 def options():
-    given = ("data.moving_digits=null", "data.train=none.csv")
-    return LoadOptions("random", TOY, given, clips=1, crops=1, size=24, batch_size=4, workers=0, device="cpu")
+    """An untrained network, with its config and its clips."""
+    clips = {"clips": 1, "crops": 1, "size": 24, "batch_size": 4, "workers": 0, "device": "cpu"}
+    return {"model": "random", "cfg": TOY, "settings": SETTINGS, **clips}
 
 
 @pytest.fixture
@@ -75,12 +76,16 @@ def without(results, *names):
 
 def test_an_index_changes_nothing(options, lists, tmp_path):
     gallery, query = lists
-    plain = retrieve(options, gallery, query, tmp_path / "plain", page_queries=3)
-    made = retrieve(options, gallery, query, tmp_path / "made", index=tmp_path / "g", page_queries=3)
+    plain = retrieval(query=query, gallery=gallery, out=tmp_path / "plain", page_queries=3, **options)
+    made = retrieval(
+        query=query, gallery=gallery, out=tmp_path / "made", index=tmp_path / "g", page_queries=3, **options
+    )
     before = files(tmp_path / "g")
-    used = retrieve(options, gallery, query, tmp_path / "used", index=tmp_path / "g", page_queries=3)
+    used = retrieval(
+        query=query, gallery=gallery, out=tmp_path / "used", index=tmp_path / "g", page_queries=3, **options
+    )
     gallery.unlink()
-    alone = retrieve(options, None, query, tmp_path / "alone", index=tmp_path / "g", page_queries=3)
+    alone = retrieval(query=query, out=tmp_path / "alone", index=tmp_path / "g", page_queries=3, **options)
     assert plain == json.loads((tmp_path / "plain/results.json").read_text())
     assert without(plain, "date") == without(made, "date") == without(used, "date")
     plain["overlap"]["gallery"]["list"] = str(tmp_path / "g")
@@ -94,22 +99,26 @@ def test_an_index_changes_nothing(options, lists, tmp_path):
 
 
 def test_an_index_is_what_extract_writes(options, lists, tmp_path):
-    extract_features(options, lists[0], tmp_path / "one")
-    retrieve(options, *lists, tmp_path / "out", index=tmp_path / "other", page_queries=0)
+    extract(videos=lists[0], out=tmp_path / "one", **options)
+    retrieval(
+        query=lists[1], gallery=lists[0], out=tmp_path / "out", index=tmp_path / "other", page_queries=0, **options
+    )
     assert files(tmp_path / "one") == files(tmp_path / "other")
 
 
 def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
-    found = retrieve(options, *lists, tmp_path / "out", page_queries=0)
+    found = retrieval(query=lists[1], gallery=lists[0], out=tmp_path / "out", page_queries=0, **options)
     names = [f"R@{k}" for k in (1, 5, 10, 20, 50)]
     assert [f"R@{k}" for k in RANKS] == names and [name for name in found if name in names] == names
     assert [*found["centered_features"]] == names
-    centred = retrieve(options, *lists, tmp_path / "centred", center=True, page_queries=0)
+    centred = retrieval(
+        query=lists[1], gallery=lists[0], out=tmp_path / "centred", center=True, page_queries=0, **options
+    )
     assert {name: centred[name] for name in names} == found["centered_features"]
     assert centred["uncentered"] == {name: found[name] for name in names}
     assert (centred["knn"], centred["chance"]) == (found["knn"], found["chance"])
     for results in (found, centred):  # the plain ones stand first, whichever come first in results.json
-        head, titles, plain, other, note = table(results).splitlines()
+        head, titles, plain, other, note = results.text.splitlines()
         assert head.startswith("8 queries, 20 in the gallery, 1 clip x 1 crop of 24²")
         assert titles.split() == ["percent", *names, "knn", "chance"]
         assert note == "R@50: all 20 videos of the gallery, which are fewer than k"
@@ -127,7 +136,7 @@ def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog):
     (root / "linked").symlink_to(root / "train")
     (root / "link.mp4").symlink_to(root / "train/3.mp4")
     (root / "q.csv").write_text("path,label\nlinked/2.mp4,0\nlink.mp4,0\ntrain/7.mp4,0\n")
-    found = retrieve(options, gallery, root / "q.csv", tmp_path / "out", page_hits=50)
+    found = retrieval(query=root / "q.csv", gallery=gallery, out=tmp_path / "out", page_hits=50, **options)
     assert found["duplicates"] == 0 and "bit-identical" not in caplog.text
     page = (tmp_path / "out/index.html").read_text()
     rows = page.partition('id="rows"')[2].split('<li class="row')[1:]
@@ -135,7 +144,7 @@ def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog):
         shown = [n for n in range(20) if f'title="train/{n}.mp4"' in row.partition('class="hits"')[2]]
         assert shown == [n for n in range(20) if n != own]
     for name, own in (("linked/2.mp4", 2), ("link.mp4", 3)):
-        near = retrieve(options, gallery, root / name, tmp_path / f"one{own}", k=30)
+        near = retrieval(query=root / name, gallery=gallery, out=tmp_path / f"one{own}", k=30, **options)
         assert sorted(hit["path"] for hit in near["neighbours"]) == sorted(
             f"train/{n}.mp4" for n in range(20) if n != own
         )
@@ -146,11 +155,11 @@ def test_spans_that_overlap_are_one_video(options, lists, tmp_path):
     root = gallery.parent
     rows = ["train/0.mp4,0,0,0.5", "train/0.mp4,0,0.5,0.9", "train/1.mp4,0,,"]
     gallery.write_text("\n".join(["path,label,start,end", *rows]) + "\n")
-    near = retrieve(options, gallery, root / "train/0.mp4", tmp_path / "one")
+    near = retrieval(query=root / "train/0.mp4", gallery=gallery, out=tmp_path / "one", **options)
     assert [hit["path"] for hit in near["neighbours"]] == ["train/1.mp4"]
-    near = retrieve(options, gallery, root / "train/1.mp4", tmp_path / "two")
+    near = retrieval(query=root / "train/1.mp4", gallery=gallery, out=tmp_path / "two", **options)
     assert {(hit["start"], hit["end"]) for hit in near["neighbours"]} == {(0, 0.5), (0.5, 0.9)}
-    assert "train/0.mp4 0.5-0.9 s" in table(near)
+    assert "train/0.mp4 0.5-0.9 s" in near.text
     assert "train/0.mp4 0-0.5 s" in (tmp_path / "two/index.html").read_text()
 
 
@@ -162,20 +171,24 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, ca
     labels = [record.label for record in read_list(query).records]
     with open(gallery, "a") as file:
         file.write("".join(f"train/copy{n}.mp4,{labels[n]}\n" for n in (1, 4, 6)))
-    plain = replace(options, batch_size=1)  # rounding may depend on the batch
-    found = retrieve(plain, gallery, query, tmp_path / "with", page_queries=0)
+    plain = options | {"batch_size": 1}  # rounding may depend on the batch
+    found = retrieval(query=query, gallery=gallery, out=tmp_path / "with", page_queries=0, **plain)
     assert found["duplicates"] == 3 and not found["drop_duplicates"]
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert warning.startswith(f"3 of 8 videos of {query} are in the gallery {gallery} too (3 under another name)")
-    assert "the first: test/1.mp4 = train/copy1.mp4" in warning and "\n" not in warning
-    dropped = retrieve(plain, gallery, query, tmp_path / "without", drop_duplicates=True, page_queries=0)
+    assert "the first: test/1.mp4 = train/copy1.mp4; drop_duplicates=True" in warning and "\n" not in warning
+    dropped = retrieval(
+        query=query, gallery=gallery, out=tmp_path / "without", drop_duplicates=True, page_queries=0, **plain
+    )
     assert dropped["duplicates"] == 3 and dropped["drop_duplicates"]
     for row, first in ((1, True), (0, False)):
-        near = retrieve(plain, gallery, root / f"test/{row}.mp4", tmp_path / f"one{row}")
+        near = retrieval(query=root / f"test/{row}.mp4", gallery=gallery, out=tmp_path / f"one{row}", **plain)
         assert (near["neighbours"][0]["path"] == f"train/copy{row}.mp4") is first
         assert [hit["duplicate"] for hit in near["neighbours"]] == [first] + [False] * 9
-        assert near["duplicates"] == first and ("(a duplicate)" in table(near)) is first
-    near = retrieve(plain, gallery, root / "test/1.mp4", tmp_path / "one1", k=30, drop_duplicates=True)
+        assert near["duplicates"] == first and ("(a duplicate)" in near.text) is first
+    near = retrieval(
+        query=root / "test/1.mp4", gallery=gallery, out=tmp_path / "one1", k=30, drop_duplicates=True, **plain
+    )
     paths = [hit["path"] for hit in near["neighbours"]]
     assert len(paths) == 22 and "train/copy1.mp4" not in paths and near["duplicates"] == 0
     # Each copy has its query's label: it was a hit at once.
@@ -184,14 +197,14 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, ca
 
 def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
     gallery, query = lists
-    extract_features(options, gallery, tmp_path / "g")
-    extract_features(options, query, tmp_path / "q")
+    extract(videos=gallery, out=tmp_path / "g", **options)
+    extract(videos=query, out=tmp_path / "q", **options)
     one, other = (np.load(tmp_path / name / "features.npy").astype(float) for name in ("q", "g"))
     cosines = (one @ other.T) / np.linalg.norm(one, axis=1)[:, None] / np.linalg.norm(other, axis=1)
     labels = read_list(gallery)
     for n in (0, 5):
-        found = retrieve(
-            options, None, gallery.parent / f"test/{n}.mp4", tmp_path / f"out{n}", index=tmp_path / "g", k=7
+        found = retrieval(
+            query=gallery.parent / f"test/{n}.mp4", out=tmp_path / f"out{n}", index=tmp_path / "g", k=7, **options
         )
         near, order = found["neighbours"], np.argsort(-cosines[n])[:7]
         assert [hit["path"] for hit in near] == [f"train/{row}.mp4" for row in order]
@@ -200,7 +213,7 @@ def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
         assert [hit["label"] for hit in near] == [labels.records[row].label for row in order]
         assert [hit["class"] for hit in near] == [labels.classes[labels.records[row].label] for row in order]
         assert found == json.loads((tmp_path / f"out{n}/results.json").read_text())
-        lines = table(found).splitlines()
+        lines = found.text.splitlines()
         assert len(lines) == 9 and lines[2].split()[0] == "1" and lines[2].endswith(f"train/{order[0]}.mp4")
     page = (tmp_path / "out5/index.html").read_text()
     assert "test/5 in" in page and page.count('class="neutral"') == 7 and "the only query" in page
@@ -211,10 +224,12 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog
     """They may be gone, or be elsewhere by now: the page is grey for them, or shows them where they are."""
     gallery, _ = lists
     root = gallery.parent
-    expected = retrieve(options, gallery, root / "test/0.mp4", tmp_path / "before", index=tmp_path / "g")
+    expected = retrieval(
+        query=root / "test/0.mp4", gallery=gallery, out=tmp_path / "before", index=tmp_path / "g", **options
+    )
     shutil.move(root / "train", tmp_path / "elsewhere")
     assert "cannot be decoded" not in caplog.text
-    found = retrieve(options, None, root / "test/0.mp4", tmp_path / "gone", index=tmp_path / "g")
+    found = retrieval(query=root / "test/0.mp4", out=tmp_path / "gone", index=tmp_path / "g", **options)
     assert found["neighbours"] == expected["neighbours"]
     (notice,) = (record.getMessage() for record in caplog.records if "cannot be decoded" in record.getMessage())
     assert notice.startswith("10 videos of the page cannot be decoded, the first: ") and "No such file" in notice
@@ -222,8 +237,8 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog
     (tmp_path / "new").mkdir()
     shutil.move(tmp_path / "elsewhere", tmp_path / "new/train")
     caplog.clear()
-    moved = replace(options, root=tmp_path / "new")
-    retrieve(moved, None, root / "test/0.mp4", tmp_path / "moved", index=tmp_path / "g")
+    moved = options | {"root": tmp_path / "new"}
+    retrieval(query=root / "test/0.mp4", out=tmp_path / "moved", index=tmp_path / "g", **moved)
     assert "cannot be decoded" not in caplog.text
     pages = [(tmp_path / name / "index.html").read_text() for name in ("before", "moved")]
     assert pages[0].replace("videos/train", "X/g") == pages[1].replace(f"{tmp_path.name}/g", "X/g")
@@ -232,47 +247,46 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog
 def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
     gallery, query = lists
     index, video = tmp_path / "g", gallery.parent / "test/0.mp4"
-    message = one_line(DataError, retrieve, options, None, video, tmp_path / "out", index=index)
-    assert message == f"cannot read {index}: No such file or directory; extract it with --gallery"
-    assert "there is no gallery" in one_line(ConfigError, retrieve, options, None, video, tmp_path / "out")
-    extract_features(options, gallery, index)
+    message = one_line(DataError, retrieval, query=video, out=tmp_path / "out", index=index, **options)
+    assert message == f"cannot read {index}: No such file or directory; extract it with gallery=LIST"
+    assert "there is no gallery" in one_line(ConfigError, retrieval, query=video, out=tmp_path / "out", **options)
+    extract(videos=gallery, out=index, **options)
     for change, named in (
-        ({"overrides": (*options.overrides, "seed=5")}, "weights.seed 0 stored, 5 requested"),
+        ({"settings": [*SETTINGS, "seed=5"]}, "weights.seed 0 stored, 5 requested"),
         ({"clips": 2}, "protocol.clips 1 stored, 2 requested"),
         ({"size": 32}, "protocol.size 24 stored, 32 requested"),
     ):
-        other = replace(options, **change)
-        for work, asked in ((retrieve, video), (retrieve, query)):
-            message = one_line(DataError, work, other, None, asked, tmp_path / "out", index=index)
+        for asked in (video, query):
+            message = one_line(DataError, retrieval, query=asked, out=tmp_path / "out", index=index, **options | change)
             assert message.startswith(f"{index} holds features of another request (") and named in message
-            assert message.endswith("search with the same network and clips, or choose another --index")
-    # An index may have been extracted with or without --allow-missing.
-    retrieve(replace(options, allow_missing=True), None, video, tmp_path / "out", index=index)
-    message = one_line(DataError, retrieve, options, query, query, tmp_path / "other", index=index)
+            assert message.endswith("search with the same network and clips, or choose another index")
+    # An index may have been extracted with or without allow_missing.
+    retrieval(query=video, out=tmp_path / "out", index=index, allow_missing=True, **options)
+    message = one_line(DataError, retrieval, query=query, gallery=query, out=tmp_path / "other", index=index, **options)
     assert "list " in message and "videos 20 stored, 8 requested" in message
-    part = extract_features(options, gallery, index, "0/2").path
-    message = one_line(DataError, retrieve, options, None, video, tmp_path / "part", index=part)
+    part = extract(videos=gallery, out=index, shard="0/2", **options).path
+    message = one_line(DataError, retrieval, query=video, out=tmp_path / "part", index=part, **options)
     assert "shard [0, 2] stored, [0, 1] requested" in message
 
 
 def test_what_is_not_an_index(options, lists, tmp_path, one_line):
     gallery, _ = lists
     video = gallery.parent / "test/0.mp4"
-    index = extract_features(options, gallery, tmp_path / "g").path
+    index = extract(videos=gallery, out=tmp_path / "g", **options).path
     whole = files(index)
 
     def refused():
-        return one_line(DataError, retrieve, options, None, video, tmp_path / "out", index=index)
+        return one_line(DataError, retrieval, query=video, out=tmp_path / "out", index=index, **options)
 
     for name in ("features.npy", "rows.csv", "meta.json"):
         for length in (0, 3, len(whole[name]) // 2):
             (index / name).write_bytes(whole[name][:length])
             message = refused()
             assert message.startswith(f"{index} is damaged (")
-            assert message.endswith(": extract it with --gallery")
+            assert message.endswith(": extract it with gallery=LIST")
         (index / name).write_bytes(whole[name])
     (index / "meta.json").write_text('{"format": 7, "sha256": {}, "request": {}}')
-    other = "is not a folder of features of format 1: choose another --index, or extract one with --gallery"
+    other = "is not a folder of features of format 1: choose another index, or extract one with gallery=LIST"
     assert refused() == f"{index} {other}"
     (index / "meta.json").write_text("[]")
     assert refused() == f"{index} {other}"
@@ -291,22 +305,30 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
     shutil.copy(gallery, tmp_path / "other/x.csv")
     (tmp_path / "other/x.csv").write_text("path,label\na.mp4,0\n")
     monkeypatch.setattr(job, "load_subject", None)  # the error comes before anything is loaded
-    message = one_line(DataError, retrieve, options, gallery, tmp_path / "other/x.csv", tmp_path / "out")
+    message = one_line(
+        DataError, retrieval, query=tmp_path / "other/x.csv", gallery=gallery, out=tmp_path / "out", **options
+    )
     assert "different classes.txt" in message
     missing = gallery.parent / "test/none.mp4"
-    message = one_line(DataError, retrieve, options, gallery, missing, tmp_path / "out")
+    message = one_line(DataError, retrieval, query=missing, gallery=gallery, out=tmp_path / "out", **options)
     assert message.startswith(f"{missing} does not exist")
     missing.write_text("<html>")
-    assert "not a video" in one_line(DataError, retrieve, options, gallery, missing, tmp_path / "out")
+    assert "not a video" in one_line(
+        DataError, retrieval, query=missing, gallery=gallery, out=tmp_path / "out", **options
+    )
     (tmp_path / "file").write_text("in the way")
-    message = one_line(DataError, retrieve, options, gallery, gallery.parent / "test/0.mp4", tmp_path / "file")
+    message = one_line(
+        DataError, retrieval, query=gallery.parent / "test/0.mp4", gallery=gallery, out=tmp_path / "file", **options
+    )
     assert message == f"cannot write to {tmp_path}/file: it is a file; name a folder"
     assert not [*(tmp_path / "out").glob("[!.]*")]
 
 
 def test_a_list_of_another_name_is_explained(options, lists, tmp_path, one_line):
     shutil.copy(lists[1], tmp_path / "queries.txt")
-    message = one_line(DataError, retrieve, options, lists[0], tmp_path / "queries.txt", tmp_path / "out")
+    message = one_line(
+        DataError, retrieval, query=tmp_path / "queries.txt", gallery=lists[0], out=tmp_path / "out", **options
+    )
     assert message.startswith(f"{tmp_path}/queries.txt: ")
     assert message.endswith("; if it is a list, its name must end in .csv")
 
@@ -317,7 +339,7 @@ def test_one_video_of_a_rarer_suffix(options, lists, tmp_path, write_video, suff
     frames = generator(0).integers(0, 255, (24, 48, 48, 3), np.uint8)
     given = {"codec": "mpeg2video", "options": {}} if suffix == "vob" else {}
     video = write_video(tmp_path / f"q.{suffix}", frames, **given)
-    results = retrieve(options, gallery, video, tmp_path / "out", k=3)
+    results = retrieval(query=video, gallery=gallery, out=tmp_path / "out", k=3, **options)
     assert len(results["neighbours"]) == 3 and results["query"] == str(video)
 
 
@@ -351,35 +373,41 @@ def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, o
     small, smaller = tmp_path / "small", tmp_path / "smaller"
     for out, side in ((small, 40), (smaller, 24)):
         for listed in lists:
-            shrink(listed, out, Settings(short_side=side))
-    of_originals = extract_features(options, gallery, tmp_path / "g").path
-    copies = replace(options, root=small)
-    of_copies = extract_features(copies, gallery, tmp_path / "c").path
-    found = retrieve(copies, gallery, query, tmp_path / "out", page_queries=0)  # copies with copies
+            shrink(listed, out=out, short_side=side)
+    of_originals = extract(videos=gallery, out=tmp_path / "g", **options).path
+    copies = options | {"root": small}
+    of_copies = extract(videos=gallery, out=tmp_path / "c", **copies).path
+    found = retrieval(
+        query=query, gallery=gallery, out=tmp_path / "out", page_queries=0, **copies
+    )  # copies with copies
     assert found["copies"] == {"fps": None, "quality": 18, "short_side": 40}
-    assert retrieve(options, gallery, query, tmp_path / "out", page_queries=0)["copies"] is None
-    near = retrieve(copies, None, small / "test/1.mp4", tmp_path / "near", index=of_copies)
+    assert retrieval(query=query, gallery=gallery, out=tmp_path / "out", page_queries=0, **options)["copies"] is None
+    near = retrieval(query=small / "test/1.mp4", out=tmp_path / "near", index=of_copies, **copies)
     assert near["copies"] == found["copies"] and len(near["neighbours"]) == 10
-    monkeypatch.setattr(job, "extract", lambda *_, **__: pytest.fail("it was extracted"))
+    monkeypatch.setattr(features, "encode_videos", lambda *_, **__: pytest.fail("it was extracted"))
     one = small / "test/0.mp4"
-    for work, asked, of, index in (
-        (retrieve, query, copies, of_originals),
-        (retrieve, one, options, of_originals),
-        (retrieve, query.parent / "test/0.mp4", copies, of_copies),
-        (retrieve, query, replace(options, root=smaller), of_copies),
-        (retrieve, smaller / "test.csv", options, of_copies),
+    for asked, of, index in (
+        (query, copies, of_originals),
+        (one, options, of_originals),
+        (query.parent / "test/0.mp4", copies, of_copies),
+        (query, options | {"root": smaller}, of_copies),
+        (smaller / "test.csv", options, of_copies),
     ):
-        message = one_line(DataError, work, of, None, asked, tmp_path / "none", index=index)
+        message = one_line(DataError, retrieval, query=asked, out=tmp_path / "none", index=index, **of)
         assert message.startswith(f"{index} contains ") and f", {asked} contains " in message
         assert "compare originals with originals, or copies with copies of the same settings" in message
     # Each list has a root.txt of its own.
-    message = one_line(DataError, retrieve, options, gallery, small / "test.csv", tmp_path / "none")
+    message = one_line(
+        DataError, retrieval, query=small / "test.csv", gallery=gallery, out=tmp_path / "none", **options
+    )
     assert (
         f"{gallery} contains original videos, {small}/test.csv contains shrunk copies (quality 18, short_side 40)"
         in message
     )
     # With the list, the index is compared with the list's files.
-    message = one_line(DataError, retrieve, copies, gallery, query, tmp_path / "none", index=of_originals)
+    message = one_line(
+        DataError, retrieval, query=query, gallery=gallery, out=tmp_path / "none", index=of_originals, **copies
+    )
     assert f"data.root {gallery.parent} stored, {small} requested" in message
 
 
@@ -387,16 +415,16 @@ def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, tmp
     """The remedy that the error names, as docs/evaluation.md has it."""
     gallery, query = lists
     small, new = tmp_path / "small", tmp_path / "new"
-    shrink(gallery, small, Settings(short_side=40))
-    index = extract_features(replace(options, root=small), gallery, tmp_path / "c").path
+    shrink(gallery, out=small, short_side=40)
+    index = extract(videos=gallery, out=tmp_path / "c", **options | {"root": small}).path
     new.mkdir()
     video = shutil.copy(query.parent / "test/0.mp4", new / "v.mp4")
-    message = one_line(DataError, retrieve, options, None, video, tmp_path / "out", index=index)
+    message = one_line(DataError, retrieval, query=video, out=tmp_path / "out", index=index, **options)
     assert f"{index} contains shrunk copies (quality 18, short_side 40), {video} contains original" in message
     assert "vidssl shrink makes copies, also of a list of a single video" in message
     (new / "list.csv").write_text("path\nv.mp4\n")
-    shrink(new / "list.csv", tmp_path / "new_40", Settings(short_side=40))
-    found = retrieve(options, None, tmp_path / "new_40/v.mp4", tmp_path / "out", index=index)
+    shrink(new / "list.csv", out=tmp_path / "new_40", short_side=40)
+    found = retrieval(query=tmp_path / "new_40/v.mp4", out=tmp_path / "out", index=index, **options)
     assert len(found["neighbours"]) == 10 and found["copies"]["short_side"] == 40
 
 
@@ -405,7 +433,7 @@ def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, mon
     looked = []
     for module in (job, gallery_job, extract_job):
         monkeypatch.setattr(module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1])
-    retrieve(options, gallery, query, tmp_path / "out", index=tmp_path / "g", page_queries=0)
+    retrieval(query=query, gallery=gallery, out=tmp_path / "out", index=tmp_path / "g", page_queries=0, **options)
     assert sorted(looked) == sorted([gallery, query])
 
 
@@ -435,6 +463,6 @@ def test_a_page_of_a_gallery_of_one(options, lists, tmp_path, caplog):
     gallery, _ = lists
     gallery.write_text("path,label\ntrain/0.mp4,0\n")
     with caplog.at_level(logging.WARNING):
-        found = retrieve(options, gallery, gallery.parent / "train/0.mp4", tmp_path / "out")
+        found = retrieval(query=gallery.parent / "train/0.mp4", gallery=gallery, out=tmp_path / "out", **options)
     assert found["neighbours"] == [] and found["num_gallery"] == 1
     assert (tmp_path / "out/retrieval.png").stat().st_size and not caplog.records

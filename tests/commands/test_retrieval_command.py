@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
-from vidssl.api import extract as extract_command
-from vidssl.api import retrieval
-from vidssl.api import retrieval_index as gallery
-from vidssl.evaluation.features import extract
+from vidssl.evaluation import features
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -107,9 +104,8 @@ def copies(digits, tmp_path):
 
 @pytest.mark.parametrize("index", [False, True])
 def test_a_folder_in_itself_is_read_once(index, run_tool, copies, tmp_path, caplog, monkeypatch):
-    calls = []
-    for module in (gallery, retrieval, extract_command):
-        monkeypatch.setattr(module, "extract", lambda *given, **how: calls.append(1) or extract(*given, **how))
+    calls, encode = [], features.encode_videos
+    monkeypatch.setattr(features, "encode_videos", lambda *given, **how: calls.append(1) or encode(*given, **how))
     linked = tmp_path / "linked"
     linked.mkdir()
     for file in copies.iterdir():

@@ -1,16 +1,14 @@
 """`analyze robustness`: its numbers are those of `vidssl test` and of its parts, and what is refused."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vidssl import commands
 from vidssl.analysis.corrupted_clips import ROBUSTNESS
-from vidssl.api.analyze_robustness import Measure, measure_robustness
-from vidssl.api.network import LoadOptions
-from vidssl.api.test import measure_network
+from vidssl.api.analyze_robustness import analyze_robustness
+from vidssl.api.test import test as measure
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -28,36 +26,45 @@ def trained(digits, tmp_path_factory):
     return out / "checkpoints" / "last.pt"
 
 
+def measure_robustness(model, out, **options):
+    """Measure one network, on the CPU."""
+    (found,) = analyze_robustness(model, out=out, protocol=PROTOCOLS, device="cpu", **options).values()
+    return found
+
+
 @pytest.fixture(scope="module")
-def measured(trained, digits, tmp_path_factory):
-    options = LoadOptions(str(trained), workers=0, device="cpu")
-    measure = Measure(["gamma_bright", "rain", "freeze"], (1, 4), 0, digits / "motion/train.csv", PROTOCOLS)
+def asked(digits):
+    lists = {"videos": digits / "motion/test.csv", "train_list": digits / "motion/train.csv"}
+    return {**lists, "corruptions": ["gamma_bright", "rain", "freeze"], "severities": (1, 4), "workers": 0}
+
+
+@pytest.fixture(scope="module")
+def measured(trained, asked, tmp_path_factory):
     out = tmp_path_factory.mktemp("measured")
-    return measure_robustness(options, digits / "motion/test.csv", out, measure), out, options, measure
+    return measure_robustness(trained, out, **asked), out
 
 
-def test_clean_numbers_are_those_of_vidssl_test(measured, digits, tmp_path):
-    found, _, options, measure = measured
-    one = LoadOptions(options.checkpoint, clips=1, crops=1, workers=0, device="cpu")
-    wanted = measure_network(one, digits / "motion/test.csv", tmp_path, measure.train, PROTOCOLS)
+def test_clean_numbers_are_those_of_vidssl_test(trained, measured, digits, tmp_path):
+    found, _ = measured
+    lists = {"videos": digits / "motion/test.csv", "train_list": digits / "motion/train.csv", "protocol": PROTOCOLS}
+    wanted = measure(trained, out=tmp_path, clips=1, crops=1, workers=0, device="cpu", **lists)
     for name in ("top1", "top5", "mean_class", "ece", "knn", "R@1", "R@5", "chance"):
         assert found[name] == pytest.approx(wanted[name]), name
 
 
-def test_counts_are_of_the_videos_that_were_read(measured, digits, tmp_path):
-    _, _, options, measure = measured
+def test_counts_are_of_the_videos_that_were_read(trained, asked, digits, tmp_path):
     rows = (digits / "motion/train.csv").read_text().splitlines()
     (tmp_path / "train.csv").write_text("\n".join([*rows[:17], "videos/none.mp4,0"]) + "\n")
     for name in ("classes.txt", "root.txt"):
         (tmp_path / name).write_text((digits / "motion" / name).read_text())
     (tmp_path / "root.txt").write_text(f"{read_list(digits / 'motion/train.csv').root.resolve()}\n")
-    few = replace(measure, corruptions=["gamma_bright"], severities=(1,), train=tmp_path / "train.csv")
-    found = measure_robustness(replace(options, allow_missing=True), digits / "motion/test.csv", tmp_path / "out", few)
+    few = {"corruptions": ["gamma_bright"], "severities": (1,), "train_list": tmp_path / "train.csv"}
+    found = measure_robustness(trained, tmp_path / "out", **asked | few, allow_missing=True)
     assert found["num_train"] == 16 and [Path(gap["path"]).name for gap in found["missing_train"]] == ["none.mp4"]
 
 
 def test_summaries_follow_from_the_numbers_of_each_severity(measured):
-    found, out, *_ = measured
+    found, out = measured
     assert json.loads((out / "results.json").read_text()) == found
     table = {name: corruption["severities"] for name, corruption in found["corruptions"].items()}
     assert {name: [*of] for name, of in table.items()} == {
@@ -75,14 +82,13 @@ def test_summaries_follow_from_the_numbers_of_each_severity(measured):
     assert found["ece_mean"] == pytest.approx(sum(errors) / 6) and "ece_mPC" not in found and "chance_mPC" not in found
 
 
-def test_results_depend_on_the_seed_alone(measured, digits, tmp_path, monkeypatch):
-    found, out, options, measure = measured
+def test_results_depend_on_the_seed_alone(trained, measured, asked, tmp_path, monkeypatch):
+    found, out = measured
     monkeypatch.setattr("vidssl.api.analyze_robustness._measure", lambda *_: pytest.fail("measured again"))
-    assert measure_robustness(options, digits / "motion/test.csv", out, measure) == found
+    assert measure_robustness(trained, out, **asked) == found
     monkeypatch.undo()
-    less = Measure(["rain"], (4,), 0, measure.train, PROTOCOLS)
-    batches = LoadOptions(options.checkpoint, workers=1, batch_size=3, device="cpu")
-    own = measure_robustness(batches, digits / "motion/test.csv", tmp_path, less)
+    less = {"corruptions": ["rain"], "severities": (4,), "workers": 1, "batch_size": 3}
+    own = measure_robustness(trained, tmp_path, **asked | less)
     of_rain = [results["corruptions"]["rain"]["severities"]["4"] for results in (found, own)]
     assert of_rain[0].pop("amount") == of_rain[1].pop("amount") and of_rain[1] == pytest.approx(of_rain[0])
 

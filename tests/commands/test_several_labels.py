@@ -75,7 +75,7 @@ def test_a_class_without_tested_videos_is_named_before_the_work(
     ]
     train = [VideoRecord(name, label_set=r.label_set) for name, r in zip(*rows_of(several / "train.csv"), strict=True)]
     write_lists(tmp_path / "lists", listed.root, {"test": rows, "train": train}, CLASSES)
-    monkeypatch.setattr("vidssl.evaluation.measure.extract", None)  # the work
+    monkeypatch.setattr("vidssl.evaluation.features.encode_videos", None)  # the work
     with pytest.raises(DataError, match=rf"{protocol} is undefined: .*test.csv has no video of 1 class.*red or green"):
         asked(tmp_path / "lists", tmp_path / "out", protocol, f"interpolation={interpolation}")
 

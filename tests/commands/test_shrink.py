@@ -177,7 +177,7 @@ def test_folders_of_images_become_videos(tmp_path, videos, shrunk, numbered):
     for number, picture in enumerate(numbered(12)):
         (videos / "a/b").mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(videos / f"a/b/{number}.png"), picture)
-    with pytest.raises(ConfigError, match="a/b is an image folder without a frame rate: give --fps"):
+    with pytest.raises(ConfigError, match="a/b is an image folder without a frame rate: give fps=RATE"):
         shrunk(["a/b"])
     rows = [["a/b", 0, 12.5, ""], ["a/b", 1, 12.5, 0.5]]
     listed = write_list(tmp_path / "lists", rows, "path,label,fps,end")

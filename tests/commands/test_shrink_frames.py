@@ -528,7 +528,7 @@ def test_options_of_the_command(tmp_path, packed, videos, write_video, numbered,
         return 0
 
     assert status("--format", "webp") == 2
-    assert "--format are for --to frames" in capsys.readouterr().err
+    assert "--format webp are for --to frames" in capsys.readouterr().err
     assert status("--to", "frames", "--quality", "0") == 2
     assert "--quality 0 is not from 1 to 100, the range of --to frames" in capsys.readouterr().err
     assert status("--to", "frames", "--format", "webp", "--short-side", "16") == 0

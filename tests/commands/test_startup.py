@@ -1,6 +1,5 @@
 """What commands import: the help of each needs no torch, and a run no library that it does not use."""
 
-import argparse
 import json
 import os
 import shutil
@@ -12,13 +11,12 @@ import pytest
 
 import vidssl
 from vidssl.analysis import TRANSFORMATIONS
-from vidssl.commands import ANALYSES, COMMANDS
+from vidssl.commands import ANALYSES, COMMANDS, DATA_SETS
 from vidssl.evaluation import PROTOCOLS
 from vidssl.prepare import FORMS
 
 TOP = Path(__file__).parents[2]
 HEAVY = ("torch", "torchvision", "sklearn", "matplotlib", "scipy", "tensorboard", "pytorchvideo", "av", "cv2")
-DATASETS = [*COMMANDS["prepare"](argparse.ArgumentParser())]
 SCRIPTS = [str(path) for kind in ("tools", "datasets") for path in (TOP / kind).glob("*.py")]
 
 # Runs commands one after another in one process: nothing heavy may be there after the last, so after none.
@@ -62,15 +60,16 @@ def helps():
     """What each command prints with --help, and the heavy modules that are there after all of them."""
     words = [["vidssl", "--help"], ["vidssl", "--version"], ["vidssl.__main__", "--help"]]
     words += [["vidssl", name, "--help"] for name in COMMANDS]
-    words += [["vidssl", "analyze", name, "--help"] for name in ANALYSES]
-    words += [["vidssl", "prepare", name, "--help"] for name in DATASETS]
+    words += [["vidssl", "analyze", name, "--help"] for name in ANALYSES.jobs]
+    words += [["vidssl", "prepare", name, "--help"] for name in DATA_SETS.jobs]
     words += [[script, "--help"] for script in SCRIPTS]
     return python(RUN.replace("HEAVY", repr(HEAVY)), json.dumps(words))
 
 
 def test_help_imports_nothing_heavy(helps):
     shown, heavy = helps
-    assert len(SCRIPTS) >= 17 and len(shown) == 3 + len(COMMANDS) + len(ANALYSES) + len(DATASETS) + len(SCRIPTS)
+    jobs = len(ANALYSES.jobs) + len(DATA_SETS.jobs)
+    assert len(SCRIPTS) >= 17 and len(shown) == 3 + len(COMMANDS) + jobs + len(SCRIPTS)
     assert heavy == []
 
 
@@ -92,7 +91,7 @@ def test_help_lists_what_registries_have(helps):
 def test_the_package_loads_its_names_when_they_are_used():
     code = """
 import json, sys
-import vidssl, vidssl.commands.parsers
+import vidssl, vidssl.commands.options
 light = "torch" not in sys.modules
 assert {"open_video", "load_backbone", "build_backbone"} <= {*dir(vidssl)} & {*vidssl.__all__}
 from vidssl import open_video

@@ -63,7 +63,7 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
         (["--protocol", "kn"], r"no 'kn' (did you mean 'knn'?); there are: accuracy, attentive, knn"),
         (["--protocol", "knn", "q=3"], "unknown key"),
         (["--protocol", "knn", "k=0"], "greater than or equal to 1"),
-        (["--protocol", "k=3", "knn"], "--protocol begins with the setting k=3: name the protocol before it"),
+        (["--protocol", "k=3", "knn"], "protocol begins with the setting k=3: name the protocol before it"),
         (["--protocol", "svm"], "protocol svm compares with training videos: give their list too"),
         (["--splits", "1", "2"], "contains {split}: all splits would be the same"),
         (["--splits", "1", "1"], "--splits needs different values, got 1 1"),
@@ -148,7 +148,7 @@ def test_settings_of_a_protocol_of_a_plug_in_stay_with_it():
     assert protocol_choices(words) == ([{"name": "mine", "q": 3, "depth": {"max": 2}}], ["data.workers=0"])
     # The config has a seed too.
     assert protocol_choices(["mine", "seed=1", "k=2"]) == ([{"name": "mine", "seed": 1, "k": 2}], [])
-    with pytest.raises(ConfigError, match=r"--protocol data\.workers=0 names no protocol"):
+    with pytest.raises(ConfigError, match=r"protocol data\.workers=0 names no protocol"):
         protocol_choices(["data.workers=0"])
 
 
@@ -157,4 +157,4 @@ def test_an_unknown_setting_of_a_protocol(monkeypatch, capsys, checkpoint, digit
     given = ["--checkpoint", checkpoint, *lists, "--out", tmp_path, "--protocol"]
     assert "unknown key" in asked(monkeypatch, capsys, *given, "knn", "kk=3")[1]
     message = asked(monkeypatch, capsys, *given, "k=3", "knn")[1]
-    assert "--protocol begins with the setting k=3" in message
+    assert "protocol begins with the setting k=3" in message

@@ -4,8 +4,6 @@ import csv
 import json
 import shutil
 import signal
-from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -13,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.api.extract import extract_features
-from vidssl.api.network import LoadOptions, load_subject
-from vidssl.api.retrieval import retrieve
-from vidssl.api.shrink import ShrinkSettings as Settings
-from vidssl.api.shrink import shrink_list as shrink
-from vidssl.api.splits import over_splits
-from vidssl.api.test import measure_network as measure
-from vidssl.api.test import measure_parsed, summary
+from vidssl.api.extract import extract
+from vidssl.api.network import load_subject
+from vidssl.api.retrieval import retrieval
+from vidssl.api.run import over_splits
+from vidssl.api.shrink import shrink
+from vidssl.api.test import table
+from vidssl.api.test import test as measure
 from vidssl.api.train import train_splits
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.video_list import read_list
@@ -62,26 +59,31 @@ def trained(digits, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def options(trained):
-    return LoadOptions(str(trained["supervised"]), clips=1, crops=1, size=24, batch_size=4, workers=0, device="cpu")
+    clips = {"clips": 1, "crops": 1, "size": 24, "batch_size": 4, "workers": 0, "device": "cpu"}
+    return {"model": str(trained["supervised"]), **clips}
 
 
 @pytest.fixture(scope="module")
 def nine_views(options):
-    return replace(options, clips=3, crops=3)
+    return options | {"clips": 3, "crops": 3}
+
+
+def subject_of(options):
+    return load_subject(options["model"], {name: value for name, value in options.items() if name != "model"})
 
 
 def by_hand(options, videos):
     """Probabilities of each video: one clip and crop at a time."""
-    subject = load_subject(options)
+    subject = subject_of(options)
     clip = subject.test.clip.model_dump()
-    sampler = Uniform(Uniform.Config(**clip, clips=options.clips))
+    sampler = Uniform(Uniform.Config(**clip, clips=options["clips"]))
     rows = []
     for record in read_list(videos).records:
         with open_video(record.path) as video:
             views = [
                 view
                 for indices in (c.indices for c in sampler(video.meta, []))
-                for view, _ in uniform_crops(video.frames(indices), options.size)
+                for view, _ in uniform_crops(video.frames(indices), options["size"])
             ]
         total = 0
         for view in views:
@@ -95,7 +97,7 @@ def by_hand(options, videos):
 def test_accuracy_is_that_by_hand(nine_views, digits, tmp_path):
     options = nine_views
     videos = digits / "motion/test.csv"
-    results = measure(options, videos, tmp_path, protocols=([{"name": "accuracy"}]))
+    results = measure(videos=videos, out=tmp_path, protocol=["accuracy"], **options)
     p = by_hand(options, videos)
     listed = read_list(videos)
     label = torch.tensor([record.label for record in listed.records])
@@ -124,20 +126,19 @@ def test_accuracy_is_that_by_hand(nine_views, digits, tmp_path):
 
 
 def test_dropout_does_not_work_in_tests(options, digits, tmp_path):
-    found = [measure(options, digits / "motion/test.csv", tmp_path / name) for name in ("a", "b")]
-    assert load_subject(options).run.method.dropout == 0.5
+    found = [measure(videos=digits / "motion/test.csv", out=tmp_path / name, **options) for name in ("a", "b")]
+    assert subject_of(options).run.method.dropout == 0.5
     assert undated(found[0]) == undated(found[1])
 
 
 def test_no_batch_size_and_no_number_of_workers_changes_the_results(nine_views, digits, tmp_path):
-    every = [{"name": n} for n in ("accuracy", "retrieval", "knn", "uniformity")]
     one, *others = (
         measure(
-            replace(nine_views, batch_size=batch_size, workers=workers),
-            digits / "motion/test.csv",
-            tmp_path / str(batch_size),
-            digits / "motion/train.csv",
-            every,
+            videos=digits / "motion/test.csv",
+            out=tmp_path / str(batch_size),
+            train_list=digits / "motion/train.csv",
+            protocol=["accuracy", "retrieval", "knn", "uniformity"],
+            **nine_views | {"batch_size": batch_size, "workers": workers},
         )
         for batch_size, workers in ((3, 0), (1, 0), (5, 2), (16, 1))
     )
@@ -149,17 +150,16 @@ def test_no_batch_size_and_no_number_of_workers_changes_the_results(nine_views, 
         assert len(written) == 1
 
 
-def in_a_world(folder, options, lists):
-    results = measure(options, *lists, ([{"name": n} for n in ("accuracy", "svm", "uniformity")]))
+def in_a_world(folder, options):
+    results = measure(out=folder, protocol=["accuracy", "svm", "uniformity"], **options)
     return results, sorted(path.name for path in Path(folder).iterdir())
 
 
 @pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_no_number_of_processes_changes_the_results(world, run_world, options, digits, tmp_path):
-    lists = digits / "motion/test.csv", tmp_path / "several", digits / "motion/train.csv"
-    given = [{"name": n} for n in ("accuracy", "svm", "uniformity")]
-    alone = measure(options, lists[0], tmp_path / "alone", lists[2], given)
-    found = run_world(world, in_a_world, str(tmp_path / "several"), options, lists)
+    given = options | {"videos": digits / "motion/test.csv", "train_list": digits / "motion/train.csv"}
+    alone = measure(out=tmp_path / "alone", protocol=["accuracy", "svm", "uniformity"], **given)
+    found = run_world(world, in_a_world, str(tmp_path / "several"), given)
     for results, files in found:
         assert results == found[0][0] and "results.json" in files
         for name in (*NUMBERS, "svm", "uniformity_loss"):
@@ -171,8 +171,8 @@ def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path
     """With the classifier asked too, the features are the same."""
     lists = [digits / f"motion/{half}.csv" for half in ("test", "train")]
     given = [{"name": "accuracy"}, {"name": "retrieval", "ks": [1, 5, 10, 20, 50]}, {"name": "knn", "k": 10}]
-    found = measure(options, lists[0], tmp_path / "a", lists[1], (given))
-    other = retrieve(options, lists[1], lists[0], tmp_path / "b", page_queries=0)
+    found = measure(videos=lists[0], out=tmp_path / "a", train_list=lists[1], protocol=given, **options)
+    other = retrieval(gallery=lists[1], query=lists[0], out=tmp_path / "b", page_queries=0, **options)
     for name in ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance"):
         assert found[name] == pytest.approx(other[name], abs=1e-6), name
 
@@ -183,33 +183,34 @@ def test_without_protocols_all_that_can_be_measured_is(options, trained, digits,
     def names(results):
         return [protocol["name"] for protocol in results["protocols"]]
 
-    assert names(measure(options, test, tmp_path / "a")) == ["accuracy"]
-    assert names(measure(options, test, tmp_path / "b", train_list)) == ["accuracy", "retrieval", "knn", "uniformity"]
+    assert names(measure(videos=test, out=tmp_path / "a", **options)) == ["accuracy"]
+    every = ["accuracy", "retrieval", "knn", "uniformity"]
+    assert names(measure(videos=test, out=tmp_path / "b", train_list=train_list, **options)) == every
     plain = tmp_path / "plain.csv"
     plain.write_text("path\n" + "".join(f"{record.path}\n" for record in read_list(test).records[:6]))
-    unlabelled = replace(options, root=Path("/"), allow_external=True)
-    assert names(measure(unlabelled, plain, tmp_path / "c", plain)) == ["uniformity"]
+    unlabelled = options | {"root": Path("/"), "allow_external": True}
+    assert names(measure(videos=plain, out=tmp_path / "c", train_list=plain, **unlabelled)) == ["uniformity"]
     with pytest.raises(
         ConfigError, match=r"no protocol can measure .*test.csv: accuracy needs a classifier and labels"
     ):
-        measure(replace(options, checkpoint=str(trained["sce"])), test, tmp_path / "d")
+        measure(videos=test, out=tmp_path / "d", **options | {"model": str(trained["sce"])})
 
 
 def test_existing_results_are_reused(options, digits, tmp_path, monkeypatch, caplog):
     videos = digits / "motion/test.csv"
     with caplog.at_level("INFO"):
-        first = measure(options, videos, tmp_path)
+        first = measure(videos=videos, out=tmp_path, **options)
         assert "not made again" not in caplog.text and "replacing" not in caplog.text
         monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("measured again"))
-        assert measure(replace(options, batch_size=1), videos, tmp_path) == first
+        assert measure(videos=videos, out=tmp_path, **options | {"batch_size": 1}) == first
         assert f"{tmp_path}/results.json holds the results of this test" in caplog.text
     monkeypatch.undo()
     (tmp_path / "results.json").write_text('{"top1": 1.0}')
     with caplog.at_level("INFO"):
-        assert undated(measure(options, videos, tmp_path)) == undated(first)
+        assert undated(measure(videos=videos, out=tmp_path, **options)) == undated(first)
     assert "holds results of another test (results of an earlier version" in caplog.text
     (tmp_path / "predictions_accuracy.csv").write_text("")
-    other = measure(replace(options, clips=2), videos, tmp_path)  # another request
+    other = measure(videos=videos, out=tmp_path, **options | {"clips": 2})  # another request
     assert other["protocol"]["clips"] == 2 and (tmp_path / "predictions_accuracy.csv").read_text()
 
 
@@ -225,51 +226,51 @@ def copied(digits, tmp_path):
 
 def test_results_of_other_files_are_not_reused(options, digits, copied, tmp_path, caplog):
     videos, out = digits / "motion/test.csv", tmp_path / "out"
-    first = measure(options, videos, out)
+    first = measure(videos=videos, out=out, **options)
     names = sorted(path.name for path in (copied / "videos/test").iterdir())
     for name, other in zip(names, (*names[1:], names[0]), strict=True):  # now they show what others did
         shutil.copy(digits / "videos/test" / other, copied / "videos/test" / name)
-    moved = replace(options, root=copied)
+    moved = options | {"videos": videos, "root": copied}
     with caplog.at_level("INFO"):
-        again = measure(moved, videos, out)
-    assert undated(again) == undated(measure(moved, videos, tmp_path / "anew")) and again["ece"] != first["ece"]
+        again = measure(out=out, **moved)
+    assert undated(again) == undated(measure(out=tmp_path / "anew", **moved)) and again["ece"] != first["ece"]
     (line,) = (line for line in caplog.messages if "holds results of another test" in line)
     assert f"data.root {digits} stored, {copied} requested" in line and "replacing it" in line
     caplog.clear()
     with caplog.at_level("INFO"):
         shutil.copy(digits / "videos/test" / names[0], copied / "videos/test" / names[0])  # under the same root
-        third = measure(moved, videos, out)
+        third = measure(out=out, **moved)
     assert third["ece"] != again["ece"]
     assert any("holds results of another test (data.bytes " in line for line in caplog.messages)
 
 
 def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path):
     """The tables of before would call the classes otherwise."""
-    asked = tmp_path / "out", copied / "train.csv", [{"name": "knn"}]
-    first = measure(options, copied / "test.csv", *asked)
+    asked = options | {"out": tmp_path / "out", "train_list": copied / "train.csv", "protocol": ["knn"]}
+    first = measure(videos=copied / "test.csv", **asked)
     names = (copied / "classes.txt").read_text().splitlines()
     (copied / "classes.txt").write_text("".join(f"new {name}\n" for name in names))
-    again = measure(options, copied / "test.csv", *asked)
+    again = measure(videos=copied / "test.csv", **asked)
     assert again["knn"] == first["knn"]
     assert f"new {names[0]}" in (tmp_path / "out/predictions_knn.csv").read_text()
 
 
 def test_originals_are_not_compared_with_copies(options, digits, copied, tmp_path):
-    shrink(copied / "test.csv", tmp_path / "small", Settings(short_side=32))
-    given = [{"name": "knn"}]
+    shrink(copied / "test.csv", out=tmp_path / "small", short_side=32, workers=1)
+    given = options | {"videos": tmp_path / "small/test.csv", "out": tmp_path / "out"}
     with pytest.raises(
         DataError, match=r"train\.csv contains original videos, \S+/small/test\.csv contains shrunk copies \("
     ):
-        measure(options, tmp_path / "small/test.csv", tmp_path / "out", copied / "train.csv", given)
-    results = measure(options, tmp_path / "small/test.csv", tmp_path / "out")  # nothing is compared
+        measure(train_list=copied / "train.csv", protocol=["knn"], **given)
+    results = measure(**given)  # nothing is compared
     assert results["request"]["data"]["copies"]["short_side"] == 32
 
 
 def test_what_is_asked_for_no_longer_leaves_no_files(options, digits, tmp_path):
-    lists = digits / "motion/test.csv", tmp_path, digits / "motion/train.csv"
+    lists = {"videos": digits / "motion/test.csv", "train_list": digits / "motion/train.csv"}
     (tmp_path / "notes.csv").write_text("mine")
     for name in ("knn", "accuracy"):
-        measure(options, *lists, ([{"name": name}]))
+        measure(out=tmp_path, protocol=[name], **lists, **options)
         files = {path.name for path in tmp_path.iterdir()} - {MARK}
         written = {f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"}
         assert files == {"results.json", "notes.csv", ".lock", *written}
@@ -280,8 +281,8 @@ def test_two_tests_do_not_write_to_one_folder_at_once(options, digits, tmp_path)
         only_run_in(tmp_path),
         pytest.raises(ConfigError, match=r"another run is writing to .*; choose another output"),
     ):
-        measure(options, digits / "motion/test.csv", tmp_path)
-    assert measure(options, digits / "motion/test.csv", tmp_path)["num_videos"] == 16
+        measure(videos=digits / "motion/test.csv", out=tmp_path, **options)
+    assert measure(videos=digits / "motion/test.csv", out=tmp_path, **options)["num_videos"] == 16
 
 
 # What cannot be measured --------------------------------------------------------------------------------------
@@ -302,52 +303,51 @@ def listing(folder, digits, classes=None, label=None, count=4):
 
 def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
     classes = list(read_list(digits / "motion/test.csv").classes)
-    measure(options, listing(tmp_path / "same", digits), tmp_path / "o")
+    measure(videos=listing(tmp_path / "same", digits), out=tmp_path / "o", **options)
     with pytest.raises(ConfigError, match=r"needs a classifier of 3 classes for .*, and this network has one of 8"):
-        measure(options, listing(tmp_path / "three", digits, ["a", "b", "c"]), tmp_path / "o3")
+        measure(videos=listing(tmp_path / "three", digits, ["a", "b", "c"]), out=tmp_path / "o3", **options)
     swapped = [classes[1], classes[0], *classes[2:]]
     with pytest.raises(DataError, match=rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"):
-        measure(options, listing(tmp_path / "swapped", digits, swapped), tmp_path / "s")
-    neighbours = [{"name": "knn"}]  # does not ask the classifier: any data set will do
-    gallery = listing(tmp_path / "swapped/too", digits, swapped, count=9)
-    assert 0 <= measure(options, tmp_path / "swapped/list.csv", tmp_path / "s", gallery, neighbours)["knn"] <= 1
+        measure(videos=listing(tmp_path / "swapped", digits, swapped), out=tmp_path / "s", **options)
+    # kNN does not ask the classifier: any data set will do.
+    lists = {"train_list": listing(tmp_path / "swapped/too", digits, swapped, count=9), "protocol": ["knn"]}
+    assert 0 <= measure(videos=tmp_path / "swapped/list.csv", out=tmp_path / "s", **lists, **options)["knn"] <= 1
     with pytest.raises(ConfigError, match=r"needs a classifier of 9 classes for .*, and this network has one of 8"):
-        measure(options, listing(tmp_path / "high", digits, [], label=8), tmp_path / "h")
+        measure(videos=listing(tmp_path / "high", digits, [], label=8), out=tmp_path / "h", **options)
     with pytest.raises(DataError, match=r"protocol accuracy needs labels, and videos of .* have none"):
-        given = [{"name": "accuracy"}]
-        measure(options, listing(tmp_path / "none", digits, [], label=-1), tmp_path / "n", None, given)
+        unlabelled = listing(tmp_path / "none", digits, [], label=-1)
+        measure(videos=unlabelled, out=tmp_path / "n", protocol=["accuracy"], **options)
 
 
 def test_errors_before_any_video_is_read(options, trained, digits, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidssl.evaluation.measure.extract", lambda *_, **__: pytest.fail("a video was read"))
+    monkeypatch.setattr("vidssl.evaluation.features.encode_videos", lambda *_, **__: pytest.fail("a video was read"))
     videos = digits / "motion/test.csv"
-    accuracy, svm = (([{"name": name}]) for name in ("accuracy", "svm"))
-    sce = replace(options, checkpoint=str(trained["sce"]))
+    sce = options | {"model": str(trained["sce"])}
     with pytest.raises(ConfigError, match=r"protocol accuracy needs a classifier of .* this network has none"):
-        measure(sce, videos, tmp_path, None, accuracy)
+        measure(videos=videos, out=tmp_path, protocol=["accuracy"], **sce)
     with pytest.raises(ConfigError, match="protocol svm compares with training videos: give their list too"):
-        measure(sce, videos, tmp_path, None, svm)
+        measure(videos=videos, out=tmp_path, protocol=["svm"], **sce)
     with pytest.raises(DataError, match=r"16 videos of .*test.csv are in .*test.csv too"):
-        measure(sce, videos, tmp_path, videos, svm)
+        measure(videos=videos, out=tmp_path, train_list=videos, protocol=["svm"], **sce)
     with pytest.raises(ConfigError, match="protocol knn is given twice"):
-        measure(sce, videos, tmp_path, videos, ([{"name": "knn"}, {"name": "knn", "k": 3}]))
+        measure(videos=videos, out=tmp_path, train_list=videos, protocol=["knn", "knn", "k=3"], **sce)
     with pytest.raises(DataError, match="cannot read list"):
-        measure(sce, tmp_path / "none.csv", tmp_path)
+        measure(videos=tmp_path / "none.csv", out=tmp_path, **sce)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write to .*file: it is a file; name a folder"):
-        measure(sce, videos, tmp_path / "file", videos)
+        measure(videos=videos, out=tmp_path / "file", train_list=videos, **sce)
     with pytest.raises(DataError, match=r"cannot write .*file/in: Not a directory; choose another folder to write to"):
-        measure(options, videos, tmp_path / "file/in")
+        measure(videos=videos, out=tmp_path / "file/in", **options)
 
 
 def test_protocols_that_do_not_exist(options, digits, tmp_path):
-    lists = digits / "motion/test.csv", tmp_path, digits / "motion/train.csv"
+    given = {"videos": digits / "motion/test.csv", "out": tmp_path, "train_list": digits / "motion/train.csv"}
     with pytest.raises(
         ConfigError, match=r"1 mistake\n.*no 'kn' \(did you mean 'knn'\?\); there are: accuracy, attentive, knn"
     ):
-        measure(options, *lists, [{"name": "kn"}])
+        measure(protocol=[{"name": "kn"}], **given, **options)
     with pytest.raises(ConfigError, match=r"unknown key \(did you mean 'temperature'\?\)"):
-        measure(options, *lists, [{"name": "knn", "temprature": 0.1}])
+        measure(protocol=[{"name": "knn", "temprature": 0.1}], **given, **options)
 
 
 PLUG_IN = """
@@ -395,13 +395,6 @@ def test_a_protocol_of_ones_own(run_script, digits, tmp_path):
 # Splits -------------------------------------------------------------------------------------------------------
 
 
-def measure_splits(options, videos, out, splits, train=None, protocols=()):
-    """As `vidssl test --splits` does."""
-    words = [f"{name}={value}" if name != "name" else value for given in protocols for name, value in given.items()]
-    given = {**vars(options), "overrides": [*options.overrides], "protocol": words or None, "train_list": train}
-    return measure_parsed(Namespace(**given, input=videos, out=out, splits=[*splits], imports=[]))
-
-
 def test_mean_and_spread(tmp_path):
     numbers = {1: {"top1": 0.5, "knn": 0.25}, 2: {"top1": 0.75, "knn": 0.5}, 3: {"top1": 0.6}}
     common = {"num_videos": 4, "num_train": None, "missing": [], "missing_train": [], "list": "l", "train_list": None}
@@ -420,14 +413,14 @@ def test_mean_and_spread(tmp_path):
     assert results["request"] == {"splits": {"1": {"seed": 1}, "2": {"seed": 1}, "3": {"seed": 1}}}
     assert results["overlap"]["3"] == {"gallery": None} and results["fingerprints"]["1"] == {"query": "f"}
     assert json.loads((tmp_path / "results.json").read_text()) == results
-    lines = summary(results).splitlines()
+    lines = table({"": results}).splitlines()
     assert (
         lines[0]
         == "4 videos, 4 videos, 4 videos; 1 clip x 1 crop of 8², percent; mean ± standard deviation of 3 splits"
     )
     assert lines[1].split() == ["top1", "61.7", "±", "12.6", "(50.0,", "75.0,", "60.0)"]
     alone = over_splits((2,), tmp_path, one)
-    assert alone["spread"] == {} and summary(alone).splitlines()[1].split() == ["top1", "75.0"]
+    assert alone["spread"] == {} and table({"": alone}).splitlines()[1].split() == ["top1", "75.0"]
 
 
 @pytest.fixture
@@ -445,13 +438,13 @@ def splits(digits, tmp_path):
 
 def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
     toy = CONFIGS / "toy" / "supervised.yaml"
-    results, path = train_splits(toy, splits, (1, 2))
-    assert path == tmp_path / "out/results.json" and json.loads(path.read_text()) == results
+    results = train_splits(toy, *splits, splits=(1, 2))
+    assert results.file == tmp_path / "out/results.json" and json.loads(results.file.read_text()) == results
     assert {split: of["num_videos"] for split, of in results["splits"].items()} == {"1": 16, "2": 40}
     for split in (1, 2):
         checkpoint = str((tmp_path / f"out/split{split}/checkpoints/last.pt").resolve())
-        alone = LoadOptions(checkpoint, clips=1, workers=0, device="cpu")
-        found = measure(alone, tmp_path / f"lists{split}/test.csv", tmp_path / f"again{split}")
+        lists = tmp_path / f"lists{split}/test.csv"
+        found = measure(checkpoint, lists, out=tmp_path / f"again{split}", clips=1, workers=0, device="cpu")
         for name in NUMBERS:
             assert results["splits"][str(split)][name] == found[name]
             assert results["mean"][name] == pytest.approx(mean(of[name] for of in results["splits"].values()))
@@ -460,17 +453,17 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
     # A second time nothing is trained or measured; a third split would be.
     monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("measured again"))
     monkeypatch.setattr("vidssl.engine.batch_feed.Feed.next", lambda *_, **__: pytest.fail("trained again"))
-    assert undated(train_splits(toy, splits, (1, 2))[0]) == undated(results)
+    assert undated(train_splits(toy, *splits, splits=(1, 2))) == undated(results)
 
 
 def test_a_split_that_is_done_is_tested_as_it_is_told_now(splits, tmp_path):
     toy = CONFIGS / "toy" / "supervised.yaml"
-    train_splits(toy, [*splits, "evaluate.crops=1"], (1,))
+    train_splits(toy, *splits, "evaluate.crops=1", splits=(1,))
     given = ["evaluate.clips=2", "evaluate.crops=3", "evaluate.size=24", "evaluate.precision=bfloat16"]
     names = ("clips", "crops", "size", "short_side", "precision")
-    results, _ = train_splits(toy, [*splits, *given], (1,))
+    results = train_splits(toy, *splits, *given, splits=(1,))
     assert [results["protocol"][name] for name in names] == [2, 3, 24, 24, "bfloat16"]
-    results, _ = train_splits(toy, [*splits, *given, "evaluate.short_side=32"], (1,))
+    results = train_splits(toy, *splits, *given, "evaluate.short_side=32", splits=(1,))
     assert [results["protocol"][name] for name in names] == [2, 3, 24, 32, "bfloat16"]
 
 
@@ -482,44 +475,45 @@ def test_a_signal_ends_a_test_between_two_trainings(splits, tmp_path, monkeypatc
         signal.raise_signal(signal.SIGUSR1)
         return measured(*arguments)
 
-    measured = measure.__globals__["measure"]
+    measured = table.__globals__["measure"]
     monkeypatch.setattr("vidssl.api.test.measure", late)
     with pytest.raises(Interrupted) as raised:
-        train_splits(toy, splits, (1, 2))
+        train_splits(toy, *splits, splits=(1, 2))
     assert raised.value.signal == signal.SIGUSR1
     assert not (tmp_path / "out/split1/results.json").exists()
     assert not (tmp_path / "out/split2").exists()
     monkeypatch.undo()
-    assert set(train_splits(toy, splits, (1, 2))[0]["splits"]) == {"1", "2"}
+    assert set(train_splits(toy, *splits, splits=(1, 2))["splits"]) == {"1", "2"}
 
 
 def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, tmp_path):
     toy = CONFIGS / "toy" / "supervised.yaml"
     with pytest.raises(DataError, match=r"cannot read list .*lists3/train.csv"):
-        train_splits(toy, splits, (1, 3))
+        train_splits(toy, *splits, splits=(1, 3))
     queries = tmp_path / "lists2/test.csv"
     queries.write_text(queries.read_text() + (tmp_path / "lists2/train.csv").read_text().splitlines()[1] + "\n")
     with pytest.raises(
         DataError, match=r"1 videos of .*lists2/test.csv are in .*lists2/train.csv too, .* the classifier would"
     ):
-        train_splits(toy, splits, (1, 2))
+        train_splits(toy, *splits, splits=(1, 2))
     # The test videos of the first split are training videos of the second.
     with pytest.raises(DataError, match=r"16 videos of .*lists1/test.csv are in .*lists2/train.csv too"):
-        train_splits(toy, [*splits, f"evaluate.query={tmp_path}/lists1/test.csv"], (1, 2))
+        train_splits(toy, *splits, f"evaluate.query={tmp_path}/lists1/test.csv", splits=(1, 2))
     classes = (tmp_path / "lists1/classes.txt").read_text().splitlines()
     (tmp_path / "swapped").mkdir()
     shutil.copy(tmp_path / "lists1/test.csv", tmp_path / "swapped")
     shutil.copy(tmp_path / "lists1/root.txt", tmp_path / "swapped")
     (tmp_path / "swapped/classes.txt").write_text("\n".join([classes[1], classes[0], *classes[2:]]) + "\n")
     with pytest.raises(DataError, match=rf"label 0 is '{classes[1]}' in .*swapped.* and was '{classes[0]}' in "):
-        train_splits(toy, [*splits, f"evaluate.query={tmp_path}/swapped/test.csv"], (1, 2))
+        train_splits(toy, *splits, f"evaluate.query={tmp_path}/swapped/test.csv", splits=(1, 2))
     assert not (tmp_path / "out").exists()
 
 
 def test_splits_need_no_gallery_for_accuracy(splits, tmp_path):
     few = ["steps=1", "evaluate.clips=1", "evaluate.crops=1", "evaluate.protocols=[{name: accuracy}]"]
     given = [word for word in splits if not word.startswith(("evaluate.gallery", "evaluate.protocols"))]
-    results, _ = train_splits(CONFIGS / "toy" / "supervised.yaml", [*given, "evaluate.gallery=none.csv", *few], (1, 2))
+    toy = CONFIGS / "toy" / "supervised.yaml"
+    results = train_splits(toy, *given, "evaluate.gallery=none.csv", *few, splits=(1, 2))
     assert set(results["mean"]) >= {"top1"}
 
 
@@ -535,13 +529,18 @@ def test_splits_can_be_seeds(digits, tmp_path):
         "steps=2",
         "seed={split}",
     ]
-    results, _ = train_splits(CONFIGS / "toy" / "moco.yaml", given, (3, 4))
+    results = train_splits(CONFIGS / "toy" / "moco.yaml", *given, splits=(3, 4))
     seeds = [load_run(tmp_path / f"out/split{n}/config.yaml").seed for n in (3, 4)]
     assert seeds == [3, 4] and results["spread"]["knn"] >= 0
     assert results["splits"]["3"]["uniformity_loss"] != results["splits"]["4"]["uniformity_loss"]
-    untrained = LoadOptions("random", CONFIGS / "toy" / "moco.yaml", [*given[:-1], "seed={split}"])
-    tested = measure_splits(
-        untrained, digits / "motion/test.csv", tmp_path / "random", (3, 4), digits / "motion/train.csv"
+    tested = measure(
+        "random",
+        digits / "motion/test.csv",
+        out=tmp_path / "random",
+        train_list=digits / "motion/train.csv",
+        splits=(3, 4),
+        cfg=CONFIGS / "toy" / "moco.yaml",
+        settings=tuple(given),
     )
     assert tested["splits"]["3"]["uniformity_loss"] != tested["splits"]["4"]["uniformity_loss"]
 
@@ -549,46 +548,49 @@ def test_splits_can_be_seeds(digits, tmp_path):
 def test_splits_that_are_none(splits, tmp_path):
     toy = CONFIGS / "toy" / "supervised.yaml"
     with pytest.raises(ConfigError, match=r"names \{split\}: all splits would be the same"):
-        train_splits(toy, ["data.train=a.csv", "init=a{split}.pt"], (1, 2))
+        train_splits(toy, "data.train=a.csv", "init=a{split}.pt", splits=(1, 2))
     with pytest.raises(ConfigError, match=r"output of .* names \{split\}: leave it out"):
-        train_splits(toy, [*splits, "output=out{split}"], (1, 2))
+        train_splits(toy, *splits, "output=out{split}", splits=(1, 2))
     with pytest.raises(
-        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: vidssl train --splits 1 2 3"
+        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: splits=\[1, 2, 3\]"
     ):
         load_run(toy, splits)
     nowhere = tmp_path / "nowhere.yaml"
     nowhere.write_text(toy.read_text().replace("output: output/toy/supervised", ""))
     with pytest.raises(ConfigError, match=r"1 mistake\n  output: is required"):
-        train_splits(nowhere, [word for word in splits if not word.startswith("output=")], (1, 2))
-    with pytest.raises(ConfigError, match=r"--splits tests each network: set evaluate.query to the list"):
-        train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
-    with pytest.raises(ConfigError, match=r"\{split\}.csv contains \{split\}; name the splits: --splits 1 2 3"):
-        measure(LoadOptions("random", toy), tmp_path / "list{split}.csv", tmp_path / "o")
+        train_splits(nowhere, *(word for word in splits if not word.startswith("output=")), splits=(1, 2))
+    with pytest.raises(ConfigError, match=r": splits test each network: set evaluate.query to the list"):
+        train_splits(toy, *splits, "evaluate.query=null", splits=(1, 2))
+    with pytest.raises(ConfigError, match=r"\{split\}.csv contains \{split\}; name the splits: splits=\[1, 2, 3\]"):
+        measure("random", tmp_path / "list{split}.csv", out=tmp_path / "o", cfg=toy)
     with pytest.raises(DataError, match=r"cannot read list .*lists3/test.csv"):
         where = tmp_path / "lists{split}/test.csv"
-        measure_splits(
-            LoadOptions("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
-        )
+        given = {"cfg": toy, "settings": ["data.moving_digits=null"]}
+        measure("random", where, out=tmp_path / "o", train_list=where, splits=(1, 2, 3), **given)
     assert not [*(tmp_path / "o").glob("[!.]*")]
     with pytest.raises(ConfigError, match=r"contains \{split\}: all splits would be the same"):
-        measure_splits(LoadOptions("random", toy), tmp_path / "list.csv", tmp_path / "o{split}", (1, 2))
+        measure("random", tmp_path / "list.csv", out=tmp_path / "o{split}", splits=(1, 2), cfg=toy)
 
 
 def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(splits, trained, tmp_path, monkeypatch):
     monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("the first was measured"))
-    where = tmp_path / "lists{split}/test.csv", tmp_path / "o", (1, 2), tmp_path / "lists1/train.csv"
+    given = {"videos": tmp_path / "lists{split}/test.csv", "out": tmp_path / "o", "splits": (1, 2), "device": "cpu"}
     with pytest.raises(DataError, match=r"40 videos of .*lists2/test.csv are in .*lists1/train.csv too"):
-        measure_splits(LoadOptions(str(trained["sce"]), device="cpu"), *where, [{"name": "svm", "folds": 2}])
+        gallery = tmp_path / "lists1/train.csv"
+        measure(trained["sce"], train_list=gallery, protocol=[{"name": "svm", "folds": 2}], **given)
     shutil.copytree(trained["sce"].parent, tmp_path / "run1")
     with pytest.raises(CheckpointError, match=r"run2/last.pt: No such file"):
-        options = LoadOptions(str(tmp_path / "run{split}/last.pt"), device="cpu")
-        measure_splits(options, *where[:3], tmp_path / "lists{split}/train.csv", [{"name": "knn"}])
+        network, gallery = tmp_path / "run{split}/last.pt", tmp_path / "lists{split}/train.csv"
+        measure(network, train_list=gallery, protocol=["knn"], **given)
 
 
 def test_testing_every_split(splits, trained, tmp_path):
-    options = LoadOptions(str(trained["sce"]), clips=1, crops=1, workers=0, device="cpu")
-    where = [tmp_path / "lists{split}" / f"{half}.csv" for half in ("test", "train")]
-    results = measure_splits(options, where[0], tmp_path / "o", (1, 2), where[1], ([{"name": "knn", "k": 1}]))
+    test, gallery = (tmp_path / "lists{split}" / f"{half}.csv" for half in ("test", "train"))
+    given = {"clips": 1, "crops": 1, "workers": 0, "device": "cpu"}
+    protocol, splits = [{"name": "knn", "k": 1}], (1, 2)
+    results = measure(
+        trained["sce"], test, out=tmp_path / "o", train_list=gallery, protocol=protocol, splits=splits, **given
+    )
     one, other = (results["splits"][split]["knn"] for split in ("1", "2"))
     assert results["mean"]["knn"] == pytest.approx((one + other) / 2)
     for split in (1, 2):
@@ -597,6 +599,18 @@ def test_testing_every_split(splits, trained, tmp_path):
             alone["list"] == f"{tmp_path}/lists{split}/test.csv"
             and alone["knn"] == results["splits"][str(split)]["knn"]
         )
+
+
+def test_splits_do_not_replace_what_is_not_of_vidssl(trained, splits, tmp_path):
+    (tmp_path / "o/split2").mkdir(parents=True)
+    (tmp_path / "o/split2/results.json").write_text("mine")
+    given = {"clips": 1, "crops": 1, "workers": 0, "device": "cpu", "protocol": ["knn"], "splits": (1, 2)}
+    lists = {half: tmp_path / "lists{split}" / f"{half}.csv" for half in ("test", "train")}
+    with pytest.raises(
+        DataError, match=r"split2/results\.json is there already, and vidssl has no record of writing it"
+    ):
+        measure(trained["sce"], lists["test"], out=tmp_path / "o", train_list=lists["train"], **given)
+    assert (tmp_path / "o/split2/results.json").read_text() == "mine"
 
 
 # Weights of others --------------------------------------------------------------------------------------------
@@ -618,35 +632,38 @@ def test_weights_of_another_project(digits, tmp_path):
     torch.save({"model_state": state}, tmp_path / "theirs.pyth")
     clips = {"clips": 1, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
     with pytest.raises(ConfigError, match=r"theirs.pyth needs a config, cfg=FILE: it names the backbone and the clips"):
-        load_subject(LoadOptions(str(tmp_path / "theirs.pyth"), **clips))
+        load_subject(str(tmp_path / "theirs.pyth"), clips)
     given = ("data.moving_digits=null", "data.train=none.csv")
-    theirs = LoadOptions(str(tmp_path / "theirs.pyth"), cfg, given, **clips)
-    ours = LoadOptions("random", cfg, (*given, "seed=7"), **clips)
-    assert load_subject(theirs).classify is None
+    theirs = {"model": str(tmp_path / "theirs.pyth"), "cfg": cfg, "settings": given, **clips}
+    ours = {"model": "random", "cfg": cfg, "settings": (*given, "seed=7"), **clips}
+    assert subject_of(theirs).classify is None
     files = []
     for number, options in enumerate((theirs, ours)):
-        extract_features(options, digits / "motion/test.csv", tmp_path / f"{number}")
+        extract(videos=digits / "motion/test.csv", out=tmp_path / f"{number}", **options)
         files.append(np.load(tmp_path / f"{number}/features.npy"))
     np.testing.assert_array_equal(*files)
-    results = measure(theirs, digits / "motion/test.csv", tmp_path / "o", digits / "motion/train.csv")
+    lists = {"videos": digits / "motion/test.csv", "train_list": digits / "motion/train.csv"}
+    results = measure(out=tmp_path / "o", **lists, **theirs)
     assert "weights" in results["checkpoint"]["matched"] and results["checkpoint"]["sha256"]
     # What the file does not say of its weights is part of the request: here all of the last stage is left out.
     keys = {"partial": True, "keys": {"model_state.blocks.4.": "nothing."}}
     partial = f"init={json.dumps({'file': str(tmp_path / 'theirs.pyth'), **keys})}"
     with pytest.raises(DataError, match=r"weights\.partial False stored, True requested; weights\.keys"):
-        extract_features(replace(theirs, overrides=(*given, partial)), digits / "motion/test.csv", tmp_path / "0")
+        changed = theirs | {"settings": (*given, partial)}
+        extract(videos=digits / "motion/test.csv", out=tmp_path / "0", **changed)
 
 
 def test_a_test_renders_nothing(digits, tmp_path, monkeypatch):
     """Whatever the config of the network says of the embedded set, what is tested is named on the command line."""
     monkeypatch.chdir(tmp_path)
     toy = CONFIGS / "toy" / "moco.yaml"
-    untrained = LoadOptions("random", toy, clips=1, crops=1, size=24, workers=0, device="cpu")
-    lists = digits / "motion/test.csv", tmp_path / "out", digits / "motion/train.csv"
-    with pytest.raises(ConfigError, match=r"--protocol: 1 mistake"):
-        measure(untrained, *lists, [{"name": "knn", "data": {"workers": 0}}])
+    untrained = {"cfg": toy, "clips": 1, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
+    lists = {"out": tmp_path / "out", "train_list": digits / "motion/train.csv"}
+    with pytest.raises(ConfigError, match=r"protocol: 1 mistake"):
+        protocol = [{"name": "knn", "data": {"workers": 0}}]
+        measure("random", digits / "motion/test.csv", protocol=protocol, **lists, **untrained)
     assert not list(tmp_path.iterdir()) or [path.name for path in tmp_path.iterdir()] == ["out"]
-    measure(untrained, *lists, [{"name": "knn"}])
+    measure("random", digits / "motion/test.csv", protocol=["knn"], **lists, **untrained)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -699,9 +716,7 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
 
 
 def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):
-    plain, found = (
-        load_subject(replace(options, **given)) for given in ({}, {"short_side": 40, "precision": "bfloat16"})
-    )
+    plain, found = (subject_of(options | given) for given in ({}, {"short_side": 40, "precision": "bfloat16"}))
     assert (plain.test.short_side, plain.test.precision) == (None, "float32")
     assert (found.test.short_side, found.test.precision) == (40, "bfloat16")
     one, other = (subject.request()["protocol"] for subject in (plain, found))
@@ -710,15 +725,15 @@ def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):
     with pytest.raises(
         ConfigError, match=rf"^the options of the clips do not fit: short_side {size - 1} is less than size {size}"
     ):
-        load_subject(replace(options, short_side=size - 1))
+        subject_of(options | {"short_side": size - 1})
 
 
 def test_a_layer_is_an_option_and_part_of_the_protocol(options):
-    plain, found = (load_subject(replace(options, **given)) for given in ({}, {"layer": "layer2", "grid": 2}))
+    plain, found = (subject_of(options | given) for given in ({}, {"layer": "layer2", "grid": 2}))
     assert plain.encoder is plain.backbone and found.encoder.dim == 4 * found.backbone.dim // 4
     one, other = (subject.request()["protocol"] for subject in (plain, found))
     assert {key for key in one if one[key] != other[key]} == {"layer", "grid"}
     with pytest.raises(ConfigError, match="grid 2 x 1 frames divides the maps of a layer: set layer too"):
-        load_subject(replace(options, grid=2))
+        subject_of(options | {"grid": 2})
     with pytest.raises(ConfigError, match="has no layer 'layer9'"):
-        load_subject(replace(options, layer="layer9"))
+        subject_of(options | {"layer": "layer9"})

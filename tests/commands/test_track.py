@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.api.network import LoadOptions
-from vidssl.api.track import track_videos as track
+from vidssl.api.track import track
 from vidssl.api.track import tracker_settings as settings
 from vidssl.data import read_list
 from vidssl.data.track_files import read_tracks, tracks_file
@@ -15,11 +14,11 @@ from vidssl.tracking import TrackerSettings
 from vidssl.video import open_video
 
 CFG = Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml"
-QUICK = settings(["search.short_side=72", "size=32", "min_gap=12", "top=2"])
+QUICK = ["search.short_side=72", "size=32", "min_gap=12", "top=2"]
 
 
-def options(digits, **changed):
-    return LoadOptions("random", cfg=CFG, overrides=["data.moving_digits=null"], root=digits, **changed)
+def options(digits):
+    return {"cfg": CFG, "settings": ["data.moving_digits=null"], "root": digits, "workers": 0}
 
 
 @pytest.fixture
@@ -31,12 +30,12 @@ def few(digits, tmp_path):
 
 def test_tracks_overlays_and_what_they_were_made_with(digits, few, tmp_path):
     out = tmp_path / "out"
-    done = track(options(digits, workers=0), few, out, QUICK, overlays=2)
+    done = track("random", few, out=out, tracker=QUICK, overlay=2, **options(digits))
     listed = read_list(few, digits)
     assert tuple(done.made) == listed.names and not done.left_out
     for name, record in zip(listed.names, listed.records, strict=True):
         tracks, given = read_tracks(tracks_file(out, name, record))
-        assert given["tracker"] == QUICK.model_dump(mode="json") and given["weights"]["seed"] == 0
+        assert given["tracker"] == settings(QUICK).model_dump(mode="json") and given["weights"]["seed"] == 0
         gaps = tracks.frames[1::2] - tracks.frames[::2]
         assert len(gaps) and gaps.min() >= 12 and tracks.frames.max() < 24
         assert tracks.boxes.min() >= 0 and tracks.boxes.max() <= 48
@@ -46,13 +45,13 @@ def test_tracks_overlays_and_what_they_were_made_with(digits, few, tmp_path):
     pairs = len(np.unique(tracks.frames.reshape(-1, 2), axis=0))
     with open_video(out / "overlays" / listed.names[0]) as video:  # two frames of 48 pixels, enlarged, side by side
         assert video.meta.num_frames == min(pairs, 24) and video.meta.height == 384 < video.meta.width / 2
-    again = track(options(digits, workers=0), few, out, QUICK)
+    again = track("random", few, out=out, tracker=QUICK, **options(digits))
     assert again.kept == 3 and not again.made
 
 
 def test_best_paths_are_drawn_frame_by_frame(digits, few, tmp_path):
-    paths = settings(["search.short_side=72", "size=32", "min_gap=6", "variant=best"])
-    track(options(digits, workers=0), few, tmp_path / "out", paths, overlays=1)
+    paths = ["search.short_side=72", "size=32", "min_gap=6", "variant=best"]
+    track("random", few, out=tmp_path / "out", tracker=paths, overlay=1, **options(digits))
     listed = read_list(few, digits)
     tracks, _ = read_tracks(tracks_file(tmp_path / "out", listed.names[0], listed.records[0]))
     with open_video(tmp_path / "out" / "overlays" / listed.names[0]) as video:
@@ -70,18 +69,16 @@ def test_settings_are_read_as_those_of_a_config(few):
 
 def test_a_shard_that_there_is_not_is_refused(digits, few, tmp_path):
     with pytest.raises(ConfigError, match="'3/2' is not i/n"):
-        track(options(digits, workers=0), few, tmp_path / "out", QUICK, shard="3/2")
+        track("random", few, out=tmp_path / "out", tracker=QUICK, shard="3/2", **options(digits))
 
 
 def test_a_file_in_place_of_the_folder_is_seen_first(digits, few, tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(DataError, match="it is a file"):
-        track(options(digits, workers=0), few, tmp_path / "out", QUICK)
+        track("random", few, out=tmp_path / "out", tracker=QUICK, **options(digits))
 
 
 def test_other_networks_are_refused(digits, few, tmp_path):
-    other = LoadOptions(
-        "random", cfg=CFG, overrides=["data.moving_digits=null", "backbone={name: r2plus1d_18}"], root=digits
-    )
+    other = {**options(digits), "settings": ["data.moving_digits=null", "backbone={name: r2plus1d_18}"]}
     with pytest.raises(ConfigError, match="no layer 3"):
-        track(other, few, tmp_path / "out", QUICK)
+        track("random", few, out=tmp_path / "out", tracker=QUICK, **other)

@@ -50,8 +50,10 @@ def test_what_was_left_out_shows_in_the_exit_status(run):
     assert run("--allow-missing", broken=True)[1] == 0
 
 
-def test_a_mistake_is_one_line(run):
+def test_a_mistake_is_one_line(run, tmp_path):
     printed, status = run("--shard", "2/2")
     assert status == 2 and printed.strip().splitlines()[-1].startswith("error: ") and "2/2" in printed
     printed, status = run("--clips", "3")  # of what is tracked there are none
-    assert status == 2 and "unrecognized arguments: --clips" in printed
+    assert status == 2 and "leave out clips" in printed and not (tmp_path / "out").exists()
+    printed, status = run("--overlay", "-1")
+    assert status == 2 and "-1 is less than 1" in printed

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 import vidssl
 from vidssl import commands
-from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.network import load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -36,7 +36,7 @@ def run_folder(made_once, settings):
 
 @pytest.fixture(scope="module")
 def subject(run_folder):
-    return load_subject(LoadOptions(str(run_folder), device="cpu", workers=0))
+    return load_subject(run_folder, {"device": "cpu", "workers": 0})
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ def test_a_classifier_of_all_streams_is_not_that_of_one(settings, digits, tmp_pa
     for name, method in (("joint", head), ("each", f"{{name: two_streams, method: {head}}}")):
         given = [*settings, "steps=1", f"output={tmp_path}/{name}", f"method={method}"]
         checkpoint = str(train(load_run("configs/toy/two_streams.yaml", given)))
-        subject = load_subject(LoadOptions(checkpoint, device="cpu", stream="rgb"))
+        subject = load_subject(checkpoint, {"device": "cpu", "stream": "rgb"})
         assert subject.classes == (8 if name == "each" else 0)
-        assert load_subject(LoadOptions(checkpoint, device="cpu")).classes == 8
+        assert load_subject(checkpoint, {"device": "cpu"}).classes == 8
         protocol = ["--protocol", "accuracy", "--stream", "rgb", "--out", f"{tmp_path}/{name}-test"]
         if name == "each":
             commands.run("test", [*arguments, "--checkpoint", checkpoint, *protocol])
@@ -119,7 +119,7 @@ def test_a_classifier_of_all_streams_is_not_that_of_one(settings, digits, tmp_pa
     ]
     checkpoint = str(train(load_run("configs/toy/two_streams.yaml", plain)))
     with pytest.raises(ConfigError, match='ResNet3D18 has no streams: leave stream="rgb" out'):
-        load_subject(LoadOptions(checkpoint, device="cpu", stream="rgb"))
+        load_subject(checkpoint, {"device": "cpu", "stream": "rgb"})
 
 
 def test_tracks_of_a_stream(run_folder, query, tmp_path):
@@ -135,7 +135,7 @@ def test_tracks_of_a_stream(run_folder, query, tmp_path):
 
 def test_grad_cam_has_the_maps_of_both_streams(run_folder, digits, tmp_path):
     given = [f"{digits}/motion/test.csv", "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
-    commands.run("analyze", ["gradcam", *given, "--videos", "3", "--quiet", "--out", str(tmp_path / "cam")])
+    commands.run("analyze", ["gradcam", *given, "--limit", "3", "--quiet", "--out", str(tmp_path / "cam")])
     for stream in NAMES:
         results = json.loads((tmp_path / "cam" / stream / "results.json").read_text())
         assert results["layer"] == f"{stream}.layer2" and results["num_videos"] == 3

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.api.check import check_list as check
+from vidssl.api.check import check
 from vidssl.data.clip_samplers import Random, Uniform
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, eval_loader
@@ -377,7 +377,7 @@ def test_4_a_span_outside_its_file_is_a_broken_video(digits, tmp_path, write_vid
         list(eval_loader(test_set(path), 3, 1))
     (found,) = eval_loader(test_set(path, skip=True), 3, 1)
     assert found.index.tolist() == [1, 2] and [reason for _, reason in found.replaced] == [reason]
-    result = check(path, tmp_path / "clean")
+    result = check(path, out=tmp_path / "clean")
     assert [(each.finding, f"{tmp_path / each.path}: {each.reason}") for each in result.findings] == [
         ("span out of range", reason)
     ]

@@ -12,7 +12,7 @@ import pytest
 
 from vidssl.analysis.temporal_transformations import MOVES
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
-from vidssl.api.check import check_list
+from vidssl.api.check import check
 from vidssl.api.show import ShownSample, ShownView, _draw
 from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.clip_samplers import SAMPLERS, ClipSettings, Pair, Random, Segments, Spaced, TrackedPair, Uniform
@@ -264,7 +264,7 @@ def test_moves_of_clips_in_time(name, amount):
     config = ClipSettings(frames=4, seconds=0.6)
     for start in (10, 38, 55):
         clip = config.clip(META, start, config.span(META))
-        moved = MOVES[name].move(config, META, clip, amount)
+        moved = MOVES[name].apply(config, META, clip, amount)
         begin, end = META.time_of(moved.first), META.time_of(moved.last + 1)
         if name == "shift":
             assert begin - META.time_of(start) == pytest.approx(0.6 * amount, abs=0.125)
@@ -272,7 +272,7 @@ def test_moves_of_clips_in_time(name, amount):
             assert moved.first == clip.last + 5 or 4 <= clip.first - moved.last <= 6
         else:
             assert end - begin == pytest.approx(0.6 * amount, abs=0.14)
-    faster = TIME_CORRUPTIONS["rate"].move(config, META, config.clip(META, 60, 13), 0.5, generator(0))
+    faster = TIME_CORRUPTIONS["rate"].apply(config, META, config.clip(META, 60, 13), 0.5, generator(0))
     assert META.time_of(faster.last + 1) - META.time_of(faster.first) == pytest.approx(0.3, abs=0.04)
 
 
@@ -314,7 +314,7 @@ def test_check_has_the_deviation(videos, tmp_path, write_video, numbered):
     (tmp_path / "files/a.mp4").write_bytes((videos / "files/a.mp4").read_bytes())
     (tmp_path / "files/broken.mp4").write_bytes(b"none")
     rows = write_rows(tmp_path / "in", [("regular.mp4",), ("a.mp4",), ("broken.mp4",)], ("path",))
-    checked = check_list(rows, tmp_path / "out", root=tmp_path / "files")
+    checked = check(rows, out=tmp_path / "out", root=tmp_path / "files")
     worst = np.abs(TIMES - np.arange(100) * TIMES[-1] / 99).max()
     assert checked.kept == 2 and [found.path for found in checked.findings] == ["broken.mp4"]
     assert f"1 files with a variable frame rate, by up to {worst:.3f} s: a.mp4" in str(checked)

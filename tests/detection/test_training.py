@@ -126,7 +126,10 @@ def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monk
     assert f"are in the list that the network was trained on, {run.data.train} too" in line
     options[3] = str(tmp_path / "other")
     for arguments, message in (
-        ([run.evaluate.list, "--clips", 3], "--clips does not fit a list of boxes"),
+        ([run.evaluate.list, "--clips", 3], "clips does not fit a list of boxes"),
+        ([run.evaluate.list, "--train-list", "a.csv"], "train_list does not fit a list of boxes"),
+        ([run.evaluate.list, "--protocol", "knn"], "protocol does not fit a list of boxes"),
+        ([run.evaluate.list, "--splits", 1], "splits does not fit a list of boxes"),
         ([Path(run.evaluate.list).parents[1] / "coco/toy.json"], "has other classes than the detector"),
     ):
         with pytest.raises(SystemExit):

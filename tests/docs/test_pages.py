@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 import vidssl
-from vidssl.commands import parse_command
-from vidssl.commands.analysis_parsers import ANALYSES
-from vidssl.commands.parsers import COMMANDS
+from vidssl.commands import COMMANDS, Group, parser_of
 
 ROOT = Path(__file__).parents[2]
 BUILDER = ROOT / "docs" / "builder"
@@ -21,8 +19,9 @@ def made():
 
 
 def help_of(capsys: pytest.CaptureFixture[str], command: str, *arguments: str) -> str:
+    _, parser, words = parser_of(command, [*arguments, "--help"])
     with pytest.raises(SystemExit):
-        parse_command(command, [*arguments, "--help"])
+        parser.parse_args(words)
     return capsys.readouterr().out
 
 
@@ -34,8 +33,8 @@ def plain(markdown: str) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_page_of_a_command(made, capsys, command):
     page = plain(made["command_pages"]()[f"docs/commands/{command}.md"])
-    inner = ANALYSES if command == "analyze" else ["moving-digits", "kinetics"] if command == "prepare" else [None]
-    for name in inner:
+    entry = COMMANDS[command]
+    for name in entry.jobs if isinstance(entry, Group) else [None]:
         text = help_of(capsys, command, *([name] if name else []))
         options = text[text.index("options:") :]
         names = re.findall(r"^  (?:-h, )?(--[\w-]+)", options, re.MULTILINE)

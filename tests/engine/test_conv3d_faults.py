@@ -48,7 +48,7 @@ def test_doctor_and_the_start_of_a_run_name_it(monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr(doctor, "conv3d_fault", lambda half: f"slow in {'bfloat16' if half else 'float32'}")
-    part = doctor.examine()["3D convolutions on a GPU"]
+    part = doctor.doctor()["3D convolutions on a GPU"]
     assert not part["works"] and part["detail"] == "slow in bfloat16; slow in float32"
     monkeypatch.setattr(setup, "conv3d_fault", lambda half: "slow" if half else None)
     with caplog.at_level(logging.WARNING, "vidssl"):

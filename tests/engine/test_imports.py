@@ -1,6 +1,5 @@
 """Data runs no code: a module is imported if a user names it or trusts the file, not because weights name it."""
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -11,8 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import vidssl
 from vidssl import commands
-from vidssl.commands.analysis_parsers import ANALYSES
-from vidssl.commands.parsers import COMMANDS
+from vidssl.commands import ANALYSES, COMMANDS, Group
 from vidssl.config import build, read
 from vidssl.engine.config_schema import load_run
 from vidssl.errors import CheckpointError, ConfigError
@@ -60,18 +58,6 @@ def ran(folder):
     return (folder / "model" / "ran").exists()
 
 
-def parser_of(command):
-    """The parsers of a command, or of the analyses."""
-    for name, options in ANALYSES.items() if command == "analyze" else [(command, COMMANDS[command])]:
-        parser = argparse.ArgumentParser(prog=name)
-        options(parser)
-        yield name, parser
-
-
-def takes_weights(parser):
-    return any(action.dest == "checkpoint" for action in parser._actions)
-
-
 LOADING = {
     "test": ["x.csv", "--out", "o"],
     "test of boxes": ["x.json", "--out", "o"],
@@ -89,18 +75,19 @@ LOADING = {
             ("detectron2", ".pkl"),
         ]
     },
-    **{f"analyze {name}": ["x.csv", "--out", "o"] for name in ANALYSES},
+    **{f"analyze {name}": ["x.csv", "--out", "o"] for name in ANALYSES.jobs},
 }
 LOADING["analyze background"] += ["--masks", "."]
 
 
 def test_every_command_that_loads_weights_is_here_and_has_the_option():
     found = set()
-    for command in COMMANDS:
-        for name, parser in parser_of(command):
-            if takes_weights(parser):
-                assert any(action.dest == "imports" for action in parser._actions), name
-                found.add(f"analyze {name}" if command == "analyze" else command)
+    for command, job in COMMANDS.items():
+        for words in [[command, name] for name in job.jobs] if isinstance(job, Group) else [[command]]:
+            options = {action.dest for action in commands.parser_of(" ".join(words))[1]._actions}
+            if options & {"model", "checkpoint"}:
+                assert "imports" in options, words
+                found.add(" ".join(words))
     assert found == {name if name.startswith("analyze") else name.split()[0] for name in LOADING}
 
 
@@ -111,7 +98,7 @@ def test_no_command_imports_what_weights_name(folder, digits, command):
         (folder / video).write_bytes(next(digits.rglob("*.mp4")).read_bytes())
     (folder / "x.csv").write_text("path,label\nx.mp4,0\ny.mp4,1\n")
     (folder / "x.json").write_text("{}")
-    weights = "model/last.pt" if command == "analyze classes" else "model"  # of a folder it takes all checkpoints
+    weights = "model/last.pt" if command == "analyze uniformity" else "model"  # of a folder it takes all checkpoints
     given = ["--checkpoint", weights] if name != "export" else [weights]
     words = [*(first if name == "analyze" else []), *LOADING[command], *given]
     with pytest.raises(ConfigError) as caught:

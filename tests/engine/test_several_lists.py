@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl.commands.schema import run as print_schema
+from vidssl import commands
 from vidssl.data.video_list import Part, read_list
 from vidssl.engine.clip_training import training_list
 from vidssl.engine.config_schema import load_run
@@ -168,7 +168,7 @@ def test_settings_are_written_and_read_again(toy_run, tmp_path):
 
 
 def test_the_schema_has_both_forms(capsys):
-    print_schema(None)
+    commands.run("schema", [])
     schema = json.loads(capsys.readouterr().out)["$defs"]
     path, lists = schema["Data"]["properties"]["train"]["oneOf"]
     assert path == {"type": "string"} and lists["items"] == {"$ref": "#/$defs/TrainList"}

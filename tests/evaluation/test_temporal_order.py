@@ -8,8 +8,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from vidssl.api.network import LoadOptions, load_subject
-from vidssl.api.test import measure_network
+from vidssl.api.network import load_subject
+from vidssl.api.test import test as measure_network
 from vidssl.config import bind
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
@@ -81,7 +81,8 @@ def test_equal_features_are_exactly_at_chance():
 def subject(digits):
     def load(backbone):
         given = ("data.moving_digits=null", "data.train=none.csv", f"backbone={backbone}")
-        return load_subject(LoadOptions("random", TOY, given, clips=2, crops=1, size=24, workers=0, device="cpu"))
+        clips = {"clips": 2, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
+        return load_subject("random", {"cfg": TOY, "settings": given, **clips})
 
     return load
 
@@ -146,10 +147,11 @@ def test_a_trained_video_network_holds_the_order_of_time(tmp_path):
     motion = {name: data / f"motion/{name}.csv" for name in ("train", "test")}
     given = [f"data.train={motion['train']}", "data.workers=0", "device=cpu", "steps=300", "evaluate.query=null"]
     train(load_run(ORDER, [*given, "evaluate.gallery=null", "evaluate.protocols=null", f"output={tmp_path / 'run'}"]))
-    options = LoadOptions(str(tmp_path / "run/checkpoints/last.pt"), workers=0, device="cpu")
+    options = {"model": tmp_path / "run/checkpoints/last.pt", "workers": 0, "device": "cpu"}
     pairs = [{"name": "order", "pairs": str(data / "pairs.csv")}]
-    found = measure_network(options, motion["test"], tmp_path / "pairs", motion["train"], pairs)
+    lists = {"videos": motion["test"], "train_list": motion["train"]}
+    found = measure_network(out=tmp_path / "pairs", protocol=pairs, **lists, **options)
     assert found["order_pairs"] >= 0.85
-    lists = (data / f"forward/{name}.csv" for name in ("test", "train"))
-    found = measure_network(options, next(lists), tmp_path / "forward", next(lists), [{"name": "order"}])
+    lists = {"videos": data / "forward/test.csv", "train_list": data / "forward/train.csv"}
+    found = measure_network(out=tmp_path / "forward", protocol=["order"], **lists, **options)
     assert found["order"] >= 0.85

@@ -13,7 +13,6 @@ import torch
 from sklearn.metrics import jaccard_score
 from torch import nn
 
-from vidssl.api.network import LoadOptions
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
@@ -63,8 +62,8 @@ def run(names, digits32, tmp_path_factory):
     return train(load_run(EXAMPLE / "toy.yaml", overrides))
 
 
-def options(run, **overrides):
-    return LoadOptions(str(run), **{"workers": 0, "device": "cpu", **overrides})
+def options(**given):
+    return {"workers": 0, "device": "cpu", **given}
 
 
 def measured(run, crops, out):
@@ -72,13 +71,13 @@ def measured(run, crops, out):
     sys.path.insert(0, str(EXAMPLE))
     from measure import segment_parts
 
-    return segment_parts(options(run), crops, out)
+    return segment_parts(run, crops, out=out, **options())
 
 
 @pytest.fixture(scope="module")
 def found(run, digits32, tmp_path_factory):
     out = tmp_path_factory.mktemp("found") / "out"
-    return segment_parts(options(run), digits32 / "parts/test.csv", out), out
+    return segment_parts(run, digits32 / "parts/test.csv", out=out, **options()), out
 
 
 def test_it_has_learned(found):
@@ -185,7 +184,7 @@ def test_a_decoder_of_the_map_of_a_layer_sees_where_parts_are(digits32, tmp_path
         f"output={tmp_path}/run",
     ]
     last = train(load_run(EXAMPLE / "toy.yaml", overrides))
-    results = segment_parts(options(last), digits32 / "parts/test.csv", tmp_path / "out")
+    results = segment_parts(last, digits32 / "parts/test.csv", out=tmp_path / "out", **options())
     assert results["pixel_accuracy"] > results["layout"] + 0.05
     assert results["mean_iou"] == pytest.approx(np.mean(list(results["iou_per_part"].values())))
     assert table(results).endswith(f"\nmean IoU {100 * results['mean_iou']:.1f}")
@@ -219,8 +218,8 @@ def test_the_precision_is_that_asked_for(run, digits32, tmp_path, precision):
 
     handle = nn.modules.module.register_module_forward_pre_hook(note)
     try:
-        overrides = options(run, precision=precision)
-        results = segment_parts(overrides, digits32 / "parts/test.csv", tmp_path / "out")
+        given = options(precision=precision)
+        results = segment_parts(run, digits32 / "parts/test.csv", out=tmp_path / "out", **given)
     finally:
         handle.remove()
     assert halves == {precision == "bfloat16"} and results["protocol"]["precision"] == precision
@@ -249,7 +248,7 @@ def test_pixels_of_255_are_not_counted(run, digits32, tmp_path):
         return np.full_like(mask, 255) if n % 10 < 5 else mask
 
     given = relabelled(digits32, tmp_path / "a", digit_only)
-    results = segment_parts(options(run), given, tmp_path / "out")
+    results = segment_parts(run, given, out=tmp_path / "out", **options())
     assert "part 0" not in results["per_part"] and set(results["per_part"]) == {"part 1", "part 2"}
     of_none = [row for row in results["per_class"] if row["pixels"] == 0]
     assert [row["class"] for row in of_none] == list("01234")
@@ -263,9 +262,9 @@ def test_a_crop_that_cannot_be_read(run, digits32, tmp_path):
     given = relabelled(digits32, tmp_path / "a", lambda n, mask: mask)
     (tmp_path / "a/m/3.jpg").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"3\.jpg: not an image"):
-        segment_parts(options(run), given, tmp_path / "out")
+        segment_parts(run, given, out=tmp_path / "out", **options())
     assert not (tmp_path / "out/results.json").exists()
-    results = segment_parts(options(run, allow_missing=True), given, tmp_path / "out")
+    results = segment_parts(run, given, out=tmp_path / "out", **options(allow_missing=True))
     assert results["num_videos"] == 39 and results["missing"][0]["path"].endswith("m/3.jpg")
 
 
@@ -288,16 +287,16 @@ def test_the_command(run, digits32, tmp_path, monkeypatch, capsys):
 def test_what_is_refused(run, digits32, tmp_path):
     crops = digits32 / "parts/test.csv"
     with pytest.raises(ConfigError, match="has no column 'mask'"):
-        segment_parts(options(run), digits32 / "digit/test.csv", tmp_path / "a")
-    with pytest.raises(ConfigError, match="omit --clips and --crops"):
-        segment_parts(options(run, clips=3), crops, tmp_path / "a")
-    random = options("random", cfg=EXAMPLE / "toy.yaml", overrides=("data.moving_digits=null",))
+        segment_parts(run, digits32 / "digit/test.csv", out=tmp_path / "a", **options())
+    with pytest.raises(ConfigError, match="leave out clips and crops"):
+        segment_parts(run, crops, out=tmp_path / "a", **options(clips=3))
+    random = options(cfg=EXAMPLE / "toy.yaml", settings=["data.moving_digits=null"])
     with pytest.raises(ConfigError, match="random has no decoder of parts"):
-        segment_parts(random, crops, tmp_path / "a")
+        segment_parts("random", crops, out=tmp_path / "a", **random)
     more = relabelled(digits32, tmp_path / "more", lambda n, mask: mask + np.uint8(2 * (n == 7)))
     with pytest.raises(ConfigError, match=r"a mask holds part 4, method\.parts is 3"):
-        segment_parts(options(run), more, tmp_path / "a")
+        segment_parts(run, more, out=tmp_path / "a", **options())
     (tmp_path / "more/parts.txt").write_text("background\nhead\n")
     with pytest.raises(DataError, match="names 2 parts, the decoder has 3"):
-        segment_parts(options(run), more, tmp_path / "a")
+        segment_parts(run, more, out=tmp_path / "a", **options())
     assert not (tmp_path / "a/results.json").exists()

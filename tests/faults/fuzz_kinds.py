@@ -19,9 +19,9 @@ import mutate
 import numpy as np
 import torch
 
-from vidssl.api.compare import compare_runs
+from vidssl.api.compare import compare
 from vidssl.api.model_card import results_of
-from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.network import load_subject
 from vidssl.atomic import file_hash
 from vidssl.data.box_list import read_boxes
 from vidssl.data.fingerprint import identify
@@ -300,7 +300,7 @@ def _read_network(folder: Path, name: str) -> None:
     refused = 0
     for read in (
         lambda: _encode(load_backbone(path)),
-        lambda: _encode(load_subject(LoadOptions(path, device="cpu")).backbone),
+        lambda: _encode(load_subject(path, {"device": "cpu"}).backbone),
         lambda: save_backbone(path, folder / "out.safetensors"),
     ):
         try:
@@ -440,7 +440,7 @@ def _read_results(folder: Path, name: str) -> None:
         path = folder / name
         existing_results(path.parent, {"list": "b", "protocol": {"clips": 2}})
         results_of(file_hash(folder / "weights"), folder / "checkpoints" / "x", [path])
-    compare_runs(folder, ["random", "trained"], folder / "metrics.jsonl", folder / "list.csv")
+    compare(folder, metrics=folder / "metrics.jsonl", videos=folder / "list.csv")
 
 
 def _build_caches(folder: Path) -> list[str]:

@@ -11,7 +11,6 @@ import torch
 
 import vidssl
 from vidssl import commands
-from vidssl.api.check import check_list
 from vidssl.atomic import state_of
 from vidssl.config import read
 from vidssl.data.read_input import read_input
@@ -70,7 +69,7 @@ def test_the_rest_of_the_folder_works_in_every_command(folder, tmp_path, caplog,
     commands.run("shrink", [str(folder), "--out", "small", "--short-side", "16", "--workers", "1"])
     assert sorted(path.name for path in (tmp_path / "small").rglob("*.mp4")) == ["a.mp4", "b.mp4"]
     caplog.clear()
-    checked = check_list(folder, tmp_path / "checked")
+    checked = vidssl.check(folder, out=tmp_path / "checked", workers=1)
     assert checked.kept == 2 and read_list(checked.list).names == ("run/a.mp4", "run/b.mp4")
     left_out(caplog.text)
     left_out(prepare_folder(folder, tmp_path / "lists", unlabeled=True))
@@ -174,7 +173,7 @@ def test_as_an_input(odd, kind, tmp_path):
 def test_in_a_list_it_is_a_broken_video(odd, kind, tmp_path):
     """check counts it; features leave it out; the good video is there."""
     (tmp_path / "list.csv").write_text(f'path,fps\n"{odd[kind]}",5\ngood.mp4,\n')
-    checked = check_list(tmp_path / "list.csv", tmp_path / "out", root=tmp_path, allow_external=True)
+    checked = vidssl.check(tmp_path / "list.csv", out=tmp_path / "out", root=tmp_path, allow_external=True, workers=1)
     assert checked.kept == 1 and [finding.path for finding in checked.findings] == [odd[kind]]
     listed = read_list(tmp_path / "list.csv", tmp_path, allow_external=True)
     found = vidssl.extract("vidssl-small", listed, clips=1, crops=1, workers=0, allow_missing=True, progress=False)

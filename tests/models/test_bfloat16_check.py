@@ -79,9 +79,9 @@ def test_a_number_that_is_not_finite_is_wrong(monkeypatch):
 def test_doctor_names_what_is_wrong(monkeypatch):
     name = "convolutions in bfloat16 on the CPU"
     monkeypatch.setattr(doctor, "wrong_shapes", list)
-    assert doctor.examine()[name]["works"] and "12 agree" in doctor.examine()[name]["detail"]
+    assert doctor.doctor()[name]["works"] and "12 agree" in doctor.doctor()[name]["detail"]
     monkeypatch.setattr(doctor, "wrong_shapes", lambda: ["one", "two"])
-    part = doctor.examine()[name]
+    part = doctor.doctor()[name]
     assert not part["works"] and "2 of 12 are wrong: one; two" in part["detail"]
 
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from vidssl import commands
-from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.network import load_subject
 from vidssl.config import build
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -194,14 +194,14 @@ def test_fault_25_objects_of_a_plug_in_need_trust(plug_in, altered, trained, tmp
     with pytest.raises(UntrustedError, match=r"altered.pt holds plug_in.Extra: only tensors .* trust its author$"):
         read_checkpoint(path)
     with pytest.raises(UntrustedError):
-        load_subject(LoadOptions(str(path), device="cpu"))
+        load_subject(str(path), {"device": "cpu"})
     assert not (tmp_path / "imported").exists() and "plug_in" not in sys.modules
     assert read_checkpoint(path, trust=True)["method"]["_extra_state"]["mine"].number == 7
     assert (tmp_path / "imported").exists()
     expected = load_backbone(trained[1]).state_dict()
     for backbone in (
         load_backbone(path, trust=True),
-        load_subject(LoadOptions(str(path), trust_checkpoint=True, device="cpu")).backbone,
+        load_subject(str(path), {"trust": True, "device": "cpu"}).backbone,
     ):
         assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
 
@@ -409,7 +409,7 @@ def test_the_network_that_comes_with_vidssl():
     assert not re.search(r"(?<![\w.])/\w", json.dumps(config)), "no paths of the machine that trained it"
     features = load_backbone("vidssl-small")(torch.zeros(1, 3, 4, 64, 64))
     assert features.shape == (1, 128) and features.isfinite().all()
-    assert load_subject(LoadOptions("vidssl-small", device="cpu")).origin["path"] == "vidssl-small"
+    assert load_subject("vidssl-small", {"device": "cpu"}).origin["path"] == "vidssl-small"
 
 
 # Whole methods ----------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Colorful Moving MNIST: motion, shared factors, files and lists, and what a run sees of them."""
 
-import argparse
 import csv
 import json
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 from scipy.stats import chi2_contingency
 
 from vidssl import commands
-from vidssl.commands.prepare_parsers import prepare
 from vidssl.data.clip_and_frame import ClipAndFrame
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
@@ -220,7 +218,7 @@ def test_errors(rendered, tmp_path):
 
 
 def test_the_command_names_the_factors():
-    parser = prepare(argparse.ArgumentParser())["colorful-moving-mnist"]
+    _, parser, _ = commands.parser_of("prepare", ["colorful-moving-mnist"])
     (share,) = (action for action in parser._actions if action.dest == "share")
     assert tuple(share.choices) == FACTORS
 

@@ -31,9 +31,9 @@ def images(frames):
 def test_every_corruption_keeps_the_contract(name, frames):
     kind, before, found = PIXEL_CORRUPTIONS[name], frames.copy(), []
     for amount in kind.amounts:
-        changed = kind.change(frames, amount, generator(1))
+        changed = kind.apply(frames, amount, generator(1))
         assert changed.shape == frames.shape and changed.dtype == np.uint8
-        assert np.array_equal(changed, kind.change(frames, amount, generator(1)))
+        assert np.array_equal(changed, kind.apply(frames, amount, generator(1)))
         assert images(changed).flags.c_contiguous and not np.shares_memory(changed, frames)
         found.append(np.abs(changed.astype(float) - frames).mean())
     np.testing.assert_array_equal(frames, before)
@@ -46,7 +46,7 @@ def test_every_corruption_keeps_the_contract(name, frames):
 def test_random_ones_differ_between_generators(name, frames):
     kind = PIXEL_CORRUPTIONS[name]
     assert (
-        kind.change(frames, kind.amounts[2], generator(1)) != kind.change(frames, kind.amounts[2], generator(2))
+        kind.apply(frames, kind.amounts[2], generator(1)) != kind.apply(frames, kind.amounts[2], generator(2))
     ).any()
 
 

@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from vidssl.api.check import check_list
+from vidssl.api.check import check
 from vidssl.errors import FramesOutOfOrderError
 from vidssl.video import packet_index as index
 from vidssl.video.reader import open_video
@@ -240,7 +240,7 @@ def test_check_names_such_files_and_keeps_them(tmp_path, encoded):
     for name, (codec, copy) in names.items():
         copy_stream(encoded(codec), tmp_path / name, COPIES[copy])
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
-    checked = check_list(tmp_path / "list.csv", tmp_path / "out")
+    checked = check(tmp_path / "list.csv", out=tmp_path / "out")
     found = Counter((finding.path, finding.finding) for finding in checked.findings)
     assert found == {(name, "timestamps out of order"): 1 for name in names if name.startswith("bad")}
     assert checked.kept == 3

@@ -9,7 +9,7 @@ import pytest
 from av.bitstream import BitStreamFilterContext
 from av.stream import Disposition
 
-from vidssl.api.check import check_list
+from vidssl.api.check import check
 from vidssl.errors import DecodeError, NoVideoError, TooLargeError
 from vidssl.video.integrity import check_video
 from vidssl.video.reader import MAX_PIXELS, open_video
@@ -175,7 +175,7 @@ def test_a_stream_without_headers_cannot_be_decoded(tmp_path, write_video, numbe
         open_video(path)
     assert not isinstance(raised.value, TooLargeError)
     (tmp_path / "list.csv").write_text(f"path,label\n{path.name},0\n")
-    (finding,) = check_list(tmp_path / "list.csv", tmp_path / "out").findings
+    (finding,) = check(tmp_path / "list.csv", out=tmp_path / "out").findings
     assert finding.finding == "decode error" and "limit" not in finding.reason
 
 

@@ -6,7 +6,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from vidssl.api.check import check_list
+from vidssl.api.check import check
 from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.fingerprint import identify
 from vidssl.data.read_input import read_input
@@ -75,7 +75,7 @@ def test_lists_and_commands(tmp_path, tar, number_of):
     sizes = [(tmp_path / f"{number}.mp4").stat().st_size for number in range(3)]
     assert (files["files"], files["missing"], files["bytes"]) == (3, 0, sum(sizes))
     assert state_of_video(by_list.records[1].path) == (sizes[1], tar.stat().st_mtime_ns)
-    checked = check_list(tar, tmp_path / "checked")
+    checked = check(tar, out=tmp_path / "checked")
     assert (checked.kept, checked.rows) == (3, 3)
     small = shrink_list(tar, tmp_path / "small", FrameSettings(16, 95))
     whole = shrink_list(tar, tmp_path / "files", ShrinkSettings(16, 12))

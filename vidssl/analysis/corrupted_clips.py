@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vidssl.analysis.compressed_videos import COMPRESSIONS, CompressingSettings, Compression, compressed_clip
-from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS, TimeCorruption
+from vidssl.analysis.compressed_videos import COMPRESSIONS, compress, compressed
+from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
+from vidssl.analysis.versions import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.video_list import VideoList
@@ -22,12 +23,12 @@ from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.registry import did_you_mean
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS, PixelCorruption
+from vidssl.transforms.changes import Change
+from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
 
-Corruption = PixelCorruption | TimeCorruption | Compression
-ROBUSTNESS: dict[str, Corruption] = {**PIXEL_CORRUPTIONS, **COMPRESSIONS, **TIME_CORRUPTIONS}
+ROBUSTNESS: dict[str, Change] = {**PIXEL_CORRUPTIONS, **COMPRESSIONS, **TIME_CORRUPTIONS}
 SEVERITIES = (1, 2, 3, 4, 5)
 Version = tuple[str, int]  # name and severity; ("", 0): the clip itself
 CLEAN: Version = ("", 0)
@@ -79,7 +80,7 @@ class CorruptedClips:
 
     def dataset(self, videos: VideoList, reading: DecodeSettings, seed: int = 0, skip: bool = False) -> ClipDataset:
         """Build the dataset whose samples have all views of a video; draws depend on the seed and the row only."""
-        settings = CompressingSettings(**reading.model_dump(include={*DecodeSettings.model_fields}))
+        settings = with_versions(reading, compress)
         square, plain = (_CorruptedSquare(self, self._of(kind)) for kind in (PIXEL_CORRUPTIONS, {}))
         moved = len(self._of(COMPRESSIONS)) + len(self._of(TIME_CORRUPTIONS))
         # First the squares: so the generators of the clips do not depend on what is measured.
@@ -108,7 +109,7 @@ class CorruptedClips:
         assert total is not None  # there is a clip
         return total
 
-    def _of(self, kinds: Mapping[str, Corruption]) -> list[Version]:
+    def _of(self, kinds: Mapping[str, Change]) -> list[Version]:
         """The versions of some kind, in the order of their views."""
         return [version for version in self.versions if version[0] in kinds]
 
@@ -126,7 +127,7 @@ class _CorruptedSquare(Recipe):
         views = [View(square, window)]
         for name, severity in self._versions:
             kind = PIXEL_CORRUPTIONS[name]
-            changed = kind.change(square, kind.amounts[severity - 1], sources(name, severity))
+            changed = kind.apply(square, kind.amounts[severity - 1], sources(name, severity))
             views.append(View(changed, window))
         return views
 
@@ -144,12 +145,12 @@ class _MovedClips(Sampler):
         for clip, own in zip(clips, generators, strict=False):
             sources = _sources(own, TIME_CORRUPTIONS)
             for name, severity in self.config.versions:
-                kind = ROBUSTNESS.get(name)
-                if isinstance(kind, Compression):
-                    moved.append(compressed_clip(clip, name, kind.amounts[severity - 1]))
-                elif isinstance(kind, TimeCorruption):
-                    amount, source = kind.amounts[severity - 1], sources(name, severity)
-                    moved.append(kind.move(self._uniform.config, meta, clip, amount, source))
+                if name in COMPRESSIONS:
+                    moved.append(compressed(clip, name, COMPRESSIONS[name].amounts[severity - 1]))
+                elif name in TIME_CORRUPTIONS:
+                    kind, source = TIME_CORRUPTIONS[name], sources(name, severity)
+                    amount = kind.amounts[severity - 1]
+                    moved.append(kind.apply(self._uniform.config, meta, clip, amount, source))
         return [*clips, *moved]
 
 

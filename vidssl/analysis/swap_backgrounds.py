@@ -8,16 +8,16 @@ Shapes: N videos, T frames of H x W pixels, B videos of a batch.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.cover_instances import COPY
-from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
+from vidssl.analysis.versions import UniformVersions, with_versions
+from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset, resolve_span
 from vidssl.data.instance_boxes import Boxes
@@ -26,10 +26,10 @@ from vidssl.errors import DataError
 from vidssl.randomness import generator
 from vidssl.transforms.corruptions import GRAY
 from vidssl.transforms.crops import Box, crop_resize
-from vidssl.types import Batch, Frames, VideoMeta, VideoRecord
+from vidssl.types import Batch, Frames, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video, open_video
 
-VERSIONS = ("original", "same", "other")  # frame n + c * COPY is frame n of version c
+VERSIONS = ("original", "same", "other")
 MARGIN = 0.1  # of the sides of a box: what is filled around an instance, since its edge and shadow are often outside
 _INSIDE = 128  # pixels of a mask from this value on, in any channel, belong to the instance
 
@@ -131,8 +131,48 @@ class Swaps:
 
     def dataset(self, plain: ClipDataset, clip: ClipSettings, clips: int) -> ClipDataset:
         """Change a dataset of uniform clips: its samples then hold, clip by clip, the views of all versions."""
-        reading = _SwappingSettings(**plain.reading.model_dump(include={*DecodeSettings.model_fields}), swaps=self)
-        return replace(plain, sampler=_Versions(clip, clips), reading=reading)
+        reading = with_versions(plain.reading, partial(self.swap, plain.reading))
+        sampler = UniformVersions(clip, clips, range(len(VERSIONS)))
+        return replace(plain, sampler=sampler, reading=reading)
+
+    def swap(
+        self,
+        reading: DecodeSettings,
+        video: Video,
+        record: VideoRecord,
+        version: int,
+        numbers: NDArray[np.int64],
+        frames: Frames,
+    ) -> Frames:
+        """Make a version, as of `vidssl.analysis.versions`; frames without an instance show the background alone."""
+        height, width = frames.shape[2:]
+        masks = self.masks(record, numbers, height, width)[:, None]
+        first, _ = resolve_span(video.meta, record)
+        ground = self.background(reading, self.backgrounds[record][version - 1], numbers - first, height, width)
+        return np.where(masks, frames, ground)
+
+    def background(
+        self, reading: DecodeSettings, record: VideoRecord, numbers: NDArray[np.int64], height: int, width: int
+    ) -> Frames:
+        """Decode frames, counted from the start of a record, without its instance: (T, 3, height, width).
+
+        A shorter video is repeated. Frames of another size are scaled to cover the wanted one, and cut at the centre.
+        """
+        with reading.open(record) as video:
+            first, meta = resolve_span(video.meta, record)
+            wanted, rows = np.unique(first + numbers % meta.num_frames, return_inverse=True)
+            frames = video.frames(wanted).transpose(0, 2, 3, 1)
+        for frame, mask in zip(frames, self.masks(record, wanted, *frames.shape[1:3]), strict=True):
+            box = box_around(mask)
+            if box is not None:
+                fill_box(frame, box)
+        high, wide = frames.shape[1:3]
+        frames = frames.transpose(0, 3, 1, 2)
+        if (high, wide) != (height, width):
+            h, w = min(high, wide * height // width), min(wide, high * width // height)
+            box = Box((wide - w) // 2, (high - h) // 2, max(w, 1), max(h, 1))
+            frames = crop_resize(frames, box, height, width)
+        return frames[rows]
 
     def masks(self, record: VideoRecord, numbers: NDArray[np.int64], height: int, width: int) -> Masks:
         """Return the masks (T, H, W) of the frames `numbers` of the file; boxes are filled rectangles."""
@@ -150,73 +190,6 @@ class Swaps:
             sizes = f"{images.shape[3]}x{images.shape[2]}, the video {width}x{height}"
             raise DataError(f"{instance}: the masks have {sizes}: masks need the size of their video")
         return np.asarray(images.max(axis=1) >= _INSIDE)
-
-
-class _SwappingSettings(DecodeSettings):
-    """Opens videos that have copies with other backgrounds."""
-
-    swaps: Any  # Swaps
-
-    def open(self, record: VideoRecord) -> Video:
-        """Open the video of a record."""
-        return _SwappedVideo(super().open(record), record, self)
-
-    def background(self, record: VideoRecord, numbers: NDArray[np.int64], height: int, width: int) -> Pixels:
-        """Decode frames, counted from the start of a record, without its instance: (T, height, width, 3).
-
-        A shorter video is repeated. Frames of another size are scaled to cover the wanted one, and cut at the centre.
-        """
-        with super().open(record) as video:
-            first, meta = resolve_span(video.meta, record)
-            wanted, rows = np.unique(first + numbers % meta.num_frames, return_inverse=True)
-            frames = video.frames(wanted).transpose(0, 2, 3, 1)
-        for frame, mask in zip(frames, self.swaps.masks(record, wanted, *frames.shape[1:3]), strict=True):
-            box = box_around(mask)
-            if box is not None:
-                fill_box(frame, box)
-        high, wide = frames.shape[1:3]
-        if (high, wide) != (height, width):
-            h, w = min(high, wide * height // width), min(wide, high * width // height)
-            box = Box((wide - w) // 2, (high - h) // 2, max(w, 1), max(h, 1))
-            frames = crop_resize(frames.transpose(0, 3, 1, 2), box, height, width).transpose(0, 2, 3, 1)
-        return np.asarray(frames[rows])
-
-
-class _SwappedVideo(Video):
-    """A video and its copies with other backgrounds; frames without an instance show the background alone."""
-
-    def __init__(self, video: Video, record: VideoRecord, settings: _SwappingSettings) -> None:
-        super().__init__(video.path, video.meta, video._opened())
-        self._record, self._settings = record, settings
-
-    def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:
-        """Decode frames by number, each of them once."""
-        copies, numbers = np.divmod(np.asarray(indices, dtype=np.int64), COPY)
-        wanted, rows = np.unique(numbers, return_inverse=True)
-        frames = super().frames(wanted).transpose(0, 2, 3, 1)[rows]  # a copy
-        height, width = frames.shape[1:3]
-        masks = self._settings.swaps.masks(self._record, wanted, height, width)[rows]
-        first, _ = resolve_span(self.meta, self._record)
-        for copy, source in enumerate(self._settings.swaps.backgrounds[self._record], start=1):
-            here = copies == copy
-            if here.any():
-                ground = self._settings.background(source, numbers[here] - first, height, width)
-                frames[here] = np.where(masks[here][..., None], frames[here], ground)
-        return frames.transpose(0, 3, 1, 2)
-
-
-class _Versions(Sampler):
-    """A sampler: uniform clips, each in all versions."""
-
-    def __init__(self, clip: ClipSettings, clips: int) -> None:
-        self._uniform = Uniform(Uniform.Config(**dict(clip), clips=clips))
-
-    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
-        return [
-            Clip(clip.indices + c * COPY, clip.first + c * COPY, clip.last + c * COPY)
-            for clip in self._uniform(meta, generators)
-            for c in range(len(VERSIONS))
-        ]
 
 
 def mean_of_versions(batch: Batch, rows: Iterator[Tensor], crops: int) -> Tensor:

@@ -1,24 +1,12 @@
 """Deterministic moves of a clip to other frames of its video, to measure invariance to time with."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from vidssl.analysis.cover_instances import FRACTIONS, covered_clip
+from vidssl.analysis.cover_instances import FRACTIONS
+from vidssl.analysis.versions import version_of
 from vidssl.data.clip_samplers import Clip, ClipSettings
+from vidssl.transforms.changes import Change
 from vidssl.types import VideoMeta
-
-
-@dataclass(frozen=True)
-class Move:
-    """An operation on the frames of a clip, and the amounts of it that make a trajectory.
-
-    Where the video is too short for it, it returns the clip itself: a version that changes nothing is not counted.
-    """
-
-    move: Callable[[ClipSettings, VideoMeta, Clip, float], Clip]
-    amounts: tuple[float, ...]
-    unit: str  # of the amounts
-    needs_motion: bool = False  # skipped for clips of one frame
 
 
 def shift(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:
@@ -50,15 +38,17 @@ def reverse(settings: ClipSettings, meta: VideoMeta, clip: Clip, _: float) -> Cl
 
 def cover(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:
     """Return the same frames with a fraction of the instance covered."""
-    return covered_clip(clip, fraction)
+    return version_of(clip, 1 + FRACTIONS.index(fraction))
 
 
+# Each takes the settings of the clip, the metadata of its video, the clip and an amount; the amounts make a trajectory.
+# Where the video is too short they return the clip itself: a version that changes nothing is not counted.
 MOVES = {
-    "instance": Move(cover, FRACTIONS, "covered fraction of the instance's box"),
-    "shift": Move(shift, (-0.5, -0.25, 0.25, 0.5), "fraction of the clip's span", needs_motion=True),
-    "gap": Move(gap, (5, 10, 20, 40), "frames between the clips"),
-    "speed": Move(speed, (0.5, 0.75, 1.5, 2.0), "factor", needs_motion=True),
-    "reverse": Move(reverse, (-1.0,), "factor of the speed", needs_motion=True),
+    "instance": Change(cover, FRACTIONS, "covered fraction of the instance's box"),
+    "shift": Change(shift, (-0.5, -0.25, 0.25, 0.5), "fraction of the clip's span", needs_motion=True),
+    "gap": Change(gap, (5, 10, 20, 40), "frames between the clips"),
+    "speed": Change(speed, (0.5, 0.75, 1.5, 2.0), "factor", needs_motion=True),
+    "reverse": Change(reverse, (-1.0,), "factor of the speed", needs_motion=True),
 }
 
 

@@ -3,12 +3,12 @@
 T is the number of frames of a clip.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from vidssl.data.clip_samplers import Clip, ClipSettings
+from vidssl.transforms.changes import Change
 from vidssl.types import VideoMeta
 
 Rng = np.random.Generator
@@ -69,26 +69,18 @@ def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, gen
     return settings.clip(meta, settings.later(meta, clip.first, (whole - span) // 2), span)
 
 
-@dataclass(frozen=True)
-class TimeCorruption:
-    """An operation on the frames of a clip of two frames or more, and its amounts for the severities 1 to 5."""
-
-    move: Callable[[ClipSettings, VideoMeta, Clip, float, Rng], Clip]
-    amounts: tuple[float, float, float, float, float]
-    unit: str  # of the amounts
-    group: str = "time"
-
-
 _FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 # New ones go to the end: the random numbers of a corruption depend on its position.
+# Each takes the settings of the clip, the metadata of its video, a clip of two frames or more, an amount and a
+# generator; the amounts are those of the severities 1 to 5.
 TIME_CORRUPTIONS = {
-    "freeze": TimeCorruption(freeze, _FRACTIONS, "fraction of the frames after the first"),
-    "drop": TimeCorruption(drop, (0.1, 0.25, 0.5, 0.75, 0.9), "fraction of the native frames"),
-    "shuffle": TimeCorruption(shuffle, _FRACTIONS, "fraction of the frames"),
-    "reverse": TimeCorruption(reverse, _FRACTIONS, "fraction of the frames"),
-    "jumble": TimeCorruption(jumble, (2, 3, 4, 6, 8), "parts"),
-    "rate": TimeCorruption(rate, (0.8, 0.6, 0.4, 0.2, 0.1), "factor of the span"),
+    "freeze": Change(freeze, _FRACTIONS, "fraction of the frames after the first", "time"),
+    "drop": Change(drop, (0.1, 0.25, 0.5, 0.75, 0.9), "fraction of the native frames", "time"),
+    "shuffle": Change(shuffle, _FRACTIONS, "fraction of the frames", "time"),
+    "reverse": Change(reverse, _FRACTIONS, "fraction of the frames", "time"),
+    "jumble": Change(jumble, (2, 3, 4, 6, 8), "parts", "time"),
+    "rate": Change(rate, (0.8, 0.6, 0.4, 0.2, 0.1), "factor of the span", "time"),
 }
 
 

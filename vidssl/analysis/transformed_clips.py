@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.cover_instances import CoveringSettings
-from vidssl.analysis.temporal_transformations import MOVES, Move
+from vidssl.analysis.cover_instances import covering
+from vidssl.analysis.temporal_transformations import MOVES
+from vidssl.analysis.versions import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.instance_boxes import Boxes
@@ -22,11 +23,12 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.registry import did_you_mean
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.corruptions import CORRUPTIONS, Corruption
+from vidssl.transforms.changes import Change
+from vidssl.transforms.corruptions import CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
 
-TRANSFORMATIONS: dict[str, Corruption | Move] = {**CORRUPTIONS, **MOVES}
+TRANSFORMATIONS: dict[str, Change] = {**CORRUPTIONS, **MOVES}
 
 
 def choose_transformations(
@@ -99,7 +101,7 @@ class Trajectories:
         corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]
         corrupted, plain = (_CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
         if boxes is not None:
-            reading = CoveringSettings(**reading.model_dump(include={*DecodeSettings.model_fields}), boxes=boxes)
+            reading = with_versions(reading, covering(boxes))
         clips = _MovedClips(self.clip, self.clips, moves)
         return ClipDataset(
             videos, clips, [corrupted, *[plain] * moved] * self.clips, reading=reading, skip=skip, remedy=SKIPPING
@@ -126,25 +128,25 @@ class _CorruptedSquare(Recipe):
 
     size: int
     short_side: int | None
-    corruptions: Sequence[Corruption]
+    corruptions: Sequence[Change]
     difference: float = 0.0
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         view = center_crop(frames, self.size, self.short_side)
-        versions = [version for kind in self.corruptions for version in kind.versions(view.frames)]
+        versions = [kind.apply(view.frames, amount) for kind in self.corruptions for amount in kind.amounts]
         return [view, *(View(version, view.window) for version in versions)]
 
 
 class _MovedClips(Sampler):
     """A sampler: uniform clips, each followed by its moved versions."""
 
-    def __init__(self, clip: ClipSettings, clips: int, moves: Sequence[Move]) -> None:
+    def __init__(self, clip: ClipSettings, clips: int, moves: Sequence[Change]) -> None:
         self._uniform = Uniform(Uniform.Config(**dict(clip), clips=clips))
         self._moves = moves
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         found = []
         for clip in self._uniform(meta, ()):
-            moved = [kind.move(self._uniform.config, meta, clip, n) for kind in self._moves for n in kind.amounts]
+            moved = [kind.apply(self._uniform.config, meta, clip, n) for kind in self._moves for n in kind.amounts]
             found += [clip, *moved]
         return found

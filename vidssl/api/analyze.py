@@ -147,7 +147,8 @@ def analyze(
         raise ConfigError(f"limit={limit} is less than 2")
     folder, where = Path(out), None if boxes is None else Path(boxes)
     lists = {"list": path_of(videos), "train_list": path_of(train_list)}
-    check_names(folder, [f"{name}/results.json" for name in (*(part.name for part in PARTS), "gradcam", "lists/test")])
+    folders = [*(part.name for part in PARTS), GRADCAM.name, "lists/test", "lists/train"]
+    check_names(folder, [f"{name}/results.json" for name in folders])
     claim_results(folder, "analysis", lists, [file_of(model), options.get("cfg"), where])
     # The same clips in every section, so that each number is there once: one, as 95 versions of each are corrupted.
     options = {**options, "clips": options.get("clips") or 1, "crops": options.get("crops") or 1}

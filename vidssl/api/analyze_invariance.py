@@ -1,5 +1,6 @@
 """How invariant networks are to transformations of a clip."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -97,12 +98,13 @@ class Invariance(Measurement, Measure):
         if self.top_k > units:
             raise ConfigError(f"top_k={self.top_k} is more than the {units} units of {subject.name}")
         names, left_out = choose_transformations(self.transformations, test.clip.frames, boxes is not None)
-        settings = {
+        asked = {
             "variant": self.variant,
             "top_k": self.top_k,
             "population": self.population,
-            "transformations": {name: [*TRANSFORMATIONS[name].amounts] for name in names},
+            "transformations": {name: TRANSFORMATIONS[name].amounts for name in names},
         }
+        settings = json.loads(json.dumps(asked))  # as it is read from a file
         request = {"invariance": settings, "boxes": None if self.boxes is None else file_hash(self.boxes)}
         return Plan(request, partial(self._compute, subject, query, boxes, names, left_out, settings))
 

@@ -18,7 +18,7 @@ from vidssl.api.job import File, Model, Natural, NetworkOptions, Videos, job, mo
 from vidssl.api.network import Subject
 from vidssl.api.results import format_clips, format_count, format_table
 from vidssl.api.run import Computed, JobResults, Measurement, Plan, measure_networks
-from vidssl.api.test import describe_protocols, plan_protocols, protocol_choices
+from vidssl.api.test import describe_protocols, need_training, plan_protocols, protocol_choices
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
 from vidssl.data.overlap import own_rows
@@ -76,7 +76,7 @@ def analyze_robustness(
     if settings:
         options["settings"] = [*options.get("settings", ()), *settings]
     if wrong := [n for n in severities if n not in SEVERITIES]:
-        raise ConfigError(f"severities {wrong[0]}: write numbers from 1 to {SEVERITIES[-1]}, such as 1 3 5")
+        raise ConfigError(f"severities=[{wrong[0]}]: write numbers from 1 to {SEVERITIES[-1]}, such as 1 3 5")
     chosen = tuple(n for n in SEVERITIES if n in severities)
     work, folder = Robustness(corruptions, chosen, seed, protocols), None if out is None else Path(out)
     charted = ("robustness.png", chart)
@@ -99,6 +99,10 @@ class Robustness(Measurement):
         if options.get("crops") not in (None, 1):
             raise ConfigError(f"crops={options['crops']}: only the central square is corrupted; leave it out")
         return {**options, "clips": options.get("clips") or 1, "crops": 1}
+
+    def needs_training(self) -> bool:
+        """Whether a protocol compares with training videos."""
+        return need_training(self.protocols)
 
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Choose protocols and corruptions."""

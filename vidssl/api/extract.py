@@ -153,7 +153,7 @@ def extract_to(
     more = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos.records), shard=part, **more)
     if any(other != request for other in distributed.gather_objects(request)):
-        raise ConfigError("processes of one run have different arguments: start each --shard as a separate command")
+        raise ConfigError("processes of one run have different arguments: start each shard by itself")
     if distributed.on_main(lambda: _there(path, request, videos.classes)):
         return
     claim_features(path, [videos.path])

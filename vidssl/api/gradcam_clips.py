@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.box_masks import BoxMaskSettings
+from vidssl.analysis import box_masks as versions
 from vidssl.analysis.grad_cam import class_cam, similarity_cam, upsampled
+from vidssl.analysis.versions import UniformVersions, with_versions
 from vidssl.api.network import Subject
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.instance_boxes import Boxes
@@ -21,7 +22,6 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.models.two_streams import TwoStreams
 from vidssl.types import Batch, Frames
-from vidssl.video.reader import DecodeSettings
 
 _CELLS = 4  # fewest of a side of the maps that are chosen by default
 
@@ -109,8 +109,8 @@ def box_masks(
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield rows, and masks (T, S, S) of the boxes in the clips that the network sees: 1 inside, 0 outside."""
     test = subject.test
-    reading = BoxMaskSettings(**test.model_dump(include={*DecodeSettings.model_fields}), boxes=boxes)
-    masks = replace(test.dataset(videos), reading=reading)
+    reading = with_versions(test, versions.box_masks(boxes))
+    masks = replace(test.dataset(videos), sampler=UniformVersions(test.clip, test.clips, [1]), reading=reading)
     with closing(_batches(masks, test, torch.device("cpu"))) as batches:
         for batch in batches:
             for n, view in zip(batch.index.tolist(), batch.views[0] if len(batch.index) else (), strict=True):

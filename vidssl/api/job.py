@@ -20,14 +20,14 @@ from vidssl.output_folder import remove_unused
 from vidssl.plugins import import_modules
 from vidssl.progress import Report, reporting
 from vidssl.registry import did_you_mean
+from vidssl.types import Count as Count
+from vidssl.types import Natural as Natural
+from vidssl.types import Positive as Positive
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # Types of arguments. Commands make options of them: vidssl/commands/options.py.
-Count = Annotated[int, Ge(1)]
-Natural = Annotated[int, Ge(0)]
-Positive = Annotated[float, Gt(0)]
 File = str | Path
 Videos = str | Path | Sequence[str | Path] | VideoList  # an input of `read_input`, or a list that was read
 Model = (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from vidssl.data.video_list import read_rows
+from vidssl.data.csv_rows import read_rows
 from vidssl.errors import DataError
 from vidssl.types import VideoRecord
 from vidssl.viz.map_page import Column, column
@@ -16,7 +16,7 @@ def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[Colum
     and how many of the videos have a row; the others have no values. A DataError names a header without `path`, a row
     of another length, two rows of one video, and a file without a row of any video.
     """
-    rows = read_rows(path, "--columns takes a CSV file with the column path")
+    rows = read_rows(path, "columns=FILE is a CSV file with the column path")
     header = [name.strip() for name in next(rows, (1, []))[1]]
     keys = ("path", "start", "end") if {"start", "end"} <= {*header} else ("path",)
     if "path" not in header or len({*header}) < len(header) or len(header) == len(keys):

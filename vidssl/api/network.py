@@ -140,6 +140,13 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
     return _load_checkpoint(str(Path(model)), path, content, options, device)
 
 
+def brings_config(model: Model, options: NetworkOptions) -> bool:
+    """Whether a network has a config of its own: then it ignores one that several networks share."""
+    if isinstance(model, nn.Module) or model == RANDOM:
+        return False
+    return is_checkpoint(read_anything(weights_file(model), options.get("trust", False)))
+
+
 def _load_checkpoint(
     name: str, path: Path, content: dict[str, Any], options: NetworkOptions, device: torch.device
 ) -> Subject:

@@ -11,7 +11,7 @@ from torch import nn
 
 from vidssl import distributed
 from vidssl.api.job import Model, NetworkOptions, Videos, file_of, path_of, read_videos
-from vidssl.api.network import Subject, class_hash, device_of, load_subject
+from vidssl.api.network import Subject, brings_config, class_hash, device_of, load_subject
 from vidssl.api.results import claim_results
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
@@ -64,6 +64,10 @@ class Measurement:
     def options(self, options: NetworkOptions) -> NetworkOptions:
         """Return the options of a network with what this measurement decides."""
         return options
+
+    def needs_training(self) -> bool:
+        """Whether the list of training videos is read, if there is one."""
+        return True
 
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Check that network and lists can be measured, and return what is to be done."""
@@ -125,7 +129,9 @@ class Work:
         if several:
             raise ConfigError(f"{several[0]} contains {{split}}; name the splits: splits=[1, 2, 3]")
         query = read_videos(self.videos, self.options)
-        train = None if self.train_list is None else read_videos(self.train_list, self.options)
+        train = None
+        if self.train_list is not None and self.measurement.needs_training():
+            train = read_videos(self.train_list, self.options)
         options = self.measurement.options(self.options)
         return prepare(
             self.measurement, load_subject(self.model, options, shared_config=self.shared_config), query, train
@@ -141,11 +147,18 @@ class Work:
 
     def over_splits(self, splits: Sequence[int], out: Path | None) -> Results:
         """Measure each split, whose number replaces `{split}` in all arguments; errors come before the first one."""
-        decisive = self.videos, self.model, self.train_list, self.options.get("settings")
-        if not any("{split}" in str(each) for each in decisive):
+        if not self._depends_on_split():
             raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
-        of_split = {split: self._fill(split).prepare() for split in splits}
+        of_split = {split: self._fill(split) for split in splits}
+        for work in of_split.values():
+            work.prepare()  # and again when it is measured: networks of all splits may not fit into memory at once
         return over_splits(splits, out, lambda split, folder: of_split[split].measure(folder))
+
+    def _depends_on_split(self) -> bool:
+        if any("{split}" in str(each) for each in (self.videos, self.model, self.train_list)):
+            return True
+        seeded = "{split}" in str(self.options.get("settings"))
+        return seeded and not (self.shared_config and brings_config(self.model, self.options))
 
     def _fill(self, split: int) -> "Work":
         filled: dict[str, Any] = fill_split(vars(self) | {"measurement": vars(self.measurement)}, split)

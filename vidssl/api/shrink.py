@@ -102,9 +102,10 @@ def shrink(
     if to == "frames":
         default: ShrinkSettings | FrameSettings = FrameSettings(short_side, 90, fps, format or "jpeg")
     else:
-        given = ("format", format), ("shard_size", shard_size)
-        if names := [name for name, value in given if value is not None]:
-            raise ConfigError(f'{" and ".join(names)} are of frames: leave them out, or add to="frames"')
+        given = [] if format is None else [f'format="{format}"']
+        given += [] if shard_size is None else [f"shard_size={shard_size}"]
+        if given:
+            raise ConfigError(f'{" and ".join(given)} are for to="frames": leave them out, or add it')
         default = ShrinkSettings(short_side, 18, fps)
     settings = default if quality is None else replace(default, quality=quality)
     low, high = settings.qualities

@@ -71,7 +71,9 @@ def test(
     folder, file = None if out is None else Path(out), path_of(videos)
     if file is not None and file.suffix == ".json":  # a list of boxes
         detection = importlib.import_module("vidssl.projects.measure_detector")
-        return detection.test_detector(model, file, folder, options)  # type: ignore[no-any-return]
+        others = {"train_list": train_list, "protocol": protocol, "splits": splits}
+        given = [name for name, value in others.items() if value is not None]
+        return detection.test_detector(model, file, folder, options, given)  # type: ignore[no-any-return]
     protocols, settings = (None, []) if protocol is None else protocol_choices(protocol)
     if settings:
         options["settings"] = [*options.get("settings", ()), *settings]
@@ -90,6 +92,10 @@ class Protocols(Measurement):
     command: ClassVar[str] = "test"
     protocols: Sequence[Tree] | None = None
     check: Callable[[], None] = lambda: None  # that of `extract`
+
+    def needs_training(self) -> bool:
+        """Whether a protocol compares with training videos."""
+        return need_training(self.protocols)
 
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Build the protocols, and check that they fit the lists."""
@@ -149,6 +155,12 @@ def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tre
     if not choices:
         raise ConfigError(f"protocol {' '.join(map(str, words))} names no protocol: write knn k=20")
     return choices, settings
+
+
+def need_training(choices: Sequence[Tree] | None) -> bool:
+    """Whether one of the protocols may compare with training videos: plug-ins may not be imported yet."""
+    names = [str(choice.get("name")) for choice in choices or ()]
+    return choices is None or any(name not in PROTOCOLS or PROTOCOLS[name].gallery for name in names)
 
 
 def plan_protocols(

@@ -10,13 +10,13 @@ import numpy as np
 from typing_extensions import Unpack
 
 from vidssl.api.extract import shard_of
-from vidssl.api.job import File, Model, NetworkOptions, Positive, Videos, job, read_videos
+from vidssl.api.job import Count, File, Model, NetworkOptions, Positive, Videos, job, read_videos
 from vidssl.api.network import load_subject
 from vidssl.config import Tree, bind, override
 from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import read_tracks, tracks_name
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError
+from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import check_names, claim, only_run_in
 from vidssl.progress import Report, progress
 from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
@@ -29,6 +29,7 @@ from vidssl.worker_pool import usable_cpus
 _CHUNK = 32  # frames that are decoded and drawn at a time
 _PAIRS = 24  # pairs of frames that are drawn per video
 _PAIRS_PER_SECOND = 4.0
+_OF_FEATURES = ("clips", "crops", "size", "short_side", "batch_size", "layer", "grid", "grid_frames", "precision")
 
 
 @job
@@ -38,7 +39,7 @@ def track(
     *,
     out: File,
     shard: str | None = None,
-    overlay: bool | int = False,
+    overlay: bool | Count = False,
     tracker: Sequence[str | Mapping[str, Any]] = (),
     timeout: Positive = 120.0,
     tracking: Callable[..., Tracked] = track_list,
@@ -59,6 +60,8 @@ def track(
         progress: As of `test`.
         options: See `NetworkOptions`; of the clips only `stream` is used.
     """
+    if unused := [name for name in _OF_FEATURES if name in options]:
+        raise ConfigError(f"tracks are made with the settings of the tracker: leave out {' and '.join(unused)}")
     settings, part = tracker_settings(tracker), (0, 1) if shard is None else shard_of(shard)
     listed, folder = read_videos(videos, options), Path(out)
     _claim(folder, listed)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,11 +34,17 @@ class Job(NamedTuple):
 
     module: str
     function: str
+    of_splits: str | None = None  # the function that is called instead with `--splits`
 
     @property
     def signature(self) -> Signature:
         """Its arguments."""
-        return read_signature(*self)
+        own = read_signature(self.module, self.function)
+        if self.of_splits is None:
+            return own
+        others = read_signature(self.module, self.of_splits).arguments
+        splits = next(argument for argument in others if argument.name == "splits")
+        return replace(own, arguments=(*own.arguments, replace(splits, default=None)))
 
     @property
     def summary(self) -> str:
@@ -85,7 +92,9 @@ DATA_SETS = Group(
 )
 COMMANDS: dict[str, Job | Group] = {
     "prepare": DATA_SETS,
-    **{name: Job(f"vidssl.api.{name}", name) for name in ("show", "train", "test", "retrieval", "extract")},
+    "show": Job("vidssl.api.show", "show"),
+    "train": Job("vidssl.api.train", "train", "train_splits"),
+    **{name: Job(f"vidssl.api.{name}", name) for name in ("test", "retrieval", "extract")},
     "merge": Job("vidssl.api.extract", "merge"),
     **{name: Job(f"vidssl.api.{name}", name) for name in ("map", "export", "track")},
     "analyze": ANALYSES,
@@ -97,8 +106,7 @@ COMMANDS: dict[str, Job | Group] = {
 def main(command: str | None = None, name: str | None = None) -> None:
     """Run `vidssl COMMAND …`, or the one command of a script in tools/ and datasets/, of a group the job `name`."""
     if command is not None:
-        words = [] if name is None else [name]
-        guarded(lambda: run(command, [*words, *sys.argv[1:]], Path(sys.argv[0]).name))
+        guarded(lambda: run(command if name is None else f"{command} {name}", sys.argv[1:], Path(sys.argv[0]).name))
         return
     parser = argparse.ArgumentParser(
         prog="vidssl",
@@ -117,14 +125,16 @@ def main(command: str | None = None, name: str | None = None) -> None:
 
 def list_jobs(title: str, jobs: Mapping[str, Job | Group]) -> str:
     """List jobs for `--help`, a line for each: its name, and what it does."""
-    lines = [f"  {name:<10} {re.split('[.] |[.]$', job.summary)[0]}" for name, job in jobs.items()]
+    width = max(map(len, jobs))
+    lines = [f"  {name:<{width}}  {re.split('[.] |[.]$', job.summary)[0]}" for name, job in jobs.items()]
     return "\n".join([f"{title}:", *lines])
 
 
 def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
     """Run a command with its arguments, print what it returns, and return it; errors are raised.
 
-    The module of the job, with torch and all that it needs, is imported after parsing, so that `--help` and a mistyped
+    `command` is its name, of a group also that of the job, `analyze gradcam`, which else is the first argument. The
+    module of the job, with torch and all that it needs, is imported after parsing, so that `--help` and a mistyped
     option are answered at once. `prog` is the name of the program in its help; None: the script's.
 
     Raises:
@@ -132,20 +142,31 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
     """
     job, parser, words = parser_of(command, arguments, prog)
     parsed = parse(parser, job.signature, words)
-    quiet, as_json = parsed.pop("quiet"), parsed.pop("json")
-    if quiet:
-        logging.getLogger("vidssl").setLevel(logging.WARNING)
+    as_json = parsed.pop("json")
     settings = parsed.pop("settings", []) if job.signature.takes_settings else ()
-    if inputs := [word for word in settings if "=" not in word]:
+    takes_input = any(argument.name == "videos" for argument in job.signature.arguments)
+    if inputs := [word for word in settings if takes_input and "=" not in word]:
         if len(inputs) > 1:
             parser.error(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
         parsed["videos"], settings = Path(inputs[0]), [word for word in settings if "=" in word]
-    if command == "train" and "splits" in parsed:
-        job = job._replace(function="train_splits")
-    with running(command, arguments), errors_in_options(job.signature):
+    if job.of_splits is not None and "splits" in parsed:
+        job = Job(job.module, job.of_splits)
+    worded = partial(in_options, signature=job.signature)
+    with running(command, arguments, worded), errors_in_options(job.signature):
         before = [parsed.pop("cfg")] if job.signature.takes_settings else []
-        result = job.call(*before, *settings, **parsed)
-    print_result(result, as_json)
+        try:
+            result = job.call(*before, *settings, **parsed)
+        except BaseException:
+            from vidssl.output_folder import remove_unused  # here: it imports torch
+
+            remove_unused()
+            raise
+    shown = result
+    if isinstance(result, str):  # the report of `prepare`, which names arguments as errors do
+        shown = in_options(result, job.signature)
+        if not as_json and parsed["out"] not in Path(shown.rpartition("\n")[2]).parents:  # it does not end with them
+            shown += f"\nlists written to {parsed['out']}"
+    print_result(shown, as_json)
     if not getattr(result, "complete", True):
         sys.exit(1)
     return result
@@ -155,22 +176,20 @@ def parser_of(
     command: str, arguments: Sequence[str] = (), prog: str | None = None
 ) -> tuple[Job, argparse.ArgumentParser, Sequence[str]]:
     """Return the job of a command, its parser, and the arguments that it parses: of a group those after the name."""
+    command, _, name = command.partition(" ")
     job: Job | Group = COMMANDS[command]
     parser = argparse.ArgumentParser(prog=prog)
     if isinstance(job, Group):
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.description, parser.epilog = job.summary, list_jobs("one of", job.jobs)
-        parser.add_argument("name", choices=job.jobs, metavar="NAME", help="see below; NAME --help lists its options")
-        name = parser.parse_args(arguments[:1]).name
-        job, arguments = job.jobs[name], arguments[1:]
-        parser = argparse.ArgumentParser(prog=f"{parser.prog} {name}")
-    signature = job.signature
-    if command == "train":  # with `--splits` it is another job
-        splits = read_signature(job.module, "train_splits")
-        more = [replace(each, default=None) for each in splits.arguments if each.name == "splits"]
-        signature = replace(signature, arguments=(*signature.arguments, *more))
-    parser.description = signature.description
-    add_options(parser, signature)
+        if not name:
+            parser.formatter_class = argparse.RawDescriptionHelpFormatter
+            parser.description, parser.epilog = job.summary, list_jobs("one of", job.jobs)
+            text = "see below; NAME --help lists its options"
+            parser.add_argument("name", choices=job.jobs, metavar="NAME", help=text)
+            name, arguments = parser.parse_args(arguments[:1]).name, arguments[1:]
+            parser = argparse.ArgumentParser(prog=f"{parser.prog} {name}")
+        job = job.jobs[name]
+    parser.description = job.signature.description
+    add_options(parser, job.signature)
     return job, parser, arguments
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ _TYPES: dict[str, dict[str, Any]] = {
     "Model": {"type": str},
     "Config": {"type": config_file},
     "bool": {"action": "store_true"},
-    "bool | int": {"nargs": "?", "const": True, "type": int, "metavar": "N"},
+    "bool | Count": {"nargs": "?", "const": True, "type": at_least(1), "metavar": "N"},
     "bool | str": {"nargs": "?", "const": True, "type": str},
     'int | Literal["all"]': {"type": _count_or_all, "metavar": "N"},
     "Model | Sequence[Model]": {"type": str, "nargs": "+"},
@@ -101,9 +102,8 @@ def add_options(parser: argparse.ArgumentParser, signature: Signature) -> None:
             optional: dict[str, Any] = {} if argument.default is REQUIRED else {"nargs": "?"}
             metavar = "INPUT" if argument.name == "videos" else argument.name.upper()
             text = _INPUT if argument.type == "Videos" else text
-            parser.add_argument(
-                argument.name, metavar=metavar, help=text, default=argparse.SUPPRESS, **optional, **kind
-            )
+            # No default SUPPRESS: an optional one that is not given would be a path of this name.
+            parser.add_argument(argument.name, metavar=metavar, help=text, **optional, **kind)
             continue
         if argument.type == "Videos" and argument.name == "videos" and signature.takes_settings:
             continue  # among the settings
@@ -114,9 +114,9 @@ def add_options(parser: argparse.ArgumentParser, signature: Signature) -> None:
         )
     if _has_settings(signature):
         text = "settings that override the config's"
-        if signature.takes_settings:
+        if signature.takes_settings and any(argument.name == "videos" for argument in signature.arguments):
             text += "; one may be an input, a folder or pattern of videos, which replaces data.train"
-        parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help=text)
+        parser.add_argument("settings", nargs="*", default=[], metavar="KEY=VALUE", help=text)
     parser.add_argument("--quiet", action="store_true", help="log warnings only, without progress bars")
     parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
 
@@ -131,17 +131,19 @@ def _help(argument: Argument) -> str:
         return _MODEL + "; several are compared" * argument.type.endswith("]")
     text = argument.text.removesuffix(".")
     text = text[:1].lower() + text[1:] if text[1:2].islower() else text
-    stated = "(default" in text or argument.default in (REQUIRED, None, False, (), "")
-    if not stated:
-        default = argument.default
+    default = argument.default
+    if "(default" not in text and not isinstance(default, bool) and default not in (REQUIRED, None, (), ""):
         shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
         text += f" (default {shown:g})" if isinstance(shown, float) else f" (default {shown})"
     return text.replace("`", "").replace("%", "%%")
 
 
 def parse(parser: argparse.ArgumentParser, signature: Signature, arguments: Sequence[str] | None) -> dict[str, Any]:
-    """Parse options and settings in any order: the arguments of the job, with `quiet` and `json`."""
-    parsed = vars(parser.parse_intermixed_args(arguments))
+    """Parse options and settings in any order: the arguments of the job, and `json`; apply `--quiet`."""
+    given = vars(parser.parse_intermixed_args(arguments))
+    if given.pop("quiet"):  # hides progress bars too
+        logging.getLogger("vidssl").setLevel(logging.WARNING)
+    parsed = {name: value for name, value in given.items() if value is not None}
     settings = [str(word) for word in parsed.pop("settings", ())]
     kinds = {argument.name: argument.type for argument in signature.arguments}
     for name in [name for name in parsed if kinds.get(name) in _WORDS and name != "settings"]:

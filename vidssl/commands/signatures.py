@@ -39,7 +39,7 @@ class Signature:
 
 
 def read_signature(module: str, name: str) -> Signature:
-    """Read a function of a module of vidssl, such as `vidssl.api.test`."""
+    """Read a function of a module of vidssl, such as `vidssl.api.test`, or of a file, `examples/x.py`."""
     tree = _tree(module)
     function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
     paragraphs, texts = _parse(ast.get_docstring(function) or "")
@@ -73,6 +73,8 @@ def _options(tree: ast.Module, module: str, name: str) -> list[Argument]:
 
 @cache
 def _tree(module: str) -> ast.Module:
+    if module.endswith(".py"):
+        return ast.parse(Path(module).read_text(encoding="utf-8"))
     path = _PACKAGE.joinpath(*module.split(".")[1:])
     return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
 

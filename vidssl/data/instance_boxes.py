@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from vidssl.data.video_list import VideoList, read_rows
+from vidssl.data.csv_rows import read_rows
+from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 
 _HEADER = ["path", "frame", "x1", "y1", "x2", "y2"]

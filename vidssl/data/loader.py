@@ -3,23 +3,19 @@
 import logging
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from itertools import starmap
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.shared_decoding import file_numbers, make_samples
 from vidssl.data.step_sampler import Key, StepSampler
 from vidssl.errors import DataError, first_few
-from vidssl.transforms.batched import Groups, grouped
+from vidssl.transforms.batched import grouped
 from vidssl.types import Batch, DrawnOperations
 from vidssl.worker_pool import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
-_Array = NDArray[Any]
 
 
 @dataclass
@@ -52,13 +48,13 @@ class Loader:
                     f"or crash; the limit is {limit}: correct the list or {self.dataset.remedy}"
                 )
 
-        stacked = ordered(
+        # No variable refers to a batch, so that the consumer can free its memory.
+        yield from ordered(
             self._stack, self.batches, self.workers, timeout=self.timeout, ahead=self.prefetch, on_failure=on_failure
         )
-        yield from starmap(_batch, stacked)  # no variable refers to a batch, so that the consumer can free its memory
 
-    def _stack(self, keys: list[Key], guard: ItemGuard) -> tuple[Any, ...]:
-        """Make the samples of a batch, and stack them to the arguments of `_batch`: workers send arrays faster."""
+    def _stack(self, keys: list[Key], guard: ItemGuard) -> Batch:
+        """Make the samples of a batch, and stack them."""
         if self.workers:
             torch.set_num_threads(1)  # workers share the cores already
         samples = make_samples(self.dataset, keys, guard)
@@ -68,38 +64,15 @@ class Loader:
         boxes = [sample.boxes for sample in whole if sample.boxes is not None]
         masks = [sample.mask for sample in whole if sample.mask is not None]
         operations = zip(*(sample.operations for sample in whole), strict=True)
-        return (
+        return Batch.of_arrays(
             [np.stack([clip.transpose(0, 2, 3, 1) for clip in view]) for view in clips],  # (B, T, S, S, C), contiguous
             np.array([sample.label for sample in whole], np.int64),
             np.array([sample.index for sample in whole], np.int64),
             tuple(pair for sample in samples for pair in sample.replaced),
             np.stack(boxes) if boxes else None,
             np.stack(masks) if masks else None,
-            [grouped(view) for view in operations],
+            [DrawnOperations.of_arrays(*grouped(view)) for view in operations],
         )
-
-
-def _batch(
-    views: Sequence[_Array],
-    label: _Array,
-    index: _Array,
-    replaced: Any,
-    boxes: _Array | None,
-    mask: _Array | None,
-    operations: Sequence[tuple[Groups, _Array, _Array]],
-) -> Batch:
-    return Batch(
-        tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in views),
-        torch.from_numpy(label),
-        torch.from_numpy(index),
-        replaced,
-        None if boxes is None else torch.from_numpy(boxes),
-        None if mask is None else torch.from_numpy(mask),
-        tuple(
-            DrawnOperations(groups, torch.from_numpy(clips), torch.from_numpy(amounts))
-            for groups, clips, amounts in operations
-        ),
-    )
 
 
 def eval_loader(

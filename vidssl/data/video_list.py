@@ -1,11 +1,9 @@
 """Video lists: the CSV files that describe every data set."""
 
-import csv
 import hashlib
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.data.column_store import Records
+from vidssl.data.csv_rows import read_rows, read_text
 from vidssl.data.list_numbers import decimal_number, whole_number
 from vidssl.data.path_rules import PathRule, full_path
 from vidssl.errors import DataError
@@ -217,35 +216,6 @@ def _check_names(path: Path, classes: Sequence[str]) -> None:
             raise DataError(f"{path}: class {number} has no name: line n names class n, from 0")
         if first.setdefault(name, number) != number:
             raise DataError(f"{path}: classes {first[name]} and {number} are both {name!r}: rename one of them")
-
-
-def read_rows(path: Path, remedy: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV file that are not blank, header included, with the line number that each ends in."""
-    # Universal newlines or splitlines would also split at characters that names may contain.
-    with _reading(path, remedy), open(path, encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, strict=True)
-        try:
-            for row in rows:
-                if len(row) > 1 or "".join(row).strip():
-                    yield rows.line_num, row
-        except csv.Error as error:
-            raise DataError(f"{path}:{rows.line_num}: not CSV: {error}; is a quote left open?") from None
-
-
-def read_text(path: Path, remedy: str) -> str:
-    """Read a text file, UTF-8 with or without a byte-order mark; `remedy` ends the error for a missing file."""
-    with _reading(path, remedy):
-        return path.read_text(encoding="utf-8-sig")
-
-
-@contextmanager
-def _reading(path: Path, remedy: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"cannot read list {path}: {error.strerror}; {remedy}") from None
-    except UnicodeDecodeError:
-        raise DataError(f"list {path} is not UTF-8: save it as UTF-8") from None
 
 
 def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_classes: int) -> VideoRecord:

@@ -214,8 +214,8 @@ def fill_split(value: Any, split: int) -> Any:
     """Put the number of a split for `{split}` in all texts and paths."""
     if isinstance(value, dict):
         return {name: fill_split(each, split) for name, each in value.items()}
-    if isinstance(value, list):
-        return [fill_split(each, split) for each in value]
+    if isinstance(value, list | tuple):
+        return type(value)(fill_split(each, split) for each in value)
     return type(value)(str(value).replace("{split}", str(split))) if isinstance(value, str | Path) else value
 
 

@@ -1,7 +1,6 @@
 """Protocols with linear classifiers on frozen features: logistic regression and SVMs, of one or several labels."""
 
 import logging
-from collections.abc import Callable
 from math import isnan
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -16,6 +15,7 @@ from vidssl.config import Settings
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError, first_few
 from vidssl.evaluation import metrics
+from vidssl.evaluation.choose_cost import choose_cost
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies, check_classes, unit_rows
 from vidssl.evaluation.search import check_finite
 from vidssl.progress import progress
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _Rows = NDArray[Any]
-_Fit = Callable[[_Rows, _Rows, float], Any]  # rows (N, D), whether each has the class (N,), and cost to a classifier
 _Costs = tuple[Annotated[float, Field(gt=0)], ...]
 
 
@@ -50,25 +49,19 @@ class Logistic(EvaluationProtocol):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `logistic` and `logistic_mean_class`; `details` hold the cost and the cross-validation accuracies."""
         from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import GridSearchCV, StratifiedKFold
+        from sklearn.model_selection import StratifiedKFold
 
         self.check(gallery.label)
         for name, features in (("gallery", gallery), ("query", query)):
             check_finite(name, features.x)
-        x, label, costs = gallery.x.double().numpy(), gallery.label.numpy(), sorted({*self.config.costs})
-        model = LogisticRegression(C=costs[0], max_iter=self.config.iterations)
-        details = {"cost": costs[0]}
-        if len(costs) > 1:
-            folds = StratifiedKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
-            found = GridSearchCV(model, {"C": costs}, cv=folds).fit(x, label)  # of equal scores the smallest cost
-            model, scores = found.best_estimator_, found.cv_results_["mean_test_score"].tolist()
-            details = {
-                "cost": found.best_params_["C"],
-                "cross_validation": dict(zip(map(str, costs), scores, strict=True)),
-            }
-        else:
-            model.fit(x, label)
-        predicted = torch.from_numpy(model.predict(query.x.double().numpy()))
+        x, label = gallery.x.double().numpy(), gallery.label.numpy()
+        model = LogisticRegression(max_iter=self.config.iterations)
+        folds = StratifiedKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
+        cost, scores = choose_cost(model, x, label, self.config.costs, folds)
+        details: dict[str, Any] = {"cost": cost}
+        if scores:
+            details["cross_validation"] = {str(c): score for c, score in scores.items()}
+        predicted = torch.from_numpy(model.set_params(C=cost).fit(x, label).predict(query.x.double().numpy()))
         return Measured(accuracies("logistic", predicted, query.label), predicted, details)
 
     def check(self, label: Tensor) -> None:
@@ -110,9 +103,9 @@ class MultilabelSVM(EvaluationProtocol):
         found, costs = [], []
         classes = [*zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True)]
         for of, tested in progress(classes, title=self.name, unit="label", leave=False):
-            known = of >= 0
-            cost = _choose_cost(x[known], of[known] == 1, self.config, self.config.folds, self.fit)
-            found.append(_precision(x[known], of[known] == 1, cost, queries, tested, self.config, self.fit))
+            known, model = of >= 0, self.model()
+            cost = _choose_cost(x[known], of[known] == 1, self.config, self.config.folds, model)
+            found.append(_precision(x[known], of[known] == 1, cost, queries, tested, self.config, model))
             costs.append(cost)
         details = {"average_precision": [None if isnan(value) else value for value in found], "costs": costs}
         number = mean(value for value in found if not isnan(value))
@@ -130,9 +123,9 @@ class MultilabelSVM(EvaluationProtocol):
         """Return the features as they are classified, here of unit length."""
         return unit_rows(name, x)
 
-    def fit(self, x: _Rows, present: _Rows, cost: float) -> Any:
-        """Fit the classifier of a class."""
-        return _svm(x, present, cost)
+    def model(self) -> Any:
+        """Return the classifier of a class."""
+        return _svm()
 
 
 @PROTOCOLS.register("multilabel_logistic")
@@ -152,11 +145,11 @@ class MultilabelLogistic(MultilabelSVM):
         check_finite(name, x)
         return x.double().numpy()
 
-    def fit(self, x: _Rows, present: _Rows, cost: float) -> Any:
-        """Fit the classifier of a class."""
+    def model(self) -> Any:
+        """Return the classifier of a class."""
         from sklearn.linear_model import LogisticRegression
 
-        return LogisticRegression(C=cost, max_iter=self.config.iterations).fit(x, present)
+        return LogisticRegression(max_iter=self.config.iterations)
 
 
 @PROTOCOLS.register("multilabel_lowshot")
@@ -198,8 +191,8 @@ class MultilabelLowShot(EvaluationProtocol):
                 generator(self.config.seed, draw, n, value).permutation(np.flatnonzero(of == value)) for value in (1, 0)
             )
             rows = np.concatenate([own[:k], others[: k * (len(targets) - 1)]])
-            cost = _choose_cost(x[rows], of[rows] == 1, self.config, min(k, self.config.folds), _svm)
-            found.append(_precision(x[rows], of[rows] == 1, cost, queries, other, self.config, _svm))
+            cost = _choose_cost(x[rows], of[rows] == 1, self.config, min(k, self.config.folds), _svm())
+            found.append(_precision(x[rows], of[rows] == 1, cost, queries, other, self.config, _svm()))
         return mean(value for value in found if not isnan(value))
 
     def check(self, label: Tensor) -> None:
@@ -240,42 +233,31 @@ def _undefined(name: str, query: Features) -> dict[str, list[str]]:
     return {"undefined": names}
 
 
-def _svm(x: _Rows, present: _Rows, cost: float) -> "LinearSVC":
+def _svm() -> "LinearSVC":
     from sklearn.svm import LinearSVC
 
     # Goyal et al. weigh videos of the class twice.
-    weights = {True: 2.0, False: 1.0}
-    return LinearSVC(C=cost, class_weight=weights, dual="auto", max_iter=20_000, random_state=0).fit(x, present)
+    return LinearSVC(class_weight={True: 2.0, False: 1.0}, dual="auto", max_iter=20_000, random_state=0)
 
 
-def _choose_cost(x: _Rows, present: _Rows, config: _SeveralSettings, folds: int, fit: _Fit) -> float:
-    """Return the smallest cost of the highest average precision in cross-validation, as scikit-learn computes it."""
-    costs = sorted({*config.costs})
-    if len(costs) == 1 or folds < 2:  # nothing to choose from, or nothing to validate on: the middle cost
-        return costs[len(costs) // 2]
+def _choose_cost(x: _Rows, present: _Rows, config: _SeveralSettings, folds: int, model: Any) -> float:
+    """Return the smallest cost of the highest average precision in cross-validation."""
     from sklearn.model_selection import StratifiedKFold
 
-    parts = list(StratifiedKFold(folds, shuffle=True, random_state=config.seed).split(x, present))
+    def precision(fitted: Any, tested: _Rows, label: _Rows) -> float:
+        scores = torch.from_numpy(fitted.decision_function(tested))
+        return metrics.average_precision(scores, torch.from_numpy(label), config.interpolation)
 
-    def score(cost: float) -> float:
-        return mean(
-            metrics.average_precision(
-                torch.from_numpy(fit(x[train], present[train], cost).decision_function(x[test])),
-                torch.from_numpy(present[test]),
-                config.interpolation,
-            )
-            for train, test in parts
-        )
-
-    return max(costs, key=score)
+    splits = StratifiedKFold(folds, shuffle=True, random_state=config.seed) if folds > 1 else None
+    return choose_cost(model, x, present, config.costs, splits, scoring=precision)[0]
 
 
 def _precision(
-    x: _Rows, present: _Rows, cost: float, queries: _Rows, tested: _Rows, config: _SeveralSettings, fit: _Fit
+    x: _Rows, present: _Rows, cost: float, queries: _Rows, tested: _Rows, config: _SeveralSettings, model: Any
 ) -> float:
     """Fit a classifier and return its average precision on the queries that count."""
     known = tested >= 0
-    scores = fit(x, present, cost).decision_function(queries[known])
+    scores = model.set_params(C=cost).fit(x, present).decision_function(queries[known])
     return metrics.average_precision(
         torch.from_numpy(scores), torch.from_numpy(tested[known] == 1), config.interpolation
     )

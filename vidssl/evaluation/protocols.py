@@ -1,9 +1,8 @@
 """Protocols: metrics of query features against gallery features. None of them trains a network."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import mean, stdev
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,11 +14,15 @@ from vidssl.config import Settings
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.evaluation import metrics
+from vidssl.evaluation.choose_cost import choose_cost
 from vidssl.evaluation.search import check_finite, nearest
 from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.registry import Registry
 from vidssl.types import Features
+
+if TYPE_CHECKING:
+    from sklearn.svm import LinearSVC
 
 _FIT_MEMORY = 4 << 30  # bytes of SVM fits that run at a time
 
@@ -232,34 +235,26 @@ def _choose_cost(
     x: np.ndarray, label: np.ndarray, config: _SvmSettings, folds: int
 ) -> tuple[float, dict[float, float]]:
     """Return the smallest cost of the highest cross-validation accuracy, and all accuracies."""
-    costs = sorted(set(config.costs))
-    if len(costs) == 1 or folds < 2:  # nothing to choose from, or nothing to validate on: the middle cost
-        return costs[len(costs) // 2], {}
     from sklearn.model_selection import StratifiedKFold
-
-    parts = list(StratifiedKFold(folds, shuffle=True, random_state=config.seed).split(x, label))
-
-    def count_right(cost: float, train: np.ndarray, test: np.ndarray) -> int:
-        return int((_predict(x[train], label[train], cost, x[test]).numpy() == label[test]).sum())
 
     # Each fit holds its rows in float64, and again as nodes of 16 bytes in liblinear.
     threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
-    if min(len(train) for train, _ in parts) < x.shape[1]:
+    if len(x) * (folds - 1) < x.shape[1] * folds:
         threads = 1  # the dual solver of liblinear uses one random generator per process
-    with ThreadPoolExecutor(threads) as pool:
-        jobs = {cost: [pool.submit(count_right, cost, *part) for part in parts] for cost in costs}
-        bar = progress(costs, title="svm", unit="cost", leave=False)
-        scores = {cost: sum(job.result() for job in jobs[cost]) / len(label) for cost in bar}
-    return max(costs, key=lambda cost: scores[cost]), scores
+    splits = StratifiedKFold(folds, shuffle=True, random_state=config.seed) if folds > 1 else None
+    return choose_cost(_machine(), x, label, config.costs, splits, pooled=True, threads=threads)
+
+
+def _machine(cost: float = 1.0) -> "LinearSVC":
+    from sklearn.svm import LinearSVC
+
+    # "auto": primal, unless there are fewer rows than features: the dual converges slowly on many overlapping rows.
+    return LinearSVC(C=cost, dual="auto", max_iter=20_000, random_state=0)
 
 
 def _predict(x: np.ndarray, label: np.ndarray, cost: float, queries: np.ndarray) -> Tensor:
     """Fit a linear SVM on unit features and predict the classes (Q,) of others."""
-    from sklearn.svm import LinearSVC
-
-    # "auto": primal, unless there are fewer rows than features: the dual converges slowly on many overlapping rows.
-    machine = LinearSVC(C=cost, dual="auto", max_iter=20_000, random_state=0).fit(x, label)
-    return torch.from_numpy(machine.predict(queries))
+    return torch.from_numpy(_machine(cost).fit(x, label).predict(queries))
 
 
 def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:

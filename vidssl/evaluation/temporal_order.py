@@ -14,6 +14,7 @@ from torch import Tensor
 from vidssl.config import Settings
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
+from vidssl.evaluation.choose_cost import choose_cost
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.evaluation.search import check_finite
 from vidssl.types import Features
@@ -100,15 +101,12 @@ class Order(EvaluationProtocol):
         Rows of a group are in the same fold.
         """
         from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold
+        from sklearn.model_selection import StratifiedGroupKFold
 
-        costs = sorted({*self.config.costs})
-        model = LogisticRegression(C=costs[0], max_iter=5000)
-        if len(costs) == 1:
-            return model.fit(x, label), costs[0]
+        model = LogisticRegression(max_iter=5000)
         folds = StratifiedGroupKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
-        found = GridSearchCV(model, {"C": costs}, cv=folds).fit(x, label, groups=group)
-        return found.best_estimator_, found.best_params_["C"]
+        cost, _ = choose_cost(model, x, label, self.config.costs, folds, groups=group)
+        return model.set_params(C=cost).fit(x, label), cost
 
     def check(self, label: Tensor) -> None:
         """Check that there are enough videos for the folds."""

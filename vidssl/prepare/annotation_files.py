@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidssl.data.video_list import read_rows, read_text
+from vidssl.data.csv_rows import read_rows, read_text
 from vidssl.errors import DataError
 from vidssl.read_files import parse_json
 

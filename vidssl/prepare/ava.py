@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from vidssl.config import Tree
 from vidssl.data.box_list import check_boxes, write_boxes
+from vidssl.data.csv_rows import read_rows, read_text
 from vidssl.data.file_index import FileIndex, index_files, quoted
 from vidssl.data.list_numbers import decimal_number, whole_number
-from vidssl.data.video_list import read_rows, read_text
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
+from vidssl.types import Positive
 from vidssl.video.reader import open_video
 
 _REMEDY = "pass the folder of the official annotations"
@@ -43,7 +44,7 @@ def prepare_ava(
     proposals: Path | None = None,
     train_boxes: Path | None = None,
     min_score: float = 0.8,
-    fps: float = 30.0,
+    fps: Positive = 30.0,
     max_missing: float = 0.05,
 ) -> str:
     """AVA, key frames with persons and actions: train.json, val.json.

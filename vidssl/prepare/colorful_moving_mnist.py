@@ -4,8 +4,8 @@ import csv
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +31,9 @@ from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
 from vidssl.randomness import generator
-from vidssl.types import VideoRecord
+from vidssl.types import Natural, VideoRecord
 from vidssl.video.reader import DecodeSettings
+from vidssl.video.write import encode
 
 _FPS = 10
 _Factor = tuple[object, ...]
@@ -41,14 +42,14 @@ _Factor = tuple[object, ...]
 def prepare_colorful_moving_mnist(
     out: Path,
     *,
-    share: Sequence[str],
+    share: Sequence[Literal["digit", "background", "position"]],
     train: int = 2000,
     test: int = 500,
     second_views: int = 4,
     reference: int = 20,
     mnist: Path | None = None,
     backgrounds: Path | None = None,
-    seed: int = 0,
+    seed: Natural = 0,
 ) -> str:
     """Colorful Moving MNIST: pairs of views that share digit, background or position.
 
@@ -138,10 +139,4 @@ def _describe(scene: Scene) -> _Factor:
 
 def _write_video(path: Path, frames: Sequence[Pixels]) -> None:
     """Write frames (CANVAS, CANVAS, 3) RGB uncompressed: exact pixels, and three times as fast to read as H.264."""
-    with av.open(str(path), "w", options={"fflags": "+bitexact"}) as container:
-        stream = container.add_stream("rawvideo", rate=_FPS)
-        stream.height = stream.width = CANVAS
-        stream.pix_fmt = "bgr24"
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        container.mux(stream.encode())
+    encode(str(path), frames, _FPS, codec="rawvideo", pixels="bgr24", exact=True)

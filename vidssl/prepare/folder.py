@@ -13,7 +13,7 @@ from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.folder_splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
 from vidssl.prepare.split_checks import keep_copies_together, warn_of_classes, warn_of_copies, warn_of_recordings
-from vidssl.types import VideoRecord
+from vidssl.types import Natural, Positive, VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES
 
 
@@ -25,12 +25,12 @@ def prepare_folder(
     group: str | None = None,
     labels: Path | None = None,
     group_column: str | None = None,
-    seed: int = 0,
+    seed: Natural = 0,
     images: bool = False,
     classes: Path | None = None,
     unlabeled: bool = False,
     follow_links: bool = False,
-    fps: float | None = None,
+    fps: Positive | None = None,
 ) -> str:
     """Any folder of videos: train.csv and test.csv, or a list for each split.
 

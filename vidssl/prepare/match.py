@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from vidssl.data.file_index import FileIndex, FileMatch, index_files, quoted
 from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError, first_few
-from vidssl.types import VideoRecord
+from vidssl.types import Positive, VideoRecord
 
 
 class ListedVideo(NamedTuple):
@@ -37,7 +37,7 @@ class MatchOptions(TypedDict, total=False):
     """
 
     max_missing: float
-    fps: float | None
+    fps: Positive | None
     follow_links: bool
 
 

@@ -1,7 +1,7 @@
 """Synthetic videos of moving digits."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vidssl.config import bind
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
@@ -17,7 +17,7 @@ def prepare_moving_digits(
     size: int = 64,
     seed: int = 0,
     mnist: str | None = None,
-    motions: str = "periodic",
+    motions: Literal["periodic", "asymmetric"] = "periodic",
     masks: bool = False,
 ) -> str:
     """Synthetic videos of moving digits, with their lists.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vidssl.atomic import temporary_for
-from vidssl.data.video_list import read_text
+from vidssl.data.csv_rows import read_text
 from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import claim

@@ -11,7 +11,7 @@ from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import place_of_copy, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
-from vidssl.types import VideoRecord
+from vidssl.types import Count, Positive, VideoRecord
 from vidssl.video.reader import open_video
 
 
@@ -19,12 +19,12 @@ def prepare_chunks(
     videos: Path,
     out: Path,
     *,
-    chunks: int = 4,
-    frames: int = 60,
+    chunks: Count = 4,
+    frames: Count = 60,
     short: Literal["keep", "drop"] = "keep",
     root: Path | None = None,
     allow_external: bool = False,
-    fps: float | None = None,
+    fps: Positive | None = None,
 ) -> str:
     """A list again, with spans of consecutive frames that are far apart.
 

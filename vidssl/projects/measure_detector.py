@@ -1,5 +1,6 @@
 """The job `test` for a detector: average precision on a list of boxes (JSON)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from vidssl import distributed
@@ -25,9 +26,11 @@ from vidssl.models.weights import load_state, read_checkpoint
 _USED = ("device", "workers", "batch_size", "short_side", "root", "trust", "imports")  # options of networks
 
 
-def test_detector(model: Model, videos: Path, out: Path | None, options: NetworkOptions) -> JobResults:
-    """Measure a detector on a list of boxes; return the numbers by name."""
-    if given := [name for name in options if name not in _USED]:
+def test_detector(
+    model: Model, videos: Path, out: Path | None, options: NetworkOptions, others: Sequence[str] = ()
+) -> JobResults:
+    """Measure a detector on a list of boxes; return the numbers by name. `others` are arguments of clips, if given."""
+    if given := [*others, *(name for name in options if name not in _USED)]:
         raise ConfigError(f"{given[0]} does not fit a list of boxes: leave it out")
     if not isinstance(model, str | Path) or out is None:
         raise ConfigError("a detector is measured by its checkpoint, with a folder for the results: give out=FOLDER")

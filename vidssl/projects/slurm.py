@@ -1,5 +1,6 @@
 """Submit a training to Slurm, or to processes of this machine, with submitit."""
 
+import logging
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from vidssl.engine.setup import claim_output
 from vidssl.errors import ConfigError, Interrupted, PeerError
 from vidssl.output_folder import claim
 
+_log = logging.getLogger(__name__)
 _NOTICE = 120  # seconds between the signal and the end of the job's time: enough for a step and a checkpoint
 
 
@@ -170,7 +172,7 @@ def launch(
     logs = f"{job.paths.folder}/{job.job_id}_*_log"
     submitted = Submitted(job=job.job_id, processes=nodes * per_node, logs=logs)
     if wait:
-        print(submitted, flush=True)
+        _log.info("%s", submitted)  # now, and with the result at the end
         try:
             submitted["checkpoint"] = job.results()[0]
         except submitit.core.utils.UncompletedJobError:  # includes failed jobs

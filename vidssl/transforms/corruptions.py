@@ -4,11 +4,10 @@ Each takes frames (T, 3, S, S) and an amount. Lengths are fractions of the side,
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
 
 from vidssl.transforms import color, crops
+from vidssl.transforms.changes import Change
 from vidssl.types import Frames
 
 GRAY = 128
@@ -40,37 +39,24 @@ def light(frames: Frames, amount: tuple[float, float]) -> Frames:
     return color.adjust_brightness(color.adjust_contrast(frames, contrast), brightness)
 
 
-class Corruption(NamedTuple):
-    """An operation, and the amounts of it that make a trajectory."""
-
-    change: Callable[[Frames, Any], Frames]
-    amounts: tuple[Any, ...]
-    unit: str  # of the amounts
-
-    def versions(self, frames: Frames) -> list[Frames]:
-        """Apply each amount to a view (T, 3, S, S)."""
-        return [self.change(frames, amount) for amount in self.amounts]
-
-
+# Each takes a view (T, 3, S, S) and an amount; the amounts make a trajectory.
 CORRUPTIONS = {
-    "occlusion": Corruption(
+    "occlusion": Change(
         occlude,
         ((1 / 4, 0.25, 0.25), (3 / 8, 0.75, 0.75), (1 / 2, 0.75, 0.25), (5 / 8, 0.25, 0.75)),
         "side and centre of the gray square, fractions of the frame's side",
     ),
-    "viewpoint": Corruption(
+    "viewpoint": Change(
         zoom,
         ((0.9, 0.5, 0.5), (0.75, 0.5, 0.5), (0.75, 0.0, 0.0), (0.75, 1.0, 1.0), (0.6, 0.5, 0.5)),
         "side and centre of the visible square, fractions of the frame's side",
     ),
-    "rotation": Corruption(partial(crops.rotate, fill=None), (-30.0, -15.0, 15.0, 30.0), "degrees"),
-    "illumination": Corruption(
+    "rotation": Change(partial(crops.rotate, fill=None), (-30.0, -15.0, 15.0, 30.0), "degrees"),
+    "illumination": Change(
         light, ((1.0, 0.5), (1.0, 1.5), (0.5, 1.0), (1.5, 1.0)), "factors of contrast and of brightness"
     ),
-    "colour": Corruption(color.adjust_hue, (-0.2, -0.1, 0.1, 0.2), "shift of the hue, fraction of the circle"),
-    "blur": Corruption(
-        blur, (1 / 80, 1 / 40, 1 / 20), "standard deviation of a Gaussian, fraction of the frame's side"
-    ),
+    "colour": Change(color.adjust_hue, (-0.2, -0.1, 0.1, 0.2), "shift of the hue, fraction of the circle"),
+    "blur": Change(blur, (1 / 80, 1 / 40, 1 / 20), "standard deviation of a Gaussian, fraction of the frame's side"),
 }
 
 

@@ -8,9 +8,8 @@ All operations take frames (T, 3, H, W) uint8, an amount and a generator.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from vidssl.transforms import color
 from vidssl.transforms import patch_shuffles as distortions
+from vidssl.transforms.changes import Change
 from vidssl.transforms.crops import each_image
 from vidssl.types import Frames
 
@@ -160,40 +160,32 @@ def local_shuffle(frames: Frames, grid: int, generator: Rng) -> Frames:
     return distortions.local_shuffle(frames, largest_grid(frames.shape[3], grid), generator)
 
 
-class PixelCorruption(NamedTuple):
-    """An operation on square frames, and its amounts for the severities 1 to 5."""
-
-    group: str
-    change: Callable[[Frames, Any, Rng], Frames]
-    amounts: tuple[Any, Any, Any, Any, Any]
-    unit: str  # of the amounts
-
-
 _FOG = ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))
 _RAINS = ((65, 10, 0.8), (65, 30, 0.8), (65, 60, 0.7), (100, 60, 0.6), (125, 80, 0.5))
 _SATURATIONS = ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2))
 _PATCHES = "n: n x n patches"
 
 # New ones go to the end: the random numbers of a corruption depend on its position.
+# Each takes square frames, an amount and a generator; the amounts are those of the severities 1 to 5.
 PIXEL_CORRUPTIONS = {
-    "gaussian_noise": PixelCorruption(
-        "noise", gaussian_noise, (0.08, 0.12, 0.18, 0.26, 0.38), "standard deviation, fraction of 255"
+    "gaussian_noise": Change(
+        gaussian_noise, (0.08, 0.12, 0.18, 0.26, 0.38), "standard deviation, fraction of 255", "noise"
     ),
-    "shot_noise": PixelCorruption("noise", shot_noise, (60, 25, 12, 5, 3), "photons of white"),
-    "impulse_noise": PixelCorruption("noise", impulse_noise, (0.03, 0.06, 0.09, 0.17, 0.27), "fraction of the values"),
-    "gaussian_blur": PixelCorruption("blur", gaussian_blur, (1, 2, 3, 4, 6), "standard deviation, pixels of 224"),
-    "defocus_blur": PixelCorruption("blur", defocus_blur, (3, 4, 6, 8, 10), "radius, pixels of 224"),
-    "motion_blur": PixelCorruption("blur", motion_blur, (10, 15, 20, 25, 30), "length, pixels of 224"),
-    "fog": PixelCorruption("weather", fog, _FOG, "thickness and decay of details"),
-    "rain": PixelCorruption("weather", rain, _RAINS, "streaks, their length in pixels of 224, contrast"),
-    "contrast": PixelCorruption("light", contrast, (0.5, 0.4, 0.3, 0.2, 0.1), "factor"),
-    "brightness": PixelCorruption("light", brightness, (0.1, 0.2, 0.3, 0.4, 0.5), "added to the value of HSV"),
-    "saturate": PixelCorruption("light", saturate, _SATURATIONS, "factor of the saturation, and added to it"),
-    "gamma_bright": PixelCorruption("light", gamma, (0.8, 0.6, 0.4, 0.3, 0.2), "exponent"),
-    "gamma_dark": PixelCorruption("light", gamma, (1.25, 1.5, 1.75, 2.0, 2.5), "exponent"),
-    "jpeg": PixelCorruption("compression", jpeg, (25, 18, 15, 10, 7), "quality"),
-    "global_shuffle": PixelCorruption("patches", global_shuffle, (2, 4, 8, 16, 32), _PATCHES),
-    "local_shuffle": PixelCorruption("patches", local_shuffle, (16, 8, 4, 2, 1), _PATCHES),
+    "shot_noise": Change(shot_noise, (60, 25, 12, 5, 3), "photons of white", "noise"),
+    "impulse_noise": Change(impulse_noise, (0.03, 0.06, 0.09, 0.17, 0.27), "fraction of the values", "noise"),
+    "gaussian_blur": Change(gaussian_blur, (1, 2, 3, 4, 6), "standard deviation, pixels of 224", "blur"),
+    "defocus_blur": Change(defocus_blur, (3, 4, 6, 8, 10), "radius, pixels of 224", "blur"),
+    "motion_blur": Change(motion_blur, (10, 15, 20, 25, 30), "length, pixels of 224", "blur"),
+    "fog": Change(fog, _FOG, "thickness and decay of details", "weather"),
+    "rain": Change(rain, _RAINS, "streaks, their length in pixels of 224, contrast", "weather"),
+    "contrast": Change(contrast, (0.5, 0.4, 0.3, 0.2, 0.1), "factor", "light"),
+    "brightness": Change(brightness, (0.1, 0.2, 0.3, 0.4, 0.5), "added to the value of HSV", "light"),
+    "saturate": Change(saturate, _SATURATIONS, "factor of the saturation, and added to it", "light"),
+    "gamma_bright": Change(gamma, (0.8, 0.6, 0.4, 0.3, 0.2), "exponent", "light"),
+    "gamma_dark": Change(gamma, (1.25, 1.5, 1.75, 2.0, 2.5), "exponent", "light"),
+    "jpeg": Change(jpeg, (25, 18, 15, 10, 7), "quality", "compression"),
+    "global_shuffle": Change(global_shuffle, (2, 4, 8, 16, 32), _PATCHES, "patches"),
+    "local_shuffle": Change(local_shuffle, (16, 8, 4, 2, 1), _PATCHES, "patches"),
 }
 
 

@@ -15,7 +15,6 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Literal
 
-import av
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +42,7 @@ from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.read_files import read_json
 from vidssl.types import VideoRecord
+from vidssl.video.write import encode
 
 DIGITS = tuple("0123456789")
 SETS = {"periodic": MOTIONS, "asymmetric": ASYMMETRIC}
@@ -220,14 +220,7 @@ def _write_video(path: Path, frames: Pixels, fps: int, crf: int = 18) -> None:
     # With its macroblock tree, x264 wrote other bytes for equal frames in about one of ten of these videos.
     exact = {"x264-params": "mbtree=0:cpu-independent=1"}
     options = {"preset": "veryfast", "crf": str(crf), "g": "12", **exact}
-    with av.open(str(path), "w", format="mp4", options={"fflags": "+bitexact"}) as container:
-        stream = container.add_stream("libx264", rate=fps, options=options)
-        stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "yuv420p"
-        stream.codec_context.thread_count = 1
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        container.mux(stream.encode())
+    encode(str(path), frames, fps, options=options, container="mp4", exact=True)
 
 
 def _write_crop(

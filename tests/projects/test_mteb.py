@@ -19,7 +19,7 @@ from mteb.abstasks import AbsTaskClustering  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
 from mteb.models.models_protocols import EncoderProtocol  # noqa: E402
 
-from vidssl.interop.mteb import VideoEncoder  # noqa: E402
+from vidssl.projects.mteb import VideoEncoder  # noqa: E402
 
 OPTIONS = {"clips": 2, "crops": 1, "workers": 0}
 
@@ -38,7 +38,7 @@ def dataset(listed, as_bytes):
 
 @pytest.mark.parametrize("as_bytes", [True, False])
 def test_features_are_those_of_extract(as_bytes, listed, monkeypatch):
-    monkeypatch.setattr("vidssl.interop.mteb._VIDEOS", 5)  # 16 videos in several parts
+    monkeypatch.setattr("vidssl.projects.mteb._VIDEOS", 5)  # 16 videos in several parts
     encoder = VideoEncoder("vidssl-small", device="cpu", **OPTIONS)
     assert isinstance(encoder, EncoderProtocol)
     loader = torch.utils.data.DataLoader(dataset(listed, as_bytes))

@@ -15,7 +15,7 @@ from vidssl.errors import ConfigError, DataError
 ray = pytest.importorskip("ray", reason="ray is not installed")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-from vidssl.interop import ray as interop  # noqa: E402
+from vidssl.projects import ray as on_ray  # noqa: E402
 
 TOP = Path(__file__).parents[2]
 NETWORK = ["--checkpoint", "vidssl-small", "--allow-missing"]
@@ -66,8 +66,8 @@ def videos(digits, tmp_path_factory):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Divide the list into several parts, and files into several calls."""
-    monkeypatch.setattr(interop, "_VIDEOS", 2)
-    monkeypatch.setattr(interop, "_FILES", 2)
+    monkeypatch.setattr(on_ray, "_VIDEOS", 2)
+    monkeypatch.setattr(on_ray, "_FILES", 2)
 
 
 def outcome(run, capsys, out):
@@ -93,7 +93,7 @@ def both(videos, tmp_path, capsys):
         words = [str(videos), *ARGUMENTS[name], "--out", str(out), "--workers", "1", "--quiet"]
         device = ["--device", "cpu"] if name in ("extract", "windows", "track") else []
         alone = outcome(lambda: commands.run(command, [*words, *device]), capsys, out)
-        return alone, outcome(lambda: interop.run(command, [*words, "--address", address]), capsys, out)
+        return alone, outcome(lambda: on_ray.run(command, [*words, "--address", address]), capsys, out)
 
     return both
 
@@ -101,8 +101,8 @@ def both(videos, tmp_path, capsys):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["check", "shrink", "track"])
 def test_files_report_and_status_are_those_without_ray(name, cluster, both, small_parts):
-    alone, on_ray = both(name, cluster.address)
-    assert on_ray == alone
+    alone, with_ray = both(name, cluster.address)
+    assert with_ray == alone
     status, printed, files = alone
     assert status == (name in ("check", "shrink")) and printed and len(files) >= 3
 
@@ -126,9 +126,9 @@ def dying(run, marker):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["extract", "frames"])
 def test_a_lost_process_loses_and_doubles_nothing(name, cluster, both, small_parts, tmp_path, monkeypatch):
-    monkeypatch.setattr(interop.Actors, "run", dying(interop.Actors.run, tmp_path / "died"))
-    alone, on_ray = both(name, cluster.address)
-    assert (tmp_path / "died").exists() and on_ray == alone
+    monkeypatch.setattr(on_ray.Actors, "run", dying(on_ray.Actors.run, tmp_path / "died"))
+    alone, with_ray = both(name, cluster.address)
+    assert (tmp_path / "died").exists() and with_ray == alone
     assert len(alone[2]) >= 3
 
 
@@ -143,10 +143,10 @@ def test_a_lost_node_more_actors_than_fit_and_an_error(cluster):
                 raise DataError("the message")
             yield number, ray.get_runtime_context().get_node_id()
 
-    interop._connect(cluster.address, None, 1, 0)
+    on_ray._connect(cluster.address, None, 1, 0)
     nodes, numbers = [], []
     with pytest.raises(DataError, match=r"^the message$"):
-        for number, node in interop.Actors(3, 1, 0).run(work, 40, 2):
+        for number, node in on_ray.Actors(3, 1, 0).run(work, 40, 2):
             if number == 12:
                 cluster.remove_node(cluster.second, allow_graceful=False)
             numbers.append(number)
@@ -158,8 +158,8 @@ def test_a_lost_node_more_actors_than_fit_and_an_error(cluster):
 @pytest.fixture
 def in_process(monkeypatch):
     """Leave Ray out: this process does all tasks in order."""
-    monkeypatch.setattr(interop, "_connect", lambda *_: interop.Actors(1, 1, 0))
-    monkeypatch.setattr(interop.Actors, "run", lambda self, work, count, together=1: work([*range(count)]))
+    monkeypatch.setattr(on_ray, "_connect", lambda *_: on_ray.Actors(1, 1, 0))
+    monkeypatch.setattr(on_ray.Actors, "run", lambda self, work, count, together=1: work([*range(count)]))
 
 
 def test_windows(both, small_parts, in_process):
@@ -171,7 +171,7 @@ def test_no_video_can_be_read(videos, in_process, small_parts, tmp_path):
     (tmp_path / "list.csv").write_text("path\n3.mp4\n5.mp4\n8.mp4\n9.mp4\n")
     words = [str(tmp_path / "list.csv"), "--root", str(videos.parent), *ARGUMENTS["extract"]]
     with pytest.raises(DataError, match=r"^none of the 4 videos can be read; the first: "):
-        interop.run("extract", [*words, "--out", str(tmp_path / "out")])
+        on_ray.run("extract", [*words, "--out", str(tmp_path / "out")])
 
 
 def test_parts_of_an_interrupted_extraction_are_kept(videos, in_process, small_parts, tmp_path, monkeypatch):
@@ -181,23 +181,22 @@ def test_parts_of_an_interrupted_extraction_are_kept(videos, in_process, small_p
 
     words = [str(videos), *ARGUMENTS["extract"], "--out", str(tmp_path / "out"), "--workers", "0"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(interop.Actors, "run", first_only)
-        interop.run("extract", words)
+        patch.setattr(on_ray.Actors, "run", first_only)
+        on_ray.run("extract", words)
     before, seen = (tmp_path / "out/.parts/0-2/meta.json").stat().st_mtime_ns, []
 
     def delete(folder, **_):
         seen.append((folder, (folder / "0-2/meta.json").stat().st_mtime_ns, len([*folder.iterdir()])))
 
     monkeypatch.setattr(shutil, "rmtree", delete)
-    interop.run("extract", words)
+    on_ray.run("extract", words)
     assert seen == [(tmp_path / "out/.parts", before, 4)]
 
 
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
-        ("extract", ["--shard", "0/2"], r"^--shard and --merge are for machines without Ray"),
-        ("extract", ["--merge"], r"^--shard and --merge are for machines without Ray"),
+        ("extract", ["--shard", "0/2"], r"^--shard is for machines without Ray"),
         ("track", ["--device", "cuda"], r"^--device cuda: leave it out, --gpus-per-actor decides$"),
         ("check", ["--address", "auto"], r"^no Ray cluster at --address auto .*: ray start --head$"),
     ],
@@ -205,9 +204,9 @@ def test_parts_of_an_interrupted_extraction_are_kept(videos, in_process, small_p
 def test_arguments_that_do_not_fit(command, words, message, tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", no_cluster)
-    given = {"track": ["--checkpoint", "vidssl-small"]}.get(command, [])
+    given = [] if command == "check" else ["--checkpoint", "vidssl-small"]
     with pytest.raises(ConfigError, match=message):
-        interop.run(command, [str(tmp_path), *given, "--out", str(tmp_path / "out"), *words])
+        on_ray.run(command, [str(tmp_path), *given, "--out", str(tmp_path / "out"), *words])
 
 
 def no_cluster(*_, **__):
@@ -219,15 +218,15 @@ def test_what_fits_on_the_nodes(monkeypatch):
     listed = [{"Resources": {"CPU": cpus, "GPU": gpus}, "Alive": alive} for cpus, gpus, alive in nodes]
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "nodes", lambda: listed)
-    assert interop._connect("auto", None, 2, 0).count == 3
-    assert interop._connect("auto", None, 1, 0.5).count == 5
-    assert interop._connect("auto", 7, 16, 0).count == 7
+    assert on_ray._connect("auto", None, 2, 0).count == 3
+    assert on_ray._connect("auto", None, 1, 0.5).count == 5
+    assert on_ray._connect("auto", 7, 16, 0).count == 7
     with pytest.raises(ConfigError, match=r"^no node has 1 CPUs and 4 GPUs: lower --workers, or give --actors"):
-        interop._connect("auto", None, 1, 4)
+        on_ray._connect("auto", None, 1, 4)
 
 
 def test_other_versions_on_a_machine_are_an_error():
-    actor = interop._Actor(ray.cloudpickle.dumps(lambda numbers: numbers), {"vidssl": "0", "torch": "0"})
+    actor = on_ray._Actor(ray.cloudpickle.dumps(lambda numbers: numbers), {"vidssl": "0", "torch": "0"})
     ((result, error),) = actor._answers([0])
     assert result is None and isinstance(error, ConfigError) and "install the same versions" in str(error)
 
@@ -235,4 +234,4 @@ def test_other_versions_on_a_machine_are_an_error():
 def test_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"^ray is not installed; pip install 'vidssl\[ray\]'$"):
-        interop._connect("auto", None, 1, 0)
+        on_ray._connect("auto", None, 1, 0)

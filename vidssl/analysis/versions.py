@@ -1,0 +1,67 @@
+"""The same video in several versions, whose frames have numbers of their own: one decode gives the frames of all."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
+from vidssl.types import Frames, VideoMeta, VideoRecord
+from vidssl.video.reader import DecodeSettings, Video
+
+# Frame n + c * COPY is frame n of version c; version 0 is the video itself. So the clips of all versions are clips of
+# one video, which samplers and datasets treat like any other.
+COPY = 1 << 40
+# Makes the frames of a version c > 0 from the numbers (N,) of the frames and the frames themselves (N, C, H, W), which
+# it must not change.
+Make = Callable[[Video, VideoRecord, int, NDArray[np.int64], Frames], Frames]
+
+
+def version_of(clip: Clip, version: int) -> Clip:
+    """Return the frames of a clip in a version."""
+    first = version * COPY
+    return Clip(clip.indices + first, clip.first + first, clip.last + first)
+
+
+def with_versions(reading: DecodeSettings, make: Make) -> DecodeSettings:
+    """Return the settings that open videos with versions."""
+    return _VersionSettings(**reading.model_dump(include={*DecodeSettings.model_fields}), make=make)
+
+
+class _VersionSettings(DecodeSettings):
+    make: Any  # Make
+
+    def open(self, record: VideoRecord) -> Video:
+        """Open the video of a record."""
+        return _VersionedVideo(super().open(record), record, self.make)
+
+
+class _VersionedVideo(Video):
+    def __init__(self, video: Video, record: VideoRecord, make: Make) -> None:
+        vars(self).update(vars(video))  # the open file is this video's now
+        self._record, self._make = record, make
+
+    def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:
+        """Return frames by number; each frame of the file is decoded once."""
+        numbers, rows = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+        versions, numbers = np.divmod(numbers, COPY)
+        wanted, places = np.unique(numbers, return_inverse=True)
+        images = super().frames(wanted).transpose(0, 2, 3, 1)[places]  # a copy, channels last
+        for version in np.unique(versions[versions > 0]).tolist():
+            here = versions == version
+            made = self._make(self, self._record, version, numbers[here], images[here].transpose(0, 3, 1, 2))
+            images[here] = made.transpose(0, 2, 3, 1)
+        return images[rows].transpose(0, 3, 1, 2)
+
+
+class UniformVersions(Sampler):
+    """A sampler: uniform clips, each in some versions."""
+
+    def __init__(self, clip: ClipSettings, clips: int, versions: Sequence[int]) -> None:
+        self._uniform = Uniform(Uniform.Config(**dict(clip), clips=clips))
+        self._versions = versions
+
+    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
+        """Choose the clips."""
+        return [version_of(clip, c) for clip in self._uniform(meta, generators) for c in self._versions]

@@ -1,0 +1,52 @@
+"""The cost C of a linear classifier, chosen by cross-validation."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Score = Callable[[Any, Any, Any], float]  # of a fitted model, features and labels, as scikit-learn's scoring
+
+
+def choose_cost(
+    model: Any,
+    x: NDArray[Any],
+    label: NDArray[Any],
+    costs: Iterable[float],
+    folds: Any,
+    *,
+    groups: NDArray[Any] | None = None,
+    scoring: Score | None = None,
+    pooled: bool = False,
+    threads: int = 1,
+) -> tuple[float, dict[float, float]]:
+    """Return the smallest cost of the highest score in cross-validation, and the score of each cost.
+
+    A single cost is not validated, and without `folds`, a splitter of scikit-learn, it is the middle one.
+
+    Args:
+        model: Classifier with the parameter C.
+        x: Features (N, D).
+        label: Labels (N,).
+        costs: The costs to choose from.
+        folds: Splits rows, if there are `groups` (N,) by these.
+        groups: See `folds`.
+        scoring: By default the accuracy.
+        pooled: All rows count alike, in place of all folds.
+        threads: Fits at a time.
+    """
+    costs = sorted({*costs})
+    if len(costs) == 1 or folds is None:
+        return costs[len(costs) // 2], {}
+    from joblib import parallel_config
+    from sklearn.model_selection import GridSearchCV
+
+    splits = list(folds.split(x, label, groups))
+    search = GridSearchCV(model, {"C": costs}, cv=splits, scoring=scoring, refit=False, error_score="raise")
+    with parallel_config("threading", n_jobs=threads):
+        search.fit(x, label)
+    of_folds = np.stack([search.cv_results_[f"split{n}_test_score"] for n in range(len(splits))])  # (folds, costs)
+    sizes = [len(test) if pooled else 1 for _, test in splits]
+    scores = dict(zip(costs, np.average(of_folds, axis=0, weights=sizes).tolist(), strict=True))
+    return max(costs, key=scores.__getitem__), scores

@@ -288,7 +288,8 @@ def test_search_in_itself_and_what_is_excluded():
 
 @pytest.fixture
 def my_videos(digits, tmp_path, monkeypatch):
-    """A current folder with `my_videos`."""
+    """A current folder with `my_videos`, and `lists` with labels."""
+    shutil.copytree(digits / "motion", tmp_path / "lists")
     (tmp_path / "my_videos").mkdir()
     for name, record in zip("abcdef", vidssl.read_input(digits / "motion" / "test.csv").records, strict=False):
         shutil.copy(record.path, tmp_path / "my_videos" / f"{name}.mp4")

@@ -123,7 +123,7 @@ def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
     checkpoint, _, stream = what.partition("@")
     options: dict[str, Any] = {"checkpoint": checkpoint, "stream": stream or None}
     if what.startswith("random:"):
-        config, *settings = what.removeprefix("random:").split(";")
+        config, *settings = checkpoint.removeprefix("random:").split(";")
         options = {"checkpoint": "random", "cfg": find_config(config), "overrides": settings}
     subject = load_subject(LoadOptions(**options, clips=clips, crops=1, workers=1, device="cpu"))
     file = out / "features" / f"{hashlib.sha256(f'{subject.request()} {videos.root}'.encode()).hexdigest()[:24]}.npz"

@@ -124,7 +124,7 @@ def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
     options: dict[str, Any] = {"checkpoint": checkpoint, "stream": stream or None}
     if what.startswith("random:"):
         config, *settings = checkpoint.removeprefix("random:").split(";")
-        options = {"checkpoint": "random", "cfg": find_config(config), "overrides": settings}
+        options |= {"checkpoint": "random", "cfg": find_config(config), "overrides": settings}
     subject = load_subject(LoadOptions(**options, clips=clips, crops=1, workers=1, device="cpu"))
     file = out / "features" / f"{hashlib.sha256(f'{subject.request()} {videos.root}'.encode()).hexdigest()[:24]}.npz"
     kept = dict(np.load(file)) if file.exists() else {}

@@ -123,9 +123,9 @@ def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
     checkpoint, _, stream = what.partition("@")
     options: NetworkOptions = {"clips": clips, "crops": 1, "workers": 1, "device": "cpu"}
     if what.startswith("random:"):
-        config, *settings = what.removeprefix("random:").split(";")
+        config, *settings = checkpoint.removeprefix("random:").split(";")
         checkpoint, options = "random", {**options, "cfg": config, "settings": settings}
-    elif stream:
+    if stream:
         options["stream"] = stream
     subject = load_subject(checkpoint, options)
     file = out / "features" / f"{hashlib.sha256(f'{subject.request()} {videos.root}'.encode()).hexdigest()[:24]}.npz"

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
+from vidssl.api import analyze_background, analyze_invariance, analyze_robustness, network
 from vidssl.api.analyze import GRADCAM, PARTS
 from vidssl.commands import ANALYSES
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
+from vidssl.evaluation import features
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 
@@ -72,3 +74,27 @@ def test_what_cannot_be_measured_is_on_the_page_with_its_reason(digits, checkpoi
         assert results["num_videos"] == len(list(csv.DictReader(file)))
     assert "training videos" in results["left_out"]["order"] and "Not measured: " in page
     assert results["left_out"]["background"] == "it needs boxes=FILE" and "classes" not in results["left_out"]
+
+
+def test_the_network_is_loaded_once_and_each_version_of_a_video_encoded_once(digits, checkpoint, tmp_path, monkeypatch):
+    loaded, encoded = [], Counter()
+    read, encode = network.read_anything, features.encode_videos
+
+    def reading(path, trust):
+        loaded.append(path)
+        return read(path, trust)
+
+    def encoding(encoder, dataset, *rest, **options):
+        key = (dataset.videos.path.name, f"{type(dataset.sampler)}")
+        encoded.update({(*key, record.path): 1 for record in dataset.videos.records})
+        return encode(encoder, dataset, *rest, **options)
+
+    monkeypatch.setattr(network, "read_anything", reading)
+    for module in (features, analyze_background, analyze_invariance, analyze_robustness):
+        monkeypatch.setattr(module, "encode_videos", encoding)
+    lists = ["--train-list", f"{digits}/motion/train.csv", "--boxes", f"{digits}/boxes.csv"]
+    results, _ = analyze(digits, checkpoint, tmp_path, *lists, "--limit", "8")
+    assert results["left_out"] == {} and loaded == [Path(checkpoint)]
+    assert {*encoded.values()} == {1}
+    # Clips as they are of both lists, and of the tested one with other backgrounds, transformed and corrupted.
+    assert Counter(key[0] for key in {key[:2] for key in encoded}) == {"test.csv": 4, "train.csv": 1}

@@ -29,8 +29,8 @@ from vidssl.evaluation.protocols import KNN
 from vidssl.methods import METHODS
 from vidssl.methods.base import Method
 from vidssl.models.backbones import build_backbone
-from vidssl.models.two_encoders import TwoEncoders
-from vidssl.models.view_splits import Split
+from vidssl.projects.views.two_encoders import TwoEncoders
+from vidssl.projects.views.view_splits import Split
 from vidssl.randomness import generator
 from vidssl.types import Batch, Features
 from vidssl.video.reader import open_video

@@ -1,5 +1,6 @@
 """Registries: names in order, one import at the first look-up, the nearest name for one that is not there."""
 
+import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vidssl.errors import ConfigError
-from vidssl.registry import Registry, did_you_mean
+from vidssl.registry import PROJECTS, Registry, did_you_mean
 
 
 @pytest.fixture
@@ -130,3 +131,40 @@ def test_threads_wait_until_a_package_is_imported(package, tmp_path):
     (tmp_path / "plugins_of_a_test" / "fig.py").write_text(slow)
     with ThreadPoolExecutor(8) as pool:
         assert {*pool.map(lambda _: tuple(THINGS), range(8))} == {("apple", "fig", "pear")}
+
+
+@pytest.mark.parametrize("kind", ["backbone", "method", "protocol"])
+def test_names_of_projects_are_known_without_importing_them(kind):
+    code = f"""
+import sys
+from vidssl.api.names import list_{kind}s
+from vidssl.config import bind_choice
+from vidssl.errors import ConfigError
+from vidssl.evaluation.protocols import PROTOCOLS
+from vidssl.methods import METHODS
+from vidssl.models.backbones import BACKBONES
+from vidssl.registry import PROJECTS
+registry = {{"backbone": BACKBONES, "method": METHODS, "protocol": PROTOCOLS}}["{kind}"]
+names = PROJECTS["{kind}"]
+assert {{*names}} < {{*list_{kind}s()}} and all(name in registry for name in names)
+for name in names:
+    try:
+        registry[name + "x"]
+    except ConfigError as error:
+        assert f"did you mean '{{name}}'" in str(error)
+assert not [module for module in sys.modules if module.startswith("vidssl.projects")]
+for name, module in names.items():
+    assert registry[name].__module__ == module and module in sys.modules
+    assert bind_choice(registry, {{"name": name}}, "test").name == name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_plug_in_cannot_take_the_name_of_a_project():
+    with pytest.raises(ConfigError, match="method 'cmc' is registered twice: choose another name"):
+        Registry("method", "vidssl.methods").register("cmc")(type("Other", (), {}))
+
+
+def test_the_modules_of_projects_are_there():
+    for name, module in [entry for names in PROJECTS.values() for entry in names.items()]:
+        assert importlib.util.find_spec(module) is not None, (name, module)

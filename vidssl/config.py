@@ -44,8 +44,12 @@ Tree = dict[str, Any]
 
 
 def choice(registry: Registry[Any]) -> Any:
-    """Make the type of a field that names an entry of a registry and holds its config: `{name: sce, …}`."""
-    models = tuple(_named_config(registry[name], name) for name in registry)
+    """Make the type of a field that names an entry of a registry and holds its config: `{name: sce, …}`.
+
+    Of an entry of a project that was not named, see `load_named`, the name alone is known.
+    """
+    loaded = registry.loaded
+    models = tuple(_named_config(loaded[name], name) if name in loaded else _named_only(name) for name in registry)
     return Annotated[Union[models], Field(discriminator="name")]  # noqa: UP007 - built at run time
 
 
@@ -53,6 +57,12 @@ def choice(registry: Registry[Any]) -> Any:
 def _named_config(entry: Any, name: str) -> Any:
     literal: Any = Literal[name]
     return create_model(f"{entry.__name__}Config", __base__=entry.Config, name=(literal, ...))
+
+
+@cache
+def _named_only(name: str) -> Any:
+    literal: Any = Literal[name]
+    return create_model(f"{name}Config", name=(literal, ...))
 
 
 def bind_choice(registry: Registry[Any], tree: Tree, source: str) -> Any:

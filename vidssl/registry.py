@@ -1,4 +1,4 @@
-"""Registries: names to classes or functions, whose package is imported at the first look-up."""
+"""Registries: names to classes or functions, whose package is imported at the first look-up; and what projects add."""
 
 import difflib
 import importlib
@@ -6,11 +6,23 @@ import os
 import pkgutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from vidssl.errors import ConfigError
 
 T = TypeVar("T")
+
+# What projects add, by its kind and name: the module that is imported when the name is asked for, and not before.
+_VIEWS, _DETECTION = "vidssl.projects.views", "vidssl.projects.detection"
+PROJECTS: dict[str, dict[str, str]] = {
+    "backbone": {name: f"{_VIEWS}.{name}" for name in ("color_flow", "convnet_lstm", "two_encoders")},
+    "method": {name: f"{_VIEWS}.{name}" for name in ("cmc", "view_learning")},
+    "protocol": {"localization": f"{_VIEWS}.localization"},
+    "column": {"x": f"{_VIEWS}.localization", "y": f"{_VIEWS}.localization"},  # numbers, which the core does not read
+    "export format": {"detectron2": "vidssl.projects.detectron2"},
+    "data set": {"colorful_moving_mnist": f"{_VIEWS}.colorful_moving_mnist"},
+    "command": {"launch": "vidssl.projects.slurm"},
+}
 
 # Held while modules are imported late. One lock for all registries: the modules of one may use another, and two threads
 # that start with different registries would wait for each other. Re-entrant: modules may use their own registry.
@@ -26,11 +38,31 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean '{near[0]}'?)" if near else ""
 
 
+def load_project(kind: str, name: str) -> Any:
+    """Import the module of a project that adds `name`."""
+    with importing:
+        return importlib.import_module(PROJECTS[kind][name])
+
+
+def load_named(tree: Any) -> None:
+    """Import the projects whose entries of registries plain data names: `{"name": "cmc", …}`, at any depth."""
+    if isinstance(tree, dict):
+        for kind in ("backbone", "method", "protocol"):
+            if str(tree.get("name")) in PROJECTS[kind]:
+                load_project(kind, tree["name"])
+    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ():
+        load_named(value)
+
+
 class Registry(Generic[T]):
-    """A mapping of names to entries of a kind; the modules of its package, which register them, are imported late."""
+    """A mapping of names to entries of a kind; the modules of its package, which register them, are imported late.
+
+    Those of projects are imported when they are named.
+    """
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind, self._package = kind, package
+        self._projects = PROJECTS.get(kind, {})
         self._entries: dict[str, T] = {}
         self._loading = self._loaded = False
         self._failure: Exception | None = None
@@ -39,7 +71,8 @@ class Registry(Generic[T]):
         """Return a decorator that registers a class or function."""
 
         def add(entry: T) -> T:
-            if name in self._entries:
+            owner = getattr(entry, "__module__", None)
+            if name in self._entries or self._projects.get(name, owner) != owner:
                 raise ConfigError(f"{self.kind} '{name}' is registered twice: choose another name")
             self._entries[name] = entry
             return entry
@@ -67,15 +100,24 @@ class Registry(Generic[T]):
         finally:
             self._loading = False
 
+    @property
+    def loaded(self) -> dict[str, T]:
+        """The entries that are imported: all but those of projects that nobody has named."""
+        return dict(self._all())
+
     def __getitem__(self, name: str) -> T:
         entries = self._all()
+        if name not in entries and name in self._projects:
+            load_project(self.kind, name)
         if name not in entries:
-            known = ", ".join(sorted(entries))
-            raise ConfigError(f"no {self.kind} '{name}'{did_you_mean(name, entries)}; there are: {known}")
+            raise ConfigError(f"no {self.kind} '{name}'{did_you_mean(name, self)}; there are: {', '.join(self)}")
         return entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._all()
+        return name in self._all() or name in self._projects
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._all()))
+        return iter(sorted({*self._all(), *self._projects}))
+
+    def __repr__(self) -> str:
+        return f"<{self.kind}s: {', '.join(self)}>"

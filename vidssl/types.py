@@ -1,6 +1,6 @@
 """Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -31,8 +31,7 @@ class VideoRecord:
     fps: float | None = None  # frame rate of a folder of images
     mask: str | None = None  # path of a PNG with the part number of each pixel; 255: ignored
     label_set: str | None = None  # several labels, as in the column `labels`; None: the list has `label`, or none
-    x: float | None = None  # position of an object, pixels of the frame; None: unknown
-    y: float | None = None
+    columns: Mapping[str, float] = field(default_factory=dict, hash=False)  # numbers that a project reads, by column
 
     def __post_init__(self) -> None:
         if self.label < -1:
@@ -293,7 +292,7 @@ class Features:
     cells: int = 1  # positions of the feature maps that `x` consists of: (N, C * cells), channels first
     reverse: Tensor | None = None  # (N, D) of the same clips with their frames in reversed order; None: not asked for
     classes: tuple[str, ...] = ()  # names of the list's classes
-    position: Tensor | None = None  # (N, 2) x and y of an object, pixels; None: the list does not have all
+    columns: Mapping[str, Tensor] = field(default_factory=dict)  # (N,) float64 that a project reads, NaN: missing
     records: Sequence[VideoRecord] = ()  # (N,) file and span of each row, as of `vidssl.extract`; none: not known
     windows: bool = False  # the rows are windows of videos, one after another or overlapping
     path: Path | None = None  # the folder that they were read from

@@ -131,7 +131,7 @@ def test_start_and_end(write):
         ("path,label\na.mp4,99999999999999999999\n", 2, "is out of range"),
         ("path,label\na.mp4,1000000000000000\n", 2, "is out of range"),
         ("path,start,end\na.mp4,2,1\n", 2, "end 1.0 is not after start 2.0"),
-        ("path,start,end\na.mp4,soon,1\n", 2, "'soon' is not a number: start, end, fps, x and y are numbers"),
+        ("path,start,end\na.mp4,soon,1\n", 2, "'soon' is not a number: start, end, fps, x, y are numbers"),
         ("path,start,end\na.mp4,-1,1\n", 2, "must be finite and 0 or more"),
         ("path,start,end\na.mp4,nan,1\n", 2, "must be finite and 0 or more"),
         ("path,start,end\na.mp4,0,inf\n", 2, "must be finite and 0 or more"),

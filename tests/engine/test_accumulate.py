@@ -11,10 +11,11 @@ from torch import nn
 from vidssl import distributed
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.parallel import average_gradients, over_processes
-from vidssl.methods import METHODS, view_learning
+from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.models.batch_norms import SyncBatchNorm
+from vidssl.projects.views import view_learning
 from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).parents[1] / "methods" / "tiny.py"))["Tiny"]

@@ -98,7 +98,10 @@ def test_a_feature_that_is_not_finite_has_no_accuracy(name, value, side):
     if PROTOCOLS[name].reverse:
         lists = {key: replace(of, reverse=of.x) for key, of in lists.items()}
     if name == "localization":
-        lists = {key: replace(of, position=torch.rand(len(of.x), 2)) for key, of in lists.items()}
+        lists = {
+            key: replace(of, columns={"x": torch.rand(len(of.x)), "y": torch.rand(len(of.x))})
+            for key, of in lists.items()
+        }
     with pytest.raises(DataError, match=rf"a {side} feature is not finite \(row 7 of "):
         PROTOCOLS[name](PROTOCOLS[name].Config())(lists["gallery"], lists["query"], NO_PAIRS)
 

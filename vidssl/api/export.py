@@ -1,7 +1,6 @@
 """Write a trained backbone for other programs."""
 
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +14,10 @@ from vidssl.engine.config_schema import bind_stored, require_videos
 from vidssl.engine.test_clips import evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
-from vidssl.models.export_detectron2 import save_detectron2
 from vidssl.models.export_graph import save_onnx, save_pt2
 from vidssl.models.weights import EXPORTED, backbone_weights, load_state, read_checkpoint, save_backbone, weights_file
 from vidssl.output_folder import check_file, check_writable, writing_file
+from vidssl.registry import PROJECTS, load_project
 
 _SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
 
@@ -52,12 +51,9 @@ def export(
     name, path = str(checkpoint), Path(out)
     if results and to != "folder":
         raise ConfigError('results are for the model card, which only to="folder" writes')
-    if to == "detectron2":
-        kind, settings = export_detectron2(name, path, trust=trust)
-        found = JobResults(settings)
-        lines = (f"{key} {shlex.quote(str(value))}" for key, value in settings.items())
-        found.text = "\n".join([f"{path}: {kind} for detectron2, with these settings:", *lines])
-        return found
+    if to in PROJECTS["export format"]:
+        described: JobResults = load_project("export format", to).export(name, path, trust=trust)
+        return described
     files = None if results is None else [Path(file) for file in results]
     description, worst = export_network(name, path, to, files, trust=trust)
     found = JobResults({**description, "largest_difference": worst})
@@ -66,17 +62,6 @@ def export(
     if worst is not None:
         found.text += f"; largest difference to torch {worst:.1g}"
     return found
-
-
-def export_detectron2(checkpoint: str, out: Path, trust: bool = False) -> tuple[str, dict[str, Any]]:
-    """Write a 2D ResNet for detectron2; return the backbone's name and the settings that belong to the file."""
-    inputs = [weights_file(checkpoint)]
-    check_file(out, inputs)
-    content = read_checkpoint(checkpoint, trust)
-    run = bind_stored(content["config"], f"config of {checkpoint}", trust)
-    backbone = _backbone(run, content, checkpoint)
-    with writing_file(out, inputs):
-        return run.backbone.name, save_detectron2(backbone, out, run.data.mean, run.data.std)
 
 
 def export_network(

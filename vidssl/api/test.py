@@ -31,6 +31,7 @@ from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results
 from vidssl.plugins import explaining, not_imported
 from vidssl.progress import Report
+from vidssl.registry import load_named
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png
 
@@ -179,6 +180,7 @@ def plan_protocols(
 
 
 def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
+    load_named(choices)
     protocol = choice(PROTOCOLS)
     schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field()))  # type: ignore[valid-type]
     return bind(schema, {"protocols": list(choices)}, "protocol").protocols  # type: ignore[attr-defined, no-any-return]

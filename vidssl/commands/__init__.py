@@ -24,6 +24,7 @@ from vidssl.command_line import running
 from vidssl.commands.options import OTHER_NAMES, add_options, parse
 from vidssl.commands.signatures import Signature, read_signature
 from vidssl.errors import Interrupted, PeerError, VidsslError
+from vidssl.registry import PROJECTS
 from vidssl.version import __version__
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
@@ -80,14 +81,13 @@ DATA_SETS = Group(
         "list": Job("vidssl.prepare.other_projects", "prepare_list"),
         "chunks": Job("vidssl.prepare.video_chunks", "prepare_chunks"),
         "torchvision": Job("vidssl.prepare.torchvision_images", "prepare_torchvision"),
+        "moving-digits": Job("vidssl.prepare.moving_digits", "prepare_moving_digits"),
         "voc-classes": Job("vidssl.prepare.voc_multilabel", "prepare_voc_classes"),
         **{
-            name.replace("_", "-"): Job(f"vidssl.prepare.{name}", f"prepare_{name}")
-            for name in (
-                *("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet", "voc", "coco", "ava"),
-                *("moving_digits", "colorful_moving_mnist"),
-            )
+            name: Job(f"vidssl.prepare.{name}", f"prepare_{name}")
+            for name in ("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet", "voc", "coco", "ava")
         },
+        **{name.replace("_", "-"): Job(module, f"prepare_{name}") for name, module in PROJECTS["data set"].items()},
     },
 )
 COMMANDS: dict[str, Job | Group] = {
@@ -99,7 +99,7 @@ COMMANDS: dict[str, Job | Group] = {
     **{name: Job(f"vidssl.api.{name}", name) for name in ("map", "export", "track")},
     "analyze": ANALYSES,
     **{name: Job(f"vidssl.api.{name}", name) for name in ("check", "shrink", "compare", "doctor", "schema")},
-    "launch": Job("vidssl.projects.slurm", "launch"),
+    **{name: Job(module, name) for name, module in PROJECTS["command"].items()},
 }
 
 

@@ -75,7 +75,8 @@ class Records(Column[VideoRecord]):
         self.roots, self._starts = [root], [0]  # several lists: the folder of each, and its first row
         self.names, self._masks, self._label_sets = Strings(), Strings(), Strings()  # masks, sets: in all rows or none
         self._labels = array("q")
-        self._numbers = array("d")  # start, end, fps, x and y of each row, NaN if missing; empty if all are
+        self._numbers = array("d")  # start, end and fps of each row, NaN if missing; empty if all are
+        self._columns: dict[str, array[float]] = {}  # numbers that a project reads, NaN if missing
         for row in rows:
             self.append(row)
 
@@ -93,17 +94,22 @@ class Records(Column[VideoRecord]):
         if root is not None and root != self.roots[-1]:
             self.roots.append(root)
             self._starts.append(len(self))
-        given = row.start, row.end, row.fps, row.x, row.y
-        numbers = [math.nan if number is None else number for number in given]
+        numbers = [math.nan if number is None else number for number in (row.start, row.end, row.fps)]
         if self._numbers or not all(map(math.isnan, numbers)):
-            before = 5 * len(self) - len(self._numbers)  # of the rows before the first one that has a number
-            self._numbers.extend([math.nan] * before + numbers)
+            _append(self._numbers, numbers, 3 * len(self))
+        for name in {**self._columns, **row.columns}:
+            _append(self._columns.setdefault(name, array("d")), [row.columns.get(name, math.nan)], len(self))
         self.names.append(row.path)
         self._labels.append(row.label)
         if row.mask is not None:
             self._masks.append(row.mask)
         if row.label_set is not None:
             self._label_sets.append(row.label_set)
+
+    @property
+    def columns(self) -> dict[str, NDArray[np.float64]]:
+        """(N,) numbers of each row that a project reads, by column, NaN where missing."""
+        return {name: np.array(column) for name, column in self._columns.items()}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -120,8 +126,13 @@ class Records(Column[VideoRecord]):
         path, label = locate(self.names.item(number)), self._labels[number]
         mask = locate(self._masks.item(number)) if self._masks else None
         labels = self._label_sets.item(number) if self._label_sets else None
-        if not self._numbers:
-            return VideoRecord(path, label, mask=mask, label_set=labels)
-        found = self._numbers[5 * number : 5 * number + 5]
-        start, end, fps, x, y = (None if math.isnan(each) else each for each in found)
-        return VideoRecord(path, label, start, end, fps, mask, labels, x, y)
+        found = self._numbers[3 * number : 3 * number + 3] or (math.nan,) * 3
+        start, end, fps = (None if math.isnan(each) else each for each in found)
+        columns = {name: column[number] for name, column in self._columns.items() if not math.isnan(column[number])}
+        return VideoRecord(path, label, start, end, fps, mask, labels, columns)
+
+
+def _append(column: "array[float]", numbers: Sequence[float], count: int) -> None:
+    """Add the numbers of a row to those of the rows before, `count` in all, which may have none."""
+    column.extend([math.nan] * (count - len(column)))
+    column.extend(numbers)

@@ -1,6 +1,7 @@
 """Video lists: the CSV files that describe every data set."""
 
 import hashlib
+import math
 import os
 from array import array
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from vidssl.data.csv_rows import read_rows, read_text
 from vidssl.data.list_numbers import decimal_number, whole_number
 from vidssl.data.path_rules import PathRule, full_path
 from vidssl.errors import DataError
+from vidssl.registry import PROJECTS
 from vidssl.types import VideoRecord
 
 # Columns of a list, and the fields of VideoRecord that they fill.
@@ -29,12 +31,10 @@ COLUMNS = {
     "end": "end",
     "fps": "fps",
     "mask": "mask",
-    "x": "x",
-    "y": "y",
 }
-_NUMBERS = ("start", "end", "fps", "x", "y")
+_NUMBERS = ("start", "end", "fps")
 _MAX_CLASSES = 10_000_000  # without classes.txt: a larger label is an id, and results have a number for each class
-_HEADER = "path[,label or labels][,start][,end][,fps][,mask][,x,y]"
+_HEADER = "path[,label or labels][,start][,end][,fps][,mask]"
 
 
 class Part(NamedTuple):
@@ -86,10 +86,9 @@ class VideoList:
         return found
 
     @property
-    def positions(self) -> NDArray[np.float64] | None:
-        """(N, 2) position of an object in each row, x and y in pixels; None if a row has none."""
-        found = np.array([(record.x, record.y) for record in self.records], np.float64)
-        return None if np.isnan(found).any() else found
+    def columns(self) -> dict[str, NDArray[np.float64]]:
+        """(N,) numbers of the columns that a project reads, NaN where missing."""
+        return self.records.columns
 
     @cached_property
     def fingerprint(self) -> str:
@@ -104,8 +103,7 @@ class VideoList:
                 optional[0].append(f"\nfps\t{n}\t{row.fps}")
             if row.label_set is not None:
                 optional[1].append(f"\nlabels\t{n}\t{row.label_set}")
-            if (row.x, row.y) != (None, None):
-                optional[2].append(f"\nposition\t{n}\t{row.x}\t{row.y}")
+            optional[2].extend(f"\n{name}\t{n}\t{number}" for name, number in row.columns.items())
             if row.mask is not None:
                 root = self.records.root_of(n)
                 optional[3].append(f"\n{os.path.relpath(full_path(root, row.mask), root)}")
@@ -139,7 +137,9 @@ def parse_labels(text: str) -> dict[int, int]:
 
 
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
-    """Read a CSV list `path[,label or labels][,start][,end][,fps][,mask][,x,y]`, and `classes.txt` beside it.
+    """Read a CSV list `path[,label or labels][,start][,end][,fps][,mask]`, and `classes.txt` beside it.
+
+    Projects add columns of numbers, which are kept as they are.
 
     Paths are relative to `root`, by default the folder in `root.txt`, else that of the list; `allow_external` accepts
     absolute paths and paths that leave it. A DataError has `file:line`, the value and the rule of the first wrong row.
@@ -153,8 +153,8 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     rows = read_rows(path, "vidssl prepare writes lists")
     line, header = next(rows, (1, []))
     columns = [column.strip() for column in header]
-    both = {"label", "labels"} <= {*columns}
-    if both or "path" not in columns or not {*columns} <= {*COLUMNS} or len({*columns}) < len(columns):
+    known, both = {*columns} <= {*COLUMNS, *PROJECTS["column"]}, {"label", "labels"} <= {*columns}
+    if both or "path" not in columns or not known or len({*columns}) < len(columns):
         text = ",".join(columns)[:200]
         raise DataError(f"{path}:{line}: header {text!r} is not {_HEADER}; vidssl prepare list converts other lists")
     rule, records = PathRule(root, allow_external), Records(root)
@@ -233,18 +233,19 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
         remedy = "vidssl prepare folder --labels writes lists of class names"
         raise ValueError(f"{error}: labels are whole numbers, -1 is unknown; {remedy}") from None
     try:
-        numbers = [decimal_number(fields[name]) if fields.get(name) else None for name in _NUMBERS]
+        start, end, fps = (decimal_number(fields[name]) if fields.get(name) else None for name in _NUMBERS)
+        added = {name: decimal_number(fields[name]) for name in PROJECTS["column"] if fields.get(name)}
     except ValueError as error:
-        raise ValueError(f"{error}: start, end, fps, x and y are numbers") from None
+        raise ValueError(f"{error}: {', '.join((*_NUMBERS, *PROJECTS['column']))} are numbers") from None
     limit = num_classes or _MAX_CLASSES
     for number in (label, *several):
         if not -1 <= number < limit:
             raise ValueError(f"label {number} is out of range: classes are 0 to {limit - 1}, -1 is unknown")
-    given = [number for number in numbers if number is not None]
-    if given and not all(0 <= number < float("inf") for number in given):
-        raise ValueError("start {}, end {}, fps {}, x {} and y {} must be finite and 0 or more".format(*numbers))
-    start, end, fps, x, y = numbers
-    return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"), fields.get("labels"), x, y)
+    if not all(number is None or 0 <= number < float("inf") for number in (start, end, fps)):
+        raise ValueError(f"start {start}, end {end} and fps {fps} must be finite and 0 or more")
+    if not all(map(math.isfinite, added.values())):
+        raise ValueError(f"{' and '.join(f'{name} {number}' for name, number in added.items())} must be finite")
+    return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"), fields.get("labels"), added)
 
 
 def row_key(root: Path, record: VideoRecord) -> tuple[Any, ...]:

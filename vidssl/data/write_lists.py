@@ -13,6 +13,7 @@ from vidssl.data.path_rules import is_utf8
 from vidssl.data.video_list import COLUMNS, VideoList
 from vidssl.errors import DataError
 from vidssl.output_folder import ELSEWHERE, adopt_files, check_files, write_files
+from vidssl.registry import PROJECTS
 from vidssl.types import VideoRecord
 
 _BESIDE = ("classes.txt", "root.txt")  # belong to all lists of a folder
@@ -45,18 +46,22 @@ def write_lists(
 def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
     records = [row if isinstance(row, VideoRecord) else VideoRecord(*row) for row in rows]
     default = VideoRecord("")
-    columns = {
-        name: field
-        for name, field in COLUMNS.items()
-        if name == "path" or any(getattr(r, field) != getattr(default, field) for r in records)
-    }
+    columns = [
+        name
+        for name in (*COLUMNS, *PROJECTS["column"])
+        if name == "path" or any(_value(record, name) != _value(default, name) for record in records)
+    ]
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for record in records:
         _check_name(record.path)
-        writer.writerow([getattr(record, field) for field in columns.values()])
+        writer.writerow([_value(record, name) for name in columns])
     return text.getvalue()
+
+
+def _value(record: VideoRecord, column: str) -> Any:
+    return getattr(record, COLUMNS[column]) if column in COLUMNS else record.columns.get(column)
 
 
 def _check_name(name: str) -> None:
@@ -119,7 +124,7 @@ def check_beside(
 
 def _is_list(path: Path) -> bool:
     header = {column.strip() for column in read_text(path, ELSEWHERE).partition("\n")[0].split(",")}
-    return "path" in header and header <= {*COLUMNS}
+    return "path" in header and header <= {*COLUMNS, *PROJECTS["column"]}
 
 
 def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:

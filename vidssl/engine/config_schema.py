@@ -20,6 +20,7 @@ from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.layer_features import check_grid
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported, remedy
+from vidssl.registry import load_named
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
 from vidssl.transforms.patch_shuffles import Distortion
@@ -248,6 +249,7 @@ def _bind(tree: Tree, source: str) -> AnyRun:
     if len(given) > 1:
         raise ConfigError(f"{source}: set one of {' and '.join(given)}: they are different runs")
     kind = KINDS.get(given[0]) if given else None
+    load_named(tree)
     return bind(schema() if kind is None else detection_schema(kind), tree, source)
 
 

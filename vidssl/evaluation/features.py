@@ -121,9 +121,9 @@ def extract(
     if reverse:
         x, other = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), encoder.finish(x[:, dim : 2 * dim])
     x = finished(encoder, x)
-    label, positions = torch.from_numpy(videos.labels)[index], videos.positions
-    position = None if positions is None else torch.from_numpy(positions)[index]
-    return Features(x, label, index, missing, targets, test.cells, other, videos.classes, position)
+    label = torch.from_numpy(videos.labels)[index]
+    numbers = {name: torch.from_numpy(column)[index] for name, column in videos.columns.items()}
+    return Features(x, label, index, missing, targets, test.cells, other, videos.classes, numbers)
 
 
 Extract = Callable[..., Features]  # with the arguments of `extract`

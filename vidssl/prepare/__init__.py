@@ -2,7 +2,6 @@
 
 from vidssl.prepare.ava import prepare_ava
 from vidssl.prepare.coco import prepare_coco
-from vidssl.prepare.colorful_moving_mnist import prepare_colorful_moving_mnist
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.hmdb51 import prepare_hmdb51
 from vidssl.prepare.kinetics import prepare_kinetics
@@ -21,7 +20,6 @@ __all__ = [
     "prepare_ava",
     "prepare_chunks",
     "prepare_coco",
-    "prepare_colorful_moving_mnist",
     "prepare_folder",
     "prepare_hmdb51",
     "prepare_kinetics",

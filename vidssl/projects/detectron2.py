@@ -1,8 +1,9 @@
-"""Write the weights of a backbone for other projects, under the names that they use."""
+"""Export to detectron2: the weights of a 2D ResNet under detectron2's names, and the settings that belong to them."""
 
 import io
 import pickle
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.api.run import JobResults
 from vidssl.atomic import write_whole
+from vidssl.config import build
+from vidssl.engine.config_schema import bind_stored
 from vidssl.errors import ConfigError
-from vidssl.models.backbones import Backbone
+from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.resnet2d import NETWORKS, ResNet2D
+from vidssl.models.weights import backbone_weights, load_state, read_checkpoint, weights_file
+from vidssl.output_folder import check_file, writing_file
 
 # Regular expressions and replacements, all applied in order.
 _DETECTRON2 = (
@@ -23,6 +29,23 @@ _DETECTRON2 = (
     (r"downsample\.0\.", "shortcut."),
     (r"downsample\.1\.", "shortcut.norm."),
 )
+
+
+def export(checkpoint: str, out: Path, trust: bool = False) -> JobResults:
+    """Write a 2D ResNet for detectron2; return the settings that belong to the file."""
+    inputs = [weights_file(checkpoint)]
+    check_file(out, inputs)
+    content = read_checkpoint(checkpoint, trust)
+    run = bind_stored(content["config"], f"config of {checkpoint}", trust)
+    backbone: Backbone = build(BACKBONES, run.backbone)
+    load_state(backbone, backbone_weights(content), checkpoint)
+    with writing_file(out, inputs):
+        settings = save_detectron2(backbone, out, run.data.mean, run.data.std)
+    lines = (f"{key} {shlex.quote(str(value))}" for key, value in settings.items())
+    text = "\n".join([f"{out}: {run.backbone.name} for detectron2, with these settings:", *lines])
+    results = JobResults(settings)
+    results.text = text
+    return results
 
 
 def detectron2_name(name: str) -> str:

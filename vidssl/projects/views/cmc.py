@@ -12,7 +12,7 @@ from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import InBatchMethod
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
-from vidssl.models.two_encoders import TwoEncoders
+from vidssl.projects.views.two_encoders import TwoEncoders
 from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
 

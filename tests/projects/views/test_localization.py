@@ -8,7 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
-from vidssl.evaluation.position_regression import Localization
+from vidssl.projects.views.localization import Localization
 from vidssl.randomness import generator
 from vidssl.types import Features
 
@@ -23,7 +23,12 @@ def made(count, seed, constant=False):
     if constant:
         x[:, 2] = 7.0
     row = torch.arange(count)
-    return Features(torch.from_numpy(x).float(), -torch.ones_like(row), row, position=torch.from_numpy(position))
+    columns = {"x": torch.from_numpy(position[:, 0]), "y": torch.from_numpy(position[:, 1])}
+    return Features(torch.from_numpy(x).float(), -torch.ones_like(row), row, columns=columns)
+
+
+def positions(columns):
+    return np.stack([columns["x"], columns["y"]], axis=1)
 
 
 @pytest.mark.parametrize("constant", [False, True])
@@ -32,11 +37,11 @@ def test_error_is_that_of_scikit_learn(penalty, constant):
     gallery, query = made(80, 1, constant), made(30, 2, constant)
     found = Localization(Localization.Config(penalty=penalty))(gallery, query, NO_PAIRS)
     scaler = StandardScaler().fit(gallery.x.double().numpy())
-    model = Ridge(alpha=penalty).fit(scaler.transform(gallery.x.double().numpy()), gallery.position.numpy())
-    missed = model.predict(scaler.transform(query.x.double().numpy())) - query.position.numpy()
+    model = Ridge(alpha=penalty).fit(scaler.transform(gallery.x.double().numpy()), positions(gallery.columns))
+    missed = model.predict(scaler.transform(query.x.double().numpy())) - positions(query.columns)
     expected = np.hypot(*missed.T).mean()
     assert found.numbers["localization_error"] == pytest.approx(expected, rel=1e-6)
-    missed = gallery.position.numpy().mean(axis=0) - query.position.numpy()
+    missed = positions(gallery.columns).mean(axis=0) - positions(query.columns)
     assert found.numbers["mean_position_error"] == pytest.approx(np.hypot(*missed.T).mean())
     assert found.predicted is None and expected < np.hypot(*missed.T).mean()
 
@@ -52,16 +57,16 @@ def test_lists_with_positions(tmp_path):
     path = tmp_path / "list.csv"
     path.write_text("path,end,x,y\na.mp4,1.0,3.5,4\nb.mp4,,0,60\n")
     videos = read_list(path)
-    np.testing.assert_array_equal(videos.positions, [[3.5, 4], [0, 60]])
-    assert (videos.records[1].end, videos.records[1].y) == (None, 60.0)
-    np.testing.assert_array_equal(videos.rows([1]).positions, [[0, 60]])
+    np.testing.assert_array_equal(positions(videos.columns), [[3.5, 4], [0, 60]])
+    assert (videos.records[1].end, videos.records[1].columns) == (None, {"x": 0.0, "y": 60.0})
+    np.testing.assert_array_equal(positions(videos.rows([1]).columns), [[0, 60]])
     Localization(Localization.Config()).check_lists(videos, videos)
     before = videos.fingerprint
     path.write_text("path,end,x,y\na.mp4,1.0,3.5,4\nb.mp4,,0,\n")
     videos = read_list(path)
-    assert videos.positions is None and videos.fingerprint != before
+    assert videos.records[1].columns == {"x": 0.0} and videos.fingerprint != before
     with pytest.raises(DataError, match=r"needs the columns x and y in all rows of .*list\.csv"):
         Localization(Localization.Config()).check_lists(videos, videos)
-    path.write_text("path,x,y\na.mp4,3.5,-4\n")
-    with pytest.raises(DataError, match=r"y -4\.0 must be finite and 0 or more"):
+    path.write_text("path,x,y\na.mp4,3.5,inf\n")
+    with pytest.raises(DataError, match="x 3.5 and y inf must be finite"):
         read_list(path)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vidssl.config import Settings, bind_choice, build
 from vidssl.models.backbones import BACKBONES, Backbone
-from vidssl.models.view_splits import Split, SplitConfig
+from vidssl.projects.views.view_splits import Split, SplitConfig
 
 
 @BACKBONES.register("two_encoders")

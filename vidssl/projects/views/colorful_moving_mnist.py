@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.atomic import creating_folder
-from vidssl.data.synthetic.colorful_digits import (
+from vidssl.data.synthetic.digit_images import Pixels, digit_images
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.write_lists import write_lists
+from vidssl.errors import ConfigError, DataError
+from vidssl.progress import progress
+from vidssl.projects.views.colorful_digits import (
     CANVAS,
     CLIP,
     FACTORS,
@@ -25,11 +30,6 @@ from vidssl.data.synthetic.colorful_digits import (
     random_crop,
     render,
 )
-from vidssl.data.synthetic.digit_images import Pixels, digit_images
-from vidssl.data.video_list import VideoList, read_list
-from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError, DataError
-from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.types import Natural, VideoRecord
 from vidssl.video.reader import DecodeSettings
@@ -97,7 +97,7 @@ def prepare_colorful_moving_mnist(
                 _write_video(folder / path, [render(scene, opacity[scene.digit_image]) for scene in scenes])
                 factors += [(path, n, *_describe(scene)) for n, scene in enumerate(scenes)]
                 x, y = center(referred)
-                first_view = partial(VideoRecord, path, end=CLIP / _FPS, x=x, y=y)
+                first_view = partial(VideoRecord, path, end=CLIP / _FPS, columns={"x": x, "y": y})
                 lists["pairs"][split].append(VideoRecord(path))
                 lists["digit"][split].append(first_view(referred.digit))
                 lists["background"][split].append(first_view(referred.background_class))

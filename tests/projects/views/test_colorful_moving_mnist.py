@@ -14,7 +14,12 @@ from vidssl import commands
 from vidssl.data.clip_and_frame import ClipAndFrame
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
-from vidssl.data.synthetic.colorful_digits import (
+from vidssl.data.synthetic.digit_images import digit_images
+from vidssl.data.video_list import read_list
+from vidssl.data.write_lists import write_lists
+from vidssl.errors import ConfigError, DataError
+from vidssl.output_folder import MARK
+from vidssl.projects.views.colorful_digits import (
     CANVAS,
     CLIP,
     EDGE,
@@ -29,12 +34,7 @@ from vidssl.data.synthetic.colorful_digits import (
     render,
     trajectory,
 )
-from vidssl.data.synthetic.digit_images import digit_images
-from vidssl.data.video_list import read_list
-from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError, DataError
-from vidssl.output_folder import MARK
-from vidssl.prepare.colorful_moving_mnist import prepare_colorful_moving_mnist
+from vidssl.projects.views.colorful_moving_mnist import prepare_colorful_moving_mnist
 from vidssl.randomness import generator
 from vidssl.transforms.recipes import CenterCrop
 from vidssl.types import VideoMeta
@@ -152,7 +152,9 @@ def test_lists_and_factors_agree(rendered):
     for split, count in (("train", 12), ("test", 6)):
         digits, grounds = (read_list(rendered / name / f"{split}.csv") for name in ("digit", "background"))
         assert len(digits.records) == count and digits.classes == tuple("0123456789") and grounds.classes == TEXTURES
-        np.testing.assert_array_equal(digits.positions, grounds.positions)
+        assert {**digits.columns, **grounds.columns}.keys() == {"x", "y"}
+        for name in "xy":
+            np.testing.assert_array_equal(digits.columns[name], grounds.columns[name])
         for n, name in enumerate(digits.names):
             whole = [rows[name, frame] for frame in range(13)]
             assert {int(row["digit"]) for row in whole} == {digits.records[n].label}  # also of the second views
@@ -244,7 +246,8 @@ def test_a_run_trains_on_the_pairs_and_localises(rendered, tmp_path):
     small = ["steps=2", "batch_size=8", "log_every=1", "evaluate.every=2", "device=cpu", f"output={tmp_path / 'run'}"]
     commands.run("train", ["--cfg", str(config), "--quiet", *lists, *small])
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    positions = [read_list(rendered / "digit" / f"{split}.csv").positions for split in ("train", "test")]
+    columns = [read_list(rendered / "digit" / f"{split}.csv").columns for split in ("train", "test")]
+    positions = [np.stack([each["x"], each["y"]], axis=1) for each in columns]
     constant = np.hypot(*(positions[1] - positions[0].mean(axis=0)).T).mean()
     (measured,) = (line for line in logged if "localization_error" in line)
     assert measured["mean_position_error"] == pytest.approx(constant)

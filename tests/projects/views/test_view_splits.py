@@ -8,9 +8,9 @@ from skimage import color
 
 from vidssl.errors import ConfigError
 from vidssl.models import build_backbone
-from vidssl.models.color_flow import ColorFlow
-from vidssl.models.color_spaces import SPACES
-from vidssl.models.view_splits import Channels, Frequency, Learned, Split, first_and_others, gaussian_blur
+from vidssl.projects.views.color_flow import ColorFlow
+from vidssl.projects.views.color_spaces import SPACES
+from vidssl.projects.views.view_splits import Channels, Frequency, Learned, Split, first_and_others, gaussian_blur
 
 SMALL = {"name": "resnet3d18", "width": 4}
 

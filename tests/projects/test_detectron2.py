@@ -18,8 +18,8 @@ from vidssl import commands
 from vidssl.engine.config_schema import load_run
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models import build_backbone, save_backbone
-from vidssl.models.export_detectron2 import detectron2_name, save_detectron2
 from vidssl.models.weights import FORMAT
+from vidssl.projects.detectron2 import detectron2_name, save_detectron2
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml"
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

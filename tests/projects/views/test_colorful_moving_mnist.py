@@ -240,7 +240,7 @@ def test_the_sampler_draws_all_frames_after_the_clip():
 
 
 def test_a_run_trains_on_the_pairs_and_localises(rendered, tmp_path):
-    config = Path(__file__).parents[2] / "configs" / "studies" / "views" / "colorful_small.yaml"
+    config = Path(__file__).parents[3] / "configs" / "studies" / "views" / "colorful_small.yaml"
     lists = [f"data.train={rendered}/pairs/train.csv", f"evaluate.gallery={rendered}/digit/train.csv"]
     lists += [f"evaluate.query={rendered}/digit/test.csv", "evaluate.protocols=[{name: localization}]"]
     small = ["steps=2", "batch_size=8", "log_every=1", "evaluate.every=2", "device=cpu", f"output={tmp_path / 'run'}"]

@@ -68,5 +68,5 @@ def test_lists_with_positions(tmp_path):
     with pytest.raises(DataError, match=r"needs the columns x and y in all rows of .*list\.csv"):
         Localization(Localization.Config()).check_lists(videos, videos)
     path.write_text("path,x,y\na.mp4,3.5,inf\n")
-    with pytest.raises(DataError, match="x 3.5 and y inf must be finite"):
+    with pytest.raises(DataError, match=r"x 3\.5 and y inf must be finite"):
         read_list(path)

@@ -21,8 +21,8 @@ import numpy as np
 from measure import finish, table
 
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
-from vidssl.engine import setup
 from vidssl.engine import train as loop
+from vidssl.engine import training
 from vidssl.engine.config_schema import load_run
 
 CONFIG = Path(__file__).parents[1] / "configs/toy/interclr_npid.yaml"
@@ -69,7 +69,7 @@ def measure_run(path: Path, output: Path, until: int) -> dict[str, float]:
         "device=cpu",
     ]
     run, marks = load_run(CONFIG, settings), []
-    set_lr, save, saving = loop.set_lr, setup.save, []
+    set_lr, save, saving = loop.set_lr, training.save, []
     memory: dict[str, float] = {}
 
     def mark(*arguments: Any) -> float:
@@ -83,7 +83,7 @@ def measure_run(path: Path, output: Path, until: int) -> dict[str, float]:
         save(*arguments)
         saving.append(time.perf_counter() - before)
 
-    loop.set_lr, setup.save = mark, timed_save
+    loop.set_lr, training.save = mark, timed_save
     loop.train(run, until)
     step = float(np.median(np.diff(marks)))
     return {"start": marks[0] - start, "step": step, "save": saving[-1], **memory}

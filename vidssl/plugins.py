@@ -5,6 +5,7 @@ weights is data: the modules that it names are used if they are imported already
 """
 
 import importlib
+import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from vidssl.errors import ConfigError, first_few
 
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -58,3 +60,21 @@ def explaining(modules: Sequence[str]) -> Iterator[None]:
             raise
         mistakes = "; ".join(line.strip() for line in str(error).splitlines()[:4])
         raise ConfigError(f"{mistakes}; {remedy(modules)}") from None
+
+
+@contextmanager
+def stored_imports(tree: Any, source: str, trust: bool) -> Iterator[None]:
+    """Bind a config that lies in a file of weights, in this block, without running code that it names, unless trusted.
+
+    A ConfigError says which modules were not imported if that is why a name is unknown; else a warning does.
+    """
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{source} is {type(tree).__name__}, not keys and values: the file is damaged")
+    names = modules_of(tree, source)
+    if trust:
+        import_modules(names, f"{source}: imports")
+    left_out = not_imported(names)
+    with explaining(left_out):
+        yield
+    if left_out:
+        _log.warning("%s: %s", source, remedy(left_out))

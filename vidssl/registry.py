@@ -12,7 +12,8 @@ from vidssl.errors import ConfigError
 
 T = TypeVar("T")
 
-# What projects add, by its kind and name: the module that is imported when the name is asked for, and not before.
+# What projects add, by its kind and name: the module that is imported when the name is asked for, and not before. What
+# the core calls in it is named in a comment, or has the name of the entry.
 _VIEWS, _DETECTION = "vidssl.projects.views", "vidssl.projects.detection"
 PROJECTS: dict[str, dict[str, str]] = {
     "backbone": {name: f"{_VIEWS}.{name}" for name in ("color_flow", "convnet_lstm", "two_encoders")},
@@ -20,7 +21,15 @@ PROJECTS: dict[str, dict[str, str]] = {
     "protocol": {"localization": f"{_VIEWS}.localization"},
     "column": {"x": f"{_VIEWS}.localization", "y": f"{_VIEWS}.localization"},  # numbers, which the core does not read
     "export format": {"detectron2": "vidssl.projects.detectron2"},
-    "data set": {"colorful_moving_mnist": f"{_VIEWS}.colorful_moving_mnist"},
+    # prepare_NAME
+    "data set": {
+        **{name: f"{_DETECTION}.{name}" for name in ("voc", "coco", "ava")},
+        "colorful_moving_mnist": f"{_VIEWS}.colorful_moving_mnist",
+    },
+    # Keys of a config that is of no method: bind_run, bind_stored, train.
+    "run": dict.fromkeys(("detector", "action_detector"), f"{_DETECTION}.train"),
+    "test list": {".json": f"{_DETECTION}.test"},  # lists that `vidssl test` takes, by the end of their names: test
+    "part": {"object detection": f"{_DETECTION}.average_precision"},  # of `vidssl doctor`: version
     "command": {"launch": "vidssl.projects.slurm"},
 }
 

@@ -16,7 +16,7 @@ from vidssl.api.show import show_run, show_views
 from vidssl.data.step_sampler import keys_of_step
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
-from vidssl.engine import clip_training
+from vidssl.engine import training as engine
 from vidssl.engine.config_schema import load_run
 from vidssl.types import Tracks, VideoRecord
 
@@ -36,10 +36,10 @@ def toy(digits, tmp_path):
 
 def trained_on(run, epochs, monkeypatch):
     """The samples that training would use: (epoch, row) to views, the row used, and boxes."""
-    monkeypatch.setattr(clip_training, "Feed", lambda loader, *_: loader)
+    monkeypatch.setattr(engine, "Feed", lambda loader, *_: loader)
     found = {}
     with ExitStack() as stack:
-        training = clip_training.ClipTraining(run, None, stack)
+        training = engine.Training(run, None, stack)
         if training.tracking_is_due():
             training.track()
         for keys, batch in zip(training.keys(), training.new_feed(), strict=True):

@@ -24,7 +24,7 @@ from vidssl.methods.queue import KeyQueue
 PLACES = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 TOYS = PLACES["TOYS"]
 train_module = importlib.import_module("vidssl.engine.train")
-setup_module = importlib.import_module("vidssl.engine.setup")
+training_module = importlib.import_module("vidssl.engine.training")
 feed_module = importlib.import_module("vidssl.engine.batch_feed")
 features_module = importlib.import_module("vidssl.evaluation.features")
 checkpoint_module = importlib.import_module("vidssl.engine.checkpoint")
@@ -42,7 +42,7 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
     """
     run = toy(name, data, output, overrides)
     gradients = []
-    save, norm = setup_module.save, train_module.gradient_norm
+    save, norm = training_module.save, train_module.gradient_norm
 
     def saving(run, videos, method, optimizer, state):
         held = {"method": method.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
@@ -64,14 +64,14 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
         for batch in move(*arguments):
             yield replace(batch, views=tuple(view.double() for view in batch.views))
 
-    parallel, norms, move = setup_module.over_processes, setup_module.set_batch_norm, feed_module.on_device
+    parallel, norms, move = training_module.over_processes, training_module.set_batch_norm, feed_module.on_device
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(setup_module, "save", saving)
+        patch.setattr(training_module, "save", saving)
         patch.setattr(train_module, "gradient_norm", measuring)
-        patch.setattr(setup_module, "over_processes", over_processes)
+        patch.setattr(training_module, "over_processes", over_processes)
         if float64:
-            patch.setattr(setup_module, "set_batch_norm", set_batch_norm)
+            patch.setattr(training_module, "set_batch_norm", set_batch_norm)
             patch.setattr(feed_module, "on_device", on_device)
         train_module.train(run, until)
     return gradients
@@ -185,7 +185,7 @@ def signal_in(patch, phase, rank, number):
     elif phase == "data":
         before(ClipDataset, "sample", 4 * 6 + 28 + 1, late)  # in step 7; the evaluation after step 5 takes 28
     else:
-        before(checkpoint_module if distributed.is_main() else setup_module, "save", 2)
+        before(checkpoint_module if distributed.is_main() else training_module, "save", 2)
 
 
 def nan_on(patch, rank, step):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vidssl.api import doctor
-from vidssl.engine import setup
+from vidssl.engine import training
 from vidssl.engine.conv3d_faults import conv3d_fault
 
 
@@ -50,10 +50,10 @@ def test_doctor_and_the_start_of_a_run_name_it(monkeypatch, caplog):
     monkeypatch.setattr(doctor, "conv3d_fault", lambda half: f"slow in {'bfloat16' if half else 'float32'}")
     part = doctor.doctor()["3D convolutions on a GPU"]
     assert not part["works"] and part["detail"] == "slow in bfloat16; slow in float32"
-    monkeypatch.setattr(setup, "conv3d_fault", lambda half: "slow" if half else None)
+    monkeypatch.setattr(training, "conv3d_fault", lambda half: "slow" if half else None)
     with caplog.at_level(logging.WARNING, "vidssl"):
-        setup.warn_of_conv3d(torch.device("cpu"), half=True)
-        setup.warn_of_conv3d(torch.device("cuda"), half=False)
+        training.warn_of_conv3d(torch.device("cpu"), half=True)
+        training.warn_of_conv3d(torch.device("cuda"), half=False)
         assert not caplog.messages
-        setup.warn_of_conv3d(torch.device("cuda"), half=True)
+        training.warn_of_conv3d(torch.device("cuda"), half=True)
         assert caplog.messages == ["slow"]

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vidssl
-from vidssl.engine import setup, train
+from vidssl.engine import train, training
 from vidssl.engine.finite_check import FiniteCheck
 from vidssl.errors import TrainingError
 from vidssl.methods import METHODS
@@ -32,7 +32,7 @@ KNOWN = {"npid": "write", "interclr_npid": "write", "interclr_moco": "write", "i
 @pytest.fixture(autouse=True)
 def late(monkeypatch):
     """Check on the CPU as on a GPU."""
-    monkeypatch.setattr(setup, "FiniteCheck", lambda _, *rest: FiniteCheck(True, *rest))
+    monkeypatch.setattr(training, "FiniteCheck", lambda _, *rest: FiniteCheck(True, *rest))
 
 
 class _Waits(TorchDispatchMode):
@@ -81,7 +81,7 @@ def _spoiled(monkeypatch, step):
             kept.update(method=method, optimizer=optimizer, state=state)
 
     monkeypatch.setattr(METHODS["moco"], "pair_loss", loss)
-    monkeypatch.setattr(setup, "FiniteCheck", Kept)
+    monkeypatch.setattr(training, "FiniteCheck", Kept)
     return kept
 
 
@@ -109,7 +109,7 @@ def test_fault_23_the_state_is_that_of_the_last_good_step(settings, toy_run, tmp
 
 def test_a_late_check_changes_no_result(toy_run, monkeypatch):
     late = torch.load(train.train(toy_run("sce", "late")), weights_only=True)
-    monkeypatch.setattr(setup, "FiniteCheck", FiniteCheck)
+    monkeypatch.setattr(training, "FiniteCheck", FiniteCheck)
     straight = torch.load(train.train(toy_run("sce", "straight")), weights_only=True)
     for name in ("method", "optimizer", "step", "rng"):
         same(late[name], straight[name])

@@ -12,10 +12,10 @@ import vidssl
 from vidssl import distributed
 from vidssl.data.clip_samplers import Center
 from vidssl.data.video_list import read_list
-from vidssl.engine.clip_training import ClipTraining
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.train import train
+from vidssl.engine.training import Training
 from vidssl.errors import DataError, Interrupted
 from vidssl.transforms import center_crop
 
@@ -33,7 +33,7 @@ def snapshot(method):
 def started(run):
     """The method of a fresh run: its state before and after it has begun, and itself."""
     with ExitStack() as stack:
-        t = ClipTraining(run, None, stack)
+        t = Training(run, None, stack)
         before, rng = snapshot(t.method), torch.get_rng_state()
         t.begin()
         assert torch.equal(torch.get_rng_state(), rng) and all(m.training for m in t.method.modules())

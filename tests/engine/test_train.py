@@ -17,10 +17,10 @@ import vidssl
 from vidssl.config import read
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
-from vidssl.engine.clip_training import training_list
 from vidssl.engine.config_schema import bind_run, load_run
 from vidssl.engine.log import RunLog, warn_of_collapse
 from vidssl.engine.train import train
+from vidssl.engine.trained_lists import training_list
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.methods.momentum import MomentumMethod

@@ -23,7 +23,6 @@ from vidssl.api.compare import compare
 from vidssl.api.model_card import results_of
 from vidssl.api.network import load_subject
 from vidssl.atomic import file_hash
-from vidssl.data.box_list import read_boxes
 from vidssl.data.fingerprint import identify
 from vidssl.data.instance_boxes import read_instance_boxes as read_instances
 from vidssl.data.read_input import read_input
@@ -36,11 +35,12 @@ from vidssl.evaluation.feature_folder import FeatureFolder, read_folder, write_f
 from vidssl.evaluation.result_files import existing_results
 from vidssl.models import build_backbone, load_backbone, save_backbone
 from vidssl.models.weights import FORMAT
-from vidssl.prepare.ava import prepare_ava
-from vidssl.prepare.coco import prepare_coco
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.other_projects import prepare_list
-from vidssl.prepare.voc import prepare_voc
+from vidssl.projects.detection.ava import prepare_ava
+from vidssl.projects.detection.box_list import read_boxes
+from vidssl.projects.detection.coco import prepare_coco
+from vidssl.projects.detection.voc import prepare_voc
 from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.types import Features, Tracks, VideoRecord
 from vidssl.video import packet_index as index

@@ -14,8 +14,8 @@ import pytest
 from vidssl.data.list_numbers import whole_number
 from vidssl.errors import DataError
 from vidssl.evaluation.feature_folder import read_folder
-from vidssl.prepare import ava
 from vidssl.prepare.annotation_files import read_json
+from vidssl.projects.detection import ava
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

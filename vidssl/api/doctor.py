@@ -9,12 +9,12 @@ import cv2
 import torch
 
 from vidssl.analysis.layout import check_layout
-from vidssl.detection.average_precision import check_pycocotools
 from vidssl.engine.config_schema import bfloat16_is_emulated
 from vidssl.engine.conv3d_faults import conv3d_fault, cudnn_version
 from vidssl.errors import ConfigError, VidsslError
 from vidssl.models.bfloat16_check import SHAPES, processor, wrong_shapes
 from vidssl.models.export_graph import check_onnx
+from vidssl.registry import PROJECTS, load_project
 from vidssl.tracking.proposals import selective_search
 from vidssl.video.backends import backend_version
 
@@ -33,7 +33,8 @@ class Parts(dict[str, dict[str, Any]]):
 def doctor() -> Parts:
     """Report which optional parts work on this machine, and how to install the others."""
     parts = Parts()
-    for name, version in _VERSIONS.items():
+    of_projects = {name: load_project("part", name).version for name in PROJECTS["part"]}
+    for name, version in {**_VERSIONS, **of_projects}.items():
         try:
             parts[name] = {"works": True, "detail": version()}
         except VidsslError as error:
@@ -76,11 +77,6 @@ def _selective_search() -> str:
     return f"opencv {cv2.__version__} with ximgproc"
 
 
-def _detection() -> str:
-    check_pycocotools()
-    return f"pycocotools {metadata.version('pycocotools')}"
-
-
 def _umap() -> str:
     check_layout("umap", sys.maxsize)
     return f"umap-learn {metadata.version('umap-learn')}"
@@ -101,7 +97,6 @@ _VERSIONS = {
     "decoding with torchcodec": lambda: f"torchcodec {backend_version('torchcodec')}",
     "decoding with nvdec": lambda: f"torchcodec {backend_version('nvdec')}",
     "selective search": _selective_search,
-    "object detection": _detection,
     "maps of features by UMAP": _umap,
     "export to ONNX": _onnx,
 }

@@ -10,7 +10,7 @@ from vidssl.api.model_card import describe_network, model_card, of_the_same_feat
 from vidssl.api.run import JobResults
 from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.config import Tree, build
-from vidssl.engine.config_schema import bind_stored, require_videos
+from vidssl.engine.config_schema import bind_stored
 from vidssl.engine.test_clips import evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
@@ -86,7 +86,7 @@ def export_network(
     else:
         check_file(out, [path])
     content = read_checkpoint(path, trust)
-    run = require_videos(bind_stored(content["config"], f"config of {checkpoint}", trust), checkpoint)
+    run = bind_stored(content["config"], f"config of {checkpoint}", trust)
     backbone, test = _backbone(run, content, checkpoint), evaluation_clips(run)
     network = test.encoder(backbone)
     # A file that was exported before describes the checkpoint that it was made of.

@@ -17,7 +17,7 @@ from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, find_config, read
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
-from vidssl.engine.config_schema import Run, bind_run, bind_stored, require_videos
+from vidssl.engine.config_schema import Run, bind_run, bind_stored
 from vidssl.engine.test_clips import classes_of, evaluation_clips
 from vidssl.engine.trained_lists import trained_on
 from vidssl.errors import ConfigError
@@ -151,7 +151,7 @@ def _load_checkpoint(
     name: str, path: Path, content: dict[str, Any], options: NetworkOptions, device: torch.device
 ) -> Subject:
     trust = options.get("trust", False)
-    run = require_videos(bind_stored(content["config"], f"config of {path}", trust), str(path))
+    run = bind_stored(content["config"], f"config of {path}", trust)
     backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
     digest = file_hash(path)
@@ -215,7 +215,7 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
 
 def _run_of_config(cfg: str | Path, settings: Sequence[str] = ()) -> Run:
     path = find_config(str(cfg))
-    return require_videos(bind_run(read(path, settings), str(path)), str(path))
+    return bind_run(read(path, settings), str(path))
 
 
 def _load_module(module: nn.Module, options: NetworkOptions, device: torch.device) -> Subject:
@@ -225,8 +225,7 @@ def _load_module(module: nn.Module, options: NetworkOptions, device: torch.devic
     if "cfg" in options:
         run = _run_of_config(options["cfg"], options.get("settings", ()))
     elif stored is not None:
-        name = "the config of the backbone"
-        run = require_videos(bind_stored(stored, name), name)
+        run = bind_stored(stored, "the config of the backbone")
     if "test" in options:
         test = options["test"]
     elif run is not None:

@@ -19,11 +19,11 @@ from vidssl.data.step_sampler import Key, keys_of_step
 from vidssl.data.track_files import tracks_name
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
-from vidssl.engine.clip_training import training_dataset, training_list
-from vidssl.engine.config_schema import Run, bind_run, require_videos
+from vidssl.engine.config_schema import Run, bind_run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks
-from vidssl.engine.setup import initial_backbone
+from vidssl.engine.trained_lists import training_list
+from vidssl.engine.training import initial_backbone, training_dataset
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import claim, page_with
 from vidssl.progress import Report
@@ -92,7 +92,7 @@ def show(
     tree, source = read_config(cfg, with_input(cfg, settings, videos, Path(out) / "videos"))
     if "{split}" in str(tree):
         raise ConfigError(f"{source} is for several splits: replace {{split}} in its settings")
-    return show_run(require_videos(bind_run(tree, source), source), Path(out), limit, draws, source)
+    return show_run(bind_run(tree, source), Path(out), limit, draws, source)
 
 
 def show_views(run: Run, videos: int = 8, draws: int = 3) -> Iterator[list[ShownSample]]:

@@ -1,6 +1,5 @@
 """Measure a network on a list with the evaluation protocols."""
 
-import importlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +30,7 @@ from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results
 from vidssl.plugins import explaining, not_imported
 from vidssl.progress import Report
-from vidssl.registry import load_named
+from vidssl.registry import PROJECTS, load_named, load_project
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png
 
@@ -70,11 +69,10 @@ def test(
         VidsslError: The network, its clips, a list or a video cannot be used; the message has the remedy.
     """
     folder, file = None if out is None else Path(out), path_of(videos)
-    if file is not None and file.suffix == ".json":  # a list of boxes
-        detection = importlib.import_module("vidssl.projects.measure_detector")
+    if file is not None and file.suffix in PROJECTS["test list"]:
         others = {"train_list": train_list, "protocol": protocol, "splits": splits}
         given = [name for name, value in others.items() if value is not None]
-        return detection.test_detector(model, file, folder, options, given)  # type: ignore[no-any-return]
+        return load_project("test list", file.suffix).test(model, file, folder, options, given)  # type: ignore[no-any-return]
     protocols, settings = (None, []) if protocol is None else protocol_choices(protocol)
     if settings:
         options["settings"] = [*options.get("settings", ()), *settings]

@@ -17,15 +17,17 @@ from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import write_lists
 from vidssl.distributed import choose_device
 from vidssl.engine import train as engine
-from vidssl.engine.clip_training import training_list
-from vidssl.engine.config_schema import Run, bind_run, bind_split, fill_split, require_videos
+from vidssl.engine.config_schema import Run, bind_run, bind_split, fill_split, run_kind
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
+from vidssl.engine.run_settings import RunSettings
+from vidssl.engine.trained_lists import training_list
 from vidssl.errors import ConfigError, Interrupted
 from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.result_files import Results
 from vidssl.output_folder import check_names
 from vidssl.progress import Report
+from vidssl.registry import load_project
 
 Config = str | Path | Mapping[str, Any]  # a YAML file, the name of an installed config, or the content of one
 Setting = str | Mapping[str, Any]  # "KEY=VALUE", or {"optimizer.lr": 0.1}
@@ -50,11 +52,21 @@ def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progres
     if "{split}" in str(tree):
         raise ConfigError(f"{source} is for several splits: its texts hold {{split}}; name them: splits=[1, 2, 3]")
     try:
-        return engine.train(bind_run(tree, source))
+        run, start = bind_config(tree, source)
+        return start(run)
     except Interrupted as request:
         if request.signal == signal.SIGINT:
             raise KeyboardInterrupt from None
         raise
+
+
+def bind_config(tree: Tree, source: str) -> tuple[RunSettings, Callable[[Any], Path]]:
+    """Bind a config; return the run and the function that trains it: of a project, if the config is not of a method."""
+    kind = run_kind(tree, source)
+    if kind == "method":
+        return bind_run(tree, source), engine.train
+    project = load_project("run", kind)
+    return project.bind_run(tree, source), project.train
 
 
 @job
@@ -78,7 +90,7 @@ def train_splits(
     runs = {}
     for split in splits:
         of_split, _ = read_config(cfg, fill_split([*settings], split))
-        runs[split] = require_videos(bind_split(tree, of_split, split, source), source)
+        runs[split] = bind_split(tree, of_split, split, source)
     first = runs[splits[0]]
     if first.evaluate.query is None:
         raise ConfigError(f"{source}: splits test each network: set evaluate.query to the list")

@@ -85,7 +85,7 @@ DATA_SETS = Group(
         "voc-classes": Job("vidssl.prepare.voc_multilabel", "prepare_voc_classes"),
         **{
             name: Job(f"vidssl.prepare.{name}", f"prepare_{name}")
-            for name in ("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet", "voc", "coco", "ava")
+            for name in ("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet")
         },
         **{name.replace("_", "-"): Job(module, f"prepare_{name}") for name, module in PROJECTS["data set"].items()},
     },

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vidssl.data.csv_rows import read_text
-from vidssl.data.path_rules import is_utf8
+from vidssl.data.path_rules import is_file, is_utf8
 from vidssl.data.video_list import COLUMNS, VideoList
 from vidssl.errors import DataError
 from vidssl.output_folder import ELSEWHERE, adopt_files, check_files, write_files
@@ -133,3 +133,13 @@ def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:
         _check_name(name)
     named = {"classes.txt": "".join(f"{name}\n" for name in classes)} if classes else {}
     return {**named, "root.txt": f"{root.resolve()}\n"}
+
+
+def check_images(root: Path, names: Sequence[str], title: str) -> None:
+    """Raise a DataError if images of a list to be written do not exist."""
+    missing = [name for name in names if not is_file(root / name)]
+    if missing:
+        raise DataError(
+            f"{title}: {len(missing)} of {len(names)} images are missing in {root}, the first is {missing[0]}: "
+            "complete the folder"
+        )

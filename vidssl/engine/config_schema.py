@@ -1,9 +1,8 @@
 """The config of a run: all settings of a config file."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_model, model_validator
@@ -12,22 +11,19 @@ from vidssl.config import Settings, Tree, bind, choice, read
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
-from vidssl.engine.detection_schema import KINDS, ActionRun, DetectionRun, detection_schema
 from vidssl.engine.run_settings import RunSettings
 from vidssl.errors import ConfigError
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.layer_features import check_grid
-from vidssl.plugins import explaining, import_modules, modules_of, not_imported, remedy
-from vidssl.registry import load_named
+from vidssl.plugins import import_modules, modules_of, stored_imports
+from vidssl.registry import PROJECTS, load_named
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
 from vidssl.transforms.patch_shuffles import Distortion
 from vidssl.transforms.recipes import DrawnRecipe, check_short_side
 from vidssl.video.reader import DecodeSettings
-
-_log = logging.getLogger(__name__)
 
 
 class RenderedDigits(MovingDigits):
@@ -143,6 +139,7 @@ class TrackFiles(Settings):
 class Run(RunSettings):
     """A run of a method on videos. `schema` adds what plug-ins register."""
 
+    outputs: ClassVar[tuple[str, ...]] = (*RunSettings.outputs, "broken-videos.csv", "tracks/step-*")
     compile: bool = False  # torch.compile of the backbone and the target backbone
     tracks: TrackFiles | None = None  # None: no patch pairs
     data: Data
@@ -160,12 +157,14 @@ class Run(RunSettings):
         return METHODS[self.method.name].innermost(self.method)
 
     @property
+    def decoder(self) -> str:
+        """What decodes its videos."""
+        return self.data.backend
+
+    @property
     def test_size(self) -> int:
         """Side of the crops for evaluation, in pixels."""
         return int(self.evaluate.size or self.data.views[0].size)
-
-
-AnyRun = Run | DetectionRun | ActionRun
 
 
 def schema() -> type[Run]:
@@ -179,7 +178,7 @@ def schema() -> type[Run]:
     return create_model("Run", __base__=Run, evaluate=(evaluate, evaluate()), **parts)
 
 
-def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> AnyRun:
+def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> Run:
     """Read a config file with overrides and bind it.
 
     With `split` that number replaces `{split}`, which `data` or `seed` must contain, and the output becomes
@@ -193,7 +192,7 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     return bind_split(tree, read(path, fill_split([*overrides], split)), split, str(path))
 
 
-def bind_split(tree: Tree, of_split: Tree, split: int, source: str) -> AnyRun:
+def bind_split(tree: Tree, of_split: Tree, split: int, source: str) -> Run:
     """Bind a config for one split, as `load_run` does: `tree` as it is, `of_split` with its settings filled in."""
     filled = fill_split(of_split, split)
     changed = [key for key in tree if filled.get(key) != tree[key]]
@@ -220,47 +219,35 @@ def fill_split(value: Any, split: int) -> Any:
     return type(value)(str(value).replace("{split}", str(split))) if isinstance(value, str | Path) else value
 
 
-def bind_run(tree: Tree, source: str) -> AnyRun:
+def bind_run(tree: Tree, source: str) -> Run:
     """Bind a config that a user passes to the schema of a run, after importing the modules of `imports`."""
     import_modules(modules_of(tree, source), f"{source}: imports")
     return _bind(tree, source)
 
 
-def bind_stored(tree: Any, source: str, trust: bool = False) -> AnyRun:
-    """Bind a config that lies in a file of weights, without running code that it names, unless the file is trusted.
-
-    A ConfigError says which modules were not imported if that is why a name is unknown; else a warning does.
-    """
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{source} is {type(tree).__name__}, not keys and values: the file is damaged")
-    names = modules_of(tree, source)
-    if trust:
-        import_modules(names, f"{source}: imports")
-    left_out = not_imported(names)
-    with explaining(left_out):
-        run = _bind(tree, source)
-    if left_out:
-        _log.warning("%s: %s", source, remedy(left_out))
-    return run
+def bind_stored(tree: Any, source: str, trust: bool = False) -> Run:
+    """Bind a config that lies in a file of weights; as `stored_imports`."""
+    with stored_imports(tree, source, trust):
+        return _bind(tree, source)
 
 
-def _bind(tree: Tree, source: str) -> AnyRun:
-    given = [key for key in ("method", *KINDS) if key in tree]
-    if len(given) > 1:
-        raise ConfigError(f"{source}: set one of {' and '.join(given)}: they are different runs")
-    kind = KINDS.get(given[0]) if given else None
-    load_named(tree)
-    return bind(schema() if kind is None else detection_schema(kind), tree, source)
+def run_kind(tree: Tree, source: str) -> str:
+    """Return the key that names what a config trains: `method`, or one of a project, see `PROJECTS`."""
+    kinds = [key for key in ("method", *PROJECTS["run"]) if key in tree]
+    if len(kinds) > 1:
+        raise ConfigError(f"{source}: set one of {' and '.join(kinds)}: they are different runs")
+    return kinds[0] if kinds else "method"
 
 
-def require_videos(run: AnyRun, source: str) -> Run:
-    """Return a run of a method on videos; a ConfigError if it is one of a detector."""
-    if not isinstance(run, Run):
+def _bind(tree: Tree, source: str) -> Run:
+    kind = run_kind(tree, source)
+    if kind != "method":
         raise ConfigError(
-            f"{source} is of a detector: it works with vidssl train and, on a list of boxes (JSON), with vidssl test, "
-            "for one split; its backbone with init and vidssl.load_backbone"
+            f"{source} has {kind} instead of method: it works with vidssl train, launch and test, for one split; its "
+            "backbone with init and vidssl.load_backbone"
         )
-    return run
+    load_named(tree)
+    return bind(schema(), tree, source)
 
 
 def bfloat16_is_emulated(device: torch.device) -> bool:

@@ -3,8 +3,10 @@
 import json
 import logging
 import platform
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -14,7 +16,8 @@ from vidssl.config import Tree, differences
 from vidssl.data.fingerprint import completed, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
-from vidssl.engine.config_schema import AnyRun, Run, bind_stored
+from vidssl.engine.config_schema import bind_stored
+from vidssl.engine.run_settings import RunSettings
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
@@ -42,12 +45,12 @@ class RunState:
     data: Tree  # the training files, as `identify` describes them
 
 
-def save(run: AnyRun, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
+def save(run: RunSettings, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
     """Write a checkpoint with the state of all processes; called on all, the main one writes."""
     on_gpu = {"cuda": torch.cuda.get_rng_state()} if _on_gpu(method) else {}
     all_rng = distributed.gather_objects({"cpu": torch.get_rng_state(), **on_gpu})
 
-    decoder: dict[str, str] = {run.data.backend: backend_version(run.data.backend)} if isinstance(run, Run) else {}
+    decoder = {} if run.decoder is None else {run.decoder: backend_version(run.decoder)}
 
     def write() -> None:
         content = {
@@ -71,10 +74,17 @@ def save(run: AnyRun, videos: VideoList, method: Method, optimizer: Optimizer, s
     distributed.on_main(write)
 
 
-def resume(run: AnyRun, videos: VideoList, method: Method, optimizer: Optimizer) -> RunState:
+def resume(
+    run: RunSettings,
+    videos: VideoList,
+    method: Method,
+    optimizer: Optimizer,
+    bind: Callable[[Any, str, bool], RunSettings] = bind_stored,
+) -> RunState:
     """Load the newest valid checkpoint of the output folder into method and optimizer, the same on all processes.
 
-    If the files of the list have changed, for example under another `data.root`, the run continues with a warning.
+    `bind` binds a stored config of this kind. If the files of the list have changed, for example under another
+    `data.root`, the run continues with a warning.
     """
     _check_processes_agree(run, videos)
     data = distributed.on_main(lambda: identify(videos))
@@ -85,7 +95,7 @@ def resume(run: AnyRun, videos: VideoList, method: Method, optimizer: Optimizer)
     if not step:
         return RunState(0, 0, {}, data)
     path = checkpoint.path_of(folder, step)
-    content = distributed.together(lambda: _check_same_run(found or read_checkpoint(path, trust), run, videos))
+    content = distributed.together(lambda: _check_same_run(found or read_checkpoint(path, trust), run, videos, bind))
     load_state(method, content["method"], str(path))
     optimizer.load_state_dict(content["optimizer"])
     _restore_rng(run, content, path, _on_gpu(method))
@@ -97,13 +107,13 @@ def resume(run: AnyRun, videos: VideoList, method: Method, optimizer: Optimizer)
     return RunState(step, content["evaluated"], content["broken"], data)
 
 
-def seed_process(run: AnyRun, step: int = 0) -> None:
+def seed_process(run: RunSettings, step: int = 0) -> None:
     """Seed torch differently on each process, for dropout; the random numbers of the data do not depend on it."""
     if distributed.rank() or step:
         torch.manual_seed(int(generator(run.seed, step, distributed.rank()).integers(2**62)))
 
 
-def _restore_rng(run: AnyRun, content: Tree, path: Path, on_gpu: bool) -> None:
+def _restore_rng(run: RunSettings, content: Tree, path: Path, on_gpu: bool) -> None:
     """Restore torch's random state; with another number or kind of processes there is none to restore."""
     states = content["rng"]
     before, now = _processes(len(states), "cuda" in states[0]), _processes(distributed.world(), on_gpu)
@@ -125,7 +135,7 @@ def _on_gpu(method: Method) -> bool:
     return next(method.parameters()).device.type == "cuda"
 
 
-def _check_processes_agree(run: AnyRun, videos: VideoList) -> None:
+def _check_processes_agree(run: RunSettings, videos: VideoList) -> None:
     own = (run.model_dump(mode="json"), videos.fingerprint)
     for number, (config, fingerprint) in enumerate(distributed.gather_objects(own)):
         rank = distributed.rank()
@@ -138,11 +148,13 @@ def _check_processes_agree(run: AnyRun, videos: VideoList) -> None:
             raise ConfigError(f"{videos.path} differs between processes {number} and {rank}: use the same list")
 
 
-def _check_same_run(content: Tree, run: AnyRun, videos: VideoList) -> Tree:
+def _check_same_run(
+    content: Tree, run: RunSettings, videos: VideoList, bind: Callable[[Any, str, bool], RunSettings]
+) -> Tree:
     """Return a checkpoint if this run may continue from it."""
     # Bound again, so that settings which were added since have their defaults.
     source, trust = f"the config of the checkpoint in {run.output}", run.checkpoint.trust
-    before = bind_stored(content["config"], source, trust).model_dump(mode="json")
+    before = bind(content["config"], source, trust).model_dump(mode="json")
     changes = _changes(before, run)
     if content["fingerprint"] != videos.fingerprint:
         changes.append(f"other videos than {videos.path} lists, or other weights of lists")
@@ -155,7 +167,7 @@ def _check_same_run(content: Tree, run: AnyRun, videos: VideoList) -> Tree:
     return content
 
 
-def _further(step: int, before: Tree, run: AnyRun, videos: VideoList) -> str:
+def _further(step: int, before: Tree, run: RunSettings, videos: VideoList) -> str:
     """Say how to train the network of a finished run further, if the run has another length now."""
     length = {name: before[name] for name in ("steps", "epochs", "batch_size")}
     same = all(before[name] == getattr(run, name) for name in ("steps", "epochs"))
@@ -167,7 +179,7 @@ def _further(step: int, before: Tree, run: AnyRun, videos: VideoList) -> str:
     )
 
 
-def _changes(before: Tree, run: AnyRun) -> list[str]:
+def _changes(before: Tree, run: RunSettings) -> list[str]:
     """List the settings that differ but may not: `optimizer.lr 0.1, now 0.2`."""
     return [
         f"{name} {json.dumps(a)}, now {json.dumps(b)}"

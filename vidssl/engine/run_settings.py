@@ -1,6 +1,6 @@
 """The settings that all runs have."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,9 @@ class Checkpoints(Settings):
 class RunSettings(Settings):
     """What the configs of all runs have. Fields of type `Any` get theirs from the registries, see `schema`."""
 
+    # The files and folders that a run writes to its output: glob patterns.
+    outputs: ClassVar[tuple[str, ...]] = ("config.yaml", "metrics.jsonl", "checkpoints", "not-finite-step-*.json")
+
     imports: tuple[str, ...] = ()  # your modules that register methods, backbones, samplers, recipes or protocols
     output: str
     seed: int = Field(default=0, ge=0)
@@ -48,6 +51,11 @@ class RunSettings(Settings):
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("set exactly one of epochs and steps")
         return self
+
+    @property
+    def decoder(self) -> str | None:
+        """What decodes its videos, one of the backends; its version is saved. None: it is trained on images."""
+        return None
 
     def total_steps(self, samples_per_epoch: int) -> int:
         """Length of the run in optimizer steps."""

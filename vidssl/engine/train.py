@@ -1,7 +1,8 @@
-"""The training loop. What it works with is made in setup.py."""
+"""The training loop. What it works with is made in training.py."""
 
 import logging
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -9,20 +10,18 @@ import torch
 from vidssl import distributed
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.batch_feed import Feed
-from vidssl.engine.clip_training import ClipTraining
-from vidssl.engine.config_schema import AnyRun, Run
-from vidssl.engine.detection_schema import AnyDetectionRun
+from vidssl.engine.config_schema import Run
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
-from vidssl.engine.setup import Training
+from vidssl.engine.periodic_evaluation import encode_list
+from vidssl.engine.training import Training
 from vidssl.errors import Interrupted, VidsslError
 from vidssl.models.batch_norms import average_statistics
 
 _log = logging.getLogger(__name__)
-AnyTraining = Training[Run] | Training[AnyDetectionRun]
 
 
-def train(run: AnyRun, until: int | None = None) -> Path:
+def train(run: Run, until: int | None = None) -> Path:
     """Train to the end of the run, or `until` a step, from the newest checkpoint on; return the path of the last one.
 
     Under torchrun or srun this is one of several processes: each trains on its slice of every batch, the main one
@@ -33,16 +32,17 @@ def train(run: AnyRun, until: int | None = None) -> Path:
         Interrupted: SIGTERM, SIGUSR1 or SIGINT stopped the run; it is saved.
     """
     with ExitStack() as stack, ExitStack() as feeds:
-        t = _set_up(run, until, stack)
+        t = Training(run, until, stack)
         method, optimizer, state = t.method, t.optimizer, t.state
         feed: Feed | None = None
         try:
-            t.begin()
+            if state.step == 0:  # some methods encode the training videos before their first step
+                method.begin(partial(encode_list, run, t.videos, t.device, t.request))
             # A resumed run may have been stopped between a step and its evaluation.
             _evaluate_if_due(t)
             _save_if_due(t)
             while state.step < t.stop:
-                if feed is None or t.tracking_is_due():
+                if feed is None or t.tracks.due(state.step):
                     feed = _next_feed(t, feeds)
 
                 # Batches, loss and backward. The schedules depend on the fraction of the run before this step.
@@ -80,49 +80,41 @@ def train(run: AnyRun, until: int | None = None) -> Path:
                 _evaluate_if_due(t)
                 _save_if_due(t)
         except Interrupted:
-            t.save()
+            t.saver.save()
             if distributed.is_main():
                 _log.info("saved at step %d; the same command continues the run", state.step)
             raise
     return Path(run.output) / "checkpoints" / "last.pt"
 
 
-def _set_up(run: AnyRun, until: int | None, stack: ExitStack) -> AnyTraining:
-    if isinstance(run, Run):
-        return ClipTraining(run, until, stack)
-    from vidssl.engine.detection import DetectionTraining  # imports torchvision's detectors, which is slow
-
-    return DetectionTraining(run, until, stack)
-
-
-def _next_feed(t: AnyTraining, feeds: ExitStack) -> Feed:
+def _next_feed(t: Training, feeds: ExitStack) -> Feed:
     """Start the loader at the current step, after tracking the videos again if that is due."""
     feeds.close()  # ends the workers of the previous feed
-    if t.tracking_is_due():
-        t.save(required=False)  # if tracking fails, the trained steps must not be lost
-        t.track()
+    if t.tracks.due(t.state.step):
+        t.saver.save(required=False)  # if tracking fails, the trained steps must not be lost
+        t.tracks.make(t.state.step, t.method.target_backbone, t.device, t.request)
     feed = t.new_feed()
     feeds.callback(feed.close)
     return feed
 
 
-def _evaluate_if_due(t: AnyTraining) -> None:
+def _evaluate_if_due(t: Training) -> None:
     """Evaluate the network after every `evaluate.every` steps and the last one, once."""
-    step = t.state.step
-    if t.state.evaluated == step or not t.evaluation_is_due():
+    step, every = t.state.step, t.run.evaluate.every
+    if t.monitor is None or every is None or t.state.evaluated == step or (step % every and step != t.steps):
         return
     t.check.settle()
     try:
-        numbers = t.measure()
+        numbers = t.monitor.measure(t.run, t.method, t.device, t.request)
     except VidsslError:
-        t.save()  # a video that cannot be decoded must not cost the trained steps
+        t.saver.save()  # a video that cannot be decoded must not cost the trained steps
         raise
     if distributed.is_main():
         t.log.write(step, numbers)
     t.state.evaluated = step
 
 
-def _save_if_due(t: AnyTraining) -> None:
+def _save_if_due(t: Training) -> None:
     last = t.state.step >= t.stop
     if last or t.state.step % t.run.checkpoint.every == 0:
-        t.save(required=last)
+        t.saver.save(required=last)

@@ -1,16 +1,88 @@
 """The lists that a run trains on, and those that a checkpoint was trained on."""
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from vidssl.data.box_list import read_boxes
+from vidssl import distributed
+from vidssl.data.overlap import own_rows
 from vidssl.data.subset import choose
+from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, join_lists, read_list
-from vidssl.engine.config_schema import AnyRun, Run
-from vidssl.errors import VidsslError
+from vidssl.engine.config_schema import Run
+from vidssl.errors import ConfigError, DataError, VidsslError, naming
+from vidssl.evaluation.list_checks import check_classes
 from vidssl.evaluation.overlap import TrainingVideos
+from vidssl.video.reader import state_of_video
+
+_log = logging.getLogger(__name__)
+_FEW = 200  # videos: see docs/which.md
+
+
+def training_list(run: Run) -> VideoList:
+    """Read the lists that a run trains on, rendering moving digits first if they are configured and missing."""
+    digits = run.data.moving_digits
+    if digits is not None:
+        distributed.on_main(lambda: ensure(Path(digits.out), digits))
+    with naming("data.train"):
+        lists = read_lists(run)
+    kind, method = run.objective
+    needs_labels = kind.needs_labels or kind.classifies
+    if len(lists) > 1:
+        _check_several(lists, needs_labels)
+    videos = join(run, lists)
+    unlabelled = int((videos.labels < 0).sum())
+    if unlabelled and needs_labels:
+        raise ConfigError(
+            f"{run.method.name} needs labels, but {unlabelled} of {len(videos.records)} videos of {videos.path} have "
+            "none (-1): set data.train to a labelled list, or choose another method"
+        )
+    classes = getattr(method, "classes", None)
+    if not kind.classifies and classes is not None and videos.labels.max() >= classes:
+        raise ConfigError(f"method.classes is {classes}, and {videos.path} has label {videos.labels.max()}: raise it")
+    if kind.classifies:
+        assert classes is not None
+        found = len(videos.classes) or int(videos.labels.max()) + 1
+        if found > classes or (videos.classes and found != classes):
+            raise ConfigError(
+                f"method.classes is {classes}, and {videos.path} has {found} classes: set method.classes={found}"
+            )
+    return videos
+
+
+def _check_several(lists: list[VideoList], needs_labels: bool) -> None:
+    """Raise a DataError if lists cannot be trained on together."""
+    for one, other in combinations(lists, 2):
+        if needs_labels:
+            check_classes(one, other)
+        if len(pairs := own_rows(one, other)):
+            raise DataError(
+                f"{len(set(pairs[:, 0].tolist()))} videos of {other.path} are in {one.path} too, the first "
+                f"{other.names[int(pairs[0, 0])]!r}: keep each in one list; the weight of a list uses its videos more "
+                "often"
+            )
+    for videos in lists:  # `max_broken` may allow that a short one is missing
+        if not any(state_of_video(record.path)[1] >= 0 for record in videos.records):
+            raise DataError(
+                f"none of the videos of {videos.path} are in {videos.root}: set the folder of this list, data.train="
+                "[{list: …, root: FOLDER}, …]"
+            )
+
+
+def warn_of_few(run: Run, videos: VideoList) -> None:
+    """Warn if there are too few videos for pre-training to gain from; not of rendered digits, which are a demo."""
+    kind, count = run.objective[0], len(videos.records)
+    learns_alone = not (kind.needs_labels or kind.classifies) and run.init is None
+    if learns_alone and count < _FEW and run.data.moving_digits is None and distributed.is_main():
+        _log.warning(
+            "%d videos are few: with fewer than %d, pre-training was no better than the untrained network, except for "
+            "motions before one background; add some, start from trained weights, or train with labels",
+            count,
+            _FEW,
+        )
 
 
 def read_lists(run: Run) -> list[VideoList]:
@@ -24,21 +96,22 @@ def join(run: Run, lists: Sequence[VideoList]) -> VideoList:
     return join_lists(lists, [each.weight for each in run.data.lists])
 
 
-def trained_on(run: AnyRun, content: dict[str, Any]) -> TrainingVideos:
+def trained_on(run: Run, content: dict[str, Any]) -> TrainingVideos:
     """Return the list that a checkpoint of this content was trained on, if it is still there."""
-    if isinstance(run, Run):
-        paths = [each.list for each in run.data.lists]
-    else:
-        paths = [run.data.train] if isinstance(run.data.train, str) else [*run.data.train]
+    return known_lists([each.list for each in run.data.lists], lambda: join(run, read_lists(run)), content)
+
+
+def known_lists(paths: Sequence[str], read: Callable[[], VideoList], content: dict[str, Any]) -> TrainingVideos:
+    """Return what `read` makes of the lists that a checkpoint of this content was trained on, if they are still there.
+
+    `read` may raise a VidsslError: then they cannot be used.
+    """
     name, known = " and ".join(paths), (content.get("fingerprint"), content.get("data"))
     # Neither a pipe that a checkpoint might name, nor an error in a folder that may not be entered.
     if not all(os.path.isfile(path) for path in paths):  # noqa: PTH113
         return TrainingVideos(name, None, "its list is not there", *known)
     try:
-        if isinstance(run, Run):
-            videos = join(run, read_lists(run))
-        else:
-            videos = read_boxes([Path(path) for path in paths], run.data.root).images_with_objects()
+        videos = read()
     except (VidsslError, OSError) as error:
         return TrainingVideos(name, None, f"its list cannot be used: {error}", *known)
     return TrainingVideos(name, videos, "", *known)

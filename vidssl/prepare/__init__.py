@@ -1,7 +1,5 @@
 """Data sets to lists: one module for each data set or list format."""
 
-from vidssl.prepare.ava import prepare_ava
-from vidssl.prepare.coco import prepare_coco
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.hmdb51 import prepare_hmdb51
 from vidssl.prepare.kinetics import prepare_kinetics
@@ -12,14 +10,11 @@ from vidssl.prepare.torchvision_images import prepare_torchvision
 from vidssl.prepare.trackingnet import prepare_trackingnet
 from vidssl.prepare.ucf101 import prepare_ucf101
 from vidssl.prepare.video_chunks import prepare_chunks
-from vidssl.prepare.voc import prepare_voc
 from vidssl.prepare.voc_multilabel import prepare_voc_classes
 
 __all__ = [
     "FORMS",
-    "prepare_ava",
     "prepare_chunks",
-    "prepare_coco",
     "prepare_folder",
     "prepare_hmdb51",
     "prepare_kinetics",
@@ -29,6 +24,5 @@ __all__ = [
     "prepare_torchvision",
     "prepare_trackingnet",
     "prepare_ucf101",
-    "prepare_voc",
     "prepare_voc_classes",
 ]

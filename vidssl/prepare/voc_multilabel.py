@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from vidssl.data.box_list import check_images
-from vidssl.data.write_lists import write_lists
+from vidssl.data.write_lists import check_images, write_lists
 from vidssl.errors import DataError
 from vidssl.types import VideoRecord
 

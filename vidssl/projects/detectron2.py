@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from vidssl.api.run import JobResults
 from vidssl.atomic import write_whole
 from vidssl.config import build
-from vidssl.engine.config_schema import bind_stored
+from vidssl.engine import config_schema
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.resnet2d import NETWORKS, ResNet2D
 from vidssl.models.weights import backbone_weights, load_state, read_checkpoint, weights_file
 from vidssl.output_folder import check_file, writing_file
+from vidssl.registry import load_project
 
 # Regular expressions and replacements, all applied in order.
 _DETECTRON2 = (
@@ -36,7 +37,10 @@ def export(checkpoint: str, out: Path, trust: bool = False) -> JobResults:
     inputs = [weights_file(checkpoint)]
     check_file(out, inputs)
     content = read_checkpoint(checkpoint, trust)
-    run = bind_stored(content["config"], f"config of {checkpoint}", trust)
+    config, source = content["config"], f"config of {checkpoint}"
+    kind = "method" if not isinstance(config, dict) else config_schema.run_kind(config, source)
+    binding = config_schema if kind == "method" else load_project("run", kind)
+    run = binding.bind_stored(config, source, trust)
     backbone: Backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), checkpoint)
     with writing_file(out, inputs):

@@ -13,12 +13,10 @@ from types import FrameType
 from typing import Any, Literal
 
 from vidssl.api.job import Count, File, Natural, job
-from vidssl.api.train import Config, Setting, read_config
+from vidssl.api.train import Config, Setting, bind_config, read_config
 from vidssl.commands import INTERRUPTED, start_log
 from vidssl.config import Tree
-from vidssl.engine import train as engine
-from vidssl.engine.config_schema import bind_run
-from vidssl.engine.setup import claim_output
+from vidssl.engine.training import claim_output
 from vidssl.errors import ConfigError, Interrupted, PeerError
 from vidssl.output_folder import claim
 
@@ -58,7 +56,8 @@ class TrainingJob:
 
         signal.signal(warning, forward)
         try:
-            return str(engine.train(bind_run(self.tree, self.source)))
+            run, start = bind_config(self.tree, self.source)
+            return str(start(run))
         except Interrupted as request:
             # Slurm sends SIGTERM for preemption and for scancel, and knows which it was; locally it always is a stop.
             goes_on = _is_running(job.job_id) if job.cluster == "slurm" else request.signal == signal.SIGUSR1
@@ -127,7 +126,7 @@ def launch(
         wait: Wait for the end.
     """
     tree, source = read_config(cfg, settings)
-    training = bind_run(tree, source)  # reports mistakes now, not after hours in the queue
+    training, _ = bind_config(tree, source)  # reports mistakes now, not after hours in the queue
     claim_output(training)
     logs_in = Path(training.output) / "jobs" if folder is None else Path(folder)
     claim(logs_in, "logs of jobs", ())  # submitit's files have the number of the job in their names

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from vidssl.commands import main
-from vidssl.data.box_list import read_boxes
 from vidssl.errors import DataError
-from vidssl.prepare import prepare_coco, prepare_voc
-from vidssl.prepare.voc import read_annotations
+from vidssl.projects.detection.box_list import read_boxes
+from vidssl.projects.detection.coco import prepare_coco
+from vidssl.projects.detection.voc import prepare_voc, read_annotations
 
 
 def test_both_forms_have_the_same_objects(shapes):

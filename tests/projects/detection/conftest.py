@@ -7,11 +7,13 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.engine.config_schema import load_run
-from vidssl.prepare import prepare_ava, prepare_coco, prepare_voc
+from vidssl.projects.detection.ava import prepare_ava
+from vidssl.projects.detection.coco import prepare_coco
+from vidssl.projects.detection.schema import bind_run
+from vidssl.projects.detection.voc import prepare_voc
 from vidssl.randomness import generator
 
-TOY = Path(__file__).parents[2] / "configs" / "detection" / "toy.yaml"
+TOY = Path(__file__).parents[3] / "configs" / "detection" / "toy.yaml"
 COLOURS = {"disc": (200, 40, 40), "square": (40, 60, 200)}  # RGB
 
 
@@ -73,7 +75,7 @@ def toy_run(shapes, tmp_path):
     def bind(output, *overrides, form="voc"):
         path = shapes / "lists" / form / ("trainval.json" if form == "voc" else "toy.json")
         where = [f"data.train={path}", f"evaluate.list={path}", f"output={tmp_path / output}", "device=cpu"]
-        return load_run(TOY, [*where, *overrides])
+        return bind_run(read(TOY, [*where, *overrides]), str(TOY))
 
     return bind
 

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 from vidssl import distributed
-from vidssl.data.box_list import BoxList
-from vidssl.detection.action_detector import ActionDetector
-from vidssl.detection.average_precision import Detections
-from vidssl.detection.detector import Detector
-from vidssl.detection.images import DetectionBatch, Target, TargetDataset, batches
 from vidssl.errors import DataError
 from vidssl.progress import progress
+from vidssl.projects.detection.action_detector import ActionDetector
+from vidssl.projects.detection.average_precision import Detections
+from vidssl.projects.detection.box_list import BoxList
+from vidssl.projects.detection.detector import Detector
+from vidssl.projects.detection.images import DetectionBatch, Target, TargetDataset, batches
 
 AnyDetector = Detector | ActionDetector
 

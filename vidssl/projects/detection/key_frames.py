@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.box_list import KeyFrameList
-from vidssl.detection.images import Arrays
-from vidssl.detection.settings import KeyFrameSettings
 from vidssl.errors import DataError
+from vidssl.projects.detection.box_list import KeyFrameList
+from vidssl.projects.detection.images import Arrays
+from vidssl.projects.detection.settings import KeyFrameSettings
 from vidssl.randomness import generator
 from vidssl.transforms.crops import short_side
 from vidssl.transforms.recipes import TrainCrop

@@ -12,12 +12,12 @@ import torch
 import vidssl
 from vidssl.commands import main
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import bind_run, load_run
-from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, DataError
-from vidssl.prepare import prepare_voc
+from vidssl.projects.detection.schema import bind_run
+from vidssl.projects.detection.train import train
+from vidssl.projects.detection.voc import prepare_voc
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TOY = ROOT / "configs" / "detection" / "toy.yaml"
 TOYS = runpy.run_path(str(ROOT / "tests" / "toys.py"))
 C4 = "{name: c4, anchor: 8, regions: 8, proposals: 16}"

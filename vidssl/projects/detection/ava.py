@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vidssl.config import Tree
-from vidssl.data.box_list import check_boxes, write_boxes
 from vidssl.data.csv_rows import read_rows, read_text
 from vidssl.data.file_index import FileIndex, index_files, quoted
 from vidssl.data.list_numbers import decimal_number, whole_number
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
+from vidssl.projects.detection.box_list import check_boxes, write_boxes
 from vidssl.types import Positive
 from vidssl.video.reader import open_video
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from vidssl.detection import DetectorSettings
-from vidssl.detection.detector import Detector
-from vidssl.detection.images import DetectionBatch
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import build_backbone
+from vidssl.projects.detection.detector import Detector
+from vidssl.projects.detection.images import DetectionBatch
+from vidssl.projects.detection.settings import DetectorSettings
 
 
 def build(name="fpn", **settings):

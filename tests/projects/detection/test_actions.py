@@ -15,23 +15,22 @@ from torchvision.ops import roi_align
 
 import vidssl
 from vidssl.commands import main
-from vidssl.data.box_list import KeyFrameList, read_boxes
-from vidssl.detection import ActionDetectorSettings
-from vidssl.detection.action_detector import ActionDetector
-from vidssl.detection.average_precision import Detections
-from vidssl.detection.images import DetectionBatch, batches
-from vidssl.detection.key_frames import KeyFrameDataset, clip_frames
-from vidssl.detection.settings import KeyFrameSettings
-from vidssl.engine.config_schema import load_run
-from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import build_backbone
-from vidssl.prepare import prepare_ava
+from vidssl.projects.detection.action_detector import ActionDetector
+from vidssl.projects.detection.ava import prepare_ava
+from vidssl.projects.detection.average_precision import Detections
+from vidssl.projects.detection.box_list import KeyFrameList, read_boxes
+from vidssl.projects.detection.images import DetectionBatch, batches
+from vidssl.projects.detection.key_frames import KeyFrameDataset, clip_frames
+from vidssl.projects.detection.schema import bind_run
+from vidssl.projects.detection.settings import ActionDetectorSettings, KeyFrameSettings
+from vidssl.projects.detection.train import train
 from vidssl.randomness import generator
 from vidssl.transforms.recipes import TrainCrop
 from vidssl.types import VideoMeta
 
-TOY = Path(__file__).parents[2] / "configs" / "detection" / "actions_toy.yaml"
+TOY = Path(__file__).parents[3] / "configs" / "detection" / "actions_toy.yaml"
 CLIP = KeyFrameSettings(frames=8, seconds=1.0)
 
 
@@ -40,7 +39,7 @@ def toy(movies, tmp_path):
     def bind(output, *overrides):
         lists = movies / "lists"
         where = [f"data.train={lists}/train.json", f"evaluate.list={lists}/val.json", f"output={tmp_path / output}"]
-        return load_run(TOY, [*where, "device=cpu", *overrides])
+        return bind_run(read(TOY, [*where, "device=cpu", *overrides]), str(TOY))
 
     return bind
 
@@ -394,7 +393,7 @@ def test_mistakes_are_found_before_training(toy, shapes, movies):
         train(toy("a", f"data.train={shapes}/lists/voc/trainval.json"))
     with pytest.raises(ConfigError, match="detector needs a list of images"):
         images = [f"data.train={movies}/lists/train.json", f"output={movies}/never", "evaluate.list=null"]
-        train(load_run(TOY.parent / "toy.yaml", images))
+        train(bind_run(read(TOY.parent / "toy.yaml", images), str(TOY.parent / "toy.yaml")))
     with pytest.raises(ConfigError, match="set one of detector and action_detector"):
         toy("a", "detector.name=fpn")
     with pytest.raises(ConfigError, match=r"action_detector.drop: unknown key"):

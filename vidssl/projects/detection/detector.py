@@ -16,16 +16,16 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from vidssl.data.box_list import BoxList
-from vidssl.detection.average_precision import Detections, coco_average_precision, voc_average_precision
-from vidssl.detection.images import DetectionBatch, Target
-from vidssl.detection.settings import DetectorSettings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision
 from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
 from vidssl.models.batch_norms import batch_norms
 from vidssl.models.resnet2d import ResNet2D
+from vidssl.projects.detection.average_precision import Detections, coco_average_precision, voc_average_precision
+from vidssl.projects.detection.box_list import BoxList
+from vidssl.projects.detection.images import DetectionBatch, Target
+from vidssl.projects.detection.settings import DetectorSettings
 
 _STRIDE = 32  # images are padded to a multiple of it
 

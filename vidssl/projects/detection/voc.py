@@ -7,12 +7,13 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from vidssl.config import Tree
-from vidssl.data.box_list import check_boxes, check_images, reaches_beyond, write_boxes
 from vidssl.data.file_index import quoted
 from vidssl.data.list_numbers import decimal_number, whole_number
+from vidssl.data.write_lists import check_images
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_lines
 from vidssl.progress import progress
+from vidssl.projects.detection.box_list import check_boxes, reaches_beyond, write_boxes
 
 SPLITS = ("train", "val", "trainval", "test")
 

@@ -5,6 +5,7 @@ Shapes: B images or clips, of T frames; H x W pixels after resizing; n objects o
 
 import json
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.data.box_list import BoxList
-from vidssl.detection.settings import ImageSettings, ReadSettings
+from vidssl import distributed
+from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import DataError
+from vidssl.projects.detection.box_list import BoxList
+from vidssl.projects.detection.settings import ImageSettings, ReadSettings
 from vidssl.randomness import generator
 from vidssl.types import Frames
 from vidssl.worker_pool import ItemGuard, ordered
@@ -54,7 +57,6 @@ class DetectionBatch:
     # For each clip: boxes, and labels (n, classes) float32, 1 for the actions of a person.
     targets: tuple[Target, ...]
     index: Tensor  # (B,) int64, of the image in its list
-    replaced: tuple[tuple[str, str], ...] = ()  # always empty: an image that cannot be read is an error
 
     def __post_init__(self) -> None:
         if not len(self.images) == len(self.targets) == len(self.index):
@@ -177,6 +179,18 @@ def batches(
             tuple({name: torch.from_numpy(x).to(device) for name, x in target.items()} for target in targets),
             torch.tensor(index, device=device),
         )
+
+
+def next_together(
+    made: Generator[DetectionBatch, None, None], request: StopRequest, between_steps: bool
+) -> DetectionBatch:
+    """Return the next batch; what one process raises is raised on all. `between_steps` a signal interrupts the wait."""
+
+    def wait() -> DetectionBatch:
+        with request.breaking() if between_steps else nullcontext():
+            return next(made)
+
+    return distributed.together(wait)
 
 
 def _make(dataset: TargetDataset, keys: list[tuple[int, int]], guard: ItemGuard) -> list[Arrays]:

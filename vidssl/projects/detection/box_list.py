@@ -18,7 +18,7 @@ from typing_extensions import Self
 from vidssl.config import Tree
 from vidssl.data.column_store import Records, Strings
 from vidssl.data.csv_rows import read_text
-from vidssl.data.path_rules import PathRule, is_file, is_utf8
+from vidssl.data.path_rules import PathRule, is_utf8
 from vidssl.data.video_list import VideoList, lines_beside
 from vidssl.errors import DataError
 from vidssl.output_folder import check_files, write_files
@@ -327,13 +327,3 @@ def check_boxes(out: Path, root: Path, names: Iterable[str], inputs: Sequence[Pa
     beside = out / "root.txt"
     if beside.exists() and read_text(beside, "choose another folder to write to") != f"{root.resolve()}\n":
         raise DataError(f"{beside} belongs to other lists: choose another folder to write to")
-
-
-def check_images(root: Path, names: Sequence[str], title: str) -> None:
-    """Raise a DataError if images of a list to be written do not exist."""
-    missing = [name for name in names if not is_file(root / name)]
-    if missing:
-        raise DataError(
-            f"{title}: {len(missing)} of {len(names)} images are missing in {root}, the first is {missing[0]}: "
-            "complete the folder"
-        )

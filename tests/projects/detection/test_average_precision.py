@@ -8,19 +8,19 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from vidssl.data.box_list import read_boxes
-from vidssl.detection import average_precision
-from vidssl.detection.average_precision import (
+from vidssl.errors import DataError
+from vidssl.models.backbones import build_backbone
+from vidssl.projects.detection import average_precision
+from vidssl.projects.detection.average_precision import (
     Detections,
     coco_average_precision,
     precision_at_recalls,
     voc_average_precision,
 )
-from vidssl.detection.detector import Detector
-from vidssl.detection.measure import measure_detector
-from vidssl.detection.settings import DetectorSettings
-from vidssl.errors import DataError
-from vidssl.models.backbones import build_backbone
+from vidssl.projects.detection.box_list import read_boxes
+from vidssl.projects.detection.detector import Detector
+from vidssl.projects.detection.measure import measure_detector
+from vidssl.projects.detection.settings import DetectorSettings
 from vidssl.randomness import generator
 
 

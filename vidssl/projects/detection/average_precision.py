@@ -8,14 +8,15 @@ import json
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.config import Tree
-from vidssl.data.box_list import BoxList
 from vidssl.errors import ConfigError
+from vidssl.projects.detection.box_list import BoxList
 
 _Floats = NDArray[np.float64]
 
@@ -37,6 +38,12 @@ def check_pycocotools() -> None:
         import pycocotools  # noqa: F401
     except ImportError:
         raise ConfigError("detection needs pycocotools: pip install 'vidssl[detection]'") from None
+
+
+def version() -> str:
+    """Name the version of pycocotools, for `vidssl doctor`; a ConfigError if it is missing."""
+    check_pycocotools()
+    return f"pycocotools {metadata.version('pycocotools')}"
 
 
 def coco_average_precision(found: Sequence[Detections], boxes: BoxList, kind: str) -> dict[str, float]:

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.data.box_list import read_boxes
-from vidssl.detection.images import BoxDataset, DetectionBatch, ImageSettings, batches, outline_mask, resized
 from vidssl.errors import DataError
+from vidssl.projects.detection.box_list import read_boxes
+from vidssl.projects.detection.images import BoxDataset, DetectionBatch, ImageSettings, batches, outline_mask, resized
 
 CPU = torch.device("cpu")
 

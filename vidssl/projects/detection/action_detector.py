@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.ops import roi_align
 
-from vidssl.data.box_list import BoxList
-from vidssl.detection.average_precision import Detections, voc_average_precision
-from vidssl.detection.images import DetectionBatch, Target
-from vidssl.detection.settings import ActionDetectorSettings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision
 from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
 from vidssl.models.resnet3d import ResNet3D
+from vidssl.projects.detection.average_precision import Detections, voc_average_precision
+from vidssl.projects.detection.box_list import BoxList
+from vidssl.projects.detection.images import DetectionBatch, Target
+from vidssl.projects.detection.settings import ActionDetectorSettings
 
 _OUTPUT_SIZE = 7  # of RoIAlign
 

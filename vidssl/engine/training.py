@@ -1,0 +1,225 @@
+"""Setting up a run: lists, method, optimizer, resume, logs, workers. The loop is in train.py."""
+
+import logging
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch.optim import Optimizer
+
+from vidssl import distributed
+from vidssl.atomic import write_whole
+from vidssl.config import build, dump
+from vidssl.data.clip_samplers import SAMPLERS
+from vidssl.data.dataset import REPLACING, ClipDataset
+from vidssl.data.loader import Loader
+from vidssl.data.step_sampler import StepSampler
+from vidssl.data.video_list import VideoList
+from vidssl.distributed import choose_device
+from vidssl.engine.batch_feed import Feed
+from vidssl.engine.checkpoint import saved as saved_checkpoints
+from vidssl.engine.config_schema import Run, bfloat16_is_emulated
+from vidssl.engine.conv3d_faults import conv3d_fault
+from vidssl.engine.finite_check import FiniteCheck
+from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.log import RunLog
+from vidssl.engine.optim import build_optimizer
+from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
+from vidssl.engine.periodic_evaluation import Monitor
+from vidssl.engine.refresh_tracks import RunTracks
+from vidssl.engine.resume import RunState, resume, save, seed_process
+from vidssl.engine.run_settings import RunSettings
+from vidssl.engine.trained_lists import training_list, warn_of_few
+from vidssl.errors import CheckpointError, PeerError
+from vidssl.methods.base import METHODS, Method
+from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.bfloat16_check import check_bfloat16
+from vidssl.models.weights import load_initial
+from vidssl.output_folder import claim, only_run_in
+from vidssl.transforms import RECIPES
+
+_log = logging.getLogger(__name__)
+
+
+class Training:
+    """All that the loop works with, made in order; what must be closed is left to `stack`."""
+
+    def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
+        output = Path(run.output)
+        self.run = run
+        self.device = device = choose_device(run.device)
+        stack.enter_context(distributed.joined(device))
+        self.request = stack.enter_context(StopRequest().listening())
+        claim_output(run)
+        stack.enter_context(only_run_in(output))
+        set_determinism(run.deterministic, device)
+
+        # The list to train on, and those of the evaluation: their errors come before hours of training.
+        self.videos = videos = training_list(run)
+        warn_of_few(run, videos)
+        self.monitor = None if run.evaluate.every is None else Monitor(run, videos)
+        self.steps = run.total_steps(videos.samples_per_epoch)
+        self.stop = self.steps if until is None else min(until, self.steps)  # the step to stop after
+        self._micro_batch_size = run.micro_batch_size or max(1, run.batch_size // distributed.world())
+        self.micro_batches = run.batch_size // distributed.world() // self._micro_batch_size
+
+        # In this order: weights depend on the seed alone, state must be allocated before it is loaded, the optimizer
+        # needs the final parameters, and names in checkpoints are those of the uncompiled backbone.
+        torch.manual_seed(run.seed)
+        method: Method = build(METHODS, run.method, initial_backbone(run))
+        if run.init is None and getattr(run.objective[1], "freeze", False) and distributed.is_main():
+            _log.warning("the frozen backbone is untrained: name its weights with init=FILE")
+        method.allocate(len(videos.records))
+        method.to(device)
+        channels_last(method)
+        if run.precision == "bfloat16":
+            clip_sizes = {(run.data.sampler.frames, view.size) for view in run.data.views}
+            check_bfloat16(method.backbone, clip_sizes, device, gradients=True)
+        self.method, self.norm = set_batch_norm(method, run.sync_bn, device)
+        self.optimizer = build_optimizer(run.optimizer, self.method)
+        seed_process(run)
+        self.state = resume(run, videos, self.method, self.optimizer)
+        late, names = device.type == "cuda", videos.names
+        self.check = FiniteCheck(late, self.method, self.optimizer, self.state, output, names)
+        self.saver = Saver(run, videos, self.method, self.optimizer, self.state, self.check)
+        if run.compile:
+            compile_backbones(self.method)
+        # The method, or DistributedDataParallel around it.
+        self.parallel = over_processes(self.method, device, exact=run.deterministic or device.type == "cpu")
+        self.method.train()
+
+        def open_log() -> None:
+            write_config(run)
+            clips, strict = run.batch_size * len(run.data.views), run.checkpoint.on_error == "stop"
+            self.log = RunLog(output, self.state.step, self.steps, clips, strict)
+            stack.callback(self.log.close)
+            if run.data.augment == "device" and device.type == "cpu":
+                _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
+            steps = f"steps {self.state.step}-{self.steps} of {run.batch_size} videos x {len(run.data.views)} views"
+            data = f"{len(videos.records)} videos of {videos.path}; {steps}"
+            log_banner(run, device, run.method.name, self.method, self.norm, data)
+
+        distributed.on_main(open_log)  # the other processes have no log
+        self.tracks = RunTracks(run, videos)
+
+    def new_feed(self) -> Feed:
+        """Start the batches of the steps from the current one on."""
+        run, videos, step = self.run, self.videos, self.state.step
+        dataset = training_dataset(run, videos, self.tracks.folder(step))
+        dataset = replace(dataset, on_device=run.data.augment == "device")
+        where = (distributed.rank(), distributed.world(), videos.joined)
+        size, micro_batch = len(videos.records), self._micro_batch_size
+        keys = StepSampler(size, run.batch_size, micro_batch, step, self.stop, run.seed, *where)
+        loader = Loader(dataset, keys, run.data.workers, run.data.timeout, run.data.prefetch)
+        return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
+
+
+class Saver:
+    """Saves the states of a run, each once. All processes call it together."""
+
+    def __init__(
+        self,
+        run: RunSettings,
+        videos: VideoList,
+        method: Method,
+        optimizer: Optimizer,
+        state: RunState,
+        check: FiniteCheck,
+    ) -> None:
+        self._run, self._videos, self._method, self._optimizer = run, videos, method, optimizer
+        self._state, self._check = state, check
+        self._saved = (state.step, state.evaluated)
+
+    def save(self, required: bool = True) -> None:
+        """Save the current step, unless that is done already.
+
+        If the checkpoint cannot be written this raises a CheckpointError, on the other processes a PeerError, unless it
+        is not `required` and `checkpoint.on_error` is `continue`: that is a warning.
+        """
+        progress = (self._state.step, self._state.evaluated)
+        if progress == self._saved:
+            return
+        self._check.settle()
+        try:
+            save(self._run, self._videos, self._method, self._optimizer, self._state)
+        except (CheckpointError, PeerError) as error:
+            if required or self._run.checkpoint.on_error == "stop":
+                raise
+            if distributed.is_main():
+                _log.warning("%s; the run continues", error)
+        else:
+            self._saved = progress
+
+
+def training_dataset(run: Run, videos: VideoList, tracks: Path | None) -> ClipDataset:
+    """Build the dataset that a run trains on; `tracks` is the folder of their files."""
+    recipes = [build(RECIPES, view) for view in run.data.views]
+    sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos.records))
+    return ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks, remedy=REPLACING)
+
+
+def claim_output(run: RunSettings) -> None:
+    """Decide that a run may write to its output folder: it is new, or holds a run."""
+    init = None if run.init is None else Path(run.init.file)
+    claim(Path(run.output), "a run", run.outputs, read=[init], before=_is_run)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder holds a run of a version that wrote no mark."""
+    started = (folder / "metrics.jsonl").exists() or saved_checkpoints(folder / "checkpoints")
+    return (folder / "config.yaml").exists() and bool(started)
+
+
+def set_determinism(deterministic: bool, device: torch.device) -> None:
+    """Choose algorithms that give the same numbers each time, or the fastest ones."""
+    if deterministic:
+        # Without it torch refuses matrix products on GPUs.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = not deterministic and device.type == "cuda"
+
+
+def initial_backbone(run: RunSettings) -> Backbone:
+    """Build the backbone, with the weights of `init` unless the run is resumed."""
+    backbone: Backbone = build(BACKBONES, run.backbone)
+    if run.init is not None and not saved_checkpoints(Path(run.output) / "checkpoints"):
+        matched = load_initial(backbone, run.init, run.checkpoint.trust)
+        if distributed.is_main():
+            _log.info("%s", matched)
+    return backbone
+
+
+def channels_last(method: Method) -> None:
+    """Give the weights of 3D convolutions the layout of the clips, channels last, in which they are fastest."""
+    for p in method.parameters():
+        if p.ndim == 5:
+            p.data = p.data.contiguous(memory_format=torch.channels_last_3d)
+
+
+def write_config(run: RunSettings) -> None:
+    """Write `config.yaml` into the output folder."""
+    write_whole(Path(run.output) / "config.yaml", dump(run).encode())
+
+
+def log_banner(run: RunSettings, device: torch.device, title: str, method: Method, norm: str, data: str) -> None:
+    """Log what is trained on which data, where, and what is slow or wrong there; `norm` is of `set_batch_norm`."""
+    if run.precision == "bfloat16" and bfloat16_is_emulated(device):
+        _log.warning(
+            "precision: bfloat16 is emulated on this CPU, about 20 times as slow as float32: set precision=float32"
+        )
+    warn_of_conv3d(device, run.precision == "bfloat16")
+    world = distributed.world()
+    where = str(device) if world == 1 else f"{world} processes on {device.type}"
+    millions = sum(p.numel() for p in method.backbone.parameters()) / 1e6
+    _log.info(
+        f"{title} on {run.backbone.name} ({millions:.1f} M parameters), {data}; {where}, {run.precision}, batch norm "
+        f"{norm}; output {run.output}"
+    )
+
+
+def warn_of_conv3d(device: torch.device, half: bool) -> None:
+    """Warn if 3D convolutions are slow or wrong with this torch and cuDNN."""
+    if device.type == "cuda" and (fault := conv3d_fault(half)):
+        _log.warning("%s", fault)

@@ -81,8 +81,7 @@ class Training(Generic[RunType]):
         seed_process(run)
         self.state = resume(run, videos, self.method, self.optimizer)
         self._saved = (self.state.step, self.state.evaluated)
-        late, names = device.type == "cuda", videos.names
-        self.check = FiniteCheck(late, self.method, self.optimizer, self.state, output, names)
+        self.check = FiniteCheck(output, videos.names)
         if isinstance(run, Run) and run.compile:
             compile_backbones(self.method)
         # The method, or DistributedDataParallel around it.

@@ -75,6 +75,7 @@ setup(
             "onnxscript",
             "huggingface_hub",
             "ray[data]",
+            "lightning",
             "scikit-image",
             "h5py",
             "webdataset",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vidssl.api.check import check
     from vidssl.api.compare import compare
     from vidssl.api.doctor import doctor
-    from vidssl.api.export import export
+    from vidssl.api.export import export, save_backbone
     from vidssl.api.extract import extract, merge
     from vidssl.api.map import map
     from vidssl.api.names import (
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from vidssl.data.read_input import read_input
     from vidssl.evaluation.features import TestClips
     from vidssl.evaluation.search import Neighbours
-    from vidssl.models import build_backbone, load_backbone, save_backbone
+    from vidssl.models import build_backbone, load_backbone
     from vidssl.prepare import prepare_folder
     from vidssl.types import Features
     from vidssl.video import open_video
@@ -113,7 +113,8 @@ _HOMES = {
     "open_video": "vidssl.video",
     "prepare_folder": "vidssl.prepare",
     "read_input": "vidssl.data.read_input",
-    **dict.fromkeys(("build_backbone", "load_backbone", "save_backbone"), "vidssl.models"),
+    **dict.fromkeys(("build_backbone", "load_backbone"), "vidssl.models"),
+    "save_backbone": "vidssl.api.export",
 }
 
 

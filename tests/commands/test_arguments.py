@@ -44,6 +44,7 @@ JOBS = {name: job for name, job in COMMANDS.items() if isinstance(job, Job)} | {
 OWN = {"help", "quiet", "json"}
 # Arguments that are functions and objects of Python, which a command line cannot name.
 PYTHON = (Report, Pool, Cluster | None, TestClips, Callable[..., Tracked])
+OF_MODULES = {("export", "cfg")}  # and those that belong to a module of torch
 TAKES_INPUT = {"train", "show"}  # `videos` of these is a word among the settings
 
 
@@ -71,7 +72,11 @@ def expected_of(name):
         others = arguments_of(vidssl.train_splits)
         assert {*others} - {*found} == {"splits"}
         found["splits"] = (others["splits"][0], None)
-    return {argument: about for argument, about in found.items() if about[0] not in PYTHON}
+    return {
+        argument: about
+        for argument, about in found.items()
+        if about[0] not in PYTHON and (name, argument) not in OF_MODULES
+    }
 
 
 def actions_of(name):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from vidssl.api import job
+from vidssl.api.export import save_backbone
 from vidssl.api.extract import extract, merge, open_index
 from vidssl.api.network import load_subject
 from vidssl.api.shrink import shrink
@@ -23,7 +24,6 @@ from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import feature_folder
 from vidssl.evaluation import features as evaluation
-from vidssl.models import save_backbone
 from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
 

@@ -10,12 +10,13 @@ from safetensors.torch import load_file, save_file
 
 import vidssl
 from vidssl import commands
+from vidssl.api.export import save_backbone
 from vidssl.commands import ANALYSES, COMMANDS, Group
 from vidssl.config import build, read
 from vidssl.engine.config_schema import load_run
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import METHODS
-from vidssl.models import load_backbone, save_backbone
+from vidssl.models import load_backbone
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.weights import FORMAT
 from vidssl.plugins import import_modules, modules_of

@@ -33,8 +33,9 @@ from vidssl.engine.log import RunLog
 from vidssl.errors import VidsslError
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder, write_folder
 from vidssl.evaluation.result_files import existing_results
-from vidssl.models import build_backbone, load_backbone, save_backbone
+from vidssl.models import build_backbone, load_backbone
 from vidssl.models.weights import FORMAT
+from vidssl.models.weights import save_checkpoint_backbone as save_backbone
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.other_projects import prepare_list
 from vidssl.projects.detection.ava import prepare_ava

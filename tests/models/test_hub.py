@@ -11,8 +11,9 @@ from safetensors.torch import save_file
 
 from vidssl.engine.config_schema import load_run
 from vidssl.errors import CheckpointError
-from vidssl.models import build_backbone, load_backbone, save_backbone
+from vidssl.models import build_backbone, load_backbone
 from vidssl.models.weights import FORMAT, weights_file
+from vidssl.models.weights import save_checkpoint_backbone as save_backbone
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml"
 

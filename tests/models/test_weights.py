@@ -16,13 +16,14 @@ import torch
 from safetensors.torch import save_file
 
 from vidssl import commands
+from vidssl.api.export import save_backbone
 from vidssl.api.network import load_subject
 from vidssl.config import build
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.methods import METHODS
-from vidssl.models import build_backbone, load_backbone, save_backbone, weights
+from vidssl.models import build_backbone, load_backbone, weights
 from vidssl.models.weights import FORMAT, InitialWeights, load_initial, load_state, read_anything, read_checkpoint
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"

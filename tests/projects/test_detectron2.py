@@ -15,9 +15,10 @@ import torchvision
 from torch import nn
 
 from vidssl import commands
+from vidssl.api.export import save_backbone
 from vidssl.engine.config_schema import load_run
 from vidssl.errors import CheckpointError, ConfigError
-from vidssl.models import build_backbone, save_backbone
+from vidssl.models import build_backbone
 from vidssl.models.weights import FORMAT
 from vidssl.projects.detectron2 import detectron2_name, save_detectron2
 

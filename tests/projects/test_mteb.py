@@ -10,6 +10,7 @@ import vidssl
 from vidssl.atomic import file_hash
 from vidssl.data import read_list
 from vidssl.errors import ConfigError
+from vidssl.models.weights import save_checkpoint_backbone
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 mteb = pytest.importorskip("mteb")
@@ -63,7 +64,7 @@ def test_similarities_are_cosines():
 
 def test_results_are_kept_by_the_weights_and_the_clips(tmp_path):
     vidssl.save_backbone("vidssl-small", tmp_path / "net.safetensors")
-    vidssl.save_backbone("vidssl-small", tmp_path / "other.safetensors", network={})
+    save_checkpoint_backbone("vidssl-small", tmp_path / "other.safetensors", network={})
     models = ("vidssl-small", tmp_path / "net.safetensors", tmp_path / "other.safetensors")
     same, net, other = (VideoEncoder(model).mteb_model_meta for model in models)
     assert (same.name, net.name) == ("vidssl/vidssl-small", "vidssl/net")

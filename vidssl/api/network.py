@@ -218,14 +218,18 @@ def _run_of_config(cfg: str | Path, settings: Sequence[str] = ()) -> Run:
     return bind_run(read(path, settings), str(path))
 
 
+def run_of_module(module: nn.Module, cfg: str | Path | None, settings: Sequence[str] = ()) -> Run | None:
+    """Return the run of a config, else of the one that a backbone of `load_backbone` brings; None without both."""
+    if cfg is not None:
+        return _run_of_config(cfg, settings)
+    stored = module.run_config if isinstance(module, Backbone) else None
+    name = "the config of the backbone"
+    return None if stored is None else bind_stored(stored, name)
+
+
 def _load_module(module: nn.Module, options: NetworkOptions, device: torch.device) -> Subject:
     """Take a module as it is, with the clips of its run if it is a backbone that vidssl loaded."""
-    stored = module.run_config if isinstance(module, Backbone) else None
-    run = None
-    if "cfg" in options:
-        run = _run_of_config(options["cfg"], options.get("settings", ()))
-    elif stored is not None:
-        run = bind_stored(stored, "the config of the backbone")
+    run = run_of_module(module, options.get("cfg"), options.get("settings", ()))
     if "test" in options:
         test = options["test"]
     elif run is not None:

@@ -56,7 +56,8 @@ def train(run: Run, until: int | None = None) -> Path:
                 scalars = totals if method.watched else {"loss": totals["loss"]}
                 means = dict(zip(scalars, distributed.mean(torch.stack([*scalars.values()])), strict=True))
                 # All processes see the same sum, so that all of them stop.
-                t.check.begin(torch.isfinite(means["loss"] + gradient_norm(method)), totals["loss"], index)
+                finite = torch.isfinite(means["loss"] + gradient_norm(method))
+                t.check.begin(state.step + 1, finite, totals["loss"], index)
 
                 # Step.
                 optimizer.step()
@@ -76,6 +77,7 @@ def train(run: Run, until: int | None = None) -> Path:
                         numbers = {name: value.item() for name, value in means.items()}
                         t.log.scalars(state.step, {"epoch": epoch, **numbers, "lr": lr})
                 if run.verify_every and state.step % run.verify_every == 0:
+                    t.check.settle()
                     check_equal(state.step, method, optimizer)
                 _evaluate_if_due(t)
                 _save_if_due(t)

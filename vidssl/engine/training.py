@@ -81,8 +81,7 @@ class Training:
         self.optimizer = build_optimizer(run.optimizer, self.method)
         seed_process(run)
         self.state = resume(run, videos, self.method, self.optimizer)
-        late, names = device.type == "cuda", videos.names
-        self.check = FiniteCheck(late, self.method, self.optimizer, self.state, output, names)
+        self.check = FiniteCheck(output, videos.names)
         self.saver = Saver(run, videos, self.method, self.optimizer, self.state, self.check)
         if run.compile:
             compile_backbones(self.method)

@@ -126,7 +126,7 @@ def weights_file(name: str | Path) -> Path:
     return found or path
 
 
-def save_backbone(
+def save_checkpoint_backbone(
     checkpoint: str | Path, path: str | Path, *, half: bool = False, trust: bool = False, network: Tree | None = None
 ) -> None:
     """Write the online backbone of a checkpoint of vidssl, and its config, to a safetensors file.
@@ -137,18 +137,24 @@ def save_backbone(
     Raises:
         CheckpointError: The file is missing, damaged or not a checkpoint of vidssl, or a weight cannot be written.
     """
-    content = read_checkpoint(checkpoint, trust)
+    write_backbone(read_checkpoint(checkpoint, trust), str(checkpoint), path, half=half, network=network)
+
+
+def write_backbone(
+    content: dict[str, Any], source: str, path: str | Path, *, half: bool = False, network: Tree | None = None
+) -> None:
+    """Write the backbone of the content of a checkpoint, as `save_checkpoint_backbone`; `source` is for errors."""
     weights: dict[str, Tensor] = {}
-    check_finite(backbone_weights(content), str(checkpoint))
+    check_finite(backbone_weights(content), source)
     for name, weight in backbone_weights(content).items():
         if not isinstance(weight, Tensor) or weight.layout != torch.strided:
-            raise CheckpointError(f"{checkpoint}: {name} is not a dense tensor, and cannot be saved as safetensors")
+            raise CheckpointError(f"{source}: {name} is not a dense tensor, and cannot be saved as safetensors")
         rounded = weight.half() if half and weight.is_floating_point() else weight
         if not torch.equal(rounded.isfinite(), weight.isfinite()):
-            raise CheckpointError(f"{checkpoint}: {name} exceeds 65504, the largest float16: save it without half")
+            raise CheckpointError(f"{source}: {name} exceeds 65504, the largest float16: save it without half")
         weights[f"backbone.{name}"] = rounded.contiguous().clone()  # safetensors refuses memory that two tensors share
     if not weights:
-        raise CheckpointError(f"{checkpoint} has no weights named backbone.*: nothing to save")
+        raise CheckpointError(f"{source} has no weights named backbone.*: nothing to save")
     kept = {name: content[name] for name in ("format", "config", "step")}
     described = {} if network is None else {"network": network}
     write_safetensors(Path(path), weights, {**kept, "backbone_only": True, **described})

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.config import read
 from vidssl.projects.detection.ava import prepare_ava
 from vidssl.projects.detection.coco import prepare_coco
 from vidssl.projects.detection.schema import bind_run

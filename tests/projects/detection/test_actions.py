@@ -15,6 +15,7 @@ from torchvision.ops import roi_align
 
 import vidssl
 from vidssl.commands import main
+from vidssl.config import read
 from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import build_backbone
 from vidssl.projects.detection.action_detector import ActionDetector

@@ -11,7 +11,10 @@ import torch
 
 import vidssl
 from vidssl.commands import main
+from vidssl.config import read
 from vidssl.data.video_list import read_list
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.train import train as pretrain
 from vidssl.errors import CheckpointError, ConfigError, DataError
 from vidssl.projects.detection.schema import bind_run
 from vidssl.projects.detection.train import train
@@ -21,6 +24,10 @@ ROOT = Path(__file__).parents[3]
 TOY = ROOT / "configs" / "detection" / "toy.yaml"
 TOYS = runpy.run_path(str(ROOT / "tests" / "toys.py"))
 C4 = "{name: c4, anchor: 8, regions: 8, proposals: 16}"
+
+
+def bound(path, settings=()):
+    return bind_run(read(path, settings), str(path))
 
 
 def losses(output):
@@ -56,7 +63,7 @@ def test_resuming_is_exact(toy_run, tmp_path):
         assert name == "_extra_state" or torch.equal(weight, resumed["method"][name]), name
     assert torch.equal(straight["rng"][0]["cpu"], resumed["rng"][0]["cpu"]) and resumed["classes"] == ["disc", "square"]
     assert (tmp_path / "stopped/results.json").exists()
-    again = load_run(tmp_path / "stopped/config.yaml")
+    again = bound(tmp_path / "stopped/config.yaml")
     assert again.model_dump() == bind_run(again.model_dump(mode="json"), "again").model_dump()
     with pytest.raises(CheckpointError, match=r"detector.anchor 8, now 16"):
         train(toy_run("stopped", "detector.anchor=16"))
@@ -140,7 +147,7 @@ def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monk
 
 def train_one_of(path, overrides, until):
     """Train in one of several processes; return all weights."""
-    content = torch.load(train(load_run(path, overrides), until), weights_only=True)
+    content = torch.load(train(bound(path, overrides), until), weights_only=True)
     return {name: weight for name, weight in content["method"].items() if name != "_extra_state"}
 
 
@@ -172,7 +179,7 @@ def test_it_learns_forty_images_of_blood_cells(real, digits, tmp_path):
     content["annotations"] = [item for item in content["annotations"] if item["image_id"] in kept]
     (tmp_path / "lists/forty.json").write_text(json.dumps(content))
     where = TOYS["placed"]("supervised", digits, tmp_path / "pretrained")
-    first = train(load_run(TOYS["CONFIGS"] / "supervised.yaml", [*where, "backbone={name: resnet18}", "steps=2"]))
+    first = pretrain(load_run(TOYS["CONFIGS"] / "supervised.yaml", [*where, "backbone={name: resnet18}", "steps=2"]))
     boxes = tmp_path / "lists/forty.json"
     rest = [
         f"data.train={boxes}",
@@ -183,7 +190,7 @@ def test_it_learns_forty_images_of_blood_cells(real, digits, tmp_path):
     ]
     start = time.process_time()
     train(
-        load_run(
+        bound(
             ROOT / "configs/detection/small.yaml", [*rest, "steps=240", "data.flip=0.0", "data.workers=0", "device=cpu"]
         )
     )

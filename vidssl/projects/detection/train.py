@@ -59,7 +59,7 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
         optimizer = build_optimizer(run.optimizer, method)
         seed_process(run)
         state = resume(run, boxes, method, optimizer, bind_stored)
-        check = FiniteCheck(device.type == "cuda", method, optimizer, state, output, boxes.names)
+        check = FiniteCheck(output, boxes.names)
         saver = core.Saver(run, boxes, method, optimizer, state, check)
         parallel = processes.over_processes(method, device, exact=run.deterministic or device.type == "cpu")
         method.train()
@@ -107,22 +107,23 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
                 processes.average_gradients(parallel)
                 means = dict(zip(losses, distributed.mean(torch.stack([*losses.values()])), strict=True))
                 # All processes see the same sum, so that all of them stop.
-                check.begin(torch.isfinite(means["loss"] + processes.gradient_norm(method)), losses["loss"], index)
+                finite = torch.isfinite(means["loss"] + processes.gradient_norm(method))
+                check.begin(state.step + 1, finite, losses["loss"], index)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 state.step += 1
                 method.after_step(state.step / steps)
                 if norm == "local":
                     average_statistics(method)
-                watched = state.step % run.log_every == 0 or state.step == steps
-                if watched:
-                    check.settle()
                 if log is not None:
                     log.advance()
-                if log is not None and watched:
-                    epoch = state.step * run.batch_size / boxes.samples_per_epoch
-                    log.scalars(state.step, {"epoch": epoch, **{n: x.item() for n, x in means.items()}, "lr": lr})
+                if state.step % run.log_every == 0 or state.step == steps:
+                    check.settle()
+                    if log is not None:
+                        epoch = state.step * run.batch_size / boxes.samples_per_epoch
+                        log.scalars(state.step, {"epoch": epoch, **{n: x.item() for n, x in means.items()}, "lr": lr})
                 if run.verify_every and state.step % run.verify_every == 0:
+                    check.settle()
                     processes.check_equal(state.step, method, optimizer)
                 evaluate_and_save()
         except Interrupted:

@@ -108,7 +108,9 @@ def test_other_commands_refuse_a_detector_in_one_line(toy_run, tmp_path, monkeyp
     with pytest.raises(SystemExit) as end:
         main()
     error = capsys.readouterr().err.splitlines()[-1]
-    assert end.value.code == 2 and "is of a detector" in error
+    assert (
+        end.value.code == 2 and "has detector instead of method: it works with vidssl train, launch and test" in error
+    )
 
 
 def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monkeypatch, capsys, caplog):

@@ -30,7 +30,8 @@ class SimCLR(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.backbone = vidssl.build_backbone("resnet3d18", width=16, zero_init=False)  # that of sce_small
-        self.projector = nn.Sequential(nn.Linear(self.backbone.dim, 256), nn.ReLU(), nn.Linear(256, 128))
+        wide = [nn.Linear(self.backbone.dim, 256), nn.BatchNorm1d(256), nn.ReLU()]
+        self.projector = nn.Sequential(*wide, nn.Linear(256, 128))
 
     def on_train_epoch_start(self) -> None:
         self.trainer.train_dataloader.dataset.epoch = self.current_epoch

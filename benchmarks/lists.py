@@ -95,7 +95,7 @@ def main() -> None:
         times = paired({name: partial(_run, action) for name, action in actions.items()}, parsed.rounds)
         rows = []
         for name, time in times.items():
-            count = len(sequences.records) if name == last else parsed.rows
+            count = len(sequences) if name == last else parsed.rows
             quotient = "" if name == last else f"{ratio(times, name, 'floor'):.2f}"
             rows.append([name, f"{1000 * np.median(time) / count:.1f}", quotient])
         memory = private(videos)

@@ -58,7 +58,7 @@ def copied(lists: list[Path], root: Path | None, out: Path, side: int, workers: 
 
 def decoded(videos: VideoList, number: int) -> Frames:
     """Decode a random clip of one of the videos."""
-    with open_video(videos.records[number % len(videos.records)].path) as video:
+    with open_video(videos.records[number % len(videos)].path) as video:
         (clip,) = SAMPLER(video.meta, [generator(0, number)])
         return video.frames(clip.indices)
 
@@ -86,7 +86,7 @@ def web_clips(shards: Path) -> Iterator[Frames]:
 
 def psnr(originals: VideoList, copies: VideoList) -> float:
     """Mean over videos, at most about 100, of the mean over frames, in dB."""
-    means, step = [], -(-len(originals.records) // 100)
+    means, step = [], -(-len(originals) // 100)
     for one, other in zip(originals.records[::step], copies.records[::step], strict=True):
         with open_video(one.path) as original, open_video(other.path) as copy:
             values = []
@@ -134,7 +134,7 @@ def timed(lists: dict[str, VideoList], shards: Path, size: int, rounds: int) -> 
     }
     whole[WEBDATASET] = lambda number: recipe(next(more), rng(number))
     for videos in lists.values():  # the packet indices of files are cached, as in an epoch after the first
-        for number in range(len(videos.records)):
+        for number in range(len(videos)):
             open_video(videos.records[number].path).close()
     results: dict[str, dict[str, float]] = {name: {} for name in decode}
     for what, actions in (("decode", decode), ("sample", whole)):

@@ -75,7 +75,7 @@ def psnr(videos: VideoList, copies: Copies) -> float:
 
 def window(videos: VideoList, number: int) -> object:
     """Decode a random window of one of the videos."""
-    with open_video(videos.records[number % len(videos.records)].path) as video:
+    with open_video(videos.records[number % len(videos)].path) as video:
         (clip,) = SAMPLER(video.meta, [generator(number)])
         return video.frames(clip.indices)
 
@@ -105,7 +105,7 @@ def measure(videos: VideoList, side: int, networks: dict[str, Subject], folder: 
     """Copy the videos with all qualities and compare: one row for each."""
     versions = [copied(videos, folder / f"{side}-{crf}", Settings(side, crf), workers) for crf in QUALITIES]
     actions = {0: partial(window, videos)} | {n: partial(window, c.videos) for n, c in enumerate(versions, start=1)}
-    times = paired({str(n): action for n, action in actions.items()}, 2 * len(videos.records))
+    times = paired({str(n): action for n, action in actions.items()}, 2 * len(videos))
     wanted = {name: features(network, videos, SIZES[side]) for name, network in networks.items()}
     rows: list[Row] = []
     for number, copies in enumerate(versions, start=1):
@@ -167,9 +167,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for side in SIZES:
             rows += measure(videos, side, networks, Path(folder), arguments.workers)
-    print(f"{len(videos.records)} videos; originals: {rows[0]['ms_original']:.1f} ms a clip\n")
+    print(f"{len(videos)} videos; originals: {rows[0]['ms_original']:.1f} ms a clip\n")
     print(table(header, [shown(row, networks) for row in rows]))
-    finish({"list": str(arguments.list), "videos": len(videos.records), "rows": rows}, arguments.json)
+    finish({"list": str(arguments.list), "videos": len(videos), "rows": rows}, arguments.json)
 
 
 if __name__ == "__main__":

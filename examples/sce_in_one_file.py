@@ -187,7 +187,7 @@ def train(model: SCE) -> list[float]:
     """Train with AdamW, warm-up and a cosine learning rate; returns the loss of each step."""
     s, losses = model.settings, []
     videos = TwoViews(s)
-    loader = DataLoader(videos, batch_sampler=batches(s, len(videos.records)), num_workers=s.workers)
+    loader = DataLoader(videos, batch_sampler=batches(s, len(videos)), num_workers=s.workers)
     trained = [p for p in model.parameters() if p.requires_grad]
     weights, rest = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
     groups = [{"params": weights}, {"params": rest, "weight_decay": 0.0}]  # biases and norms do not decay

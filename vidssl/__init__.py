@@ -1,4 +1,18 @@
-"""Self-supervised learning of video representations: trains backbones on videos, extracts features, evaluates them."""
+"""Self-supervised learning of video representations: trains backbones on videos, extracts features, evaluates them.
+
+Each job is a function and a command of its name; `help(vidssl.NAME)` states its arguments, results and errors.
+
+Train:      train, train_splits (on each split of a data set), show (the views that a config trains on)
+Features:   extract (of videos, by any network or module), merge (parts that several machines extracted), Features
+Search:     search (features), retrieval (of videos: recalls and a page), Neighbours, map (features as a page)
+Evaluate:   test (kNN, linear, few labels …), compare (retrieval of networks), analyze (all of the following),
+            analyze_background, analyze_gradcam, analyze_invariance, analyze_robustness, analyze_uniformity
+Networks:   build_backbone, load_backbone, save_backbone (of any loop), export (ONNX, torch.export, …)
+Videos:     read_input (file, folder or list), open_video (exact frames), check (find broken ones), shrink (small
+            copies), track (regions), prepare_folder (lists of a folder), ClipSettings, TestClips
+Names:      list_backbones, list_methods, list_configs, list_weights, list_samplers, list_recipes, list_protocols,
+            schema (of configs), doctor (optional parts on this machine)
+"""
 
 import importlib
 import sys
@@ -10,87 +24,48 @@ if sys.platform == "win32":  # workers are forked, and files locked with fcntl
 from vidssl.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from vidssl.api.analyze import analyze
-    from vidssl.api.analyze_background import analyze_background
-    from vidssl.api.analyze_gradcam import analyze_gradcam
-    from vidssl.api.analyze_invariance import analyze_invariance
-    from vidssl.api.analyze_robustness import analyze_robustness
-    from vidssl.api.analyze_uniformity import analyze_uniformity
-    from vidssl.api.check import check
-    from vidssl.api.compare import compare
-    from vidssl.api.doctor import doctor
-    from vidssl.api.export import export, save_backbone
-    from vidssl.api.extract import extract, merge
-    from vidssl.api.map import map
-    from vidssl.api.names import (
-        list_backbones,
-        list_configs,
-        list_methods,
-        list_protocols,
-        list_recipes,
-        list_samplers,
-        list_weights,
-    )
-    from vidssl.api.retrieval import retrieval
-    from vidssl.api.schema import schema
-    from vidssl.api.search import search
-    from vidssl.api.show import show
-    from vidssl.api.shrink import shrink
-    from vidssl.api.test import test
-    from vidssl.api.track import track
-    from vidssl.api.train import train, train_splits
-    from vidssl.data.clip_samplers import ClipSettings
-    from vidssl.data.read_input import read_input
-    from vidssl.evaluation.features import TestClips
-    from vidssl.evaluation.search import Neighbours
-    from vidssl.models import build_backbone, load_backbone
-    from vidssl.prepare import prepare_folder
-    from vidssl.types import Features
-    from vidssl.video import open_video
+    from vidssl.api.analyze import analyze as analyze
+    from vidssl.api.analyze_background import analyze_background as analyze_background
+    from vidssl.api.analyze_gradcam import analyze_gradcam as analyze_gradcam
+    from vidssl.api.analyze_invariance import analyze_invariance as analyze_invariance
+    from vidssl.api.analyze_robustness import analyze_robustness as analyze_robustness
+    from vidssl.api.analyze_uniformity import analyze_uniformity as analyze_uniformity
+    from vidssl.api.check import check as check
+    from vidssl.api.compare import compare as compare
+    from vidssl.api.doctor import doctor as doctor
+    from vidssl.api.export import export as export
+    from vidssl.api.export import save_backbone as save_backbone
+    from vidssl.api.extract import extract as extract
+    from vidssl.api.extract import merge as merge
+    from vidssl.api.map import map as map
+    from vidssl.api.names import list_backbones as list_backbones
+    from vidssl.api.names import list_configs as list_configs
+    from vidssl.api.names import list_methods as list_methods
+    from vidssl.api.names import list_protocols as list_protocols
+    from vidssl.api.names import list_recipes as list_recipes
+    from vidssl.api.names import list_samplers as list_samplers
+    from vidssl.api.names import list_weights as list_weights
+    from vidssl.api.retrieval import retrieval as retrieval
+    from vidssl.api.schema import schema as schema
+    from vidssl.api.search import search as search
+    from vidssl.api.show import show as show
+    from vidssl.api.shrink import shrink as shrink
+    from vidssl.api.test import test as test
+    from vidssl.api.track import track as track
+    from vidssl.api.train import train as train
+    from vidssl.api.train import train_splits as train_splits
+    from vidssl.data.clip_samplers import ClipSettings as ClipSettings
+    from vidssl.data.read_input import read_input as read_input
+    from vidssl.evaluation.features import TestClips as TestClips
+    from vidssl.evaluation.search import Neighbours as Neighbours
+    from vidssl.models import build_backbone as build_backbone
+    from vidssl.models import load_backbone as load_backbone
+    from vidssl.prepare import prepare_folder as prepare_folder
+    from vidssl.types import Features as Features
+    from vidssl.video import open_video as open_video
 
-__all__ = [
-    "ClipSettings",
-    "Features",
-    "Neighbours",
-    "TestClips",
-    "analyze",
-    "analyze_background",
-    "analyze_gradcam",
-    "analyze_invariance",
-    "analyze_robustness",
-    "analyze_uniformity",
-    "build_backbone",
-    "check",
-    "compare",
-    "doctor",
-    "export",
-    "extract",
-    "list_backbones",
-    "list_configs",
-    "list_methods",
-    "list_protocols",
-    "list_recipes",
-    "list_samplers",
-    "list_weights",
-    "load_backbone",
-    "map",
-    "merge",
-    "open_video",
-    "prepare_folder",
-    "read_input",
-    "retrieval",
-    "save_backbone",
-    "schema",
-    "search",
-    "show",
-    "shrink",
-    "test",
-    "track",
-    "train",
-    "train_splits",
-]
-
-# Imported at first use: torch and the decoders take seconds, which `vidssl --help` need not wait for.
+# The public names and their modules, imported at first use: torch and the decoders take seconds, which
+# `vidssl --help` need not wait for.
 _HOMES = {
     **{
         name: f"vidssl.api.{name}"
@@ -126,4 +101,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

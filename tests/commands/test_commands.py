@@ -291,7 +291,7 @@ def test_make_moving_digits(command, tmp_path, monkeypatch, capsys):
     out, _ = command("datasets/make_moving_digits.py", *given, cwd=tmp_path)
     assert out.startswith("rendered 3 training and 2 test videos in set\n") and out.endswith("set/motion/train.csv\n")
     found = read_list(tmp_path / "set/motion/train.csv")
-    assert len(found.records) == 3 and len(found.classes) == 8
+    assert len(found) == 3 and len(found.classes) == 8
     with vidssl.open_video(found.records[0].path) as video:
         assert video.frames([5]).shape == (1, 3, 32, 32)
     monkeypatch.chdir(tmp_path)
@@ -312,7 +312,7 @@ def test_a_folder_of_real_videos(command, real, tmp_path, capsys, checkpoint):
     assert "lists written to lists" in out
     gallery, query = (read_list(tmp_path / "lists" / f"{side}.csv") for side in ("train", "test"))
     assert gallery.classes == ("bend", "jack", "wave1", "wave2")
-    assert len(gallery.records) + len(query.records) == 72
+    assert len(gallery) + len(query) == 72
     commands.run(
         "retrieval",
         [
@@ -333,7 +333,7 @@ def test_a_folder_of_real_videos(command, real, tmp_path, capsys, checkpoint):
         ],
     )
     found = json.loads((tmp_path / "out/results.json").read_text())
-    assert (found["num_queries"], found["num_gallery"]) == (len(query.records), len(gallery.records))
+    assert (found["num_queries"], found["num_gallery"]) == (len(query), len(gallery))
     assert found["chance"] == pytest.approx(0.25)
 
 

@@ -109,7 +109,7 @@ def test_a_file_of_many_rows_is_inspected_once(make, monkeypatch):
     looked, lstat = [], os.lstat
     monkeypatch.setattr(fingerprint.os, "lstat", lambda path: (looked.append(str(path)), lstat(path))[1])
     found = identify(listed)
-    assert len(listed.records) == 21 and found["files"] == 3
+    assert len(listed) == 21 and found["files"] == 3
     assert sum(path.endswith(".mp4") for path in looked) == 3
     assert found["sizes"] == identify(make("a", {}, FILES))["sizes"]
 

@@ -343,7 +343,7 @@ def test_crops_show_the_digit_of_the_middle_frame(masked):
     boxes = {(box["path"], int(box["frame"])): box for box in table(masked / "boxes.csv")}
     crops = read_list(masked / "parts" / "train.csv")
     digits = read_list(masked / "digit" / "train.csv")
-    assert len(crops.records) == 80 and crops.classes == tuple("0123456789")
+    assert len(crops) == 80 and crops.classes == tuple("0123456789")
     for n, (crop, digit) in enumerate(zip(crops.records, digits.records, strict=True)):
         assert crop.label == digit.label
         name = f"videos/train/{n:05d}.mp4"
@@ -428,7 +428,7 @@ def test_the_asymmetric_set(tmp_path):
     videos, forward = (read_list(tmp_path / f"set/{name}/train.csv") for name in ("motion", "forward"))
     assert videos.classes == forward.classes == ASYMMETRIC
     assert np.bincount(videos.labels).tolist() == [10] * 6
-    assert {forward.classes[n] for n in forward.labels} == {one for one, _ in OPPOSITES} and len(forward.records) == 30
+    assert {forward.classes[n] for n in forward.labels} == {one for one, _ in OPPOSITES} and len(forward) == 30
     # The digit is faint in the first frame of fade_in: its brightest pixels are darker than in the last one.
     path = tmp_path / "set" / next(row["path"] for row in rows if row["motion"] == "fade_in")
     frames = decode(path)

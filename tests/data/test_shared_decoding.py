@@ -47,7 +47,7 @@ def dataset_of(videos, **settings):
 
 
 def keys_of(videos):
-    return [(0, row) for row in range(len(videos.records))]
+    return [(0, row) for row in range(len(videos))]
 
 
 def assert_same(found, expected):

@@ -692,7 +692,7 @@ def test_a_subset_holds_as_many_of_each_class(toy_run, toy_folder):
     other = training_list(toy_run("supervised", "a", "data.subset={fraction: 0.5, seed: 1}"))
     assert set(other.names) != set(half.names) and len(other.names) == len(half.names)
     three = training_list(toy_run("supervised", "a", "data.subset={per_class: 3}"))
-    assert len(three.records) == 3 * len(set(labels))
+    assert len(three) == 3 * len(set(labels))
     with pytest.raises(DataError, match=r"has 5 videos of class '.*', the subset needs 6: lower data.subset.per_class"):
         training_list(toy_run("supervised", "a", "data.subset={per_class: 6}"))
     with pytest.raises(ConfigError, match="set exactly one of fraction and per_class"):

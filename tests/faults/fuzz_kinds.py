@@ -166,9 +166,9 @@ def _read_list(folder: Path, name: str) -> None:
         prepare_folder(folder / "videos", _fresh(folder / "out"), labels=folder / name)
         return
     listed = read_list(folder / (name if name == "several.csv" else "list.csv"))
-    assert len(listed.fingerprint) == 64 and len(listed.records) == len(listed.labels) == len(listed.names)
+    assert len(listed.fingerprint) == 64 and len(listed) == len(listed.labels) == len(listed.names)
     identify(listed)
-    assert listed.targets is None or len(listed.targets) == len(listed.records)
+    assert listed.targets is None or len(listed.targets) == len(listed)
     for record in listed.records:
         listed.class_name(record.label)
         open_video(record.path).close()
@@ -211,9 +211,7 @@ def _read_boxes(folder: Path, name: str) -> None:
         prepare_coco(folder / "coco", _fresh(folder / "out"))
         return
     boxes = read_boxes([folder / name])
-    assert (
-        np.isfinite(boxes.boxes).all() and np.isfinite(boxes.areas).all() and len(boxes.ends) == len(boxes.records) + 1
-    )
+    assert np.isfinite(boxes.boxes).all() and np.isfinite(boxes.areas).all() and len(boxes.ends) == len(boxes) + 1
     assert (boxes.boxes[:, 2:] > boxes.boxes[:, :2]).all() and len(boxes.fingerprint) == 64
     assert np.isfinite(boxes.sizes).all() and (boxes.sizes < 2**31).all()
     boxes.images_with_objects()

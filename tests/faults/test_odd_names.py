@@ -44,7 +44,7 @@ def left_out(text):
 @pytest.mark.parametrize("where", ["folder", "pattern"])
 def test_a_name_that_is_not_utf8_is_left_out(folder, where, caplog):
     listed = read_input(folder if where == "folder" else folder / "run" / "*.mp4")
-    assert len(listed.records) == 2 and all("latin" not in name for name in listed.names)
+    assert len(listed) == 2 and all("latin" not in name for name in listed.names)
     left_out(caplog.text)
 
 

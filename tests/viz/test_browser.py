@@ -459,7 +459,7 @@ def test_the_lasso_writes_a_list_that_commands_read(open_map, size, tmp_path):
         page.click("#download")
     event.value.save_as(tmp_path / event.value.suggested_filename)
     videos = read_list(tmp_path / "selection.csv", tmp_path)
-    assert [videos.records.row(n) for n in range(3)] == POINTS[:3] and len(videos.records) == 3
+    assert [videos.records.row(n) for n in range(3)] == POINTS[:3] and len(videos) == 3
     page.click("#clear")
     assert page.locator("#chosen").is_hidden()
 

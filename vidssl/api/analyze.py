@@ -184,7 +184,7 @@ def draw_videos(videos: Videos, options: NetworkOptions, count: int | None, out:
     They are drawn in pairs of a class, as analyses compare videos of a class.
     """
     listed = read_videos(videos, options)
-    order, seen, place = generator(0).permutation(len(listed.records)).tolist(), Counter[int](), dict[int, int]()
+    order, seen, place = generator(0).permutation(len(listed)).tolist(), Counter[int](), dict[int, int]()
     rank = {}
     for row in order:
         label = int(listed.labels[row])
@@ -249,7 +249,7 @@ def _results(
 ) -> Results:
     """What `results.json` beside the page states; each analysis has its own."""
     content = {
-        "num_videos": len(query.records),
+        "num_videos": len(query),
         "left_out": {section.name: section.reason for section in sections if section.reason},
         "list": str(query.path),
         "train_list": None if train is None else str(train.path),
@@ -271,9 +271,9 @@ def _details(
     subject: Subject, query: VideoList, videos: Path | None, train: VideoList | None, train_list: Path | None
 ) -> list[tuple[str, str]]:
     """What stands at the head of the page."""
-    found = [("Videos", f"n = {len(query.records)} of {videos}")]
+    found = [("Videos", f"n = {len(query)} of {videos}")]
     if train is not None:
-        found.append(("Training videos", f"{len(train.records)} of {train_list}"))
+        found.append(("Training videos", f"{len(train)} of {train_list}"))
     step, test = subject.origin.get("step"), subject.test
     clips = f"{format_clips(dict(test))}, {test.clip.frames} frames each"
     name = "a module" if subject.run is None else subject.run.backbone.name

@@ -141,7 +141,7 @@ class Background(Measurement):
 
 def _check(subject: Subject, listed: VideoList, gallery: VideoList | None) -> bool:
     """Check that the lists fit each other; return whether the network's classifier has their classes."""
-    check_measurable({"knn": KNN(KNN.Config())}, gallery or listed, listed, 0, subject.test.cells)
+    check_measurable({"knn": KNN(KNN.Config())}, listed if gallery is None else gallery, listed, 0, subject.test.cells)
     if gallery is not None:
         check_classes(gallery, listed)
         check_disjoint(gallery, listed, "the search")

@@ -96,7 +96,7 @@ def analyze_gradcam(
     with distributed.joined(device_of(several[0], options)):
         listed = read_videos(videos, options)
         searched = listed if gallery is None else read_videos(gallery, options)
-        drawn = generator(seed).permutation(len(listed.records))[:limit].tolist()
+        drawn = generator(seed).permutation(len(listed))[:limit].tolist()
         for name, one, place in name_networks(several, folder):
             assert place is not None
             subject = one_clip(load_subject(one, options, shared_config=len(several) > 1))
@@ -112,7 +112,7 @@ def analyze_gradcam(
 def draw_maps(subject: Subject, listed: VideoList, out: Path, boxes: Path | None) -> tuple[str, bytes | None]:
     """Explain a network that is loaded, with the default settings; return the table, and the image of some videos."""
     claim_results(out, "gradcam", {"list": listed.path}, [Path(subject.name), boxes])
-    drawn = generator(0).permutation(len(listed.records))[: GradCam.limit].tolist()
+    drawn = generator(0).permutation(len(listed))[: GradCam.limit].tolist()
     work, one = GradCam(boxes=boxes, drawn=drawn), one_clip(subject)
     explained = explain_layers(work, one, listed, listed, out, None)
     name = PurePath(subject.name).stem

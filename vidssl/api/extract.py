@@ -151,7 +151,7 @@ def extract_to(
     `data` describes the files of the list (`identify`); `part` (i, n) is the i-th of n parts of it.
     """
     more = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
-    request = subject.request(list=videos.fingerprint, data=data, videos=len(videos.records), shard=part, **more)
+    request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
     if any(other != request for other in distributed.gather_objects(request)):
         raise ConfigError("processes of one run have different arguments: start each shard by itself")
     if distributed.on_main(lambda: _there(path, request, videos.classes)):

@@ -157,7 +157,7 @@ def _choose(wanted: str, count: int) -> tuple[str, str]:
 def _previews(videos: VideoList, folder: FeatureFolder, most: int) -> tuple[dict[int, Preview], dict[str, str]]:
     """Make thumbnails of at most `most` videos, evenly spaced; also list those that cannot be decoded, and why."""
     fps = folder.request.get("protocol", {}).get("fps")
-    count = len(videos.records)
+    count = len(videos)
     rows = np.unique(np.arange(min(most, count)) * count // max(1, min(most, count))).tolist()
     width, height, frames, quality = THUMBNAIL
     made, missing = {}, {}

@@ -107,7 +107,7 @@ def retrieval(
     queries = _read(query, options)
     same = gallery is not None and _same(gallery, query)  # it is read, decoded and reported once
     listed = queries if same else None if gallery is None else _read(gallery, options)
-    one_video = not _is_list(query) and len(queries.records) == 1
+    one_video = not _is_list(query) and len(queries) == 1
     if one_video:
         _check_decodes(queries)
     if center and one_video:

@@ -97,7 +97,7 @@ def write_page(
             previews=previews,
             class_names=gallery.classes,
             details=[(name, value) for name, value in details.items() if value],
-            total_queries=len(query.records),
+            total_queries=len(query),
             gallery_unit="videos" if windows is None else "windows",
         )
     except OSError as error:

@@ -69,7 +69,7 @@ def search(
 def _report_copies(query: Features, gallery: Features) -> None:
     """Warn of copies of the queries in the gallery, and of other videos of their recordings."""
     q, g = (_list_of(features) for features in (query, gallery))
-    labelled = len(q.records) > 1 and bool((query.label >= 0).all() and (gallery.label >= 0).all())
+    labelled = len(q) > 1 and bool((query.label >= 0).all() and (gallery.label >= 0).all())
     overlap = {"gallery": describe(q, g, compare(q, g)), "training": None}
     report_overlap(overlap, q.path, measured=labelled, remedy="`exclude` leaves out pairs")
 

@@ -103,8 +103,8 @@ def show_views(run: Run, videos: int = 8, draws: int = 3) -> Iterator[list[Shown
     tracks itself, all epochs have those of its first step.
     """
     listed = training_list(run)
-    count = min(videos, len(listed.records))
-    rows = [row for _, row in keys_of_step(0, count, len(listed.records), run.seed, listed.joined)]
+    count = min(videos, len(listed))
+    rows = [row for _, row in keys_of_step(0, count, len(listed), run.seed, listed.joined)]
     keys = [(epoch, row) for row in rows for epoch in range(draws)]
     tracks = RunTracks(run, listed)
     with ExitStack() as stack:
@@ -137,7 +137,7 @@ def _first_tracks(run: Run, listed: VideoList, rows: Sequence[int]) -> Path | No
         tracked.update(needed)
         # A video that cannot be decoded is replaced by the next one.
         broken = [row for row in needed if tracks_name(listed.names[row], listed.records[row]) in left_out]
-        rows = [(row + 1) % len(listed.records) for row in broken]
+        rows = [(row + 1) % len(listed) for row in broken]
     return tracks.folder(0)
 
 
@@ -183,7 +183,7 @@ def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "
     claim(out, "views", names, read=[listed.path], before=before)
     cards: list[VideoCard] = []
     still: list[tuple[str, Draw, list[Frames]]] = []
-    total = min(videos, len(listed.records))
+    total = min(videos, len(listed))
     for samples in bar(show_views(run, videos, draws), title="show", unit="video", total=total, leave=False):
         drawn = [_draw(sample, listed) for sample in samples]
         cards.append(VideoCard(listed.names[samples[0].row], _facts(samples[0], listed), tuple(drawn)))
@@ -193,7 +193,7 @@ def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "
     settings = [("sampler", data["sampler"]), *((f"recipe {n}", view) for n, view in enumerate(data["views"]))]
     details = [
         ("Config", Path(name).name),
-        ("List", f"{listed.path}, {len(listed.records):,} videos"),
+        ("List", f"{listed.path}, {len(listed):,} videos"),
         ("Videos", f"the first {total} of the first epoch"),
         ("Draws", f"those of epochs 0 to {draws - 1}" if draws > 1 else "those of epoch 0"),
         ("Seed", str(run.seed)),

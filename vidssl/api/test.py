@@ -120,8 +120,8 @@ class Protocols(Measurement):
             **measured.numbers,
             "protocols": describe_protocols(protocols)["protocols"],
             "details": {name: one.details for name, one in measured.found.items() if one.details},
-            "num_videos": len(measured.query.records),
-            "num_train": None if measured.gallery is None else len(measured.gallery.records),
+            "num_videos": len(measured.query),
+            "num_train": None if measured.gallery is None else len(measured.gallery),
             "missing": [{"path": path, "reason": reason} for path, reason in measured.missing_query],
             "missing_train": [{"path": path, "reason": reason} for path, reason in measured.missing_gallery],
         }

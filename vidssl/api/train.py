@@ -171,7 +171,7 @@ def settings_of_input(tree: Tree, videos: Path | VideoList, folder: Path | None 
     if isinstance(videos, VideoList):
         folder = folder or Path(str(tree.get("output"))) / "videos"
         check_names(folder.parent, [f"{folder.name}/train.csv"])
-        rows = map(videos.records.row, range(len(videos.records)))
+        rows = map(videos.records.row, range(len(videos)))
         write_lists(folder, videos.root, {"train": rows}, videos.classes, [videos.path])
         videos = folder / "train.csv"
     data = tree.get("data") or {}

@@ -64,7 +64,7 @@ class ClipDataset:
     read_mask: ClassVar[Callable[[str, int, int], NDArray[np.uint8]] | None] = None
 
     def __len__(self) -> int:
-        return len(self.videos.records)
+        return len(self.videos)
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         """Make a sample as `sample` does."""

@@ -54,6 +54,9 @@ class VideoList:
     joined: tuple[Part, ...] = ()  # the lists that it was made of
     unit: str = "video"  # what a row is, for progress
 
+    def __len__(self) -> int:
+        return len(self.records)
+
     @property
     def samples_per_epoch(self) -> int:
         """Length of an epoch of training: the number of rows, of several lists each times its weight."""
@@ -188,9 +191,9 @@ def join_lists(lists: Sequence[VideoList], weights: Sequence[float]) -> VideoLis
     same_classes = len({videos.classes for videos in lists}) == 1 and len(several) == 1
     records = Records(lists[0].root)
     for videos in lists:
-        for row in map(videos.records.row, range(len(videos.records))):
+        for row in map(videos.records.row, range(len(videos))):
             records.append(row if same_classes else replace(row, label=-1, label_set=None), videos.root)
-    lengths = [len(videos.records) for videos in lists]
+    lengths = [len(videos) for videos in lists]
     parts = (Part(n, max(1, round(weight * n))) for n, weight in zip(lengths, weights, strict=True))
     path = Path(" and ".join(str(videos.path) for videos in lists))
     return VideoList(path, records, lists[0].classes if same_classes else (), tuple(parts))

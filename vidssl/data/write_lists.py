@@ -73,7 +73,7 @@ def _check_name(name: str) -> None:
 def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | None]) -> Path:
     """Write a list again under new names, relative to `root`; None leaves a row out. Returns the path of the list."""
     path = place_of_copy(videos, out, root)
-    rows = zip(map(videos.records.row, range(len(videos.records))), names, strict=True)
+    rows = zip(map(videos.records.row, range(len(videos))), names, strict=True)
     lists = {path.stem: [replace(row, path=name) for row, name in rows if name]}
     write_lists(out, root, lists, videos.classes, [videos.path])
     return path
@@ -88,7 +88,7 @@ def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
         _check_name(name)
     unknown = check_beside(out, root, videos.classes, [path.stem], [videos.path])
     if path in unknown:  # perhaps of a version that kept no record: nothing is lost if all its rows are in this list
-        rows = _csv(map(videos.records.row, range(len(videos.records)))).splitlines()
+        rows = _csv(map(videos.records.row, range(len(videos)))).splitlines()
         if not {*read_text(path, ELSEWHERE).splitlines()} <= {*rows}:
             raise DataError(f"{path} has rows that {videos.path} has not, and vidssl has no record of it: {ELSEWHERE}")
         adopt_files(out, [path.name], [videos.path])

@@ -37,7 +37,7 @@ def training_list(run: Run) -> VideoList:
     unlabelled = int((videos.labels < 0).sum())
     if unlabelled and needs_labels:
         raise ConfigError(
-            f"{run.method.name} needs labels, but {unlabelled} of {len(videos.records)} videos of {videos.path} have "
+            f"{run.method.name} needs labels, but {unlabelled} of {len(videos)} videos of {videos.path} have "
             "none (-1): set data.train to a labelled list, or choose another method"
         )
     classes = getattr(method, "classes", None)
@@ -74,7 +74,7 @@ def _check_several(lists: list[VideoList], needs_labels: bool) -> None:
 
 def warn_of_few(run: Run, videos: VideoList) -> None:
     """Warn if there are too few videos for pre-training to gain from; not of rendered digits, which are a demo."""
-    kind, count = run.objective[0], len(videos.records)
+    kind, count = run.objective[0], len(videos)
     learns_alone = not (kind.needs_labels or kind.classifies) and run.init is None
     if learns_alone and count < _FEW and run.data.moving_digits is None and distributed.is_main():
         _log.warning(

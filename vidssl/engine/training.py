@@ -71,7 +71,7 @@ class Training:
         method: Method = build(METHODS, run.method, initial_backbone(run))
         if run.init is None and getattr(run.objective[1], "freeze", False) and distributed.is_main():
             _log.warning("the frozen backbone is untrained: name its weights with init=FILE")
-        method.allocate(len(videos.records))
+        method.allocate(len(videos))
         method.to(device)
         channels_last(method)
         if run.precision == "bfloat16":
@@ -97,7 +97,7 @@ class Training:
             if run.data.augment == "device" and device.type == "cpu":
                 _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
             steps = f"steps {self.state.step}-{self.steps} of {run.batch_size} videos x {len(run.data.views)} views"
-            data = f"{len(videos.records)} videos of {videos.path}; {steps}"
+            data = f"{len(videos)} videos of {videos.path}; {steps}"
             log_banner(run, device, run.method.name, self.method, self.norm, data)
 
         distributed.on_main(open_log)  # the other processes have no log
@@ -109,10 +109,10 @@ class Training:
         dataset = training_dataset(run, videos, self.tracks.folder(step))
         dataset = replace(dataset, on_device=run.data.augment == "device")
         where = (distributed.rank(), distributed.world(), videos.joined)
-        size, micro_batch = len(videos.records), self._micro_batch_size
+        size, micro_batch = len(videos), self._micro_batch_size
         keys = StepSampler(size, run.batch_size, micro_batch, step, self.stop, run.seed, *where)
         loader = Loader(dataset, keys, run.data.workers, run.data.timeout, run.data.prefetch)
-        return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
+        return Feed(loader, run, len(videos), self.device, self.request, self.state.broken)
 
 
 class Saver:
@@ -155,7 +155,7 @@ class Saver:
 def training_dataset(run: Run, videos: VideoList, tracks: Path | None) -> ClipDataset:
     """Build the dataset that a run trains on; `tracks` is the folder of their files."""
     recipes = [build(RECIPES, view) for view in run.data.views]
-    sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos.records))
+    sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos))
     return ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks, remedy=REPLACING)
 
 

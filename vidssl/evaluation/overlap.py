@@ -98,7 +98,7 @@ def _counts(query: VideoList, other: VideoList, found: Overlap, pairs: Tensor) -
     shared, same = {*pairs[:, 0].tolist()}, {*found.same[:, 0].tolist()}
     groups = {n: group for n, group in found.groups.items() if n not in shared}
     return {
-        "tested": len(query.records),
+        "tested": len(query),
         "videos": len(shared),
         "copies": len({*found.copies[:, 0].tolist()} - (set() if found.one_list else same)),
         "groups": len({*groups.values()}),

@@ -68,7 +68,7 @@ def prepare_chunks(
     if not unique:
         raise DataError(f"no video of {videos} has {frames} frames: use shorter chunks, or keep short videos")
     write_lists(out, listed.root, {videos.stem: unique}, listed.classes, [videos])
-    report = [f"{len(listed.records)} videos, {len(unique)} chunks"]
+    report = [f"{len(listed)} videos, {len(unique)} chunks"]
     if too_short:
         report.append(f"{len(too_short)} videos are shorter than a chunk: {quoted(too_short)}")
     if fewer:

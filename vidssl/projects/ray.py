@@ -89,7 +89,7 @@ class Actors:
         """Write the features of parts of a list below `path`; parts that an interrupted run wrote are kept."""
         encoder, test, device = subject.encoder, subject.test, torch.device("cuda" if self.gpus else "cpu")
         # A batch is encoded as a whole, as without Ray: in other batches the last bits can differ.
-        count, batch = len(videos.records), test.batch_size
+        count, batch = len(videos), test.batch_size
         size = batch * -(-max(_VIDEOS, -(-count // _MOST)) // batch)
         rows = [slice(start, min(start + size, count)) for start in range(0, count, size)]
         folders = [path / PARTS / f"{part.start}-{part.stop}" for part in rows]
@@ -108,7 +108,7 @@ class Actors:
         self, tracker: Tracker, videos: VideoList, *rest: Any, shard: tuple[int, int] = (0, 1), **options: Any
     ) -> Tracked:
         """Do what `vidssl.tracking.track_list` does, which runs in each actor."""
-        count = max(1, min(_MOST, len(videos.records) // shard[1] // _VIDEOS))
+        count = max(1, min(_MOST, len(videos) // shard[1] // _VIDEOS))
         tracker = replace(tracker, device=torch.device("cuda" if self.gpus else "cpu"))
 
         def work(numbers: list[int]) -> Iterator[Tracked]:

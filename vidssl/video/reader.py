@@ -51,6 +51,10 @@ class Video:
         self._count = count  # opens the file again, and its frames are counted; None: they are counted
         self._out_of_order = False
 
+    def __len__(self) -> int:
+        """Number of frames."""
+        return self.meta.num_frames
+
     def __enter__(self) -> "Video":
         return self
 

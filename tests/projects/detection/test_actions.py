@@ -48,7 +48,7 @@ def toy(movies, tmp_path):
 def test_the_list_has_what_the_files_say(movies):
     persons = read_boxes([movies / "lists/train.json"])
     assert isinstance(persons, KeyFrameList) and persons.classes == ("rise", "sink", "be red")
-    assert len(persons.records) == 24 and persons.times.tolist() == [1.0] * 24 and len(persons.proposals) == 0
+    assert len(persons) == 24 and persons.times.tolist() == [1.0] * 24 and len(persons.proposals) == 0
     rows = [line.split(",") for line in (movies / "annotations/ava_train_v2.2.csv").read_text().splitlines()]
     assert persons.categories.tolist() == [[1, 3, 7].index(int(row[6])) for row in rows]
     assert np.allclose(persons.boxes, [[float(number) for number in row[2:6]] for row in rows], atol=1e-6)
@@ -76,7 +76,7 @@ def test_excluded_key_frames_and_uncounted_actions(movies, tmp_path):
     assert "train: 24 movies listed, 24 found, 0 missing\n  23 key frames, 46 persons" in report
     train, val = (read_boxes([tmp_path / f"lists/{side}.json"]) for side in ("train", "val"))
     assert {*train.categories} == {0, 1, 2} and {*val.categories} == {0} and val.classes == train.classes
-    assert len(val.records) == 8  # key frames stay, for detections in them are wrong
+    assert len(val) == 8  # key frames stay, for detections in them are wrong
 
 
 def test_detected_persons(movies, tmp_path):
@@ -96,7 +96,7 @@ def test_detected_persons(movies, tmp_path):
     assert len(train.categories) == 1 + len(before.categories) and not before.has_proposals and train.has_proposals
     assert np.allclose(train.proposals, [[0.1, 0.2, 0.6, 0.9], [0.1, 0.2, 0.7, 0.9]])  # persons without an action
     # A key frame that has only those is trained on, as in SlowFast.
-    assert len(train.records) == len(before.records) + 1 == len(train.images_with_objects().records)
+    assert len(train) == len(before) + 1 == len(train.images_with_objects().records)
     assert len(replace(train, proposal_ends=train.proposal_ends * 0).images_with_objects().records) == 24
     random_view = TrainCrop(TrainCrop.Config(size=60, short_side=(60, 60)))
     for persons, count in ((before, 2), (train, 4)):
@@ -106,7 +106,7 @@ def test_detected_persons(movies, tmp_path):
             [KeyFrameDataset(persons, CLIP, random_view, s).sample(0, 0)[1]["labels"] for s in range(4)]
         )
         assert (labels.sum(axis=1) == 0).any() == (persons is train)
-    assert len(val.records) == 9 and val.times.tolist() == [1] * 8 + [2]
+    assert len(val) == 9 and val.times.tolist() == [1] * 8 + [2]
     assert np.allclose(val.proposals, [[0.1, 0.2, 0.5, 0.9], [0.2, 0.2, 0.5, 1.0]])
     assert val.proposals_of(1).shape == (0, 4) and val.counts()["proposals"] == 2
     kept = val.images([8, 0])
@@ -345,7 +345,7 @@ def ava_loop(found, persons):
 def test_average_precision_is_that_of_the_official_rules(movies, seed):
     persons = read_boxes([movies / f"lists/{side}.json" for side in ("train", "val")])
     found = []
-    for index in range(len(persons.records)):
+    for index in range(len(persons)):
         random, rows = generator(seed, index), persons.rows_of(index)
         moved = persons.boxes[rows] + random.normal(0, 0.05, (rows.stop - rows.start, 4))
         wrong = random.uniform([0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1], (2, 4))

@@ -37,7 +37,7 @@ def numbers_of(found, boxes):
 def guesses(boxes, seed, wrong=3):
     """Shifted objects, and some boxes at random, with random scores."""
     found = []
-    for index in range(len(boxes.records)):
+    for index in range(len(boxes)):
         random, rows = generator(seed, index), boxes.rows_of(index)
         shifted = boxes.boxes[rows] + random.normal(0, 2.5, (rows.stop - rows.start, 4))
         low = random.uniform(0, 40, (wrong, 2))
@@ -60,7 +60,7 @@ def loop(found, boxes, points):
     for label in range(len(boxes.classes)):
         rows = [(s, i, b) for s, i, b, k in _rows(found) if k == label]
         taken, right, curve, count = set(), 0, [], 0
-        objects = [(n, i) for i in range(len(boxes.records)) for n in range(len(boxes.boxes))[boxes.rows_of(i)]]
+        objects = [(n, i) for i in range(len(boxes)) for n in range(len(boxes.boxes))[boxes.rows_of(i)]]
         objects = [(n, i) for n, i in objects if boxes.categories[n] == label]
         total = sum(not boxes.difficult[n] for n, _ in objects)
         for _, image, b in sorted(rows, key=lambda row: -row[0]):
@@ -121,7 +121,7 @@ def test_voc_equals_pycocotools_at_the_same_recalls(boxes, seed):
 
 
 def perfect(boxes, keep=None):
-    rows = [boxes.rows_of(n) for n in range(len(boxes.records))]
+    rows = [boxes.rows_of(n) for n in range(len(boxes))]
     return [
         Detections(n, boxes.boxes[r], boxes.categories[r], np.full(len(boxes.boxes[r]), 0.9, np.float32))
         for n, r in enumerate(rows)

@@ -18,7 +18,7 @@ def test_both_forms_have_the_same_objects(shapes):
     voc = read_boxes([shapes / "lists/voc/trainval.json"])
     coco = read_boxes([shapes / "lists/coco/toy.json"])
     assert voc.classes == ("disc", "square") and coco.classes == ("square", "disc")
-    assert len(voc.records) == len(coco.records) == 8 and np.array_equal(voc.boxes, coco.boxes)
+    assert len(voc) == len(coco) == 8 and np.array_equal(voc.boxes, coco.boxes)
     assert [voc.classes[n] for n in voc.categories] == [coco.classes[n] for n in coco.categories]
     assert voc.outlines is None and coco.outlines is not None and voc.fingerprint != coco.fingerprint
     assert voc.records[3].path == str(shapes / "voc/JPEGImages/003.png")
@@ -38,7 +38,7 @@ def test_years_are_lists_and_can_be_joined(shapes, tmp_path):
     prepare_voc(tmp_path / "kit", tmp_path / "lists")
     names = [tmp_path / f"lists/voc{year}_trainval.json" for year in (2007, 2012)]
     one, both = read_boxes(names[:1]), read_boxes(names)
-    assert len(both.records) == 16 and np.array_equal(both.boxes, np.tile(one.boxes, (2, 1)))
+    assert len(both) == 16 and np.array_equal(both.boxes, np.tile(one.boxes, (2, 1)))
     assert both.records[8].path == str(tmp_path / "kit/VOC2012/JPEGImages/000.png")
     assert np.array_equal(both.boxes[both.rows_of(9)], one.boxes[one.rows_of(1)])
 
@@ -61,7 +61,7 @@ def test_crowds_and_difficult_objects(shapes, tmp_path):
     boxes = read_boxes([change(shapes, tmp_path, edit)])
     assert boxes.crowd.sum() == 2 and boxes.difficult.sum() == 1 and len(boxes.boxes) == 15
     kept = boxes.images_with_objects()
-    assert len(kept.records) == 7 and not kept.crowd.any() and kept.records[0].path.endswith("001.png")
+    assert len(kept) == 7 and not kept.crowd.any() and kept.records[0].path.endswith("001.png")
     assert kept.outlines[0] == boxes.outlines[2] and np.array_equal(kept.boxes[kept.rows_of(1)], boxes.boxes[4:5])
 
 
@@ -185,4 +185,4 @@ def test_the_command_on_a_real_set(real, tmp_path, monkeypatch, capsys):
     main()
     assert "test: 72 images, 945 objects" in capsys.readouterr().out
     boxes = read_boxes([tmp_path / "train.json", tmp_path / "val.json"])
-    assert boxes.classes == ("Platelets", "RBC", "WBC") and len(boxes.records) == 292 and len(boxes.boxes) == 3943
+    assert boxes.classes == ("Platelets", "RBC", "WBC") and len(boxes) == 292 and len(boxes.boxes) == 3943

@@ -22,7 +22,7 @@ def boxes(shapes):
 def test_boxes_and_masks_follow_the_pixels(boxes, flip, short):
     """Each object has its own colour: where it is in the image, there are its box and its mask."""
     dataset = BoxDataset(boxes, ImageSettings(), (short,), flip, masks=True)
-    for index in range(len(boxes.records)):
+    for index in range(len(boxes)):
         image, target, _ = dataset.sample(0, index)
         assert min(image.shape[:2]) == short and target["masks"].shape == (2, *image.shape[:2])
         for label, box, mask in zip(target["labels"], target["boxes"], target["masks"], strict=True):

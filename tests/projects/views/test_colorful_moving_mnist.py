@@ -151,7 +151,7 @@ def test_lists_and_factors_agree(rendered):
     assert len(rows) == 18 * 13
     for split, count in (("train", 12), ("test", 6)):
         digits, grounds = (read_list(rendered / name / f"{split}.csv") for name in ("digit", "background"))
-        assert len(digits.records) == count and digits.classes == tuple("0123456789") and grounds.classes == TEXTURES
+        assert len(digits) == count and digits.classes == tuple("0123456789") and grounds.classes == TEXTURES
         assert {**digits.columns, **grounds.columns}.keys() == {"x", "y"}
         for name in "xy":
             np.testing.assert_array_equal(digits.columns[name], grounds.columns[name])

@@ -102,7 +102,7 @@ def _results(one: Detections, kind: str) -> list[Tree]:
 def _as_coco(boxes: BoxList, kind: str) -> Tree:
     corners = boxes.boxes.astype(np.float64)
     sides = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).tolist()
-    image = np.repeat(np.arange(1, len(boxes.records) + 1), np.diff(boxes.ends)).tolist()
+    image = np.repeat(np.arange(1, len(boxes) + 1), np.diff(boxes.ends)).tolist()
     rows: list[dict[str, Any]] = [
         {"id": n + 1, "image_id": image[n], "category_id": label + 1, "bbox": sides[n], "area": area, "iscrowd": crowd}
         | {"difficult": hard}

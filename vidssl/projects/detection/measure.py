@@ -31,7 +31,7 @@ def measure_detector(
             f"{boxes.path} has no object that counts ({len(boxes.boxes)} are difficult or crowds): average precision "
             "is undefined; evaluate on a list with objects"
         )
-    mine = range(distributed.rank(), len(boxes.records), distributed.world())
+    mine = range(distributed.rank(), len(boxes), distributed.world())
     keys = [[(0, n) for n in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
 
     def detect() -> list[Detections]:

@@ -68,13 +68,13 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
         of_process = run.batch_size // distributed.world()
         size = run.micro_batch_size or max(1, of_process)
         count, place = of_process // size, (distributed.rank(), distributed.world())
-        keys = StepSampler(len(boxes.records), run.batch_size, size, state.step, stop, run.seed, *place)
+        keys = StepSampler(len(boxes), run.batch_size, size, state.step, stop, run.seed, *place)
         made = batches(task.training_data(boxes), keys, device)
         stack.callback(made.close)
 
         def open_log() -> RunLog:
             core.write_config(run)
-            data = f"{len(boxes.records)} {task.samples} of {boxes.path}"
+            data = f"{len(boxes)} {task.samples} of {boxes.path}"
             data += f"; steps {state.step}-{steps} of {run.batch_size} {task.samples}"
             core.log_banner(run, device, task.title, method, norm, data)
             strict = run.checkpoint.on_error == "stop"

@@ -124,7 +124,7 @@ def _draws(folder: Path | None) -> tuple[dict[str, Draw], tuple[str, ...]]:
 
 def _draw_image(videos: VideoList, rng: np.random.Generator) -> Background:
     """Draw a crop of the first frame of a random row."""
-    record = videos.records[int(rng.integers(len(videos.records)))]
+    record = videos.records[int(rng.integers(len(videos)))]
     with DecodeSettings().open(record) as video:
         if min(video.meta.height, video.meta.width) < CANVAS:
             size = f"{video.meta.width}x{video.meta.height}"

@@ -43,6 +43,19 @@ Model = TypeVar("Model", bound=BaseModel)
 Tree = dict[str, Any]
 
 
+def without_former(tree: Any, former: dict[str, Any]) -> Any:
+    """Leave out of a stored config what earlier versions wrote: `former` has dotted keys and their defaults.
+
+    A key with another value stays, and is an unknown key; `...` stands for any value: it had no effect on results.
+    """
+    for key, default in former.items():
+        section, _, name = key.partition(".")
+        values = tree.get(section) if isinstance(tree, dict) else None
+        if isinstance(values, dict) and name in values and default in (..., values[name]):
+            tree = {**tree, section: {each: value for each, value in values.items() if each != name}}
+    return tree
+
+
 def choice(registry: Registry[Any]) -> Any:
     """Make the type of a field that names an entry of a registry and holds its config: `{name: sce, …}`.
 

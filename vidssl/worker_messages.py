@@ -33,8 +33,8 @@ def file_limit_explained() -> Iterator[None]:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         raise DataError(
             f"worker processes cannot exchange more files ({error.strerror}): this process may have {limit} open, the "
-            "user as many in flight; raise the limit (ulimit -n), or lower workers=N (of a run data.workers or "
-            "data.prefetch)"
+            "user as many in flight; raise the limit (ulimit -n), or lower workers=N (of a run "
+            "data.workers)"
         ) from None
 
 

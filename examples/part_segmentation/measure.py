@@ -206,13 +206,7 @@ def _count(method: PartSegmentation, subject: Subject, crops: VideoList) -> Foun
     test, found = subject.test, Found()
     chosen = _evenly_chosen([record.label for record in crops.records])
     loader = eval_loader(
-        test.dataset(crops),
-        test.batch_size,
-        test.workers,
-        distributed.rank(),
-        distributed.world(),
-        test.timeout,
-        test.prefetch,
+        test.dataset(crops), test.batch_size, test.workers, distributed.rank(), distributed.world(), test.timeout
     )
     bar = {"title": "parts", "unit": "batch", "disable": not distributed.is_main(), "leave": False}
     with closing(iter(loader)) as batches:

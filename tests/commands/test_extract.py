@@ -156,9 +156,9 @@ def test_what_is_there_is_left_as_it_is(options, digits, tmp_path, never, existe
     # How fast it is made is not part of the request, nor how the root is written, nor when the files were copied.
     (tmp_path / "link").symlink_to(tmp_path / "videos")
     os.utime(tmp_path / "videos/0.mp4", (1, 1))
-    settings = [*SETTINGS, "data.prefetch=5"]
+    settings = [*SETTINGS, "data.timeout=5"]
     other = options | {"batch_size": 1, "workers": 1, "root": tmp_path / "link", "settings": settings}
-    assert load_subject("random", other).test.prefetch == 5
+    assert load_subject("random", other).test.timeout == 5
     again = extract("random", videos, out=tmp_path / "x", shard=shard, **other)
     assert existed() and again.describe() == first.describe() and torch.equal(again.x, first.x)
     assert before == files(first.path)
@@ -461,7 +461,7 @@ def test_the_request_is_plain(options, digits, tmp_path):
     assert (request["videos"], request["shard"]) == (3, [1, 2])
     assert request["weights"]["seed"] == 0 and request["weights"]["backbone"]["name"] == "resnet3d18"
     assert request["protocol"]["clips"] == 1
-    assert not {"batch_size", "workers", "prefetch", "timeout"} & {*request["protocol"]}
+    assert not {"batch_size", "workers", "timeout"} & {*request["protocol"]}
 
 
 def test_an_index_describes_its_videos_without_their_list(options, digits, tmp_path):

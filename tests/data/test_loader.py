@@ -113,8 +113,7 @@ def test_32_batches_do_not_depend_on_workers_or_on_the_start(digits):
     assert torch.cat([batch.label for batch in straight]).tolist() == [label[i] for i in index]
 
 
-@pytest.mark.parametrize("prefetch", [1, 3])
-def test_no_more_batches_are_begun_than_are_prefetched(digits, prefetch):
+def test_a_worker_has_at_most_two_batches_begun(digits):
     begun = []
 
     class Batches(list):
@@ -124,40 +123,11 @@ def test_no_more_batches_are_begun_than_are_prefetched(digits, prefetch):
                 yield keys
 
     batches_ = Batches([(0, n % 16)] for n in range(20))
-    loader = Loader(training_set(digits / "motion/test.csv"), batches_, 2, prefetch=prefetch)
+    loader = Loader(training_set(digits / "motion/test.csv"), batches_, 2)
     for number, batch in enumerate(loader):
         assert batch.index.tolist() == [number % 16]
-        assert number < len(begun) <= min(20, number + 2 * prefetch)
+        assert number < len(begun) <= min(20, number + 2 * 2)
     assert len(begun) == 20
-
-
-@pytest.mark.parametrize("prefetch", [1, 4])
-def test_prefetch_of_evaluation(digits, tmp_path, prefetch):
-    class Marked(ClipDataset):
-        def sample(self, key, guard):
-            (tmp_path / str(key[1])).touch()
-            return super().sample(key, guard)
-
-    sampler = Uniform(Uniform.Config(frames=2, sampling_rate=2, clips=2))
-    recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))
-    dataset = Marked(read_list(digits / "motion/test.csv"), sampler, [recipe])
-    found = iter(eval_loader(dataset, 1, 1, prefetch=prefetch))
-    next(found)
-    end = time.monotonic() + 5
-    while len(list(tmp_path.iterdir())) < prefetch and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(0.05)
-    assert len(list(tmp_path.iterdir())) == prefetch  # and no further
-    found.close()
-
-
-def test_prefetch_may_change_on_resume_without_effect(digits, tmp_path):
-    path = digits / "motion/train.csv"
-    straight = weights(train(toy(path, tmp_path / "straight", "steps=6", "data.workers=1")))
-    train(toy(path, tmp_path / "parts", "steps=6", "data.prefetch=1"), until=3)
-    resumed = weights(train(toy(path, tmp_path / "parts", "steps=6", "data.prefetch=5", "data.workers=2")))
-    assert straight.keys() == resumed.keys()
-    assert all(torch.equal(straight[key], resumed[key]) for key in straight)
 
 
 def test_loading_leaves_the_global_random_state_alone(digits):

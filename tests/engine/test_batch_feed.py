@@ -65,7 +65,7 @@ class Script:
 
 def feed(request, *acts, max_broken=0.2, output="no folder", num_records=10):
     loader = Script(*acts)
-    data = SimpleNamespace(max_broken=max_broken, mean=MEAN, std=STD, workers=3, prefetch=2)
+    data = SimpleNamespace(max_broken=max_broken, mean=MEAN, std=STD, workers=3)
     run = SimpleNamespace(data=data, output=str(output))
     return Feed(loader, run, num_records, CPU, request, {}), loader
 

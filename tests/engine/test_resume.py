@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from vidssl.atomic import file_hash
+from vidssl.config import without_former
 from vidssl.engine.log import RunLog
 from vidssl.engine.resume import _restore_rng
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, DataError
+from vidssl.projects.detection.schema import _FORMER
 
 
 @pytest.fixture
@@ -95,3 +97,15 @@ def test_settings_of_copies_that_cannot_be_read(go_on, toy_folder, tmp_path):
     (moved / "shrink.json").write_text("{")
     with pytest.raises(DataError, match=r"cannot read the settings of shrunk copies in .*shrink\.json"):
         go_on(1, moved)
+
+
+def test_settings_that_earlier_versions_had(toy_run):
+    """Checkpoints hold them; one that had its default, or no effect on results, is left out."""
+    path = train(toy_run("moco", "a"), until=2).resolve()
+    content = torch.load(path, weights_only=True)
+    content["config"]["data"]["prefetch"] = 5
+    torch.save(content, path)
+    path.with_suffix(".sha256").write_text(file_hash(path))
+    train(toy_run("moco", "a"), until=3)
+    stored = {"data": {"prefetch": 3}, "detector": {"batch_norm": "frozen"}, "action_detector": {"dilated": True}}
+    assert without_former(stored, _FORMER) == {"data": {}, "detector": {"batch_norm": "frozen"}, "action_detector": {}}

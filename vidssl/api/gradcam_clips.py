@@ -118,7 +118,7 @@ def box_masks(
 
 
 def _batches(dataset: ClipDataset, test: TestClips, device: torch.device) -> Generator[Batch, None, None]:
-    return on_device(eval_loader(dataset, test.batch_size, test.workers, 0, 1, test.timeout, test.prefetch), device)
+    return on_device(eval_loader(dataset, test.batch_size, test.workers, 0, 1, test.timeout), device)
 
 
 def _rows(batch: Batch, wanted: list[int]) -> Tensor:

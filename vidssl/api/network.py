@@ -93,7 +93,7 @@ class Subject:
 
     def describe(self) -> Tree:
         """Protocol, checkpoint and config, for results.json."""
-        left_out = {"batch_size", "workers", "prefetch", "timeout"}
+        left_out = {"batch_size", "workers", "timeout"}
         if self.test.stream is None:
             left_out.add("stream")  # requests are those of before there were streams
         return {

@@ -30,7 +30,6 @@ class Loader:
     batches: StepSampler | Sequence[list[Key]]  # the keys of each batch
     workers: int  # processes; with 0 this process makes the batches, and a hang or crash is not caught
     timeout: float | None = None  # seconds for one video; after that its worker is stopped and it counts as broken
-    prefetch: int = 2  # batches that each worker prefetches; their order does not depend on it
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -49,9 +48,7 @@ class Loader:
                 )
 
         # No variable refers to a batch, so that the consumer can free its memory.
-        yield from ordered(
-            self._stack, self.batches, self.workers, timeout=self.timeout, ahead=self.prefetch, on_failure=on_failure
-        )
+        yield from ordered(self._stack, self.batches, self.workers, timeout=self.timeout, on_failure=on_failure)
 
     def _stack(self, keys: list[Key], guard: ItemGuard) -> Batch:
         """Make the samples of a batch, and stack them."""
@@ -82,7 +79,6 @@ def eval_loader(
     rank: int = 0,
     world: int = 1,
     timeout: float | None = None,
-    prefetch: int = 2,
     rows: slice = slice(None),
 ) -> Loader:
     """Make a loader for evaluation: this process's part of the videos, exactly once and in order.
@@ -92,4 +88,4 @@ def eval_loader(
     """
     mine = np.flatnonzero(file_numbers(dataset.videos) % world == rank)[rows].tolist()
     chunks = [[(0, index) for index in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
-    return Loader(dataset, chunks, workers, timeout, prefetch)
+    return Loader(dataset, chunks, workers, timeout)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_model, model_validator
 
-from vidssl.config import Settings, Tree, bind, choice, read
+from vidssl.config import Settings, Tree, bind, choice, read, without_former
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
@@ -65,7 +65,6 @@ class Data(DecodeSettings):
     allow_external: bool = False  # accept paths outside of the root
     moving_digits: RenderedDigits | None = None  # synthetic videos, rendered if missing
     workers: int = Field(default=2, ge=0)
-    prefetch: int = Field(default=2, ge=1)  # batches that each worker prepares ahead, in memory
     timeout: float = Field(default=120.0, gt=0)  # seconds for decoding one video; after a second timeout it is broken
     max_broken: float = Field(default=0.05, ge=0, le=1)  # fraction of broken videos at which the run stops
     mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
@@ -228,7 +227,10 @@ def bind_run(tree: Tree, source: str) -> Run:
 def bind_stored(tree: Any, source: str, trust: bool = False) -> Run:
     """Bind a config that lies in a file of weights; as `stored_imports`."""
     with stored_imports(tree, source, trust):
-        return _bind(tree, source)
+        return _bind(without_former(tree, _FORMER), source)
+
+
+_FORMER: dict[str, Any] = {"data.prefetch": ...}
 
 
 def run_kind(tree: Tree, source: str) -> str:

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 # Settings that may differ when a run is resumed: where and how fast it computes, not what.
 _FREE = {
     "output", "device", "log_every", "checkpoint", "compile", "verify_every", "evaluate",
-    "data.train", "data.root", "data.workers", "data.prefetch", "data.timeout", "data.max_broken", "data.cache",
+    "data.train", "data.root", "data.workers", "data.timeout", "data.max_broken", "data.cache",
     "data.moving_digits",
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ def evaluation_clips(run: Run) -> TestClips:
     """Return the clips, crops, layer and decoding settings with which a run evaluates its backbone."""
     of = run.evaluate if run.evaluate.layer is not None else run.method
     layer: Tree = {name: getattr(of, name, default) for name, default in _NO_LAYER.items()}
-    decoding = {*DecodeSettings.model_fields, "mean", "std", "workers", "prefetch", "timeout"}
+    decoding = {*DecodeSettings.model_fields, "mean", "std", "workers", "timeout"}
     return TestClips(
         clip=ClipSettings(**run.data.sampler.model_dump(include=set(ClipSettings.model_fields))),
         size=run.test_size,

@@ -111,7 +111,7 @@ class Training:
         where = (distributed.rank(), distributed.world(), videos.joined)
         size, micro_batch = len(videos), self._micro_batch_size
         keys = StepSampler(size, run.batch_size, micro_batch, step, self.stop, run.seed, *where)
-        loader = Loader(dataset, keys, run.data.workers, run.data.timeout, run.data.prefetch)
+        loader = Loader(dataset, keys, run.data.workers, run.data.timeout)
         return Feed(loader, run, len(videos), self.device, self.request, self.state.broken)
 
 

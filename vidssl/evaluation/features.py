@@ -44,7 +44,6 @@ class TestClips(DecodeSettings):
     std: tuple[float, ...] = (0.225,)
     batch_size: int = Field(default=8, ge=1)  # videos
     workers: int = Field(default=2, ge=0)
-    prefetch: int = 2  # batches per worker, loaded in advance
     timeout: float = 120.0  # seconds per video
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32
     stream: str | None = None  # of a backbone with streams, the one that is measured; None: all
@@ -148,7 +147,7 @@ class KeptFeatures:
         reverse: bool = False,
     ) -> Features:
         """Return what `extract` does."""
-        clips = test.model_dump_json(exclude={"batch_size", "workers", "prefetch", "timeout"})
+        clips = test.model_dump_json(exclude={"batch_size", "workers", "timeout"})
         key = (videos.fingerprint, str(videos.root), clips)
         if key not in self._found:
             whole = self._classify if test.layer is None else None
@@ -191,7 +190,7 @@ def encode_videos(
         check_bfloat16(encoder, [(test.clip.frames, test.size)], device, gradients=False)
     first, parts = shard
     mine = first + parts * distributed.rank(), parts * distributed.world()
-    loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, test.prefetch, rows)
+    loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, rows)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=test.precision == "bfloat16")
 
     def work() -> tuple[list[Tensor], list[tuple[str, str]]]:

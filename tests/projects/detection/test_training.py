@@ -73,10 +73,11 @@ def test_the_backbone_comes_from_a_run_and_goes_to_one(toy_run, tmp_path):
     torch.manual_seed(5)
     first = train(toy_run("first", "steps=1", "seed=5"))
     backbone = vidssl.load_backbone(first)
-    run = toy_run("second", "steps=1", f"init={first}", "optimizer.lr=1e-9", "detector.batch_norm=frozen")
+    run = toy_run("second", "steps=1", f"init={first}", "optimizer.lr=1e-9")
     second = vidssl.load_backbone(train(run))
     for (name, one), other in zip(backbone.state_dict().items(), second.state_dict().values(), strict=True):
-        assert torch.allclose(one, other, atol=1e-5), name
+        # Running statistics follow the images.
+        assert "running" in name or "num_batches" in name or torch.allclose(one, other, atol=1e-5), name
 
 
 def test_it_is_measured_in_between(toy_run, tmp_path):

@@ -21,6 +21,7 @@ from vidssl.projects.detection.images import DetectionBatch, Target
 from vidssl.projects.detection.settings import ActionDetectorSettings
 
 _OUTPUT_SIZE = 7  # of RoIAlign
+_STRIDE = 16  # of the feature map, pixels
 
 
 class ActionDetector(Method):
@@ -37,9 +38,7 @@ class ActionDetector(Method):
                 "resnet3d18 or resnet3d50"
             )
         super().__init__(backbone)
-        self.stride = 16 if config.dilated else 32  # of the feature map, pixels
-        if config.dilated:
-            dilate_last_stage(backbone)
+        dilate_last_stage(backbone)
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(backbone.dim, classes)
         nn.init.normal_(self.head.weight, std=0.01)
@@ -77,7 +76,7 @@ class ActionDetector(Method):
             (maps,) = self.backbone.features(torch.stack([batch.images[n] for n in chosen]), ("layer4",))
             boxes = [batch.targets[n]["boxes"] for n in chosen]
             with full_precision(batch.index.device):
-                regions = roi_align(maps.float().mean(dim=2), boxes, _OUTPUT_SIZE, 1 / self.stride, aligned=True)
+                regions = roi_align(maps.float().mean(dim=2), boxes, _OUTPUT_SIZE, 1 / _STRIDE, aligned=True)
                 logits = self.head(self.dropout(regions.amax(dim=(2, 3))))
             found |= dict(zip(chosen, logits.split([len(each) for each in boxes]), strict=True))
         return [found[n] for n in range(len(sizes))]

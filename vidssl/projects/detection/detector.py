@@ -20,7 +20,6 @@ from vidssl.errors import ConfigError
 from vidssl.losses import full_precision
 from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
-from vidssl.models.batch_norms import batch_norms
 from vidssl.models.resnet2d import ResNet2D
 from vidssl.projects.detection.average_precision import Detections, coco_average_precision, voc_average_precision
 from vidssl.projects.detection.box_list import BoxList
@@ -42,18 +41,16 @@ class Detector(Method):
         super().__init__(backbone)
         self.config = config
         sizes = [config.anchor * 2**n for n in range(5)]
-        tuned = config.batch_norm == "tuned"
         c4 = config.name == "c4"
         channels = _channels(backbone)
         if c4:
             anchors = AnchorGenerator((tuple(sizes),), ((0.5, 1.0, 2.0),))
             # Detectron2's Res5ROIHeads and, in MoCo's protocol, their batch norm.
-            self.region_norm = nn.BatchNorm2d(channels[-1]) if tuned else nn.Identity()
+            self.region_norm = nn.BatchNorm2d(channels[-1])
             heads = self._c4_heads(channels, classes + 1)
         else:
             anchors = AnchorGenerator(tuple((size,) for size in sizes), ((0.5, 1.0, 2.0),) * 5)
-            norm_layer = nn.BatchNorm2d if tuned else None
-            self.pyramid = FeaturePyramidNetwork(channels, config.width, LastLevelMaxPool(), norm_layer)
+            self.pyramid = FeaturePyramidNetwork(channels, config.width, LastLevelMaxPool(), nn.BatchNorm2d)
             heads = self._fpn_heads(classes + 1)
         head = RPNHead(channels[2] if c4 else config.width, anchors.num_anchors_per_location()[0])
         # The numbers of proposals are Detectron2's: for c4 those of all scales, for fpn those of each level.
@@ -61,9 +58,6 @@ class Detector(Method):
         after = {"training": 2_000 if c4 else 1_000, "testing": config.proposals}
         self.proposals = RegionProposalNetwork(anchors, head, 0.7, 0.3, 256, 0.5, before, after, 0.7)
         self.heads = RoIHeads(*heads[:3], 0.5, 0.5, config.regions, 0.25, None, 0.05, 0.5, 100, *heads[3:])
-        if not tuned:
-            for norm in batch_norms(self):
-                norm.requires_grad_(False)
 
     def _c4_heads(self, channels: list[int], classes: int) -> list[nn.Module]:
         last = channels[-1]
@@ -81,14 +75,6 @@ class Detector(Method):
             return box
         mask_head = mask_rcnn.MaskRCNNHeads(width, (width,) * 4, 1)
         return [*box, _align(levels, 14), mask_head, mask_rcnn.MaskRCNNPredictor(width, width, classes)]
-
-    def train(self, mode: bool = True) -> "Detector":
-        """Switch between training and test; frozen batch norms stay as in tests."""
-        super().train(mode)
-        if self.config.batch_norm == "frozen":
-            for norm in batch_norms(self):
-                norm.eval()
-        return self
 
     def maps(self, padded: Tensor) -> dict[str, Tensor]:
         """Compute the feature maps of normalised images (B, 3, H, W) that proposals and regions come from, by name."""

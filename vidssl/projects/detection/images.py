@@ -164,14 +164,7 @@ def batches(
     def failed(item: int, reason: str) -> None:
         raise DataError(f"{of[item].path}: {reason}; replace it")
 
-    made = ordered(
-        partial(_make, dataset),
-        keys,
-        settings.workers,
-        timeout=settings.timeout,
-        ahead=settings.prefetch,
-        on_failure=failed,
-    )
+    made = ordered(partial(_make, dataset), keys, settings.workers, timeout=settings.timeout, on_failure=failed)
     for samples in made:
         images, targets, index = zip(*samples, strict=True)
         yield DetectionBatch(

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import create_model
 
-from vidssl.config import Tree, bind, choice
+from vidssl.config import Tree, bind, choice, without_former
 from vidssl.engine.config_schema import run_kind
 from vidssl.engine.run_settings import RunSettings
 from vidssl.errors import ConfigError
@@ -57,7 +57,10 @@ def bind_run(tree: Tree, source: str) -> AnyDetectionRun:
 def bind_stored(tree: Any, source: str, trust: bool = False) -> AnyDetectionRun:
     """Bind a config that lies in a file of weights; as `stored_imports`."""
     with stored_imports(tree, source, trust):
-        return _bind(tree, source)
+        return _bind(without_former(tree, _FORMER), source)
+
+
+_FORMER = {"data.prefetch": ..., "detector.batch_norm": "tuned", "action_detector.dilated": True}
 
 
 def _bind(tree: Tree, source: str) -> AnyDetectionRun:

@@ -16,7 +16,6 @@ class ReadSettings(Settings):
 
     root: str | None = None  # folder of the images or videos; overrides root.txt of the lists
     workers: int = Field(default=2, ge=0)
-    prefetch: int = Field(default=2, ge=1)  # batches that each worker prepares ahead, in memory
     timeout: float = Field(default=120.0, gt=0)  # seconds for one of them; after a second timeout the run stops
     mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
     std: tuple[float, ...] = (0.225,)
@@ -52,8 +51,6 @@ class DetectorSettings(Settings):
     # c4: proposals and regions from the third stage; the fourth encodes each region. fpn: a feature pyramid.
     name: Literal["c4", "fpn"]
     masks: bool = False  # also predict a mask of each object: the list needs outlines
-    # tuned: batch norms are trained, and new layers have them too (MoCo, section 4.2). frozen: they are constants.
-    batch_norm: Literal["tuned", "frozen"] = "tuned"
     anchor: int = Field(default=32, ge=1)  # side of the smallest of five anchors in pixels, each twice the last
     width: int = Field(default=256, ge=8)  # fpn: channels of the pyramid; the box head has four times as many
     regions: int = Field(default=512, ge=1)  # of an image, that the box head is trained on
@@ -83,5 +80,4 @@ class ActionEvaluate(DetectionEvaluate):
 class ActionDetectorSettings(Settings):
     """Settings of a detector of actions."""
 
-    dilated: bool = True  # the last stage has stride 1 and dilation 2, so that its maps have twice the resolution
     dropout: float = Field(default=0.5, ge=0, lt=1)  # before the classifier

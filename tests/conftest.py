@@ -7,7 +7,7 @@ import logging
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,22 @@ def small_heap() -> None:
     """Let collections of garbage pass over what the imports have made: each would take a second."""
     gc.collect()
     gc.freeze()
+
+
+def _check_all(check: Callable[..., object], cases: Mapping[Any, tuple]) -> None:
+    failed = []
+    for name, arguments in cases.items():
+        try:
+            check(*arguments)
+        except (Exception, SystemExit, pytest.fail.Exception) as error:
+            failed.append(f"{name}: {type(error).__name__}: {error}")
+    assert cases and not failed, f"{len(failed)} of {len(cases)} fail\n" + "\n".join(failed)
+
+
+@pytest.fixture(scope="session")
+def check_all() -> Callable[[Callable[..., object], Mapping[Any, tuple]], None]:
+    """Check many cases in one test, and report all that fail: `check_all(check, {name: arguments})`."""
+    return _check_all
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,6 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 from vidssl.projects import ray as on_ray  # noqa: E402
 
 TOP = Path(__file__).parents[2]
-COVERS = pytest.mark.covers("vidssl/projects", "vidssl/commands", "vidssl/worker_pool.py")
 NETWORK = ["--checkpoint", "vidssl-small", "--allow-missing"]
 ARGUMENTS = {
     "extract": [*NETWORK, "--clips", "2", "--crops", "1", "--batch-size", "2"],
@@ -99,8 +98,6 @@ def both(videos, tmp_path, capsys):
     return both
 
 
-@COVERS
-@pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["check", "shrink", "track"])
 def test_files_report_and_status_are_those_without_ray(name, cluster, both, small_parts):
@@ -126,8 +123,6 @@ def dying(run, marker):
     return run_and_die
 
 
-@COVERS
-@pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["extract", "frames"])
 def test_a_lost_process_loses_and_doubles_nothing(name, cluster, both, small_parts, tmp_path, monkeypatch):
@@ -137,8 +132,6 @@ def test_a_lost_process_loses_and_doubles_nothing(name, cluster, both, small_par
     assert len(alone[2]) >= 3
 
 
-@COVERS
-@pytest.mark.alone
 @pytest.mark.long
 def test_a_lost_node_more_actors_than_fit_and_an_error(cluster):
     """The last test on the cluster, which has one node after it."""

@@ -10,7 +10,7 @@ DATA := $(OUT)/data
 # typed outside of make find it there.
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: demo test test-all check format site gallery bench fuzz golden clean
+.PHONY: demo test test-ci test-all check format site gallery bench fuzz golden clean
 
 .venv/.installed: setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -33,15 +33,21 @@ demo: .venv/.installed
 	done
 	$(BIN)/python -m vidssl compare $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
 
-# The tests that take seconds each, in one process per core; test-all adds those that take longer, and one at a time those
-# that start several processes of their own or measure memory.
-ALONE := tests/commands tests/data tests/distributed tests/projects
+# The tests that take seconds each; test-all adds those that take longer, and after them, one at a time, those that measure
+# memory or time. test-ci leaves out those whose mark `covers` names what is as it was at the commit that test-all recorded.
+ALONE = $(shell grep -rlF mark.alone tests --include='test_*.py')
 test: .venv/.installed-dev
 	$(PYTEST) -m "not long"
 
-test-all: test
-	$(PYTEST) -m long $(ALONE:%=--ignore=%)
-	$(BIN)/python -m pytest -m long $(ALONE)
+test-ci: .venv/.installed-dev
+	$(PYTEST) -m "not alone" --changed-since-whole-run
+	$(BIN)/python -m pytest -m alone --changed-since-whole-run $(ALONE)
+
+test-all: .venv/.installed-dev
+	commit=$$($(BIN)/python tests/whole_run.py commit) && \
+	$(PYTEST) -m "not alone" && \
+	$(BIN)/python -m pytest -m alone $(ALONE) && \
+	$(BIN)/python tests/whole_run.py record $$commit
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

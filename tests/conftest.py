@@ -7,7 +7,7 @@ import logging
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,32 @@ from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
+WHOLE_RUN = runpy.run_path(str(Path(__file__).with_name("whole_run.py")))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that CI runs with."""
+    text = "leave out tests whose mark `covers` names files that are as they were at the last whole run"
+    parser.addoption("--changed-since-whole-run", action="store_true", help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the option allows to."""
+    root = Path(__file__).parents[1]
+    marked = {item: [name for mark in item.iter_markers("covers") for name in mark.args] for item in items}
+    covered = {item: names for item, names in marked.items() if names}
+    for name in sorted({name for names in covered.values() for name in names}):
+        if not (root / name).exists():
+            raise pytest.UsageError(f"a test covers {name}, which does not exist")
+    changed = WHOLE_RUN["changed_since"](root) if config.getoption("changed_since_whole_run") else None
+    if changed is not None:
+        out = [
+            item
+            for item, names in covered.items()
+            if not WHOLE_RUN["is_needed"](item.path.relative_to(root).as_posix(), names, changed)
+        ]
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in set(out)]
 
 
 def is_required(reason: str, required: str) -> bool:
@@ -78,6 +104,22 @@ def small_heap() -> None:
     """Let collections of garbage pass over what the imports have made: each would take a second."""
     gc.collect()
     gc.freeze()
+
+
+def _check_all(check: Callable[..., object], cases: Mapping[Any, tuple]) -> None:
+    failed = []
+    for name, arguments in cases.items():
+        try:
+            check(*arguments)
+        except (Exception, SystemExit, pytest.fail.Exception) as error:
+            failed.append(f"{name}: {type(error).__name__}: {error}")
+    assert cases and not failed, f"{len(failed)} of {len(cases)} fail\n" + "\n".join(failed)
+
+
+@pytest.fixture(scope="session")
+def check_all() -> Callable[[Callable[..., object], Mapping[Any, tuple]], None]:
+    """Check many cases in one test, and report all that fail: `check_all(check, {name: arguments})`."""
+    return _check_all
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
 from ruamel.yaml import YAML
 
 from vidssl.api.track import tracker_settings as settings
@@ -31,23 +30,33 @@ def load(name):
     return load_run(ROOT / name, split=1 if several(name) else None)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_config_binds(name):
-    run = load(name)
-    assert run.output.startswith("output/") and ".." not in run.output
+def named(names):
+    """Cases of a check, by name."""
+    return {name: (name,) for name in names}
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_run_of_a_study_binds_and_differs(name):
+def test_configs_bind(check_all):
+    def check(name):
+        run = load(name)
+        assert run.output.startswith("output/") and ".." not in run.output
+
+    check_all(check, named(CONFIGS))
+
+
+def test_every_run_of_a_study_binds_and_differs(check_all):
     """With the config of the study, and with the small one that its header names."""
-    text = (ROOT / name).read_text(encoding="utf-8")
-    study = YAML(typ="safe").load(text)
-    commands = re.findall(rf"# python benchmarks/study\.py {re.escape(name)} (?:--cfg (\S+))?", text)
-    assert {*study} - {"knob"} == {"config", "runs"} and "untrained" not in study["runs"] and "" in commands
-    assert "knob" not in study or all(isinstance(value, int | float) for value in study["runs"])
-    for config in {study["config"], *filter(None, commands)}:
-        bound = [load_run(ROOT / config, settings).model_dump_json() for settings in study["runs"].values()]
-        assert len({*bound}) == len(bound) >= 2
+
+    def check(name):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        study = YAML(typ="safe").load(text)
+        commands = re.findall(rf"# python benchmarks/study\.py {re.escape(name)} (?:--cfg (\S+))?", text)
+        assert {*study} - {"knob"} == {"config", "runs"} and "untrained" not in study["runs"] and "" in commands
+        assert "knob" not in study or all(isinstance(value, int | float) for value in study["runs"])
+        for config in {study["config"], *filter(None, commands)}:
+            bound = [load_run(ROOT / config, settings).model_dump_json() for settings in study["runs"].values()]
+            assert len({*bound}) == len(bound) >= 2
+
+    check_all(check, named(STUDIES))
 
 
 def test_no_two_configs_write_to_one_folder():
@@ -55,32 +64,36 @@ def test_no_two_configs_write_to_one_folder():
     assert len(set(outputs)) == len(outputs)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_header_says_what_it_is_and_how_it_is_run(name):
-    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    header = []
-    for line in lines:
-        if not line.startswith("#"):
-            break
-        header.append(line.removeprefix("#").strip())
-    commands = [line for line in header if f"vidssl train --cfg {name}" in line]
-    assert len(header) >= 2 and not header[0].startswith(("vidssl", "torchrun")), "what it is comes first"
-    assert commands and all(re.match(r"(vidssl|torchrun) ", line) for line in commands)
-    for script in re.findall(r"\b(?:tools|datasets)/\w+\.py", "\n".join(header)):
-        assert (ROOT / script).exists()
-    assert several(name) == any("--splits 1 2 3" in line for line in header)
+def test_headers_say_what_a_config_is_and_how_it_is_run(check_all):
+    def check(name):
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        header = []
+        for line in lines:
+            if not line.startswith("#"):
+                break
+            header.append(line.removeprefix("#").strip())
+        commands = [line for line in header if f"vidssl train --cfg {name}" in line]
+        assert len(header) >= 2 and not header[0].startswith(("vidssl", "torchrun")), "what it is comes first"
+        assert commands and all(re.match(r"(vidssl|torchrun) ", line) for line in commands)
+        for script in re.findall(r"\b(?:tools|datasets)/\w+\.py", "\n".join(header)):
+            assert (ROOT / script).exists()
+        assert several(name) == any("--splits 1 2 3" in line for line in header)
+
+    check_all(check, named(CONFIGS))
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name.startswith("configs/pretrain/")])
-def test_an_expected_number_comes_with_its_probe(name):
-    header = (ROOT / name).read_text(encoding="utf-8").split("\noutput:")[0]
-    expected = header.partition("# Expected: ")[2].partition("# Cost:")[0]
-    probe = re.sub(r"\n#\s*", " ", expected.partition("# Probe: ")[2])
-    published = re.search(r"(linear\D*|UCF101\D*)\d\d\.\d", expected)
-    assert bool(published) == bool(PROBE.match(probe)), "the path of a config comes right after '# Probe: '"
-    for path, overrides in PROBE.findall(probe):
-        run = load_run(ROOT / path, re.findall(SETTING, overrides), split=1 if several(path) else None)
-        assert run.backbone.model_dump() == load(name).backbone.model_dump()
+def test_an_expected_number_comes_with_its_probe(check_all):
+    def check(name):
+        header = (ROOT / name).read_text(encoding="utf-8").split("\noutput:")[0]
+        expected = header.partition("# Expected: ")[2].partition("# Cost:")[0]
+        probe = re.sub(r"\n#\s*", " ", expected.partition("# Probe: ")[2])
+        published = re.search(r"(linear\D*|UCF101\D*)\d\d\.\d", expected)
+        assert bool(published) == bool(PROBE.match(probe)), "the path of a config comes right after '# Probe: '"
+        for path, overrides in PROBE.findall(probe):
+            run = load_run(ROOT / path, re.findall(SETTING, overrides), split=1 if several(path) else None)
+            assert run.backbone.model_dump() == load(name).backbone.model_dump()
+
+    check_all(check, named(name for name in CONFIGS if name.startswith("configs/pretrain/")))
 
 
 def test_the_tracker_of_the_papers_config_is_the_papers():
@@ -96,25 +109,29 @@ def test_the_tracker_of_the_papers_config_is_the_papers():
     assert (search.smallest, search.largest, search.ratio) == (0, 1, None)
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name.split("/")[1] in ("demo", "toy")])
-def test_demo_and_toy_data_get_rendered(name):
-    run = load(name)
-    assert run.data.moving_digits is not None
-    out = Path(run.data.moving_digits.out)
-    rendered = {
-        str(out / labels / f"{half}.csv")
-        for labels in ("motion", "digit", *(("parts",) if run.data.moving_digits.masks else ()))
-        for half in ("train", "test")
-    }
-    named = {path for path in (run.data.train, run.evaluate.gallery, run.evaluate.query) if path is not None}
-    assert named <= rendered and run.data.root is None
-    assert len(run.data.views) * run.batch_size <= run.data.moving_digits.train * len(run.data.views)
+def test_demo_and_toy_data_get_rendered(check_all):
+    def check(name):
+        run = load(name)
+        assert run.data.moving_digits is not None
+        out = Path(run.data.moving_digits.out)
+        rendered = {
+            str(out / labels / f"{half}.csv")
+            for labels in ("motion", "digit", *(("parts",) if run.data.moving_digits.masks else ()))
+            for half in ("train", "test")
+        }
+        lists = {path for path in (run.data.train, run.evaluate.gallery, run.evaluate.query) if path is not None}
+        assert lists <= rendered and run.data.root is None
+        assert len(run.data.views) * run.batch_size <= run.data.moving_digits.train * len(run.data.views)
+
+    check_all(check, named(name for name in CONFIGS if name.split("/")[1] in ("demo", "toy")))
 
 
-@pytest.mark.parametrize("name", list(METHODS))
-def test_every_method_has_a_toy(name):
-    run = load(f"configs/toy/{name}.yaml")
-    assert run.method.name == name and run.steps is not None and run.steps <= 20
+def test_every_method_has_a_toy(check_all):
+    def check(name):
+        run = load(f"configs/toy/{name}.yaml")
+        assert run.method.name == name and run.steps is not None and run.steps <= 20
+
+    check_all(check, named(METHODS))
 
 
 def test_toys_share_one_data_set():

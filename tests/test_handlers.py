@@ -71,11 +71,13 @@ def broad_handlers(source):
     return found
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_handlers_name_what_they_catch(path):
-    name = path.relative_to(PACKAGE).as_posix()
-    found = [f"{name} {function}" for function, _ in broad_handlers(path.read_text(encoding="utf-8"))]
-    assert {*found} <= {*ALLOWED}
+def test_handlers_name_what_they_catch():
+    found = {
+        f"{path.relative_to(PACKAGE).as_posix()} {function}"
+        for path in PACKAGE.rglob("*.py")
+        for function, _ in broad_handlers(path.read_text(encoding="utf-8"))
+    }
+    assert found - {*ALLOWED} == set()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.models.layer_features import LayerFeatures
 from vidssl.randomness import generator
 
+BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models", "vidssl/analysis")]
 KINDS = {"resnet3d18": {"width": 8}, "resnet18": {}, "r3d_18": {}}
 
 
@@ -133,9 +134,9 @@ def test_clips_do_not_depend_on_one_another_and_the_network_stays(name, layer):
 @pytest.mark.parametrize(
     ("name", "cells"),
     [
-        pytest.param("s3d", (2, 7, 7), marks=pytest.mark.long),
+        pytest.param("s3d", (2, 7, 7), marks=BIG),
         ("swin3d_t", (4, 2, 2)),
-        pytest.param("mvit_v2_s", (8, 7, 7), marks=pytest.mark.long),
+        pytest.param("mvit_v2_s", (8, 7, 7), marks=BIG),
     ],
 )
 def test_networks_without_layers(name, cells):

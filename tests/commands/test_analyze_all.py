@@ -10,7 +10,7 @@ import pytest
 
 from vidssl import commands
 from vidssl.api import analyze_background, analyze_invariance, analyze_robustness, network
-from vidssl.api.analyze import GRADCAM, PARTS
+from vidssl.api.analyze import GRADCAM, PARTS, draw_videos
 from vidssl.commands import ANALYSES
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -38,46 +38,10 @@ def drawn(out, name):
         return [row["path"] for row in csv.DictReader(file)]
 
 
-def test_the_page_has_every_analysis(digits, checkpoint, tmp_path):
-    lists = ["--train-list", f"{digits}/motion/train.csv", "--boxes", f"{digits}/boxes.csv"]
-    results, page = analyze(digits, checkpoint, tmp_path / "a", *lists, "--limit", "8")
-    measured = {part.measurement(None).command.removeprefix("analyze ") for part in PARTS} | {GRADCAM.name}
-    assert ANALYSES.jobs.keys() - {"all"} <= measured
-    assert results["left_out"] == {} and results["num_videos"] == 8
-    for part in (*PARTS, GRADCAM):
-        found = json.loads((tmp_path / "a" / part.name / "results.json").read_text())
-        assert found["num_videos"] == 8, part.name
-        assert f'id="{part.name}"' in page and part.title in page
-        assert {key: found["protocol"][key] for key in ("clips", "crops")} == {"clips": 1, "crops": 1}, part.name
-    numbers, robust = (
-        json.loads((tmp_path / "a" / name / "results.json").read_text()) for name in ("numbers", "robustness")
-    )
-    shared = {"R@1", "knn", "top1", "ece"} & numbers.keys()
-    assert {"R@1", "knn", "top1"} <= shared and {key: numbers[key] for key in shared} == {
-        key: robust[key] for key in shared
-    }
-    assert numbers["num_train"] == robust["num_train"] == 32
-    assert page.count("1 clip x 1 crop of 32²") == 2 + len(PARTS) and "1 crops" not in page  # the head, each section
-    assert page.count("data:image/png") == sum(part.chart is not None for part in PARTS) + 1
-    assert "n = 8 of" in page and not re.search(r"""(src|href)=["']?https?:""", page)
-    tested, trained = drawn(tmp_path / "a", "test/test.csv"), drawn(tmp_path / "a", "train/train.csv")
-    assert len(tested) == 8 and len(trained) == 32
-    with (tmp_path / "a/lists/test/test.csv").open() as file:
-        assert {*Counter(row["label"] for row in csv.DictReader(file)).values()} == {2}  # in pairs of a class
-    analyze(digits, checkpoint, tmp_path / "b", "--limit", "8")
-    assert drawn(tmp_path / "b", "test/test.csv") == tested
-
-
-def test_what_cannot_be_measured_is_on_the_page_with_its_reason(digits, checkpoint, tmp_path):
-    results, page = analyze(digits, checkpoint, tmp_path, "--limit", "all")
-    with (digits / "motion/test.csv").open() as file:
-        assert results["num_videos"] == len(list(csv.DictReader(file)))
-    assert "training videos" in results["left_out"]["order"] and "Not measured: " in page
-    assert results["left_out"]["background"] == "it needs boxes=FILE" and "classes" not in results["left_out"]
-
-
-def test_the_network_is_loaded_once_and_each_version_of_a_video_encoded_once(digits, checkpoint, tmp_path, monkeypatch):
-    loaded, encoded = [], Counter()
+@pytest.fixture(scope="module")
+def whole(digits, checkpoint, tmp_path_factory):
+    """All analyses of 8 videos: their folder, results and page, the files that were loaded, and what was encoded."""
+    out, loaded, encoded = tmp_path_factory.mktemp("whole"), [], Counter()
     read, encode = network.read_anything, features.encode_videos
 
     def reading(path, trust):
@@ -89,11 +53,52 @@ def test_the_network_is_loaded_once_and_each_version_of_a_video_encoded_once(dig
         encoded.update({(*key, record.path): 1 for record in dataset.videos.records})
         return encode(encoder, dataset, *rest, **options)
 
-    monkeypatch.setattr(network, "read_anything", reading)
-    for module in (features, analyze_background, analyze_invariance, analyze_robustness):
-        monkeypatch.setattr(module, "encode_videos", encoding)
     lists = ["--train-list", f"{digits}/motion/train.csv", "--boxes", f"{digits}/boxes.csv"]
-    results, _ = analyze(digits, checkpoint, tmp_path, *lists, "--limit", "8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "read_anything", reading)
+        for module in (features, analyze_background, analyze_invariance, analyze_robustness):
+            patch.setattr(module, "encode_videos", encoding)
+        results, page = analyze(digits, checkpoint, out, *lists, "--limit", "8")
+    return out, results, page, loaded, encoded
+
+
+def test_the_page_has_every_analysis(whole):
+    out, results, page, *_ = whole
+    measured = {part.measurement(None).command.removeprefix("analyze ") for part in PARTS} | {GRADCAM.name}
+    assert ANALYSES.jobs.keys() - {"all"} <= measured
+    assert results["left_out"] == {} and results["num_videos"] == 8
+    for part in (*PARTS, GRADCAM):
+        found = json.loads((out / part.name / "results.json").read_text())
+        assert found["num_videos"] == 8, part.name
+        assert f'id="{part.name}"' in page and part.title in page
+        assert {key: found["protocol"][key] for key in ("clips", "crops")} == {"clips": 1, "crops": 1}, part.name
+    numbers, robust = (json.loads((out / name / "results.json").read_text()) for name in ("numbers", "robustness"))
+    shared = {"R@1", "knn", "top1", "ece"} & numbers.keys()
+    assert {"R@1", "knn", "top1"} <= shared and {key: numbers[key] for key in shared} == {
+        key: robust[key] for key in shared
+    }
+    assert numbers["num_train"] == robust["num_train"] == 32
+    assert page.count("1 clip x 1 crop of 32²") == 2 + len(PARTS) and "1 crops" not in page  # the head, each section
+    assert page.count("data:image/png") == sum(part.chart is not None for part in PARTS) + 1
+    assert "n = 8 of" in page and not re.search(r"""(src|href)=["']?https?:""", page)
+    tested, trained = drawn(out, "test/test.csv"), drawn(out, "train/train.csv")
+    assert len(tested) == 8 and len(trained) == 32
+    with (out / "lists/test/test.csv").open() as file:
+        assert {*Counter(row["label"] for row in csv.DictReader(file)).values()} == {2}  # in pairs of a class
+
+
+def test_what_cannot_be_measured_is_on_the_page_with_its_reason(digits, checkpoint, whole, tmp_path):
+    results, page = analyze(digits, checkpoint, tmp_path / "out", "--limit", "8")
+    assert drawn(tmp_path / "out", "test/test.csv") == drawn(whole[0], "test/test.csv")  # as with other lists
+    with (digits / "motion/test.csv").open() as file:
+        every = [row["path"] for row in csv.DictReader(file)]
+    assert [*draw_videos(digits / "motion/test.csv", {}, None, tmp_path / "all").names] == every
+    assert "training videos" in results["left_out"]["order"] and "Not measured: " in page
+    assert results["left_out"]["background"] == "it needs boxes=FILE" and "classes" not in results["left_out"]
+
+
+def test_the_network_is_loaded_once_and_each_version_of_a_video_encoded_once(checkpoint, whole):
+    _, results, _, loaded, encoded = whole
     assert results["left_out"] == {} and loaded == [Path(checkpoint)]
     assert {*encoded.values()} == {1}
     # Clips as they are of both lists, and of the tested one with other backgrounds, transformed and corrupted.

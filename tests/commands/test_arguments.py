@@ -92,73 +92,84 @@ def alternatives(kind):
     return [kind]
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_the_options_of_a_command_are_the_arguments_of_its_function(name):
-    expected, actions = expected_of(name), actions_of(name)
-    if name in TAKES_INPUT:
-        del expected["videos"]
-    assert {*actions} == {*expected}
-    if "settings" in actions:
-        settings = actions.pop("settings")
-        assert (settings.option_strings, settings.nargs, settings.metavar) == ([], "*", "KEY=VALUE")
-    # The input is written without its name: the first argument that has no option of another name.
-    plain = [
-        n
-        for n, one in inspect.signature(function_of(JOBS[name])).parameters.items()
-        if one.kind is one.POSITIONAL_OR_KEYWORD
-    ]
-    unnamed = [each for each in plain if each not in ("model", "cfg", "out", "videos" * (name in TAKES_INPUT))][:1]
-    assert [dest for dest, action in actions.items() if not action.option_strings] == unnamed
-    for dest, action in actions.items():
-        required = expected[dest][1] is REQUIRED or dest == "out"  # a command writes what it finds
-        assert action.default == (None if dest in unnamed else SUPPRESS), "what is not given is left to the function"
-        if dest in unnamed:
-            assert (action.nargs == "?") is not required
-        else:
-            assert action.option_strings == [f"--{OTHER_NAMES.get(dest, dest).replace('_', '-')}"]
-            assert action.required is required
+def test_the_options_of_a_command_are_the_arguments_of_its_function(check_all):
+    def check(name):
+        expected, actions = expected_of(name), actions_of(name)
+        if name in TAKES_INPUT:
+            del expected["videos"]
+        assert {*actions} == {*expected}
+        if "settings" in actions:
+            settings = actions.pop("settings")
+            assert (settings.option_strings, settings.nargs, settings.metavar) == ([], "*", "KEY=VALUE")
+        # The input is written without its name: the first argument that has no option of another name.
+        plain = [
+            n
+            for n, one in inspect.signature(function_of(JOBS[name])).parameters.items()
+            if one.kind is one.POSITIONAL_OR_KEYWORD
+        ]
+        unnamed = [each for each in plain if each not in ("model", "cfg", "out", "videos" * (name in TAKES_INPUT))][:1]
+        assert [dest for dest, action in actions.items() if not action.option_strings] == unnamed
+        for dest, action in actions.items():
+            required = expected[dest][1] is REQUIRED or dest == "out"  # a command writes what it finds
+            assert action.default == (None if dest in unnamed else SUPPRESS), (
+                "what is not given is left to the function"
+            )
+            if dest in unnamed:
+                assert (action.nargs == "?") is not required
+            else:
+                assert action.option_strings == [f"--{OTHER_NAMES.get(dest, dest).replace('_', '-')}"]
+                assert action.required is required
+
+    check_all(check, {name: (name,) for name in JOBS})
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_what_is_read_from_a_source_is_what_python_has(name):
+def test_what_is_read_from_a_source_is_what_python_has(check_all):
     """Names, their order, and defaults; if a default is no literal, the text states it."""
-    found = expected_of(name)
-    read = {argument.name: argument for argument in JOBS[name].signature.arguments}
-    takes_settings = [n for n in found if n not in read]
-    assert takes_settings == ["settings"] * JOBS[name].signature.takes_settings
-    assert [each for each in found if each in read] == [each for each in read if each in found]
-    for argument in read.keys() & found.keys():
-        same = read[argument].default == found[argument][1]
-        assert same or (read[argument].default is None and "(default" in read[argument].text), argument
+
+    def check(name):
+        found = expected_of(name)
+        read = {argument.name: argument for argument in JOBS[name].signature.arguments}
+        takes_settings = [n for n in found if n not in read]
+        assert takes_settings == ["settings"] * JOBS[name].signature.takes_settings
+        assert [each for each in found if each in read] == [each for each in read if each in found]
+        for argument in read.keys() & found.keys():
+            same = read[argument].default == found[argument][1]
+            assert same or (read[argument].default is None and "(default" in read[argument].text), argument
+
+    check_all(check, {name: (name,) for name in JOBS})
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_every_option_says_what_it_is_and_its_default(name):
-    expected = expected_of(name)
-    for dest, action in actions_of(name).items():
-        assert action.help and len(action.help) >= 5 and not action.help.endswith("."), dest
-        default = () if dest == "settings" else expected[dest][1]
-        if default not in (REQUIRED, None, (), "") and not isinstance(default, bool):
-            shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-            shown = {" ": "space"}.get(shown, f"{shown:g}" if isinstance(shown, float) else shown)
-            assert f"(default {shown})" in action.help or "(default: all)" in action.help, dest
+def test_every_option_says_what_it_is_and_its_default(check_all):
+    def check(name):
+        expected = expected_of(name)
+        for dest, action in actions_of(name).items():
+            assert action.help and len(action.help) >= 5 and not action.help.endswith("."), dest
+            default = () if dest == "settings" else expected[dest][1]
+            if default not in (REQUIRED, None, (), "") and not isinstance(default, bool):
+                shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+                shown = {" ": "space"}.get(shown, f"{shown:g}" if isinstance(shown, float) else shown)
+                assert f"(default {shown})" in action.help or "(default: all)" in action.help, dest
+
+    check_all(check, {name: (name,) for name in JOBS})
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_choices_and_limits_are_those_of_the_types(name):
-    expected = expected_of(name)
-    for dest, action in actions_of(name).items():
-        (kind, *others) = alternatives(expected[dest][0])
-        kind, least = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
-        inner = get_args(kind)[0] if get_origin(kind) is Sequence else kind
-        choices = list(get_args(inner)) if get_origin(inner) is Literal else None
-        assert others or (action.choices and [*action.choices]) == choices, dest
-        if least is not None:
-            right = least.ge if isinstance(least, Ge) else least.gt + 0.5
-            wrong = least.ge - 1 if isinstance(least, Ge) else least.gt
-            assert action.type(str(right)) == right
-            with pytest.raises(ArgumentTypeError, match=f"^{wrong} is (less than {right}|not above {wrong})$"):
-                action.type(str(wrong))
+def test_choices_and_limits_are_those_of_the_types(check_all):
+    def check(name):
+        expected = expected_of(name)
+        for dest, action in actions_of(name).items():
+            (kind, *others) = alternatives(expected[dest][0])
+            kind, least = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
+            inner = get_args(kind)[0] if get_origin(kind) is Sequence else kind
+            choices = list(get_args(inner)) if get_origin(inner) is Literal else None
+            assert others or (action.choices and [*action.choices]) == choices, dest
+            if least is not None:
+                right = least.ge if isinstance(least, Ge) else least.gt + 0.5
+                wrong = least.ge - 1 if isinstance(least, Ge) else least.gt
+                assert action.type(str(right)) == right
+                with pytest.raises(ArgumentTypeError, match=f"^{wrong} is (less than {right}|not above {wrong})$"):
+                    action.type(str(wrong))
+
+    check_all(check, {name: (name,) for name in JOBS})
 
 
 def test_options_of_networks_come_last_in_their_order():
@@ -174,12 +185,14 @@ def test_no_argument_is_of_an_unknown_type():
             assert (option_of(argument) is not None) == (argument.name in known), f"{name}: {argument.type}"
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_a_function_is_where_the_command_says(name):
-    job = JOBS[name]
-    assert function_of(job).__name__ == job.function and function_of(job).__doc__.startswith(job.summary[:20])
-    if job.module.startswith("vidssl.api."):
-        assert getattr(vidssl, job.function) is function_of(job)
+def test_a_function_is_where_the_command_says(check_all):
+    def check(name):
+        job = JOBS[name]
+        assert function_of(job).__name__ == job.function and function_of(job).__doc__.startswith(job.summary[:20])
+        if job.module.startswith("vidssl.api."):
+            assert getattr(vidssl, job.function) is function_of(job)
+
+    check_all(check, {name: (name,) for name in JOBS})
 
 
 @pytest.mark.parametrize(

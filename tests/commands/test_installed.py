@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[2]
+COVERS = pytest.mark.covers("vidssl/api", "vidssl/commands", "vidssl/weights", "configs", "README.md", "docs/start.md")
 FREE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
@@ -88,6 +89,7 @@ def smaller(name, words):
     return words
 
 
+@COVERS
 @pytest.mark.long
 def test_the_commands_of_the_readme(bin_folder, folder, tmp_path):
     pytest.importorskip("onnxruntime")
@@ -101,6 +103,7 @@ def test_the_commands_of_the_readme(bin_folder, folder, tmp_path):
         assert (tmp_path / "output" / made).exists()
 
 
+@COVERS
 @pytest.mark.long
 def test_the_commands_for_own_videos_with_labels(bin_folder, folder, tmp_path):
     commands = commands_of("docs/start.md", "## Your own videos", folder)

@@ -19,6 +19,7 @@ from vidssl.projects import slurm
 
 ROOT = Path(__file__).parents[2]
 TOY = "configs/toy/sce.yaml"
+COVERS = pytest.mark.covers("vidssl/projects", "vidssl/commands", "vidssl/distributed.py", "tools/slurm")
 
 
 def write_script(path: Path, text: str) -> None:
@@ -262,6 +263,7 @@ exit "$highest"
 """
 
 
+@COVERS
 @pytest.mark.long
 def test_the_script_takes_a_run_through_an_interruption(cluster, digits):
     write_script(cluster / "bin" / "srun", f"echo $$ > {cluster}/srun.pid\n{STEP}")
@@ -283,6 +285,7 @@ def test_the_script_takes_a_run_through_an_interruption(cluster, digits):
     assert content["step"] == 24 and len(content["rng"]) == 2
 
 
+@COVERS
 @pytest.mark.long
 def test_a_local_job_trains_to_the_last_step(tmp_path, digits):
     process = start(tmp_path / "run", digits)
@@ -296,6 +299,7 @@ def test_a_local_job_trains_to_the_last_step(tmp_path, digits):
     assert content["step"] == 12 and len(content["rng"]) == 2  # both processes took part
 
 
+@COVERS
 @pytest.mark.long
 def test_a_job_whose_time_is_up_saves_comes_back_and_ends(tmp_path, digits):
     out = tmp_path / "run"

@@ -84,6 +84,7 @@ def test_without_features_they_are_extracted(features, draw, digits, tmp_path):
     assert again == points
 
 
+@pytest.mark.long  # numba compiles for half of a minute
 @pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 def test_umap_is_the_default_where_it_is_installed_and_equal_seeds_give_equal_pages(features, draw, tmp_path):
     printed, points = draw("--features", features, "--thumbnails", "0")

@@ -166,8 +166,15 @@ def test_results_state_what_they_are_of(data, tmp_path, name, caplog):
     assert len({*lines}) == len(lines), "a command says it once"
 
 
-@pytest.mark.parametrize("protocol", ["svm", "logistic", "lowshot", "order"])
-@pytest.mark.parametrize("shared", ["train/0.mp4", "test/link.mp4", "test/copy.mp4"])
+@pytest.mark.parametrize(
+    ("protocol", "shared"),
+    [
+        ("svm", "train/0.mp4"),
+        ("svm", "test/link.mp4"),
+        ("svm", "test/copy.mp4"),
+        *((protocol, "test/copy.mp4") for protocol in ("logistic", "lowshot", "order")),
+    ],
+)
 def test_what_learns_refuses_its_own_videos(data, tmp_path, protocol, shared):
     """By path, by a link, and by content."""
     rows = [row for row in csv.reader(open(data / "test/list.csv")) if row[0] == shared or re.match(r"test/\d", row[0])]
@@ -253,28 +260,24 @@ def test_periodic_evaluation_warns_and_counts(data, tmp_path, caplog):
         train(load_run(TOY, [*given, f"output={tmp_path}/svm", "evaluate.protocols=[{name: svm}]", "device=cpu"]))
 
 
-@pytest.mark.parametrize("change", [{"format": FORMAT - 1}, {"format": None}, {"versions": {"vidssl": "0.0.1"}}])
-def test_results_of_another_format_or_version_are_measured_again(data, tmp_path, caplog, change):
-    words = ["test", "INPUT", "--train-list", "TRAIN", "--protocol", "knn"]
-    first = run(data, tmp_path / "out", words)
-    assert run(data, tmp_path / "out", words) == first  # with its date: reused
-    edited = {**first, "knn": 0.123, **change}
-    (tmp_path / "out/results.json").write_text(json.dumps({k: v for k, v in edited.items() if v is not None}))
-    with caplog.at_level("INFO"):
-        again = run(data, tmp_path / "out", words)
-    assert again["knn"] == first["knn"] and again["format"] == FORMAT
-    (line,) = (r.getMessage() for r in caplog.records if "replacing it" in r.getMessage())
-    assert ("vidssl 0.0.1" if "versions" in change else "format") in line
-
-
-def test_reused_results_warn_as_the_first_time(data, tmp_path, caplog):
+def test_results_of_another_format_or_version_are_measured_again(data, tmp_path, caplog):
+    """And those that are reused warn as the first time."""
     words = ["test", "INPUT", "--train-list", "TRAIN", "--protocol", "knn"]
     said = []
     for _ in range(2):
         caplog.clear()
-        run(data, tmp_path / "out", words)
-        said.append([r.getMessage() for r in caplog.records if r.levelname == "WARNING"])
-    assert said[0] == said[1] and len(said[0]) == 2
+        first = run(data, tmp_path / "out", words)
+        said.append((first, [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]))
+    assert said[0] == said[1] and len(said[0][1]) == 2  # with its date: reused
+    for change in ({"format": FORMAT - 1}, {"format": None}, {"versions": {"vidssl": "0.0.1"}}):
+        edited = {**first, "knn": 0.123, **change}
+        (tmp_path / "out/results.json").write_text(json.dumps({k: v for k, v in edited.items() if v is not None}))
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            again = run(data, tmp_path / "out", words)
+        assert again["knn"] == first["knn"] and again["format"] == FORMAT
+        (line,) = (r.getMessage() for r in caplog.records if "replacing it" in r.getMessage())
+        assert ("vidssl 0.0.1" if "versions" in change else "format") in line
 
 
 @pytest.mark.parametrize("name", ["retrieval", "map", "analyze gradcam"])

@@ -54,6 +54,12 @@ def lists(digits, tmp_path):
 
 
 @pytest.fixture
+def without_picture(monkeypatch):
+    """Draw nothing of retrieval.png, which takes longer than to search; for tests that do not look at it."""
+    monkeypatch.setattr("vidssl.api.retrieval_page._sheet", lambda *_, **__: b"")
+
+
+@pytest.fixture
 def one_line():
     """Run what must fail, and give its message."""
 
@@ -129,7 +135,7 @@ def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
         assert len({len(line) for line in (titles, plain)}) == 1
 
 
-def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog):
+def test_links_to_one_file_are_one_video(options, lists, without_picture, tmp_path, caplog):
     """A query under another name finds everything but itself, and nothing is called a copy."""
     gallery, _ = lists
     root = gallery.parent
@@ -150,7 +156,7 @@ def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog):
         )
 
 
-def test_spans_that_overlap_are_one_video(options, lists, tmp_path):
+def test_spans_that_overlap_are_one_video(options, lists, without_picture, tmp_path):
     gallery, _ = lists
     root = gallery.parent
     rows = ["train/0.mp4,0,0,0.5", "train/0.mp4,0,0.5,0.9", "train/1.mp4,0,,"]
@@ -163,7 +169,7 @@ def test_spans_that_overlap_are_one_video(options, lists, tmp_path):
     assert "train/0.mp4 0-0.5 s" in (tmp_path / "two/index.html").read_text()
 
 
-def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, caplog):
+def test_copies_are_counted_and_left_out_when_asked(options, lists, without_picture, tmp_path, caplog):
     gallery, query = lists
     root = gallery.parent
     for n in (1, 4, 6):
@@ -220,7 +226,7 @@ def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
     assert (tmp_path / "out5/retrieval.png").stat().st_size > 1000
 
 
-def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog):
+def test_the_gallerys_videos_are_not_read_again(options, lists, without_picture, tmp_path, caplog):
     """They may be gone, or be elsewhere by now: the page is grey for them, or shows them where they are."""
     gallery, _ = lists
     root = gallery.parent
@@ -334,8 +340,9 @@ def test_a_list_of_another_name_is_explained(options, lists, tmp_path, one_line)
 
 
 @pytest.mark.parametrize("suffix", ["m2ts", "mts", "vob"])
-def test_one_video_of_a_rarer_suffix(options, lists, tmp_path, write_video, suffix):
+def test_one_video_of_a_rarer_suffix(options, lists, without_picture, tmp_path, write_video, suffix):
     gallery, _ = lists
+    gallery.write_text("".join(gallery.read_text().splitlines(keepends=True)[:4]))
     frames = generator(0).integers(0, 255, (24, 48, 48, 3), np.uint8)
     given = {"codec": "mpeg2video", "options": {}} if suffix == "vob" else {}
     video = write_video(tmp_path / f"q.{suffix}", frames, **given)
@@ -367,7 +374,7 @@ def test_an_image_is_a_query(tmp_path, capsys):
     assert (tmp_path / "out/retrieval.png").stat().st_size > 1000
 
 
-def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, one_line, monkeypatch):
+def test_copies_are_not_searched_for_among_originals(options, lists, without_picture, tmp_path, one_line, monkeypatch):
     """Nor originals among copies, nor copies of other settings: docs/videos.md."""
     gallery, query = lists
     small, smaller = tmp_path / "small", tmp_path / "smaller"
@@ -411,7 +418,7 @@ def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, o
     assert f"data.root {gallery.parent} stored, {small} requested" in message
 
 
-def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, tmp_path, one_line):
+def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, without_picture, tmp_path, one_line):
     """The remedy that the error names, as docs/evaluation.md has it."""
     gallery, query = lists
     small, new = tmp_path / "small", tmp_path / "new"

@@ -411,7 +411,7 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
     return given
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=[pytest.mark.long, pytest.mark.alone])])
 def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
     said = "timed out after 0.5 s, twice (timeout=SECONDS, of a run data.timeout)"
     names = ["07.mp4", "22.mp4"]
@@ -419,7 +419,7 @@ def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, sp
     assert len(given) == 4
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=[pytest.mark.long, pytest.mark.alone])])
 def test_fault_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
     said = "its worker was killed by signal 9: out of memory?"
     names = ["07.mp4", "22.mp4"]

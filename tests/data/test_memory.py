@@ -37,6 +37,8 @@ print(megabytes() - before)
 """
 
 
+@pytest.mark.covers("vidssl/data", "vidssl/video", "vidssl/transforms", "vidssl/worker_pool.py")
+@pytest.mark.alone
 @pytest.mark.long
 def test_memory_is_flat_over_two_thousand_samples(digits, tmp_path):
     (tmp_path / "list.csv").write_text((digits / "motion/train.csv").read_text() + "videos/train/broken.mp4,0\n")
@@ -61,6 +63,8 @@ def private_kilobytes():
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps_rollup")
+@pytest.mark.covers("vidssl/data", "vidssl/video", "vidssl/transforms", "vidssl/worker_pool.py")
+@pytest.mark.alone
 @pytest.mark.long
 def test_workers_share_the_memory_of_a_long_list(tmp_path):
     """Less than 1 MB for 100,000 rows that a worker reads; with Python objects for each row it was 135 MB."""

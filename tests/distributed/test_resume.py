@@ -21,7 +21,6 @@ RUNS = runpy.run_path(str(Path(__file__).with_name("runs.py")))
 outcome, meddled, meddled_until, unlike, without_a_row, guarded = (
     RUNS[name] for name in ("outcome", "meddled", "meddled_until", "unlike", "without_a_row", "guarded")
 )
-TOYS = RUNS["TOYS"]
 WORKERS = "data.workers={}"
 EIGHT_STEPS = ("steps=8", "sync_bn=local")  # norms over all processes cost most of the time
 ACCUMULATED = "micro_batch_size=2"
@@ -74,10 +73,11 @@ def test_fault_19_two_processes_go_on_as_if_nothing_had_been(more, straight, run
     goes_on("sce", 2, more, SHORT, straight, run_world, toy_data, tmp_path)
 
 
-# One process goes on with every toy in tests/engine/test_train.py.
+# One process goes on with five families in tests/engine/test_train.py; that a method's state is complete is in its
+# contract. Here: what is of each process, and rows of a bank that processes exchange.
 LONG = [
     (2, "sce", (ACCUMULATED,), TWICE),
-    *((2, name, (ACCUMULATED, "sync_bn=local"), SHORT) for name in TOYS if name != "sce"),
+    (2, "npid", (ACCUMULATED, "sync_bn=local"), SHORT),
     (2, "moco", ("sync_bn=shuffle",), SHORT),
     (2, "frame_invariance_tracks", ("sync_bn=shuffle",), ONCE),  # the second tracks are made before step 9
     # With three, sums depend on how gradients are grouped: the first step must group them as all others do.
@@ -87,7 +87,7 @@ LONG = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("world", "name", "more", "parts"), LONG)
-def test_fault_19_every_method_goes_on(world, name, more, parts, straight, run_world, toy_data, tmp_path):
+def test_fault_19_several_processes_go_on(world, name, more, parts, straight, run_world, toy_data, tmp_path):
     goes_on(name, world, more, parts, straight, run_world, toy_data, tmp_path)
 
 

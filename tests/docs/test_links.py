@@ -4,8 +4,6 @@ import re
 import runpy
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 BUILDER = ROOT / "docs" / "builder"
 FILES = [path for part in ("docs", "configs", "datasets", "examples", "vidssl") for path in (ROOT / part).rglob("*.md")]
@@ -38,9 +36,9 @@ def broken_links(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_of_a_file(path):
-    assert broken_links(path) == []
+def test_links_of_the_files():
+    found = {str(path.relative_to(ROOT)): broken_links(path) for path in FILES}
+    assert found and {name: links for name, links in found.items() if links} == {}
 
 
 def test_a_broken_link_is_found(tmp_path):

@@ -24,6 +24,8 @@ import fuzz_kinds  # noqa: E402
 import mutate  # noqa: E402
 
 sys.path.pop(0)
+READERS = ("api", "data", "engine", "evaluation", "models", "prepare", "tracking", "video", "read_files.py")
+COVERS = pytest.mark.covers(*(f"vidssl/{name}" for name in READERS))
 OTHERS = [kind for kind in fuzz_kinds.KINDS if kind != "videos"]
 
 
@@ -44,6 +46,7 @@ def test_some_damaged_files():
     assert summary["mutants"] == 280 and summary["peak"] < 1.5 * 2**30  # half of it are the imports
 
 
+@COVERS
 @pytest.mark.long
 def test_2000_damaged_videos():
     findings, summary = run("--seed", "101", "--count", "videos=2000")
@@ -51,6 +54,7 @@ def test_2000_damaged_videos():
     assert 400 < summary["refused"] < 1600  # neither are all mutants refused, nor do all of them work
 
 
+@COVERS
 @pytest.mark.long
 @pytest.mark.parametrize("kind", OTHERS)
 def test_many_damaged_files(kind):

@@ -23,6 +23,7 @@ from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_layouts import BRANCHES, LAYOUTS
 from vidssl.models.choose_backbone import choose_match, match_backbones
 
+BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models")]
 CLIPS = torch.randn(2, 3, 3, 48, 40, generator=torch.Generator().manual_seed(4))
 
 
@@ -387,12 +388,12 @@ def without_classifier(network):
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        pytest.param("r3d_18", (4, 32, 32), marks=pytest.mark.long),
+        pytest.param("r3d_18", (4, 32, 32), marks=BIG),
         ("mc3_18", (4, 32, 32)),
-        pytest.param("r2plus1d_18", (4, 32, 32), marks=pytest.mark.long),
-        pytest.param("s3d", (16, 224, 224), marks=pytest.mark.long),
+        pytest.param("r2plus1d_18", (4, 32, 32), marks=BIG),
+        pytest.param("s3d", (16, 224, 224), marks=BIG),
         ("swin3d_t", (4, 64, 64)),
-        pytest.param("mvit_v2_s", (16, 224, 224), marks=pytest.mark.long),
+        pytest.param("mvit_v2_s", (16, 224, 224), marks=BIG),
     ],
 )
 def test_torchvision_video_networks(name, shape, tmp_path):
@@ -412,7 +413,7 @@ def test_every_torchvision_video_network_is_distinguished_from_the_others(name):
     assert found.backbone == {"name": name} and 1 <= len(found.left) <= 4  # the classifier
 
 
-@pytest.fixture(scope="module", params=["resnet18", pytest.param("resnet50", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["resnet18", pytest.param("resnet50", marks=BIG)])
 def resnet(request):
     torch.manual_seed(1)
     return request.param, unlike(torchvision.models.get_model(request.param, weights=None))

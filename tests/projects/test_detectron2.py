@@ -162,7 +162,8 @@ def test_a_network_built_by_the_settings_computes_the_same(name, depth, groups, 
         torch.testing.assert_close(theirs(images), maps, rtol=1e-5, atol=1e-5)
 
 
-DEEP = [pytest.param(name, marks=pytest.mark.long) for name in ("resnet152", "resnext101_32x8d", "resnext152_32x8d")]
+BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models")]
+DEEP = [pytest.param(name, marks=BIG) for name in ("resnet152", "resnext101_32x8d", "resnext152_32x8d")]
 
 
 @pytest.mark.parametrize("name", ["resnet101", *DEEP])

@@ -481,6 +481,8 @@ def stretched(source, path, copies, last):
     return path
 
 
+@pytest.mark.covers("vidssl/video")
+@pytest.mark.alone
 @pytest.mark.long
 def test_9_a_video_of_ten_hours(tmp_path, digits, write_video, numbered, number_of):
     source = write_video(tmp_path / "short.mp4", numbered(200), fps=5, gop=50)

@@ -7,6 +7,8 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from vidssl.api.track import tracker_settings as settings
+from vidssl.api.train import bind_config
+from vidssl.config import read
 from vidssl.engine.config_schema import load_run
 from vidssl.methods import METHODS
 
@@ -27,7 +29,9 @@ def several(name):
 @cache
 def load(name):
     """Bind a config; one for several splits as that of the first."""
-    return load_run(ROOT / name, split=1 if several(name) else None)
+    if several(name):
+        return load_run(ROOT / name, split=1)
+    return bind_config(read(ROOT / name), name)[0]
 
 
 def named(names):

@@ -13,10 +13,10 @@ from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
 from vidssl.engine.run_settings import RunSettings
 from vidssl.errors import ConfigError
+from vidssl.evaluation.features import FeatureSettings
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES
-from vidssl.models.layer_features import check_grid
 from vidssl.plugins import import_modules, modules_of, stored_imports
 from vidssl.registry import PROJECTS, load_named
 from vidssl.tracking import TrackerSettings
@@ -92,21 +92,10 @@ class Data(DecodeSettings):
         return (TrainList(list=self.train),) if isinstance(self.train, str) else self.train
 
 
-class Evaluate(Settings):
+class Evaluate(FeatureSettings):
     """Clips and protocols of evaluation; with `every`, also evaluation during training."""
 
-    clips: int = Field(default=10, ge=1)
-    crops: int = Field(default=3, ge=1)  # of each clip
     size: int | None = Field(default=None, ge=1)  # side of the crops in pixels; None: that of the first view
-    # The short side is resized to this before cropping, pixels; None: size. ImageNet: 256 with size 224.
-    short_side: int | None = Field(default=None, ge=1)
-    batch_size: int = Field(default=8, ge=1)  # videos at a time
-    precision: Literal["float32", "bfloat16"] = "float32"  # independent of the run's: published results are in float32
-    # The layer whose feature maps, averaged over grid x grid x grid_frames cells, are the features. None: that of the
-    # classifier, if it has one, else the features of the backbone.
-    layer: str | None = None
-    grid: int = Field(default=1, ge=1)
-    grid_frames: int = Field(default=1, ge=1)
     every: int | None = Field(default=None, ge=1)  # steps
     gallery: str | None = None  # list of the training videos that protocols compare with or fit on
     query: str | None = None  # list of the videos that are evaluated
@@ -116,7 +105,6 @@ class Evaluate(Settings):
     def _has_list(self) -> "Evaluate":
         if self.every is not None and self.query is None:
             raise ValueError("every needs the list query, and most protocols a gallery")
-        check_grid(self)
         return self
 
 

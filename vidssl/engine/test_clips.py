@@ -3,7 +3,7 @@
 from vidssl.config import Tree
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.engine.config_schema import Run
-from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.features import FeatureSettings, TestClips
 from vidssl.video.reader import DecodeSettings
 
 _NO_LAYER: Tree = {"layer": None, "grid": 1, "grid_frames": 1}
@@ -25,6 +25,5 @@ def evaluation_clips(run: Run) -> TestClips:
         clip=ClipSettings(**run.data.sampler.model_dump(include=set(ClipSettings.model_fields))),
         size=run.test_size,
         **run.data.model_dump(include=decoding),
-        **run.evaluate.model_dump(include={"clips", "crops", "short_side", "batch_size", "precision"}),
-        **layer,
+        **{**run.evaluate.model_dump(include={*FeatureSettings.model_fields}), **layer},
     )

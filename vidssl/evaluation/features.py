@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from vidssl import distributed
+from vidssl.config import Settings
 from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.loader import eval_loader
@@ -20,7 +22,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
-from vidssl.models.layer_features import LayerFeatures
+from vidssl.models.layer_features import LayerFeatures, check_grid
 from vidssl.progress import progress
 from vidssl.transforms.recipes import UniformCrops
 from vidssl.types import Batch, Features
@@ -30,26 +32,39 @@ _log = logging.getLogger(__name__)
 Classifier = Callable[[Tensor], Tensor]  # backbone outputs (B, D) to class probabilities (B, classes)
 
 
-class TestClips(DecodeSettings):
+class FeatureSettings(Settings):
+    """What the features of a video are made of: of a run in `evaluate`, of a test in `TestClips`."""
+
+    clips: int = Field(default=10, ge=1)
+    crops: int = Field(default=3, ge=1)  # of each clip, along the longer side; 1: the centre
+    # The short side is resized to this before cropping, pixels; None: size. ImageNet: 256 with size 224.
+    short_side: int | None = Field(default=None, ge=1)
+    batch_size: int = Field(default=8, ge=1)  # videos at a time
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32
+    # The layer whose feature maps, averaged over grid x grid x grid_frames cells, are the features. None: that of the
+    # run's classifier, if it has one, else the features of the backbone.
+    layer: str | None = None
+    grid: int = Field(default=1, ge=1)
+    grid_frames: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _has_layer(self) -> Self:
+        check_grid(self)
+        return self
+
+
+class TestClips(FeatureSettings, DecodeSettings):
     """Test settings: clips at uniform starts, each cut into square crops."""
 
     __test__ = False  # not a test of pytest
 
     clip: ClipSettings
-    clips: int = Field(default=10, ge=1)
-    crops: int = Field(default=3, ge=1)  # per clip, along the longer side; 1: the centre
     size: int = Field(default=224, ge=1)  # side of the crops, pixels
-    short_side: int | None = None  # of the video before cropping, pixels; None: size
     mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
     std: tuple[float, ...] = (0.225,)
-    batch_size: int = Field(default=8, ge=1)  # videos
     workers: int = Field(default=2, ge=0)
     timeout: float = 120.0  # seconds per video
-    precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32
     stream: str | None = None  # of a backbone with streams, the one that is measured; None: all
-    layer: str | None = None  # whose pooled maps are the features; None: those of the backbone
-    grid: int = 1  # the maps are averaged over grid x grid cells
-    grid_frames: int = 1  # and over so many parts of the clip
     allow_missing: bool = False  # skip videos that cannot be read; otherwise they are an error
 
     @property

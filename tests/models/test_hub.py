@@ -132,7 +132,7 @@ def test_folders(run_folder, tmp_path):
 def test_a_folder_of_the_name_of_a_packaged_network_does_not_hide_it(monkeypatch, tmp_path):
     (tmp_path / "vidssl-small").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert load_backbone("vidssl-small").run_config["backbone"]["name"] == "resnet3d18"
+    assert load_backbone("vidssl-small").run_config["backbone"]["name"] == "two_streams"
 
 
 def test_nothing_of_a_config_is_imported(monkeypatch, tmp_path, run_folder):

@@ -409,7 +409,7 @@ def test_the_network_that_comes_with_vidssl():
     config = read_checkpoint("vidssl-small")["config"]
     assert not re.search(r"(?<![\w.])/\w", json.dumps(config)), "no paths of the machine that trained it"
     features = load_backbone("vidssl-small")(torch.zeros(1, 3, 4, 64, 64))
-    assert features.shape == (1, 128) and features.isfinite().all()
+    assert features.shape == (1, 256) and features.isfinite().all()
     assert load_subject("vidssl-small", {"device": "cpu"}).origin["path"] == "vidssl-small"
 
 

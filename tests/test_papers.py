@@ -206,7 +206,7 @@ def test_a_row_has_all_columns(name, row):
     _, _, expected, _, _, measured = row
     assert re.search(r"\d", expected) or expected.startswith("no number")
     if measured not in ("not run", "a definition"):
-        assert re.search(r"\d.*\]\((?:\.\./)+(?:docs|examples|\w+\.md)", measured), "a number, and where it is from"
+        assert re.search(r"\d.*\]\((?:\.\./)+(?:docs|examples|results|\w+\.md)", measured), "a number, and where it is from"
 
 
 @pytest.mark.parametrize(("name", "row"), every_row())
@@ -251,8 +251,8 @@ def test_links_lead_somewhere(name):
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_other_pages_lead_here(name):
-    for other in ("index.md", "reproduce.md"):
-        assert f"(papers/{name}.md)" in (ROOT / "docs" / other).read_text(encoding="utf-8")
+    assert f"(papers/{name}.md)" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert f"(../papers/{name}.md)" in (ROOT / "docs" / "results" / "reproduce.md").read_text(encoding="utf-8")
 
 
 # The checks themselves --------------------------------------------------------------------------------------

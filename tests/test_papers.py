@@ -78,7 +78,7 @@ def tables(text):
                 found.append([])
             found[-1].append([cell.strip() for cell in line.strip().strip("|").split(" | ")])
         before = line
-    return found
+    return [table for table in found if table[0][0] == COLUMNS[0]]
 
 
 @cache

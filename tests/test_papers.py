@@ -1,6 +1,7 @@
-"""The pages of docs/papers: no table or figure is forgotten, and every row names a config that binds or a reason."""
+"""The experiments of docs/papers: no table or figure is forgotten; every row names a config that binds, or a reason."""
 
 import re
+import runpy
 import shlex
 import sys
 from functools import cache
@@ -22,7 +23,8 @@ from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "papers"
-COLUMNS = ["table or figure", "what", "expected (paper)", "command or config", "differences", "measured"]
+TABLES = runpy.run_path(str(ROOT / "docs" / "builder" / "tables.py"))
+COLUMNS = [*TABLES["COLUMNS"]]
 
 
 def numbered(name, *labels):
@@ -62,28 +64,17 @@ def plug_in(monkeypatch):
     ClipDataset.read_mask = None
 
 
-# Reading the pages ------------------------------------------------------------------------------------------
+# Reading the experiments ------------------------------------------------------------------------------------
 
 
 def page(name):
     return (FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
-def tables(text):
-    """Give the lines of each table as cells."""
-    found, before = [], ""
-    for line in re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines():
-        if line.startswith("|"):
-            if not before.startswith("|"):
-                found.append([])
-            found[-1].append([cell.strip() for cell in line.strip().strip("|").split(" | ")])
-        before = line
-    return [table for table in found if table[0][0] == COLUMNS[0]]
-
-
 @cache
 def rows(name):
-    return [cells for _, _, *table in tables(page(name)) for cells in table]
+    tables = TABLES["read_rows"](FOLDER / f"{name}.yaml").values()
+    return [[row.get(column, "") for column in COLUMNS] for table in tables for row in table]
 
 
 def every_row():
@@ -195,18 +186,21 @@ def test_no_table_or_figure_is_forgotten(name):
 
 
 @pytest.mark.parametrize("name", ITEMS)
-def test_every_table_of_a_page_has_these_columns(name):
-    for header, rule, *_ in tables(page(name)):
-        assert header == COLUMNS and rule == ["|".join(["---"] * len(COLUMNS))]
+def test_every_row_is_on_the_page(name):
+    tables = TABLES["read_rows"](FOLDER / f"{name}.yaml")
+    assert re.findall(r"<!-- table: paper (\S+) -->", page(name)) == [*tables]
+    assert {key for table in tables.values() for row in table for key in row} <= {*COLUMNS, "probe"}
 
 
 @pytest.mark.parametrize(("name", "row"), every_row())
 def test_a_row_has_all_columns(name, row):
-    assert len(row) == len(COLUMNS) and all(row)
+    assert all(row)
     _, _, expected, _, _, measured = row
     assert re.search(r"\d", expected) or expected.startswith("no number")
     if measured not in ("not run", "a definition"):
-        assert re.search(r"\d.*\]\((?:\.\./)+(?:docs|examples|results|\w+\.md)", measured), "a number, and where it is from"
+        assert re.search(r"\d.*\]\((?:\.\./)+(?:docs|examples|results|\w+\.md)", measured), (
+            "a number, and where it is from"
+        )
 
 
 @pytest.mark.parametrize(("name", "row"), every_row())

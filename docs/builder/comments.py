@@ -10,16 +10,15 @@ _TOOLS = re.compile(r"\s*(noqa|type:|fmt:).*")  # comments for tools
 
 
 def describe(path: Path, first: int, last: int) -> str:
-    """Return the comments of the lines `first` to `last` of a file, and those directly above, as sentences."""
+    """Return the comments of the lines `first` to `last` of a file, and of whole lines directly above them."""
     comments = _comments(path)
-    parts = []
+    parts: list[str] = []
     line = first - 1
     while comments.get(line, (False, ""))[0]:  # whole lines above
         parts.insert(0, comments[line][1])
         line -= 1
     parts += [comments[n][1] for n in range(first, last + 1) if n in comments]
-    text = " ".join(filter(None, parts))
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}" if text else ""
+    return " ".join(filter(None, parts))
 
 
 @cache

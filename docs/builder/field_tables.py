@@ -39,7 +39,7 @@ def _row(field: griffe.Attribute, is_setting: bool) -> list[str]:
     text = describe(field.filepath, field.lineno, field.endlineno)
     if not text and not is_setting:
         return []
-    words = [text] if text else []
+    words = [f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"] if text else []
     if is_setting:
         words += _limits_and_default(field)
     return [f"    {field.name}: {' '.join(words) or 'Required.'}"]

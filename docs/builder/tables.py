@@ -13,7 +13,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,15 @@ def main() -> None:
 
 def renewed(page: Path) -> str:
     """Return the text of a page with its tables made anew."""
-    made = {"paper": lambda key: paper(page.with_suffix(".yaml"), key), "settings": settings, "packages": packages}
+    makers: dict[str, Callable[[str], str]] = {
+        "paper": lambda key: paper(page.with_suffix(".yaml"), key),
+        "settings": settings,
+        "packages": lambda _: packages(),
+    }
 
     def replace(found: re.Match[str]) -> str:
-        kind, name = found.groups()
         mark = found[0].partition("\n")[0]
-        return f"{mark}\n\n{made[kind](*([name] if name else []))}\n\n"
+        return f"{mark}\n\n{makers[found[1]](found[2])}\n\n"
 
     return _TABLE.sub(replace, page.read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""Learn colour spaces and train CMC on their views, over several seeds: a table of docs/views.md.
+"""Learn colour spaces and train CMC on their views, over several seeds: a table of docs/results/views.md.
 
     python benchmarks/coloured_digits.py --mnist /data/mnist --gray 0.7 --out data/pale_digits
     python benchmarks/learned_views.py --lists data/pale_digits --out output/studies/views/learned

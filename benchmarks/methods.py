@@ -11,7 +11,7 @@ and by torch's profiler on a CPU, without the workspace of libraries. The state 
 
 Banks have `--records` rows, drawn from a mixture, and are clustered by a global k-means before the first step, so that
 InterCLR's branch is active, with a hundredth as many clusters as records, at most 10,000. The default setting on a CPU
-is small; `--setting resnet3d50 8 224` chooses another. `--into docs/methods/index.md` writes the table to that page.
+is small; `--setting resnet3d50 8 224` chooses another. `--into docs/results/performance.md` writes the table there.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 r"""Measured results beside published numbers: one Markdown table for each data set.
 
     python benchmarks/report.py output/weizmann output/ucf101 --out output/report.md
-    python benchmarks/report.py docs/results --into docs/reproduce.md
+    python benchmarks/report.py docs/results --into docs/results/reproduce.md
 
 `references.yaml` holds the published numbers. Notes name each setting in which a result differs from the published one.
 """

@@ -1,12 +1,12 @@
 """Train and test all runs of a study on one data set, over several seeds.
 
-    python benchmarks/study.py configs/studies/methods --lists data/digits/colour --out output/studies/methods/digits
+    python benchmarks/study.py configs/studies/methods.yaml --lists data/digits/colour --out output/studies/methods
     python benchmarks/study.py configs/studies/sce_video/lambda.yaml --lists lists/k200 --out output/studies/lambda
 
 A study is a folder of configs, or a YAML file with a `config` and `runs`, each a name and settings that differ from
-that config; `--cfg` puts another config in its place, for example a small one for a CPU. With `knob`, the name of what
-varies, it is a sweep: its runs are named by the values of the knob, numbers, and OUT/sweep.png has I_NCE and accuracies
-over them: of kNN, of the linear probe, and of the protocol order, if the config has it.
+that config; `--cfg` puts another config in its place, for example a small one for a CPU; `--runs` selects runs. With
+`knob`, the name of what varies, it is a sweep: its runs are named by the values of the knob, numbers, and OUT/sweep.png
+has I_NCE and accuracies over them: of kNN, of the linear probe, and of the protocol order, if the config has it.
 
 Each run is trained with `seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}`
 may be part of --lists too. The untrained network is tested beside them. The same command continues a study that was
@@ -52,6 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train and test all runs of a study, over several seeds.")
     parser.add_argument("study", type=Path, help="folder of configs, or YAML file with `config` and `runs`")
     parser.add_argument("--cfg", type=Path, help="config in place of that of a YAML file")
+    parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs of the study")
     parser.add_argument("--lists", required=True, help="folder with train.csv and test.csv; may contain {split}")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--splits", nargs="+", default=["1", "2", "3"])
@@ -59,6 +60,9 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all runs")
     parsed = parser.parse_intermixed_args()
     runs, knob = read_runs(parsed.study, parsed.cfg)
+    if unknown := [name for name in parsed.runs or () if name not in runs]:
+        sys.exit(f"{parsed.study} has no run {', '.join(unknown)}; its runs: {', '.join(runs)}")
+    runs = {name: run for name, run in runs.items() if parsed.runs is None or name in parsed.runs}
     if "untrained" in runs:
         sys.exit(f"{parsed.study}: rename the run untrained: that name is taken by the network before training")
     if parsed.jobs < 1:

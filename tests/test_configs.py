@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -143,3 +144,39 @@ def test_toys_share_one_data_set():
     sets = [load(name).data.moving_digits for name in CONFIGS if name.startswith("configs/toy/")]
     assert len({one for one in sets if not one.masks}) == 1
     assert len({one.model_copy(update={"masks": False, "out": ""}) for one in sets}) == 1
+
+
+# Configs of one method that differ in at most three values and stay two files, with the reason.
+ALIKE = {
+    ("finetune/hmdb51", "finetune/ucf101"): "two data sets, each with its own published numbers",
+    ("finetune/hmdb51_r18_16x112", "finetune/ucf101_r18_16x112"): "the same",
+    (
+        "pretrain/interclr_npid_r50_imagenet",
+        "pretrain/interclr_npid_r50_imagenet_short",
+    ): "studies start from the second",
+    (
+        "pretrain/simclr_r3d50_k400",
+        "pretrain/simclr_three_clips_r3d50_k400",
+    ): "a view is added: an override lists all views",
+    ("pretrain/swav_r3d50_k400", "pretrain/swav_three_clips_r3d50_k400"): "the same",
+    ("toy/moco", "toy/moco_jigsaw"): "each toy has its golden losses",
+}
+
+
+def values(tree, key=""):
+    """The values of a YAML file by their keys."""
+    if not isinstance(tree, dict) and not (isinstance(tree, list) and tree and isinstance(tree[0], dict)):
+        return {key: tree}
+    parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return {name: value for part, below in parts for name, value in values(below, f"{key}.{part}").items()}
+
+
+def test_variants_of_a_config_are_no_files():
+    """They are settings in a header, or the runs of a study."""
+    read = {name: values(YAML(typ="safe").load(ROOT / name)) for name in CONFIGS}
+    alike = set()
+    for one, other in combinations(CONFIGS, 2):
+        differ = {key for key in {*read[one], *read[other]} if read[one].get(key) != read[other].get(key)} - {".output"}
+        if len(differ) <= 3 and ".method.name" not in differ:
+            alike.add(tuple(name.removeprefix("configs/").removesuffix(".yaml") for name in (one, other)))
+    assert alike == {*ALIKE}

@@ -1,6 +1,7 @@
-"""The pages of docs/papers: no table or figure is forgotten, and every row names a config that binds or a reason."""
+"""The experiments of docs/papers: no table or figure is forgotten; every row names a config that binds, or a reason."""
 
 import re
+import runpy
 import shlex
 import sys
 from functools import cache
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from vidssl.api import train
 from vidssl.api.test import protocol_choices
 from vidssl.api.track import tracker_settings
 from vidssl.commands import COMMANDS, parser_of
 from vidssl.commands.options import parse
-from vidssl.config import bind, find_config
+from vidssl.config import bind, find_config, read
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.config_schema import load_run
 from vidssl.errors import ConfigError
@@ -22,7 +24,8 @@ from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "papers"
-COLUMNS = ["table or figure", "what", "expected (paper)", "command or config", "differences", "measured"]
+TABLES = runpy.run_path(str(ROOT / "docs" / "builder" / "tables.py"))
+COLUMNS = [*TABLES["COLUMNS"]]
 
 
 def numbered(name, *labels):
@@ -62,28 +65,17 @@ def plug_in(monkeypatch):
     ClipDataset.read_mask = None
 
 
-# Reading the pages ------------------------------------------------------------------------------------------
+# Reading the experiments ------------------------------------------------------------------------------------
 
 
 def page(name):
     return (FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
-def tables(text):
-    """Give the lines of each table as cells."""
-    found, before = [], ""
-    for line in re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines():
-        if line.startswith("|"):
-            if not before.startswith("|"):
-                found.append([])
-            found[-1].append([cell.strip() for cell in line.strip().strip("|").split(" | ")])
-        before = line
-    return found
-
-
 @cache
 def rows(name):
-    return [cells for _, _, *table in tables(page(name)) for cells in table]
+    tables = TABLES["read_rows"](FOLDER / f"{name}.yaml").values()
+    return [[row.get(column, "") for column in COLUMNS] for table in tables for row in table]
 
 
 def every_row():
@@ -123,7 +115,12 @@ def bind_config(path, settings=(), config=None):
     runs = [()] if study is None else study["runs"].values()
     path = path if study is None else config or study["config"]
     split = 1 if "{split}" in (ROOT / path).read_text(encoding="utf-8").split("\noutput:", 1)[1] else None
-    return {load_run(ROOT / path, [*own, *settings], split=split).output for own in runs}
+    return {bound(ROOT / path, [*own, *settings], split).output for own in runs}
+
+
+def bound(path, settings, split):
+    """Bind a config, of a project too."""
+    return train.bind_config(read(path, settings), str(path))[0] if split is None else load_run(path, settings, split)
 
 
 def parsed_command(words):
@@ -199,21 +196,22 @@ def test_no_table_or_figure_is_forgotten(check_all):
     check_all(check, EVERY_PAGE)
 
 
-def test_every_table_of_a_page_has_these_columns(check_all):
+def test_every_row_is_on_the_page(check_all):
     def check(name):
-        for header, rule, *_ in tables(page(name)):
-            assert header == COLUMNS and rule == ["|".join(["---"] * len(COLUMNS))]
+        tables = TABLES["read_rows"](FOLDER / f"{name}.yaml")
+        assert re.findall(r"<!-- table: paper (\S+) -->", page(name)) == [*tables]
+        assert {key for table in tables.values() for row in table for key in row} <= {*COLUMNS, "probe"}
 
     check_all(check, EVERY_PAGE)
 
 
 def test_a_row_has_all_columns(check_all):
     def check(_, row):
-        assert len(row) == len(COLUMNS) and all(row)
+        assert all(row)
         _, _, expected, _, _, measured = row
         assert re.search(r"\d", expected) or expected.startswith("no number")
         if measured not in ("not run", "a definition"):
-            source = re.search(r"\d.*\]\((?:\.\./)+(?:docs|examples|\w+\.md)", measured)
+            source = re.search(r"\d.*\]\((?:\.\./)+(?:docs|examples|results|\w+\.md)", measured)
             assert source, "a number, and where it is from"
 
     check_all(check, every_row())
@@ -252,8 +250,9 @@ def test_checkpoints_are_those_of_a_config_or_of_a_command(check_all):
 
 
 def test_other_pages_lead_here():
-    pages = {other: (ROOT / "docs" / other).read_text(encoding="utf-8") for other in ("index.md", "reproduce.md")}
-    assert [(name, o) for name in ITEMS for o, text in pages.items() if f"(papers/{name}.md)" not in text] == []
+    pages = {"index.md": "papers", "results/reproduce.md": "../papers"}
+    texts = {folder: (ROOT / "docs" / other).read_text(encoding="utf-8") for other, folder in pages.items()}
+    assert [(n, folder) for n in ITEMS for folder, text in texts.items() if f"({folder}/{n}.md)" not in text] == []
 
 
 # The checks themselves --------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.config import build
+from vidssl.config import build, read
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.optim import build_optimizer, set_lr
 from vidssl.methods import METHODS
 from vidssl.models import Head
 from vidssl.models.backbones import Backbone
+from vidssl.projects.detection.schema import bind_run
 from vidssl.randomness import generator
 from vidssl.types import Batch, VideoMeta
 
@@ -67,7 +68,8 @@ def test_the_frames_are_the_released_ones(name, fps):
 
 def test_the_learning_rate_on_ava_is_the_released_one():
     """finetune_ava_Slow_R50: 0.3 x (1, 0.1, 0.01, 0.001) from epochs 0, 16, 24, 28; a line from 0.0005 to epoch 5.3."""
-    run = load_run(PRETRAIN.parent / "detection" / "ava.yaml")
+    path = PRETRAIN.parent / "detection" / "ava.yaml"
+    run = bind_run(read(path), str(path))
     assert (run.epochs, run.batch_size) == (32, 64)
     optimizer = torch.optim.SGD([{"params": [nn.Parameter(torch.zeros(1))], "scale": 1.0}], lr=0.0)
     found = [set_lr(optimizer, run.optimizer, epoch / 32, 64) for epoch in (0, 2.65, 5.3, 15.9, 16, 23.9, 24, 28, 31.9)]

@@ -1,17 +1,16 @@
 """A Griffe extension: each class of the API has a table of its fields, whose comments are their descriptions."""
 
 import ast
-import io
-import re
-import tokenize
-from functools import cache
+import sys
 from pathlib import Path
 from typing import Any
 
 import griffe
 
+sys.path.insert(0, str(Path(__file__).parent))
+from comments import describe
+
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}  # arguments of pydantic's Field
-_TOOLS = re.compile(r"\s*(noqa|type:|fmt:).*")  # comments for tools
 
 
 class FieldTables(griffe.Extension):
@@ -19,7 +18,6 @@ class FieldTables(griffe.Extension):
 
     def on_class_members(self, *, node: ast.ClassDef, cls: griffe.Class, **_: Any) -> None:
         """Describe the fields of a class, once its members are known."""
-        comments = _comments(cls.filepath)
         settings = {
             ast.unparse(line.target)
             for line in node.body
@@ -28,23 +26,17 @@ class FieldTables(griffe.Extension):
         rows = []
         for field in cls.members.values():
             if isinstance(field, griffe.Attribute) and not field.name.startswith(("_", "model_")):
-                rows += _row(field, comments, field.name in settings)
+                rows += _row(field, field.name in settings)
         if rows:
             above = "Settings." if cls.docstring is None else cls.docstring.value  # a nested Config has none
             cls.docstring = griffe.Docstring("\n".join([above, "", "Attributes:", *rows]), parent=cls)
 
 
-def _row(field: griffe.Attribute, comments: dict[int, tuple[bool, str]], is_setting: bool) -> list[str]:
+def _row(field: griffe.Attribute, is_setting: bool) -> list[str]:
     """Describe a field: its comment, and the bounds and default of a setting. Other fields need a comment."""
     if "property" in field.labels or field.lineno is None or field.endlineno is None:
         return []
-    parts = []
-    line = field.lineno - 1
-    while comments.get(line, (False, ""))[0]:  # whole lines above
-        parts.insert(0, comments[line][1])
-        line -= 1
-    parts += [comments[n][1] for n in range(field.lineno, field.endlineno + 1) if n in comments]
-    text = " ".join(filter(None, parts))
+    text = describe(field.filepath, field.lineno, field.endlineno)
     if not text and not is_setting:
         return []
     words = [f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"] if text else []
@@ -63,14 +55,3 @@ def _limits_and_default(field: griffe.Attribute) -> list[str]:
         value = given.get("default") if factory is None else ast.Call(factory, [], [])
     found = [f"{' and '.join(limits).capitalize()}."] if limits else []
     return found + ([] if value is None else [f"Default: `{ast.unparse(value)}`."])
-
-
-@cache
-def _comments(path: Path) -> dict[int, tuple[bool, str]]:
-    """Return the comments of a file by line: whether it is the whole line, and its text."""
-    found = {}
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
-        if token.type == tokenize.COMMENT:
-            text = token.string.lstrip("# ").rstrip()
-            found[token.start[0]] = (token.line.lstrip().startswith("#"), _TOOLS.sub("", text))
-    return found

@@ -11,7 +11,7 @@ from vidssl.commands import COMMANDS, Group, parser_of
 
 # The page that explains a command.
 GUIDES = {
-    "prepare": ("data sets", "../../datasets/README.md"),
+    "prepare": ("data sets", "../data_sets.md"),
     "train": ("start", "../start.md"),
     "test": ("evaluation", "../evaluation.md"),
     "retrieval": ("evaluation", "../evaluation.md#retrieval"),

@@ -32,4 +32,4 @@ for place, name in zip(axes, ("examples", "robustness"), strict=True):
 figure.savefig("output/gallery/robustness.png", dpi=140)
 
 # %%
-# All corruptions, and the definitions of mPC and rPC: [robustness](../../docs/robustness.md).
+# All corruptions, and the definitions of mPC and rPC: [robustness](../../docs/analysis.md#robustness).

@@ -1,6 +1,6 @@
 """What could be added to finetuning, compared in finetuning.yaml: a supervised method with three settings.
 
-    PYTHONPATH=examples/two_streams vidssl train --cfg configs/scratch/small.yaml imports='[finetuning]' \
+    PYTHONPATH=examples/two_streams vidssl train --cfg configs/finetune/small.yaml imports='[finetuning]' \
         method.name=finetuned method.classes=6 method.layer_decay=0.5 init=RUN
 
 Shapes: N videos, D features.

@@ -45,7 +45,7 @@ def told_by(config, *overrides, split=None):
 @pytest.fixture(scope="module")
 def finetuned():
     init = "init=output/sce_r3d18_k400/checkpoints/last.pt"
-    said = told_by("configs/finetune/ucf101_r18.yaml", init, split=1)
+    said = told_by("configs/finetune/ucf101.yaml", "backbone.name=resnet3d18", init, split=1)
     splits = {"1": {"top1": 0.89, "num_videos": 3783}, "2": {"top1": 0.90}, "3": {"top1": 0.91}}
     splits["2"]["num_videos"], splits["3"]["num_videos"] = 3734, 3696
     return {**said, "splits": splits, "mean": {"top1": 0.90}, "spread": {"top1": 0.01}}
@@ -223,7 +223,7 @@ def test_a_number_that_a_split_lacks_is_not_averaged(put):
 
 
 def test_what_a_test_over_splits_writes_is_read(tmp_path):
-    said = told_by("configs/finetune/ucf101_r18.yaml", split=1)
+    said = told_by("configs/finetune/ucf101.yaml", "backbone.name=resnet3d18", split=1)
 
     def one(split, folder):
         folder.mkdir(parents=True)
@@ -241,7 +241,7 @@ def test_what_a_test_over_splits_writes_is_read(tmp_path):
 
 def test_the_results_of_single_splits_are_no_rows(put, finetuned):
     put("run", finetuned)
-    single = told_by("configs/finetune/ucf101_r18.yaml", split=1) | {"top1": 0.5}
+    single = told_by("configs/finetune/ucf101.yaml", "backbone.name=resnet3d18", split=1) | {"top1": 0.5}
     put("run/split1", single)
     folder = put("run2", single)  # its name begins like that of the run
     assert [result.name for result in read_results([folder, folder / "run"])] == ["run", "run2"]
@@ -251,21 +251,20 @@ def test_the_results_of_single_splits_are_no_rows(put, finetuned):
 
 
 @pytest.mark.parametrize(
-    ("config", "more", "number", "name"),
+    ("config", "settings", "number", "name"),
     [
-        ("configs/finetune/ucf101_r50.yaml", {"init": {"file": "k400.pt"}}, "top1", "ucf101"),
-        ("configs/finetune/hmdb51_r18.yaml", {"init": {"file": "k400.pt"}}, "top1", "hmdb51"),
-        ("configs/linear/k200_r18.yaml", {"init": {"file": "k200.pt"}}, "top1", "kinetics-200"),
-        ("configs/linear/k400_r50.yaml", {"init": {"file": "k400.pt"}}, "top1", "kinetics-400"),
-        ("configs/linear/k400_r50_paper.yaml", {"init": {"file": "k400.pt"}}, "top1", "kinetics-400"),
-        ("configs/pretrain/sce_r3d18_k200.yaml", {}, "R@1", "ucf101"),
-        ("configs/pretrain/sce_r3d50_k400.yaml", {}, "R@1", "hmdb51"),
+        ("configs/finetune/ucf101.yaml", ["init=k400.pt"], "top1", "ucf101"),
+        ("configs/finetune/hmdb51.yaml", ["init=k400.pt", "backbone.name=resnet3d18"], "top1", "hmdb51"),
+        ("configs/linear/k400.yaml", ["init=k200.pt", "backbone.name=resnet3d18"], "top1", "kinetics-200"),
+        ("configs/linear/k400.yaml", ["init=k400.pt"], "top1", "kinetics-400"),
+        ("configs/linear/k400.yaml", ["init=k400.pt", "optimizer.lr.warmup=0.58333"], "top1", "kinetics-400"),
+        ("configs/pretrain/sce_r3d18_k200.yaml", [], "R@1", "ucf101"),
+        ("configs/pretrain/sce_r3d50_k400.yaml", [], "R@1", "hmdb51"),
     ],
 )
-def test_the_configs_follow_the_published_protocols(put, config, more, number, name):
+def test_the_configs_follow_the_published_protocols(put, config, settings, number, name):
     splits = 3 if "finetune" in config else 1
-    said = told_by(config, split=1 if splits == 3 else None)
-    said["config"] |= more
+    said = told_by(config, *settings, split=1 if splits == 3 else None)
     said |= {"list": f"lists/{name}/test1.csv", "num_videos": 1530 if name == "hmdb51" else 3783}
     said |= {"splits": {str(n): {number: 0.5} for n in range(splits)}}
     assert not own(put("a", said), name)[1]
@@ -356,7 +355,9 @@ def test_what_was_not_run_has_no_number(name, tmp_path):
     for row in absent:
         numbers = [*row.values()][4:-2]
         assert {*numbers} <= {"not run", "–"} and "not run" in numbers
-        assert (TOP / row["where from"]).is_file()
+        config, *settings = row["where from"].split()
+        several = "{split}" in (TOP / config).read_text().split("\noutput:", 1)[1]
+        assert load_run(TOP / config, settings, split=1 if several else None).output
 
 
 def test_a_result_takes_the_place_of_not_run(put, searched):
@@ -520,8 +521,8 @@ def test_a_page_with_a_mistake_is_left_as_it_is(tmp_path, text, given):
 
 
 def test_reproduce_is_what_the_tool_makes_of_the_results():
-    page = TOP / "docs" / "reproduce.md"
-    given = "it is stale: python benchmarks/report.py docs/results --into docs/reproduce.md"
+    page = TOP / "docs" / "results" / "reproduce.md"
+    given = "it is stale: python benchmarks/report.py docs/results --into docs/results/reproduce.md"
     assert renewed(page, [TOP / "docs" / "results"]) == page.read_text(encoding="utf-8"), given
 
 

@@ -85,8 +85,10 @@ def test_a_study_file_names_runs_that_differ_from_a_config(study, tmp_path, monk
     file, config = tmp_path / "study.yaml", tmp_path / "configs" / "a.yaml"
     file.write_text(
         f"config: {config}\nruns:\n  low: [method.coefficient=0.1]\n  high: [method.coefficient=0.9, steps=2]\n"
+        "  left: []\n"
     )
     given = ["--lists", "x", "--out", str(tmp_path / "out"), "--splits", "1", "--jobs", "2"]
+    given += ["--runs", "low", "high"]
     monkeypatch.setattr(sys, "argv", ["study.py", str(file), *given])
     # The stand-in for the tool finds its folder after --out.
     trained = study["trained"]
@@ -94,6 +96,7 @@ def test_a_study_file_names_runs_that_differ_from_a_config(study, tmp_path, monk
         study["main"].__globals__, "trained", lambda *a: [*trained(*a), "--out", str(tmp_path / "out" / a[0])]
     )
     study["main"]()
+    assert not (tmp_path / "out" / "left").exists()
     asked = {
         name: json.loads((tmp_path / "out" / name / "seconds.json").read_text())["command"] for name in ("low", "high")
     }
@@ -178,6 +181,7 @@ def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path, numbe
         (["named"], "named: rename the run untrained"),
         (["words.yaml"], "the run low of a sweep is not a number"),
         (["configs", "--cfg", "x.yaml"], "--cfg replaces the config of a YAML file, and .*configs is a folder"),
+        (["configs", "--runs", "a", "b"], r"configs has no run b; its runs: a"),
         (["configs/a.yaml"], r"a.yaml is not a study: it needs `config` and `runs`"),
     ],
 )

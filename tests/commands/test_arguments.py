@@ -320,7 +320,7 @@ def test_a_path_wins_over_a_name(tmp_path, monkeypatch):
 WRONG_CONFIGS = [
     ("sce_smal", "sce_smal is neither a file nor the name of a config (did you mean 'sce_small'?)"),
     ("my/run.yaml", "my/run.yaml is neither a file nor the name of a config"),
-    ("small", "small is the name of 4 configs: detection/small, finetune/small, linear/small, scratch/small"),
+    ("small", "small is the name of 3 configs: detection/small, finetune/small, linear/small"),
 ]
 
 

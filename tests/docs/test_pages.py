@@ -150,3 +150,11 @@ def test_every_page_is_in_the_navigation():
     settings = (BUILDER / "zensical.toml").read_text(encoding="utf-8")
     pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if f'"{page}"' not in settings] == []
+
+
+def test_tables_are_up_to_date():
+    tables = runpy.run_path(str(BUILDER / "tables.py"))
+    stale = [
+        page for page in (ROOT / "docs").rglob("*.md") if tables["renewed"](page) != page.read_text(encoding="utf-8")
+    ]
+    assert stale == [], "python docs/builder/tables.py"

@@ -142,7 +142,7 @@ def test_pairs_are_read_and_checked(digits, tmp_path):
 @pytest.mark.covers("vidssl/evaluation", "vidssl/data", "vidssl/models", "configs/studies/order")
 @pytest.mark.long
 def test_a_trained_video_network_holds_the_order_of_time(tmp_path):
-    """A shorter run of configs/studies/order/supervised.yaml on fewer videos; docs/bias.md has the untrained one."""
+    """A shorter run of configs/studies/order/supervised.yaml on fewer videos: see docs/results/analyses.md."""
     data = tmp_path / "data"
     ensure(data, MovingDigits(train=480, test=120, frames=24, size=48, motions="asymmetric"))
     motion = {name: data / f"motion/{name}.csv" for name in ("train", "test")}

@@ -25,7 +25,7 @@ def identify(videos: VideoList) -> Tree:
 
     Each file is inspected once, however many rows name it. Links are followed. Modification times count for images and
     folders of images, whose size often stays the same when their content changes: `changed` is a hash of them. Those of
-    videos are ignored: the same files copied again to the same root are the same data. docs/evaluation.md lists the
+    videos are ignored: the same files copied again to the same root are the same data. docs/result_files.md lists the
     keys.
 
     Raises:

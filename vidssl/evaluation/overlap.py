@@ -61,8 +61,8 @@ def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
 def measure_overlap(query: VideoList, gallery: VideoList | None, training: Callable[[], TrainingVideos] | None) -> Tree:
     """Count the tested videos that are in the gallery, and those that are in the list of the training.
 
-    This is `overlap` in `results.json`; docs/evaluation.md describes it. `training` reads the list that the network was
-    trained on; None: it is untrained. All processes call this together.
+    This is `overlap` in `results.json`; docs/result_files.md describes it. `training` reads the list that the network
+    was trained on; None: it is untrained. All processes call this together.
     """
 
     def count() -> Tree:

@@ -25,7 +25,7 @@ class InBatchMethod(Method):
     class Config(Settings):
         """Settings."""
 
-        projector: Head
+        projector: Head  # on the backbone
 
     in_batch = True
     fewest_views = 2  # with fewer there are no positives

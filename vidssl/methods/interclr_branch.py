@@ -29,13 +29,14 @@ class Inter(Settings):
 
     clusters: int = Field(default=10000, ge=2)  # 10 times the number of classes
     intra_weight: float = Field(default=0.75, ge=0, le=1)  # lambda, of the method's own loss
-    # K nearest, random ones of the nearest tenth, of all, or of the farthest tenth. None: semihard.
+    # hard: the K nearest; semihard, random, semieasy: random ones of the nearest tenth, of all, of the farthest tenth;
+    # None: semihard
     sampling: Literal["hard", "semihard", "random", "semieasy"] | None = None
     negatives: int = Field(default=16384, ge=1)  # K
     margin: float | None = None  # m, of the cosine; None: -0.5
     temperature: Temperature | None = None  # tau; None: that of the method
     iterations: int = Field(default=20, ge=1)  # of the global k-means
-    # Encode all videos and cluster them before the first step, as in the paper; false: after the first epoch.
+    # true: encode and cluster all videos before the first step, as in the paper; false: after the first epoch
     initial: bool = False
     refresh: float | None = Field(default=None, gt=0)  # epochs between global k-means; None: one, and online updates
 

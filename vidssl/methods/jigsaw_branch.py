@@ -21,8 +21,10 @@ class Jigsaw(Settings):
 
     grid: int = Field(default=3, ge=2)  # cells per side
     weight: float = Field(default=0.5, ge=0, le=1)  # of the branch in the loss
-    head: Literal["linear", "mlp"] = "linear"  # of each patch, before they are joined: PIRL's, or InfoMin's
-    view: int | None = Field(default=None, ge=0)  # a view that is only cut; None: every query view is also cut
+    # of each patch, before a linear layer joins them. linear: one layer, PIRL's; mlp: two layers with a ReLU, InfoMin's
+    head: Literal["linear", "mlp"] = "linear"
+    # number of the view that is cut, from 0, which is then neither query nor key; None: each query view is cut
+    view: int | None = Field(default=None, ge=0)
 
 
 class JigsawBranch(Branch):

@@ -40,10 +40,10 @@ class MomentumMethod(Method):
     """Online network, target network and, with a `QueueConfig`, a queue of keys. A method adds `pair_loss`."""
 
     class Config(Settings):
-        projector: Head = Head()
+        projector: Head = Head()  # of both networks
         predictor: Head | None = None  # of the online network only
         momentum: UnitInterval = Schedule(start=0.99, end=1.0)  # of the target
-        key_views: KeyViews = (0, 1)  # views that are encoded as keys; (0, 1): symmetric loss, (1,): asymmetric
+        key_views: KeyViews = (0, 1)  # views that are encoded as keys; [0, 1]: symmetric loss, [1]: asymmetric
         jigsaw: Jigsaw | None = None  # PIRL's branch
         inter: Inter | None = None  # InterCLR's branch
 
@@ -157,7 +157,7 @@ class MomentumMethod(Method):
 class QueueConfig(MomentumMethod.Config):
     """Settings of methods whose negatives come from a queue of keys."""
 
-    queue: int = Field(default=65536, ge=1)  # K
+    queue: int = Field(default=65536, ge=1)  # K, number of keys
     temperature: Temperature = constant(0.1)  # tau
 
 

@@ -29,7 +29,7 @@ class NPID(Method):
     class Config(Settings):
         """Settings; defaults are those of NPIDv2 (Xie et al., 2021, supplement A)."""
 
-        projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
+        projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")  # on the backbone
         negatives: int = Field(default=16384, ge=1)  # K
         bank_momentum: float = Field(default=0.5, gt=0, le=1)  # omega
         temperature: Temperature = constant(0.1)  # tau

@@ -18,7 +18,7 @@ class ReSSL(MomentumMethod):
         """Settings; the first view is the query, strong, and the second the key, weak."""
 
         projector: Head = Head(layers=2, hidden=4096, out=256, norm="none")
-        target_temperature: Temperature = constant(0.05)  # tau_m
+        target_temperature: Temperature = constant(0.05)  # tau_m, below tau during the whole run
         key_views: KeyViews = (1,)
 
         @model_validator(mode="after")

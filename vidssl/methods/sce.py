@@ -17,9 +17,9 @@ class SCE(MomentumMethod):
         """Settings; defaults are the paper's best on video: Tables 17 and 24, section D.3."""
 
         predictor: Head | None = Head(layers=2, hidden=1024, out=256, norm="hidden")
-        target_temperature: Temperature = constant(0.05)  # tau_m
+        target_temperature: Temperature = constant(0.05)  # tau_m, below tau: the target is sharper
         coefficient: UnitInterval = constant(0.5)  # lambda: 1 is MoCo's InfoNCE
-        positive_slot: losses.PositiveSlot = "masked"  # Eq. (5); "zero" is Algorithm 1
+        positive_slot: losses.PositiveSlot = "masked"  # masked: Eq. (5); zero: Algorithm 1
         relational: UnitInterval | None = (
             None  # mu of Eq. (11), the weight of L_ReSSL; null: 1 - lambda, as in Eq. (10)
         )

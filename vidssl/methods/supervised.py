@@ -20,13 +20,12 @@ class Supervised(Method):
     classifies = True
 
     class Config(Settings):
-        classes: int = Field(ge=2)
-        dropout: float = Field(default=0.0, ge=0, lt=1)
+        classes: int = Field(ge=2)  # labels are 0 to classes - 1
+        dropout: float = Field(default=0.0, ge=0, lt=1)  # before the classifier
         freeze: bool = False  # the linear probe: the backbone is not trained, and stays in eval mode
-        # Of the linear probe; its maps are averaged over grid x grid x grid_frames cells. None: the backbone's output.
-        layer: str | None = None
-        grid: int = Field(default=1, ge=1)
-        grid_frames: int = Field(default=1, ge=1)
+        layer: str | None = None  # of the linear probe; None: the backbone's output
+        grid: int = Field(default=1, ge=1)  # its maps are averaged over grid x grid x grid_frames cells
+        grid_frames: int = Field(default=1, ge=1)  # the same, in time
 
         @model_validator(mode="after")
         def _probes(self) -> "Supervised.Config":

@@ -29,7 +29,7 @@ class SwAV(InBatchMethod):
         projector: Head = Head(layers=3, hidden=2048, out=128, norm="hidden")
         prototypes: int = Field(default=1000, ge=2)  # K
         temperature: Temperature = constant(0.1)  # tau
-        epsilon: float = Field(default=0.05, gt=0)  # smoothness of the assignments
+        epsilon: float = Field(default=0.05, gt=0)  # smoothness of the assignments; smaller: harder
         iterations: int = Field(default=3, ge=1)  # of Sinkhorn-Knopp
         key_views: tuple[int, ...] = (0, 1)  # views whose assignments are predicted, from each of the other views
         frozen: float = Field(default=0.005, ge=0, lt=1)  # fraction of the run in which the prototypes are constants

@@ -17,7 +17,7 @@ class VICReg(InBatchMethod):
     class Config(InBatchMethod.Config):
         """Settings; defaults are those of the paper, on images."""
 
-        projector: Head = Head(layers=3, hidden=8192, out=8192, norm="hidden")  # the expander
+        projector: Head = Head(layers=3, hidden=8192, out=8192, norm="hidden")  # the paper's expander
         invariance: float = Field(default=25.0, ge=0)  # lambda
         variance: float = Field(default=25.0, ge=0)  # mu
         covariance: float = Field(default=1.0, ge=0)  # nu

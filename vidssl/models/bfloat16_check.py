@@ -2,7 +2,7 @@
 
 Wrong are gradients of weights where the stride is greater than the kernel or the output one pixel wide, and stems of
 three frames on clips of one; by size and channels, not in all layers. Sources: pytorch issue 169688 and pull request
-188426, oneDNN pull request 5494; docs/performance.md lists what was measured.
+188426, oneDNN pull request 5494; docs/results/performance.md lists what was measured.
 """
 
 from collections.abc import Iterable, Sequence

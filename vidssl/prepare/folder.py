@@ -34,7 +34,7 @@ def prepare_folder(
 ) -> str:
     """Any folder of videos: train.csv and test.csv, or a list for each split.
 
-    Also `classes.txt` and `root.txt`; returns the report. datasets/README.md has all rules.
+    Also `classes.txt` and `root.txt`; returns the report. docs/data_sets.md has all rules.
 
     Args:
         root: Folder of the videos.

@@ -389,13 +389,19 @@ def test_the_time_that_is_left_is_logged_once(tmp_path, caplog):
     assert "to go" not in caplog.text
 
 
+TWO_STREAMS = (
+    "backbone={name: two_streams, streams: {rgb: {name: resnet3d18, width: 16}, "
+    "differences: {name: resnet3d18, width: 16, frame_differences: true}}}"
+)
+
+
 @pytest.mark.parametrize(
     ("more", "warns"),
     [
         (("data.moving_digits=null",), True),
         ((), False),  # rendered
         (("data.moving_digits=null", "method={name: supervised, classes: 8}"), False),
-        (("data.moving_digits=null", "init=vidssl-small", "backbone.width=16"), False),
+        (("data.moving_digits=null", "init=vidssl-small", TWO_STREAMS), False),
     ],
 )
 def test_pretraining_on_few_videos_is_warned_of(digits, tmp_path, caplog, more, warns):

@@ -157,19 +157,6 @@ def test_exports_say_how_to_join_the_streams(run_folder, subject, query, tmp_pat
         torch.testing.assert_close(graph(clips), subject.backbone(clips))
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(run_folder, settings, tmp_path):
-    given = [*settings, "steps=4", f"output={tmp_path}/run"]
-    train(load_run("configs/toy/two_streams.yaml", given), until=2)
-    train(load_run("configs/toy/two_streams.yaml", given))
-    one, other = (
-        torch.load(folder / "checkpoints" / "last.pt", weights_only=True)["method"]
-        for folder in (run_folder, tmp_path / "run")
-    )
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(other[name], value) if isinstance(value, torch.Tensor) else other[name] == value, name
-
-
 def test_a_run_with_tracks_of_a_stream(settings, digits, tmp_path):
     """Patch pairs of both streams, whose tracks the network of one makes."""
     inner = "{name: frame_invariance, patch_weight: 0.5, queue: 16, projector: {layers: 1, out: 16}}"

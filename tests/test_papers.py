@@ -106,6 +106,7 @@ def study_of(path):
     return YAML(typ="safe").load(text) if "\nruns:\n" in text else None
 
 
+@cache
 def bind_config(path, settings=(), config=None):
     """Bind a config, or all runs of a study, perhaps with another config; one for several splits as that of the first.
 
@@ -143,7 +144,7 @@ def check_command(words):
         assert study_of(study) is not None
         named = options[options.index("--cfg") + 1] if "--cfg" in options else None
         assert {"--lists", "--out"} <= {*options}
-        bind_config(study, [word for word in options if SETTING.fullmatch(word)], named)
+        bind_config(study, tuple(word for word in options if SETTING.fullmatch(word)), named)
         return True
     if words[0] == "python":
         return False
@@ -154,7 +155,7 @@ def check_command(words):
         tracker_settings(parsed["tracker"])
     if "cfg" not in parsed:
         return False
-    bind_config(str(find_config(str(parsed["cfg"]))), parsed.get("settings", ()))
+    bind_config(str(find_config(str(parsed["cfg"]))), tuple(parsed.get("settings", ())))
     return True
 
 
@@ -174,7 +175,7 @@ def check_cell(cell):
             configs[-1][1].append(span)
     for path, settings in configs:
         assert (ROOT / path).is_file(), f"{path} does not exist"
-        bind_config(path, settings)
+        bind_config(path, tuple(settings))
     return bound + len(configs)
 
 

@@ -46,6 +46,8 @@ def test_pca_of_few_videos_or_one_dimension_is_filled_with_zeros(shape):
 
 
 @needs_umap
+@pytest.mark.covers("vidssl/analysis")
+@pytest.mark.long  # numba compiles UMAP
 def test_umap_keeps_clusters_apart_and_depends_on_the_seed_alone():
     x, label = clusters()
     found = layout(x, "umap", seed=3)
@@ -57,6 +59,8 @@ def test_umap_keeps_clusters_apart_and_depends_on_the_seed_alone():
 
 
 @needs_umap
+@pytest.mark.covers("vidssl/analysis")
+@pytest.mark.long  # numba compiles UMAP
 def test_umap_of_five_videos():
     assert np.isfinite(layout(clusters(1, 5)[0], "umap")).all()
 

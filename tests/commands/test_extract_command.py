@@ -2,10 +2,7 @@
 
 import json
 import logging
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,37 +90,3 @@ def test_what_is_required(few, run_tool, tmp_path):
     for command, given in (("extract", few), ("merge", [])):
         line, status = run_tool(*given, command=command)
         assert status == 2 and line.endswith("the following arguments are required: --out")
-
-
-@pytest.mark.long
-def test_fault_28_several_processes_are_one(few, run_tool, tmp_path, digits):
-    """As torchrun starts them: one file, one line, and the same features as of one process."""
-    _, status = run_tool(*few, "--out", tmp_path / "one")
-    assert status == 0
-
-    def both(tool, *given):
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-                *map(str, (TOP / tool, *given)),
-            ],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-        return done.stdout.splitlines()
-
-    lines = both("tools/extract.py", *few, "--out", tmp_path / "two")
-    assert len(lines) == 1 and lines[0].startswith("5 videos x ")
-    assert_alike(tmp_path / "two", tmp_path / "one")
-    rest = ("--clips", "1", "--workers", "0", "--page-queries", "2")
-    lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
-    lines = both("tools/retrieval.py", *UNTRAINED, *lists, *rest, "--out", tmp_path / "two")
-    commands.run("retrieval", [str(word) for word in (*UNTRAINED, *lists, *rest, "--out", tmp_path / "one")])
-    assert len(lines) == 6 and lines[-1] == f"{tmp_path}/two/index.html"
-    results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two")]
-    for found in results:
-        assert found.pop("command") and found.pop("date")  # they name the folder and the time
-    assert results[0] == results[1]

@@ -228,20 +228,6 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
     assert found["details"]["blur"]["per_class"] == {}
 
 
-def in_a_world(options, path, out):
-    return measure("random", path, out, **FEW, **options)
-
-
-@pytest.mark.long
-def test_several_processes(run_world, options, digits, tmp_path):
-    path = str(digits / "motion/test.csv")
-    alone = measure("random", path, tmp_path / "alone", **FEW, **options)
-    found = run_world(2, in_a_world, options, path, str(tmp_path / "out"))
-    assert found[0] == found[1]
-    for name in ("invariance_occlusion", "invariance_unchanged", "invariance_shuffled"):
-        assert found[0][name] == pytest.approx(alone[name], abs=0.2)
-
-
 def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     path = digits / "motion/test.csv"
 

@@ -84,6 +84,7 @@ def test_without_features_they_are_extracted(features, draw, digits, tmp_path):
     assert again == points
 
 
+@pytest.mark.covers("vidssl/analysis", "vidssl/api/map.py", "vidssl/viz")
 @pytest.mark.long  # numba compiles for half of a minute
 @pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 def test_umap_is_the_default_where_it_is_installed_and_equal_seeds_give_equal_pages(features, draw, tmp_path):
@@ -199,6 +200,8 @@ def test_the_folder_of_other_lists_is_not_changed(features, draw, digits, tmp_pa
     assert "belongs to other lists: choose another folder" in found and not (digits / "motion/index.html").exists()
 
 
+@pytest.mark.covers("vidssl/analysis", "vidssl/api/map.py", "vidssl/viz")
+@pytest.mark.long  # as above
 @pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 def test_real_videos_of_four_actions(real, draw):
     chosen = real / "weizmann/*/person0[0-2]*_a.mp4"

@@ -1,10 +1,7 @@
 """The tool retrieval from its command line: an index, one video, several processes, mistakes in one line."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -61,33 +58,6 @@ def test_mistakes(run_tool, digits, tmp_path):
         line, status = run_tool(*given, *out)
         assert status == 2 and named in line and "\n" not in line
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.long
-def test_fault_28_several_processes_make_and_use_one_index(run_tool, digits, tmp_path):
-    """As torchrun starts them: the same file, the same results, said once."""
-    lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
-    rest = (*lists, "--index", tmp_path / "g", "--page-queries", "2", "--out", tmp_path / "out")
-    results = []
-    for _ in range(2):  # made, then used
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-                *map(str, (TOP / "tools/retrieval.py", *UNTRAINED, *rest)),
-            ],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-        assert done.stdout.count("plain") == 1 and done.stdout.endswith("out/index.html\n")
-        results.append(json.loads((tmp_path / "out/results.json").read_text()))
-    assert run_tool(*rest)[1] == 0
-    results.append(json.loads((tmp_path / "out/results.json").read_text()))
-    for found in results:
-        del found["date"]
-    assert results[0] == results[1] == results[2]
 
 
 @pytest.fixture

@@ -105,29 +105,6 @@ def test_splits_of_a_training(digits, tmp_path, monkeypatch, capsys):
     assert results["splits"]["1"]["checkpoint"]["path"] == "out/split1/checkpoints/last.pt"
 
 
-def splits_in_a_world(folder, given):
-    import contextlib
-    import io
-    import os
-
-    os.chdir(folder)
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        commands.run("train", given)
-    return text.getvalue()
-
-
-@pytest.mark.long
-def test_splits_of_a_training_by_several_processes(run_world, digits, tmp_path):
-    for split in (1, 2):
-        shutil.copytree(digits / "motion", tmp_path / f"lists{split}")
-    given = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=2", "evaluate.clips=1"]
-    where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
-    found = run_world(2, splits_in_a_world, str(tmp_path), ["--cfg", str(TOY), "--splits", "1", "2", *given, *where])
-    assert found[0].endswith("out/results.json\n") and found[1] == ""
-    results = json.loads((tmp_path / "out/results.json").read_text())
-    assert set(results["splits"]) == {"1", "2"} and 0 <= results["mean"]["top1"] <= 1
-
-
 def test_settings_of_the_config_after_the_protocols(monkeypatch, capsys, digits, tmp_path):
     """They are separated from those of the protocols; what both have is the protocol's."""
     lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]

@@ -155,11 +155,10 @@ def in_a_world(folder, options):
     return results, sorted(path.name for path in Path(folder).iterdir())
 
 
-@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.long), 3])
-def test_no_number_of_processes_changes_the_results(world, run_world, options, digits, tmp_path):
+def test_no_number_of_processes_changes_the_results(run_world, options, digits, tmp_path):
     given = options | {"videos": digits / "motion/test.csv", "train_list": digits / "motion/train.csv"}
     alone = measure(out=tmp_path / "alone", protocol=["accuracy", "svm", "uniformity"], **given)
-    found = run_world(world, in_a_world, str(tmp_path / "several"), given)
+    found = run_world(3, in_a_world, str(tmp_path / "several"), given)
     for results, files in found:
         assert results == found[0][0] and "results.json" in files
         for name in (*NUMBERS, "svm", "uniformity_loss"):

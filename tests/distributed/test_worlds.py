@@ -49,11 +49,23 @@ def agree(found, expected):
         )
 
 
+# What talks to other processes, and the toy that runs it here.
+FAMILIES = {
+    **{"base": "interclr_npid", "memory_bank": "interclr_npid", "online_kmeans": "interclr_npid"},
+    **{"momentum": "sce", "queue": "moco", "statistics": "moco", "in_batch": "simclr"},
+    **{name: name for name in ("cmc", "swav", "view_learning")},
+}
+OTHERS = ("supervised", "lejepa", "frame_invariance_tracks")  # labels, equal draws, tracks
 # On a CPU gradients are averaged after the backward pass, on a GPU by torch's DDP while it runs.
 LONG = [
-    *((name, 20, ddp) for name in ("sce", "moco") for ddp in (True, False)),
-    *((name, 4, True) for name in RUNS["TOYS"] if name not in ("sce", "moco")),
+    *(("sce", 20, ddp) for ddp in (True, False)),
+    *((name, 4, True) for name in sorted({*FAMILIES.values(), *OTHERS} - {"sce"})),
 ]
+
+
+def test_all_that_talks_to_other_processes_is_run_by_two():
+    files = (Path(__file__).parents[2] / "vidssl" / "methods").glob("*.py")
+    assert {path.stem for path in files if "distributed." in path.read_text(encoding="utf-8")} == {*FAMILIES}
 
 
 @pytest.mark.parametrize(

@@ -190,10 +190,7 @@ def test_other_methods_average_their_micro_batches():
 
 
 @pytest.mark.parametrize("labels", [(0, 1, 2, 0, -1, -1), (-1, 2, -1, -1, -1, -1), (1, -1, 1, 0, 2, 2), (-1,) * 6])
-@pytest.mark.parametrize("processes", [1, 2])
-def test_the_classification_loss_of_views_is_the_mean_over_the_labelled_clips_of_the_step(
-    labels, processes, monkeypatch
-):
+def test_the_classification_loss_of_views_is_the_mean_over_the_labelled_clips_of_the_step(labels, monkeypatch):
     """However they are divided among micro-batches, or among processes, whose counts are exchanged."""
     torch.manual_seed(0)
     kind = METHODS["view_learning"]
@@ -210,15 +207,17 @@ def test_the_classification_loss_of_views_is_the_mean_over_the_labelled_clips_of
         return found, {name: value / share for name, value in scalars.items() if "class" in name or "accuracy" in name}
 
     expected, scalars = gradients([whole])
-    if processes == 1:
-        found, summed = gradients(parts)
-    else:  # one after the other, each with the mean count of both
-        count = torch.stack([(part.label >= 0).sum() for part in parts]).double().mean()
-        monkeypatch.setattr(view_learning.distributed, "mean", lambda x: count)
-        both = [gradients([part], share=2) for part in parts]
-        found = [a + b for a, b in zip(both[0][0], both[1][0], strict=True)]
-        summed = {name: both[0][1][name] + both[1][1][name] for name in scalars}
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    for name, value in scalars.items():
-        torch.testing.assert_close(summed[name], value, rtol=1e-4, atol=1e-6)
+    micro_batches = gradients(parts)
+    # One process after the other, each with the mean count of both.
+    count = torch.stack([(part.label >= 0).sum() for part in parts]).double().mean()
+    monkeypatch.setattr(view_learning.distributed, "mean", lambda x: count)
+    first, second = (gradients([part], share=2) for part in parts)
+    processes = (
+        [a + b for a, b in zip(first[0], second[0], strict=True)],
+        {n: first[1][n] + second[1][n] for n in scalars},
+    )
+    for found, summed in (micro_batches, processes):
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+        for name, value in scalars.items():
+            torch.testing.assert_close(summed[name], value, rtol=1e-4, atol=1e-6)

@@ -1,4 +1,7 @@
-"""Runs with `data.augment: device`: as on the CPU up to rounding, exact when resumed, refused where it cannot work."""
+"""Runs with `data.augment: device`: as on the CPU up to rounding, refused where it cannot work.
+
+That it is exact when resumed: tests/distributed/test_resume.py.
+"""
 
 import runpy
 from pathlib import Path
@@ -17,17 +20,6 @@ DEVICE = "data.augment=device"
 
 def saved(path):
     return torch.load(path, weights_only=True)
-
-
-def test_resume_is_exact(toy_run, metrics):
-    """In the middle of an epoch; all micro-batches are contrasted at once. Two processes: tests/distributed."""
-    more = (DEVICE, "micro_batch_size=4", "data.workers=1", "steps=7")
-    straight = saved(train(toy_run("simclr", "straight", *more)))
-    train(toy_run("simclr", "parts", *more), 3)
-    parts = saved(train(toy_run("simclr", "parts", *more)))
-    same(straight["method"], parts["method"])
-    same(straight["optimizer"], parts["optimizer"])
-    assert metrics("parts") == metrics("straight")
 
 
 @pytest.mark.parametrize("name", ["sce", "sce_multicrop", "frame_invariance", "supervised"])

@@ -45,7 +45,11 @@ def check(network, exported):
         torch.testing.assert_close(exported(clips(count)) / scale, expected / scale, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models")]
+EACH = [pytest.param(name, marks=BIG if name == "r3d_18" else ()) for name in NETWORKS]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_onnxruntime_computes_the_features(name, tmp_path):
     onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     network, path = made(name), tmp_path / "new" / "x.onnx"
@@ -60,7 +64,7 @@ def test_onnxruntime_computes_the_features(name, tmp_path):
     assert [(each.domain, each.version) for each in onnx.load(path).opset_import] == [("", OPSET)]
 
 
-@pytest.mark.parametrize("name", NETWORKS | GRID)
+@pytest.mark.parametrize("name", [*EACH, *GRID])
 def test_torch_export_computes_the_features(name, tmp_path):
     network, path = made(name), tmp_path / "x.pt2"
     assert save_pt2(network, path, FRAMES, SIZE, DESCRIPTION) <= 1e-4

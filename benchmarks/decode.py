@@ -22,7 +22,7 @@ from measure import finish, kinetics_like, one_thread, paired, ratio, table, wit
 from vidssl.data.clip_samplers import Random
 from vidssl.randomness import generator
 from vidssl.video import open_video
-from vidssl.video.container import frame_packets, open_container
+from vidssl.video.open_container import frame_packets, open_container
 from vidssl.video.packet_index import Packets, read_packets
 
 SAMPLER = Random(Random.Config(frames=8, seconds=2.56))

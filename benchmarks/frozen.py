@@ -34,8 +34,8 @@ from measure import finish, table
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.api.job import NetworkOptions
-from vidssl.api.network import load_subject
+from vidssl.api.job_arguments import NetworkOptions
+from vidssl.api.measured_network import load_subject
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.metrics import vote

@@ -29,7 +29,7 @@ from vidssl.randomness import generator
 from vidssl.transforms import RECIPES
 from vidssl.types import Frames
 from vidssl.video import open_video
-from vidssl.video.container import open_container
+from vidssl.video.open_container import open_container
 
 BATCH, WORKERS, STEPS = 8, 2, 4
 RECIPE = [RECIPES[name](RECIPES[name].Config(size=224)) for name in NAMES]

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, ratio, table
 
-from vidssl.api.network import Subject, load_subject
+from vidssl.api.measured_network import Subject, load_subject
 from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.commands import guarded
 from vidssl.data import ClipDataset, VideoList, read_list

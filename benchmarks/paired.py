@@ -17,7 +17,7 @@ from typing import Any
 
 from measure import table
 
-from vidssl.api.results import differing_tests
+from vidssl.api.format_results import differing_tests
 
 USUAL = ("R@1", "knn", "svm", "top1")
 

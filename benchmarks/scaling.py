@@ -15,7 +15,7 @@ from measure import table
 from vidssl.config import build
 from vidssl.engine.config_schema import Run, load_run
 from vidssl.methods import METHODS, Method
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.batch_norms import batch_norms
 

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, table
 
-from vidssl.api.job import NetworkOptions
-from vidssl.api.network import Subject, load_subject
+from vidssl.api.job_arguments import NetworkOptions
+from vidssl.api.measured_network import Subject, load_subject
 from vidssl.api.shrink import ShrinkSettings as Settings
 from vidssl.api.shrink import shrink_list as shrink
 from vidssl.commands import guarded

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from vidssl.models import build_backbone
 from vidssl.randomness import generator
+from vidssl.tracking.path_sums import affinities, best_paths, scaled_sums
 from vidssl.tracking.proposals import Search, propose
-from vidssl.tracking.region_paths import affinities, best_paths, scaled_sums
 from vidssl.tracking.tracker import Tracker, TrackerSettings, pairs_of_sums
 
 

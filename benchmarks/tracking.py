@@ -25,13 +25,13 @@ import torch
 from measure import finish, one_thread, table
 from numpy.typing import NDArray
 
-from vidssl.api.network import Subject, load_subject
+from vidssl.api.measured_network import Subject, load_subject
 from vidssl.api.track import tracker_settings as settings
 from vidssl.commands import guarded
 from vidssl.progress import progress
 from vidssl.randomness import generator
+from vidssl.tracking.path_sums import affinities, anchors, best_paths
 from vidssl.tracking.proposals import Boxes, proposals_file, proposals_key, propose, read_proposals, write_proposals
-from vidssl.tracking.region_paths import affinities, anchors, best_paths
 from vidssl.tracking.tracker import Tracker, TrackerSettings
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord

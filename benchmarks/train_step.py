@@ -33,7 +33,7 @@ from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.to_device import on_device, to_device
 from vidssl.engine.optim import SGDConfig, build_optimizer, set_lr
 from vidssl.methods import METHODS
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models import build_backbone
 from vidssl.schedule import constant
 from vidssl.transforms import RECIPES

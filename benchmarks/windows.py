@@ -21,8 +21,8 @@ import cv2
 import numpy as np
 
 from vidssl.data import ClipSettings, eval_loader
+from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.read_input import read_input
-from vidssl.data.time_windows import TimeWindows, cut_into_windows
 from vidssl.evaluation import TestClips
 from vidssl.randomness import generator
 from vidssl.video import open_video

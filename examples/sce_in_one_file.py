@@ -24,7 +24,8 @@ from vidssl.data import read_list
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.models import build_backbone
 from vidssl.randomness import generator
-from vidssl.transforms import color, crops, operations
+from vidssl.transforms import color, crops
+from vidssl.transforms import recipe_operations as operations
 from vidssl.video import Video, open_video
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sklearn.manifold import TSNE
 
-from vidssl.api.network import load_subject
+from vidssl.api.measured_network import load_subject
 from vidssl.config import build
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.data.to_device import normalised

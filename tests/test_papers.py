@@ -14,7 +14,7 @@ from vidssl.api import train
 from vidssl.api.test import protocol_choices
 from vidssl.api.track import tracker_settings
 from vidssl.commands import COMMANDS, parser_of
-from vidssl.commands.options import parse
+from vidssl.commands.argument_options import parse
 from vidssl.config import bind, find_config, read
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.config_schema import load_run

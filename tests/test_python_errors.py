@@ -12,7 +12,7 @@ from torch import nn
 
 import vidssl
 from vidssl.commands import COMMANDS, Group, errors_in_options, in_options
-from vidssl.commands.options import OTHER_NAMES
+from vidssl.commands.argument_options import OTHER_NAMES
 from vidssl.commands.signatures import Argument, Signature
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.errors import CheckpointError, ConfigError, DataError, VidsslError

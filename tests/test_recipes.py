@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from vidssl.engine.config_schema import load_run
-from vidssl.engine.test_clips import evaluation_clips
-from vidssl.engine.training import write_config
+from vidssl.engine.evaluation_clips import evaluation_clips
+from vidssl.engine.run_setup import write_config
 from vidssl.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,10 @@ T = TypeVar("T")
 # the core calls in it is named in a comment, or has the name of the entry.
 _VIEWS, _DETECTION = "vidssl.projects.views", "vidssl.projects.detection"
 PROJECTS: dict[str, dict[str, str]] = {
-    "backbone": {name: f"{_VIEWS}.{name}" for name in ("color_flow", "convnet_lstm", "two_encoders")},
+    "backbone": {
+        "color_flow": f"{_VIEWS}.invertible_colors",
+        **{name: f"{_VIEWS}.{name}" for name in ("convnet_lstm", "two_encoders")},
+    },
     "method": {name: f"{_VIEWS}.{name}" for name in ("cmc", "view_learning")},
     "protocol": {"localization": f"{_VIEWS}.localization"},
     "column": {"x": f"{_VIEWS}.localization", "y": f"{_VIEWS}.localization"},  # numbers, which the core does not read

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from vidssl.errors import DataError, VidsslError
-from vidssl.worker_messages import file_limit_explained, pack, receive, send
+from vidssl.worker_transport import file_limit_explained, pack, receive, send
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -25,12 +25,12 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.api.job import File, Model, NetworkOptions, file_of, job
-from vidssl.api.network import Subject, device_of, load_method, load_subject
-from vidssl.api.run import JobResults
+from vidssl.api.job_arguments import File, Model, NetworkOptions, file_of, job
+from vidssl.api.measure_networks import JobResults
+from vidssl.api.measured_network import Subject, device_of, load_method, load_subject
 from vidssl.atomic import write_whole
 from vidssl.commands import errors_in_options, guarded, print_result
-from vidssl.commands.options import add_options, parse
+from vidssl.commands.argument_options import add_options, parse
 from vidssl.commands.signatures import read_signature
 from vidssl.data.fingerprint import identify
 from vidssl.data.loader import eval_loader

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.analysis.compressed_videos import COMPRESSIONS, compress, compressed
+from vidssl.analysis.compress_videos import COMPRESSIONS, compress, compressed
 from vidssl.analysis.corrupted_clips import ROBUSTNESS, CorruptedClips, choose_corruptions
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
-from vidssl.analysis.versions import with_versions
+from vidssl.analysis.video_versions import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Uniform
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.transforms import center_crop
-from vidssl.transforms.patch_shuffles import gamma
+from vidssl.transforms.spatial_distortions import gamma
 from vidssl.types import VideoMeta
 from vidssl.video.reader import DecodeSettings, Video, open_video
 

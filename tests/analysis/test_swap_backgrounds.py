@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vidssl.analysis.swap_backgrounds import Swaps, box_around, draw_backgrounds, fill_box, list_masks
-from vidssl.analysis.versions import COPY
+from vidssl.analysis.video_versions import COPY
 from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset

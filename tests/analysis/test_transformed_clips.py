@@ -17,7 +17,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
-from vidssl.transforms.corruptions import CORRUPTIONS, GRAY
+from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY
 from vidssl.types import VideoRecord
 from vidssl.video.reader import DecodeSettings, Video, open_video
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.api.run import over_splits
+from vidssl.api.measure_networks import over_splits
 from vidssl.engine.config_schema import load_run
-from vidssl.engine.test_clips import evaluation_clips
+from vidssl.engine.evaluation_clips import evaluation_clips
 from vidssl.errors import ConfigError, DataError
 
 TOP = Path(__file__).parents[2]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
-from vidssl.api import analyze_background, analyze_invariance, analyze_robustness, network
+from vidssl.api import analyze_background, analyze_invariance, analyze_robustness
+from vidssl.api import measured_network as network
 from vidssl.api.analyze import GRADCAM, PARTS, draw_videos
 from vidssl.commands import ANALYSES
 from vidssl.engine.config_schema import load_run

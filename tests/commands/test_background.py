@@ -11,7 +11,7 @@ from vidssl import commands
 from vidssl.analysis.swap_backgrounds import Swaps, draw_backgrounds
 from vidssl.api.analyze_background import analyze_background, swap_numbers
 from vidssl.api.extract import extract
-from vidssl.api.network import load_subject
+from vidssl.api.measured_network import load_subject
 from vidssl.api.test import test as measure
 from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.to_device import normalised

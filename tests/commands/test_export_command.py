@@ -11,7 +11,7 @@ import torch
 import vidssl
 from vidssl import commands
 from vidssl.api.export import export_network
-from vidssl.api.network import load_subject
+from vidssl.api.measured_network import load_subject
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError

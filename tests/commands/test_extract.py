@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.api import job
+from vidssl.api import job_arguments as job
 from vidssl.api.export import save_backbone
 from vidssl.api.extract import extract, merge, open_index
-from vidssl.api.network import load_subject
+from vidssl.api.measured_network import load_subject
 from vidssl.api.shrink import shrink
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list

@@ -13,8 +13,8 @@ import torch
 
 from vidssl import commands
 from vidssl.api.analyze_gradcam import analyze_gradcam
-from vidssl.api.gradcam_clips import box_masks, class_maps, one_clip, pair_maps
-from vidssl.api.network import load_subject
+from vidssl.api.gradcam_maps import box_masks, class_maps, one_clip, pair_maps
+from vidssl.api.measured_network import load_subject
 from vidssl.api.retrieval import retrieval
 from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.video_list import read_list

@@ -11,14 +11,14 @@ from torch import nn
 
 from vidssl.analysis.unit_invariance import class_invariance, firing_invariance
 from vidssl.api.analyze_invariance import analyze_invariance, summary
-from vidssl.api.network import load_subject
+from vidssl.api.measured_network import load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
-from vidssl.transforms.corruptions import CORRUPTIONS
+from vidssl.transforms.invariance_changes import CORRUPTIONS
 from vidssl.video.reader import open_video
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"

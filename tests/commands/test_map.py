@@ -11,7 +11,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from vidssl import commands
-from vidssl.analysis.layout import has_umap
+from vidssl.analysis.layout_2d import has_umap
 from vidssl.data.video_list import read_list
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"

@@ -18,7 +18,7 @@ from vidssl.api.extract import extract
 from vidssl.api.retrieval import RANKS, retrieval
 from vidssl.api.shrink import shrink
 from vidssl.data.fingerprint import identify
-from vidssl.data.middle_frames import middle_frames
+from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import features

@@ -16,7 +16,7 @@ from vidssl.api.show import show_run, show_views
 from vidssl.data.step_sampler import keys_of_step
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
-from vidssl.engine import training as engine
+from vidssl.engine import run_setup as engine
 from vidssl.engine.config_schema import load_run
 from vidssl.types import Tracks, VideoRecord
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from vidssl.api.extract import extract
-from vidssl.api.network import load_subject
+from vidssl.api.measure_networks import over_splits
+from vidssl.api.measured_network import load_subject
 from vidssl.api.retrieval import retrieval
-from vidssl.api.run import over_splits
 from vidssl.api.shrink import shrink
 from vidssl.api.test import table
 from vidssl.api.test import test as measure

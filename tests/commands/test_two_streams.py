@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 import vidssl
 from vidssl import commands
-from vidssl.api.network import load_subject
+from vidssl.api.measured_network import load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train

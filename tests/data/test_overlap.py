@@ -18,7 +18,7 @@ from vidssl.errors import DataError
 from vidssl.evaluation.overlap import TrainingVideos, check_disjoint, measure_overlap
 from vidssl.randomness import generator
 from vidssl.types import VideoRecord
-from vidssl.video.content import content_hash
+from vidssl.video.content_hash import content_hash
 
 
 def listed(folder, *rows):

@@ -17,9 +17,9 @@ from vidssl.api.show import ShownSample, ShownView, _draw
 from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.clip_samplers import SAMPLERS, ClipSettings, Pair, Random, Segments, Spaced, TrackedPair, Uniform
 from vidssl.data.column_store import Records
+from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.dataset import ClipDataset, resolve_span
-from vidssl.data.middle_frames import middle_frames
-from vidssl.data.time_windows import TimeWindows, cut_into_windows
+from vidssl.data.preview_frames import middle_frames
 from vidssl.data.track_files import check_names
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists

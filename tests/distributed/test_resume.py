@@ -159,7 +159,7 @@ def test_fault_23_not_a_number_on_one_process_stops_all(run_world, straight, toy
 KILLER = """
 import os, signal
 from pathlib import Path
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum_method import MomentumMethod
 after_step = MomentumMethod.after_step
 mark = Path(os.environ["KILLED"])
 def die(self, progress):

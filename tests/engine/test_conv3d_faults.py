@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vidssl.api import doctor
-from vidssl.engine import training
+from vidssl.engine import run_setup as training
 from vidssl.engine.conv3d_faults import conv3d_fault
 
 

@@ -14,8 +14,8 @@ from vidssl.data.clip_samplers import Center
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.run_setup import Training
 from vidssl.engine.train import train
-from vidssl.engine.training import Training
 from vidssl.errors import DataError, Interrupted
 from vidssl.transforms import center_crop
 

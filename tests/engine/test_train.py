@@ -23,7 +23,7 @@ from vidssl.engine.train import train
 from vidssl.engine.trained_lists import training_list
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.methods.statistics import group_statistics, key_statistics
 from vidssl.models import bfloat16_check
 from vidssl.video import packet_index as index

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from vidssl.api.network import load_subject
+from vidssl.api.measured_network import load_subject
 from vidssl.api.test import test as measure_network
 from vidssl.config import bind
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure

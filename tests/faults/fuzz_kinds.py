@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from vidssl.api.compare import compare
+from vidssl.api.measured_network import load_subject
 from vidssl.api.model_card import results_of
-from vidssl.api.network import load_subject
 from vidssl.atomic import file_hash
 from vidssl.data.fingerprint import identify
 from vidssl.data.instance_boxes import read_instance_boxes as read_instances
@@ -39,8 +39,8 @@ from vidssl.models.weights import save_checkpoint_backbone as save_backbone
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.other_projects import prepare_list
 from vidssl.projects.detection.ava import prepare_ava
-from vidssl.projects.detection.box_list import read_boxes
 from vidssl.projects.detection.coco import prepare_coco
+from vidssl.projects.detection.lists_with_boxes import read_boxes
 from vidssl.projects.detection.voc import prepare_voc
 from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.types import Features, Tracks, VideoRecord

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models import Head, build_backbone
 from vidssl.schedule import Schedule, constant
 from vidssl.types import Batch

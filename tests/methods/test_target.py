@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from vidssl import distributed
-from vidssl.methods.momentum import shuffled
+from vidssl.methods.momentum_method import shuffled
 
 CPU = torch.device("cpu")
 DIM = 3

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from vidssl import commands
 from vidssl.api.export import save_backbone
-from vidssl.api.network import load_subject
+from vidssl.api.measured_network import load_subject
 from vidssl.config import build
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train

@@ -12,7 +12,7 @@ from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.randomness import generator
 from vidssl.tracking import Tracker, TrackerSettings
-from vidssl.tracking.region_paths import affinities, anchors, best_paths, scaled_sums
+from vidssl.tracking.path_sums import affinities, anchors, best_paths, scaled_sums
 
 CPU = torch.device("cpu")
 

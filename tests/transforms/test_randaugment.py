@@ -14,8 +14,8 @@ from torchvision.transforms.v2 import InterpolationMode, RandAugment
 
 from vidssl.randomness import generator
 from vidssl.transforms import randaugment as module
-from vidssl.transforms.operations import apply
 from vidssl.transforms.randaugment import draw_randaugment
+from vidssl.transforms.recipe_operations import apply
 from vidssl.types import Frames, Operation
 
 

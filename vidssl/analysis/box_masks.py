@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.analysis.versions import Make
+from vidssl.analysis.video_versions import Make
 from vidssl.data.instance_boxes import Boxes
 from vidssl.types import Frames, VideoRecord
 from vidssl.video.reader import Video

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vidssl.analysis.compressed_videos import COMPRESSIONS, compress, compressed
+from vidssl.analysis.compress_videos import COMPRESSIONS, compress, compressed
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
-from vidssl.analysis.versions import with_versions
+from vidssl.analysis.video_versions import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.video_list import VideoList
@@ -23,7 +23,7 @@ from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.registry import did_you_mean
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.changes import Change
+from vidssl.transforms.named_changes import Change
 from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings

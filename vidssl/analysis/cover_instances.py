@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.analysis.versions import Make
+from vidssl.analysis.video_versions import Make
 from vidssl.data.instance_boxes import Boxes
-from vidssl.transforms.corruptions import GRAY
+from vidssl.transforms.invariance_changes import GRAY
 from vidssl.types import Frames, VideoRecord
 from vidssl.video.reader import Video
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.versions import UniformVersions, with_versions
+from vidssl.analysis.video_versions import UniformVersions, with_versions
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset, resolve_span
@@ -24,8 +24,8 @@ from vidssl.data.instance_boxes import Boxes
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.randomness import generator
-from vidssl.transforms.corruptions import GRAY
 from vidssl.transforms.crops import Box, crop_resize
+from vidssl.transforms.invariance_changes import GRAY
 from vidssl.types import Batch, Frames, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video, open_video
 
@@ -144,7 +144,7 @@ class Swaps:
         numbers: NDArray[np.int64],
         frames: Frames,
     ) -> Frames:
-        """Make a version, as of `vidssl.analysis.versions`; frames without an instance show the background alone."""
+        """Make a version, see `vidssl.analysis.video_versions`; without an instance it shows the background alone."""
         height, width = frames.shape[2:]
         masks = self.masks(record, numbers, height, width)[:, None]
         first, _ = resolve_span(video.meta, record)

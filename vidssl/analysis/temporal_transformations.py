@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from vidssl.analysis.cover_instances import FRACTIONS
-from vidssl.analysis.versions import version_of
+from vidssl.analysis.video_versions import version_of
 from vidssl.data.clip_samplers import Clip, ClipSettings
-from vidssl.transforms.changes import Change
+from vidssl.transforms.named_changes import Change
 from vidssl.types import VideoMeta
 
 

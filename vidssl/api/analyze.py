@@ -12,10 +12,10 @@ from typing_extensions import Unpack
 from vidssl import distributed
 from vidssl.api import analyze_background, analyze_gradcam, analyze_invariance, analyze_robustness, analyze_uniformity
 from vidssl.api import test as tests
-from vidssl.api.job import File, Model, NetworkOptions, Videos, file_of, job, path_of, read_videos
-from vidssl.api.network import Subject, class_hash, device_of, load_subject
-from vidssl.api.results import claim_results, format_clips
-from vidssl.api.run import Chart, JobResults, Measurement, Table, prepare
+from vidssl.api.format_results import claim_results, format_clips
+from vidssl.api.job_arguments import File, Model, NetworkOptions, Videos, file_of, job, path_of, read_videos
+from vidssl.api.measure_networks import Chart, JobResults, Measurement, Table, prepare
+from vidssl.api.measured_network import Subject, class_hash, device_of, load_subject
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
@@ -27,7 +27,7 @@ from vidssl.evaluation.result_files import Results, complete, write_results
 from vidssl.output_folder import check_names
 from vidssl.progress import Report
 from vidssl.randomness import generator
-from vidssl.viz.result_pages import Section, write_report_page
+from vidssl.viz.retrieval_pages import Section, write_report_page
 
 _log = logging.getLogger(__name__)
 _TRAIN = 4  # times as many training videos as tested ones

@@ -13,10 +13,10 @@ from typing_extensions import Unpack
 
 from vidssl import distributed
 from vidssl.analysis.swap_backgrounds import VERSIONS, Swaps, draw_backgrounds, list_masks, mean_of_versions
-from vidssl.api.job import File, Model, Natural, NetworkOptions, Videos, job, models
-from vidssl.api.network import Subject
-from vidssl.api.results import format_count, format_table, format_tests
-from vidssl.api.run import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.api.format_results import format_count, format_table, format_tests
+from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, job, models
+from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.api.measured_network import Subject
 from vidssl.atomic import file_hash, write_whole
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import identify

@@ -13,9 +13,10 @@ from typing_extensions import Unpack
 
 from vidssl import distributed
 from vidssl.analysis.grad_cam import coarse, mass_inside, randomized, rank_correlation
-from vidssl.api.gradcam_clips import box_masks, class_maps, layers_of_maps, one_clip, pair_maps
+from vidssl.api.format_results import claim_results, format_count, format_table, format_tests
+from vidssl.api.gradcam_maps import box_masks, class_maps, layers_of_maps, one_clip, pair_maps
 from vidssl.api.gradcam_page import Explained, legend, table, write_overlay, write_page
-from vidssl.api.job import (
+from vidssl.api.job_arguments import (
     Count,
     File,
     Model,
@@ -28,9 +29,8 @@ from vidssl.api.job import (
     path_of,
     read_videos,
 )
-from vidssl.api.network import Subject, device_of, load_subject
-from vidssl.api.results import claim_results, format_count, format_table, format_tests
-from vidssl.api.run import Computed, JobResults, Measurement, Plan, name_networks, prepare
+from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, name_networks, prepare
+from vidssl.api.measured_network import Subject, device_of, load_subject
 from vidssl.atomic import file_hash
 from vidssl.config import build
 from vidssl.data.instance_boxes import Boxes, read_instance_boxes

@@ -12,10 +12,10 @@ from typing_extensions import Unpack
 from vidssl import distributed
 from vidssl.analysis.score_transformations import Measure, score_features
 from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, choose_transformations
-from vidssl.api.job import Count, File, Model, NetworkOptions, Videos, job, models
-from vidssl.api.network import Subject
-from vidssl.api.results import format_count, format_table, format_tests
-from vidssl.api.run import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.api.format_results import format_count, format_table, format_tests
+from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Videos, job, models
+from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.api.measured_network import Subject
 from vidssl.atomic import file_hash
 from vidssl.config import Tree
 from vidssl.data.instance_boxes import Boxes, read_instance_boxes

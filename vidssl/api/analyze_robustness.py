@@ -14,10 +14,10 @@ from typing_extensions import Unpack
 from vidssl import distributed
 from vidssl.analysis.corrupted_clips import CLEAN, ROBUSTNESS, SEVERITIES, CorruptedClips, Version, choose_corruptions
 from vidssl.analysis.corruption_scores import by_group, by_severity, mean_performance, relative_performance
-from vidssl.api.job import File, Model, Natural, NetworkOptions, Videos, job, models
-from vidssl.api.network import Subject
-from vidssl.api.results import format_clips, format_count, format_table
-from vidssl.api.run import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.api.format_results import format_clips, format_count, format_table
+from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, job, models
+from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.api.measured_network import Subject
 from vidssl.api.test import describe_protocols, need_training, plan_protocols, protocol_choices
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
@@ -29,7 +29,7 @@ from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.evaluation.result_files import Results
 from vidssl.progress import Report
 from vidssl.types import Batch, Features
-from vidssl.viz.example_sheet import example_sheet
+from vidssl.viz.corruption_sheet import example_sheet
 from vidssl.viz.figure import png
 from vidssl.viz.severity_map import severity_map
 

@@ -13,10 +13,10 @@ from typing_extensions import Unpack
 
 from vidssl import distributed
 from vidssl.analysis.class_distances import class_distances
-from vidssl.api.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
-from vidssl.api.network import Subject, device_of
-from vidssl.api.results import claim_results, format_count, format_table, format_tests
-from vidssl.api.run import Computed, JobResults, Measurement, Plan, Work, name_networks
+from vidssl.api.format_results import claim_results, format_count, format_table, format_tests
+from vidssl.api.job_arguments import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
+from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, Work, name_networks
+from vidssl.api.measured_network import Subject, device_of
 from vidssl.atomic import write_whole
 from vidssl.data.video_list import VideoList
 from vidssl.engine.checkpoint import saved
@@ -27,8 +27,8 @@ from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, write_results
 from vidssl.progress import Report
 from vidssl.viz.bars import grouped_bars
-from vidssl.viz.class_curves import class_curves
 from vidssl.viz.figure import png
+from vidssl.viz.uniformity_curves import class_curves
 
 _NUMBERS = {
     "uniformity": "uniformity",

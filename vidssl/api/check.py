@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from vidssl.api.job import Count, File, Positive, Videos, job, path_of, read_videos, reading
-from vidssl.api.results import write_csv
+from vidssl.api.format_results import write_csv
+from vidssl.api.job_arguments import Count, File, Positive, Videos, job, path_of, read_videos, reading
 from vidssl.data.dataset import resolve_span
 from vidssl.data.path_rules import is_folder
 from vidssl.data.video_list import row_key

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vidssl.api.job import File, Videos, job, path_of, read_videos
-from vidssl.api.results import differing_tests, format_table
-from vidssl.api.run import JobResults
+from vidssl.api.format_results import differing_tests, format_table
+from vidssl.api.job_arguments import File, Videos, job, path_of, read_videos
+from vidssl.api.measure_networks import JobResults
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
-from vidssl.data.middle_frames import middle_frames
+from vidssl.data.preview_frames import middle_frames
 from vidssl.errors import DataError
 from vidssl.output_folder import claim, page_with
 from vidssl.read_files import parse_json, read_json
 from vidssl.viz.curves import training_curves
 from vidssl.viz.figure import png
-from vidssl.viz.result_pages import preview, write_compare_page
+from vidssl.viz.retrieval_pages import preview, write_compare_page
 
 _TITLE = "vidssl: what was learned from unlabelled videos"
 _SUMMARY = (

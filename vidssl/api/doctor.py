@@ -8,7 +8,7 @@ import av
 import cv2
 import torch
 
-from vidssl.analysis.layout import check_layout
+from vidssl.analysis.layout_2d import check_layout
 from vidssl.engine.config_schema import bfloat16_is_emulated
 from vidssl.engine.conv3d_faults import conv3d_fault, cudnn_version
 from vidssl.errors import ConfigError, VidsslError

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from torch import nn
 
-from vidssl.api.job import File, Model, job
+from vidssl.api.job_arguments import File, Model, job
+from vidssl.api.measure_networks import JobResults
+from vidssl.api.measured_network import run_of_module
 from vidssl.api.model_card import describe_network, model_card, of_the_same_features, results_of
-from vidssl.api.network import run_of_module
-from vidssl.api.run import JobResults
 from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.config import Tree, build
 from vidssl.engine.config_schema import bind_stored
-from vidssl.engine.test_clips import evaluation_clips
+from vidssl.engine.evaluation_clips import evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.export_graph import save_onnx, save_pt2

@@ -11,11 +11,11 @@ from typing import Protocol
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.api.job import File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
-from vidssl.api.network import Subject, device_of, load_subject
+from vidssl.api.job_arguments import File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
+from vidssl.api.measured_network import Subject, device_of, load_subject
 from vidssl.config import Tree
+from vidssl.data.cut_windows import TimeWindows, cut_into_windows, parse_windows
 from vidssl.data.fingerprint import completed, identify
-from vidssl.data.time_windows import TimeWindows, cut_into_windows, parse_windows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import features
@@ -39,7 +39,7 @@ PARTS = ".parts"  # folder below the output, for the parts until all are there
 
 
 class Cluster(Protocol):
-    """Other processes that extract a list in parts, such as those of `vidssl.projects.ray`."""
+    """Other processes that extract a list in parts, such as those of `vidssl.projects.ray_jobs`."""
 
     @property
     def pool(self) -> Pool:

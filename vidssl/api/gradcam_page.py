@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidssl.api.gradcam_clips import ClipMap
-from vidssl.api.results import format_count
+from vidssl.api.format_results import format_count
+from vidssl.api.gradcam_maps import ClipMap
 from vidssl.atomic import write_whole
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.result_files import Results
@@ -14,7 +14,7 @@ from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
 from vidssl.viz.cam_sheet import cam_sheet
 from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat, film_strip, side_by_side
-from vidssl.viz.result_pages import Preview, preview
+from vidssl.viz.retrieval_pages import Preview, preview
 from vidssl.viz.track_overlay import enlarged
 
 _RATE = 8.0  # frames per second of the overlays: slow, so that each frame is seen

@@ -8,15 +8,15 @@ import numpy as np
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.analysis import layout as layouts
-from vidssl.analysis.layout import UMAP_NEEDS, check_layout, has_umap, kept_neighbours
+from vidssl.analysis import layout_2d as layouts
+from vidssl.analysis.layout_2d import UMAP_NEEDS, check_layout, has_umap, kept_neighbours
 from vidssl.api.extract import extract
-from vidssl.api.job import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of
+from vidssl.api.format_results import claim_results, format_count
+from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of
 from vidssl.api.map_columns import read_columns
-from vidssl.api.results import claim_results, format_count
-from vidssl.api.run import JobResults
+from vidssl.api.measure_networks import JobResults
 from vidssl.atomic import file_hash
-from vidssl.data.middle_frames import middle_frames
+from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
@@ -25,7 +25,7 @@ from vidssl.evaluation.result_files import Results, complete, existing_results, 
 from vidssl.output_folder import check_names
 from vidssl.progress import Report, progress
 from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
-from vidssl.viz.result_pages import Preview, preview
+from vidssl.viz.retrieval_pages import Preview, preview
 
 _log = logging.getLogger(__name__)
 _NAMES = {"umap": "UMAP", "pca": "PCA"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vidssl.api.results import format_clips
+from vidssl.api.format_results import format_clips
 from vidssl.config import Tree
 from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError

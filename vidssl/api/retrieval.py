@@ -9,7 +9,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.api.job import (
+from vidssl.api.format_results import claim_results, format_clips, format_count, format_table
+from vidssl.api.job_arguments import (
     Count,
     File,
     Model,
@@ -22,17 +23,16 @@ from vidssl.api.job import (
     path_of,
     read_videos,
 )
-from vidssl.api.network import Subject, class_hash, device_of, load_subject
-from vidssl.api.results import claim_results, format_clips, format_count, format_table
+from vidssl.api.measure_networks import JobResults
+from vidssl.api.measured_network import Subject, class_hash, device_of, load_subject
 from vidssl.api.retrieval_index import Gallery, load_gallery
 from vidssl.api.retrieval_page import with_span, write_page
-from vidssl.api.run import JobResults
 from vidssl.config import Tree
+from vidssl.data.cut_windows import parse_windows
 from vidssl.data.fingerprint import identify
-from vidssl.data.middle_frames import middle_frames
 from vidssl.data.overlap import compare, copied_rows, own_rows
 from vidssl.data.path_rules import RealPath
-from vidssl.data.time_windows import parse_windows
+from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.feature_folder import claim_features

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.api.extract import extract_to, open_index, windows_of
-from vidssl.api.job import File
-from vidssl.api.network import Subject
+from vidssl.api.job_arguments import File
+from vidssl.api.measured_network import Subject
 from vidssl.config import Tree
+from vidssl.data.cut_windows import TimeWindows
 from vidssl.data.fingerprint import check_copies, identify
-from vidssl.data.time_windows import TimeWindows
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.moments import nearest_moments
+from vidssl.evaluation.nearest_moments import nearest_moments
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.types import Features
 

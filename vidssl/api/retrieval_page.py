@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vidssl.api.gradcam_clips import layers_of_maps, one_clip, pair_maps
-from vidssl.api.network import Subject
-from vidssl.api.results import format_clips
+from vidssl.api.format_results import format_clips
+from vidssl.api.gradcam_maps import layers_of_maps, one_clip, pair_maps
+from vidssl.api.measured_network import Subject
 from vidssl.atomic import write_whole
 from vidssl.data.column_store import Records
-from vidssl.data.middle_frames import middle_frames
+from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.evaluation.result_files import Results
@@ -21,7 +21,7 @@ from vidssl.progress import progress
 from vidssl.types import Frames, VideoRecord
 from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat
-from vidssl.viz.result_pages import Hit, Preview, QueryRow, preview, write_retrieval_page
+from vidssl.viz.retrieval_pages import Hit, Preview, QueryRow, preview, write_retrieval_page
 from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
 
 _log = logging.getLogger(__name__)

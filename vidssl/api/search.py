@@ -9,7 +9,7 @@ from vidssl.data.column_store import Records
 from vidssl.data.overlap import compare, own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.moments import nearest_moments
+from vidssl.evaluation.nearest_moments import nearest_moments
 from vidssl.evaluation.overlap import describe, report_overlap
 from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, rows_of
 from vidssl.types import Features

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vidssl.api.job import Count, File, Videos, job
+from vidssl.api.job_arguments import Count, File, Videos, job
 from vidssl.api.train import Config, Setting, read_config, with_input
 from vidssl.atomic import write_whole
 from vidssl.config import to_yaml
@@ -22,15 +22,15 @@ from vidssl.distributed import choose_device
 from vidssl.engine.config_schema import Run, bind_run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks
+from vidssl.engine.run_setup import initial_backbone, training_dataset
 from vidssl.engine.trained_lists import training_list
-from vidssl.engine.training import initial_backbone, training_dataset
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import claim, page_with
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.types import Frames, VideoMeta
 from vidssl.viz.figure import COLORS, png
-from vidssl.viz.result_pages import preview
+from vidssl.viz.retrieval_pages import preview
 from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
 from vidssl.viz.views_sheet import views_sheet
 from vidssl.worker_pool import ItemGuard, ordered

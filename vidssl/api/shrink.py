@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from vidssl.api.job import Count, File, Positive, Videos, job, path_of, read_videos, reading
+from vidssl.api.job_arguments import Count, File, Positive, Videos, job, path_of, read_videos, reading
 from vidssl.api.shrink_formats import SHARD_SIZE, FrameSettings, KeyFrameVideos, PackedFrames, ShrinkSettings
 from vidssl.atomic import write_json
 from vidssl.config import differences

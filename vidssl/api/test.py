@@ -13,10 +13,10 @@ from pydantic import Field, create_model
 from torch import Tensor
 from typing_extensions import Unpack
 
-from vidssl.api.job import File, Model, NetworkOptions, Videos, job, path_of
-from vidssl.api.network import Subject
-from vidssl.api.results import format_clips, format_count, write_csv
-from vidssl.api.run import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.api.format_results import format_clips, format_count, write_csv
+from vidssl.api.job_arguments import File, Model, NetworkOptions, Videos, job, path_of
+from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.api.measured_network import Subject
 from vidssl.atomic import write_whole
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.video_list import VideoList

@@ -10,8 +10,8 @@ import numpy as np
 from typing_extensions import Unpack
 
 from vidssl.api.extract import shard_of
-from vidssl.api.job import Count, File, Model, NetworkOptions, Positive, Videos, job, read_videos
-from vidssl.api.network import load_subject
+from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Positive, Videos, job, read_videos
+from vidssl.api.measured_network import load_subject
 from vidssl.config import Tree, bind, override
 from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import read_tracks, tracks_name

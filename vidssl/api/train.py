@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from vidssl import distributed
-from vidssl.api.job import NetworkOptions, Videos, job
-from vidssl.api.results import claim_results
-from vidssl.api.run import JobResults, Work, over_splits
+from vidssl.api.format_results import claim_results
+from vidssl.api.job_arguments import NetworkOptions, Videos, job
+from vidssl.api.measure_networks import JobResults, Work, over_splits
 from vidssl.api.test import Protocols, table
 from vidssl.config import Tree, find_config, override, read, set_value
 from vidssl.data.read_input import read_input

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidssl.atomic import without_nan
-from vidssl.command_line import running
-from vidssl.commands.options import OTHER_NAMES, add_options, parse
+from vidssl.commands.argument_options import OTHER_NAMES, add_options, parse
 from vidssl.commands.signatures import Signature, read_signature
 from vidssl.errors import Interrupted, PeerError, VidsslError
 from vidssl.registry import PROJECTS
+from vidssl.running_command import running
 from vidssl.version import __version__
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed

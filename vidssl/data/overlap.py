@@ -17,7 +17,7 @@ from torch import Tensor
 from vidssl.data.fingerprint import state_of_file
 from vidssl.data.path_rules import RealPath
 from vidssl.types import VideoRecord
-from vidssl.video.content import content_hash
+from vidssl.video.content_hash import content_hash
 
 _log = logging.getLogger(__name__)
 MOST_READ = 50_000  # files whose content is compared, about 10 minutes on a disk

@@ -14,7 +14,7 @@ from vidssl import distributed
 from vidssl.engine.run_settings import SyncBN
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.methods.base import Method
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models.backbones import compile_backbone
 from vidssl.models.batch_norms import batch_norms, synchronise
 

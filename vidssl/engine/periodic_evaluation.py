@@ -8,8 +8,8 @@ from vidssl.config import build
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run
+from vidssl.engine.evaluation_clips import classes_of, evaluation_clips
 from vidssl.engine.interrupt import StopRequest
-from vidssl.engine.test_clips import classes_of, evaluation_clips
 from vidssl.errors import naming
 from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.list_checks import check_measurable, check_names

@@ -14,7 +14,7 @@ from vidssl.engine.config_schema import Run
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.periodic_evaluation import encode_list
-from vidssl.engine.training import Training
+from vidssl.engine.run_setup import Training
 from vidssl.errors import Interrupted, VidsslError
 from vidssl.models.batch_norms import average_statistics
 

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models.heads import Head
 from vidssl.schedule import Schedule, UnitInterval
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS, Branch, Encoded, Method
-from vidssl.methods.momentum import KeyViews, MomentumMethod, QueueConfig
+from vidssl.methods.momentum_method import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
 from vidssl.models.regions import region_maps

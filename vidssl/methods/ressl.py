@@ -5,7 +5,7 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import KeyViews, MomentumMethod, QueueConfig
+from vidssl.methods.momentum_method import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.heads import Head
 from vidssl.schedule import Temperature, constant
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.api.run import JobResults
+from vidssl.api.measure_networks import JobResults
 from vidssl.atomic import write_whole
 from vidssl.config import build
 from vidssl.engine import config_schema

@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl.api.extract import extract
-from vidssl.api.job import NetworkOptions
+from vidssl.api.job_arguments import NetworkOptions
 from vidssl.atomic import file_hash
 from vidssl.errors import ConfigError
 from vidssl.losses import unit

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from vidssl.api.job import Count, File, Natural, job
+from vidssl.api.job_arguments import Count, File, Natural, job
 from vidssl.api.train import Config, Setting, bind_config, read_config
 from vidssl.commands import INTERRUPTED, start_log
 from vidssl.config import Tree
-from vidssl.engine.training import claim_output
+from vidssl.engine.run_setup import claim_output
 from vidssl.errors import ConfigError, Interrupted, PeerError
 from vidssl.output_folder import claim
 

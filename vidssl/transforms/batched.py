@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.transforms.corruptions import GRAY
+from vidssl.transforms.invariance_changes import GRAY
 from vidssl.types import DrawnOperations, Operation
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in `color`

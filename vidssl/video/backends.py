@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from vidssl.errors import ConfigError, DecodeError
-from vidssl.video.container import video_stream
 from vidssl.video.decode import Decoder, Image, PyAV, orientation
+from vidssl.video.open_container import video_stream
 from vidssl.video.packet_index import Packets
 
 T = TypeVar("T")

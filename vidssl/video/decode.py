@@ -13,7 +13,7 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from vidssl.errors import DecodeError, FramesOutOfOrderError
-from vidssl.video.container import frame_packets, open_container, video_packets, video_stream
+from vidssl.video.open_container import frame_packets, open_container, video_packets, video_stream
 from vidssl.video.packet_index import Packets
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB

@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 
 from vidssl.errors import DecodeError
-from vidssl.video.container import open_container, video_packets, video_stream
 from vidssl.video.decode import Image
 from vidssl.video.frame_times import is_regular
+from vidssl.video.open_container import open_container, video_packets, video_stream
 from vidssl.video.reader import Video, is_video_file
 
 # What FFmpeg, OpenCV and the file system raise while a file is read; any other error is one of this program.

@@ -18,7 +18,7 @@ import numpy as np
 
 from vidssl.errors import DecodeError, NoVideoError, SeveralSizesError, TooLargeError, UndecodableError
 from vidssl.types import VideoMeta
-from vidssl.video.container import open_container, video_stream
+from vidssl.video.open_container import open_container, video_stream
 from vidssl.video.reader import is_video_file, open_video, state_of_video
 
 Fault = tuple[str, str]  # its name and the reason

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidssl.viz.result_pages import Preview, number_previews, write_page
+from vidssl.viz.retrieval_pages import Preview, number_previews, write_page
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import io
 from typing import TYPE_CHECKING, Any
 
-from vidssl.viz.glyphs import make_readable
+from vidssl.viz.font_fallback import make_readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

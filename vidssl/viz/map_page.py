@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.types import VideoRecord
-from vidssl.viz.result_pages import Preview, write_page
+from vidssl.viz.retrieval_pages import Preview, write_page
 
 THUMBNAIL = (80, 60, 6, 60)  # width and height in pixels, frames, JPEG quality
 _MOST_CLASSES = 1000  # of a column; the rarer ones are one class

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidssl.viz.figure import COLORS
-from vidssl.viz.result_pages import Preview, number_previews, write_page
+from vidssl.viz.retrieval_pages import Preview, number_previews, write_page
 
 
 @dataclass(frozen=True)

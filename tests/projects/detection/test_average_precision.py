@@ -17,9 +17,9 @@ from vidssl.projects.detection.average_precision import (
     precision_at_recalls,
     voc_average_precision,
 )
-from vidssl.projects.detection.box_list import read_boxes
 from vidssl.projects.detection.detector import Detector
-from vidssl.projects.detection.measure import measure_detector
+from vidssl.projects.detection.lists_with_boxes import read_boxes
+from vidssl.projects.detection.measure_detector import measure_detector
 from vidssl.projects.detection.settings import DetectorSettings
 from vidssl.randomness import generator
 

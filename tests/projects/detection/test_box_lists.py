@@ -9,8 +9,8 @@ import pytest
 
 from vidssl.commands import main
 from vidssl.errors import DataError
-from vidssl.projects.detection.box_list import read_boxes
 from vidssl.projects.detection.coco import prepare_coco
+from vidssl.projects.detection.lists_with_boxes import read_boxes
 from vidssl.projects.detection.voc import prepare_voc, read_annotations
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from vidssl.errors import DataError
-from vidssl.projects.detection.box_list import read_boxes
 from vidssl.projects.detection.images import BoxDataset, DetectionBatch, ImageSettings, batches, outline_mask, resized
+from vidssl.projects.detection.lists_with_boxes import read_boxes
 
 CPU = torch.device("cpu")
 

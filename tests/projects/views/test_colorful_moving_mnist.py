@@ -19,7 +19,8 @@ from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import MARK
-from vidssl.projects.views.colorful_digits import (
+from vidssl.projects.views.colorful_moving_mnist import prepare_colorful_moving_mnist
+from vidssl.projects.views.draw_colorful_digits import (
     CANVAS,
     CLIP,
     EDGE,
@@ -34,7 +35,6 @@ from vidssl.projects.views.colorful_digits import (
     render,
     trajectory,
 )
-from vidssl.projects.views.colorful_moving_mnist import prepare_colorful_moving_mnist
 from vidssl.randomness import generator
 from vidssl.transforms.recipes import CenterCrop
 from vidssl.types import VideoMeta

@@ -12,7 +12,7 @@ from vidssl.data.file_index import FileIndex, index_files, quoted
 from vidssl.data.list_numbers import decimal_number, whole_number
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
-from vidssl.projects.detection.box_list import check_boxes, write_boxes
+from vidssl.projects.detection.lists_with_boxes import check_boxes, write_boxes
 from vidssl.types import Positive
 from vidssl.video.reader import open_video
 

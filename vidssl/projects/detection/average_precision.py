@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vidssl.config import Tree
 from vidssl.errors import ConfigError
-from vidssl.projects.detection.box_list import BoxList
+from vidssl.projects.detection.lists_with_boxes import BoxList
 
 _Floats = NDArray[np.float64]
 

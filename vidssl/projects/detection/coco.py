@@ -6,7 +6,7 @@ from vidssl.config import Tree
 from vidssl.data.write_lists import check_images
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_json
-from vidssl.projects.detection.box_list import check_boxes, write_boxes
+from vidssl.projects.detection.lists_with_boxes import check_boxes, write_boxes
 
 _KEPT = {
     "images": ("id", "file_name", "height", "width"),

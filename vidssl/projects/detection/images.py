@@ -20,7 +20,7 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import DataError
-from vidssl.projects.detection.box_list import BoxList
+from vidssl.projects.detection.lists_with_boxes import BoxList
 from vidssl.projects.detection.settings import ImageSettings, ReadSettings
 from vidssl.randomness import generator
 from vidssl.types import Frames

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.errors import DataError
-from vidssl.projects.detection.box_list import KeyFrameList
 from vidssl.projects.detection.images import Arrays
+from vidssl.projects.detection.lists_with_boxes import KeyFrameList
 from vidssl.projects.detection.settings import KeyFrameSettings
 from vidssl.randomness import generator
 from vidssl.transforms.crops import short_side

@@ -9,10 +9,10 @@ from vidssl.errors import ConfigError, naming
 from vidssl.models.backbones import Backbone
 from vidssl.projects.detection.action_detector import ActionDetector
 from vidssl.projects.detection.average_precision import check_pycocotools
-from vidssl.projects.detection.box_list import BoxList, KeyFrameList, read_boxes
 from vidssl.projects.detection.detector import Detector
 from vidssl.projects.detection.images import BoxDataset, TargetDataset
 from vidssl.projects.detection.key_frames import KeyFrameDataset
+from vidssl.projects.detection.lists_with_boxes import BoxList, KeyFrameList, read_boxes
 from vidssl.projects.detection.schema import ActionRun, AnyDetectionRun, DetectionRun
 from vidssl.transforms.recipes import TrainCrop
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vidssl import distributed
-from vidssl.api.job import Model, NetworkOptions
-from vidssl.api.results import claim_results, format_table
-from vidssl.api.run import JobResults
+from vidssl.api.format_results import claim_results, format_table
+from vidssl.api.job_arguments import Model, NetworkOptions
+from vidssl.api.measure_networks import JobResults
 from vidssl.atomic import file_hash
 from vidssl.config import build
 from vidssl.distributed import choose_device
@@ -17,11 +17,11 @@ from vidssl.evaluation.overlap import measure_overlap, report_overlap
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.weights import load_state, read_checkpoint
-from vidssl.projects.detection.box_list import read_boxes
-from vidssl.projects.detection.evaluation import describe_list, request_of_test, test_list
-from vidssl.projects.detection.measure import measure_detector
+from vidssl.projects.detection.lists_with_boxes import read_boxes
+from vidssl.projects.detection.measure_detector import measure_detector
 from vidssl.projects.detection.schema import bind_stored
 from vidssl.projects.detection.tasks import task_of
+from vidssl.projects.detection.test_record import describe_list, request_of_test, test_list
 
 _USED = ("device", "workers", "batch_size", "short_side", "root", "trust", "imports")  # options of networks
 

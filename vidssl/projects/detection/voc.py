@@ -13,7 +13,7 @@ from vidssl.data.write_lists import check_images
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_lines
 from vidssl.progress import progress
-from vidssl.projects.detection.box_list import check_boxes, reaches_beyond, write_boxes
+from vidssl.projects.detection.lists_with_boxes import check_boxes, reaches_beyond, write_boxes
 
 SPLITS = ("train", "val", "trainval", "test")
 

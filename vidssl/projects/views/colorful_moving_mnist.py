@@ -15,7 +15,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
-from vidssl.projects.views.colorful_digits import (
+from vidssl.projects.views.draw_colorful_digits import (
     CANVAS,
     CLIP,
     FACTORS,

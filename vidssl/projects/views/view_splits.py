@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
-from vidssl.projects.views.color_flow import ColorFlow
 from vidssl.projects.views.color_spaces import SPACES, Space
+from vidssl.projects.views.invertible_colors import ColorFlow
 
 
 class Channels(Settings):

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from vidssl import distributed
-from vidssl.api.job import Model, NetworkOptions
+from vidssl.api.job_arguments import Model, NetworkOptions
 from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, find_config, read
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.engine.config_schema import Run, bind_run, bind_stored
-from vidssl.engine.test_clips import classes_of, evaluation_clips
+from vidssl.engine.evaluation_clips import classes_of, evaluation_clips
 from vidssl.engine.trained_lists import trained_on
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, Extract, TestClips, extract

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from vidssl.transforms import color, crops
-from vidssl.transforms.corruptions import GRAY
+from vidssl.transforms.invariance_changes import GRAY
 from vidssl.types import Frames, Operation
 
 OPERATIONS: dict[str, Callable[[Frames, Operation], Frames]] = {

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from vidssl.data.column_store import Records
+from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.dataset import resolve_span
-from vidssl.data.time_windows import TimeWindows, cut_into_windows
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator

@@ -1,4 +1,4 @@
-"""`extract`, `check`, `shrink` and `track` on a Ray cluster: `python -m vidssl.projects.ray COMMAND …`.
+"""`extract`, `check`, `shrink` and `track` on a Ray cluster: `python -m vidssl.projects.ray_jobs COMMAND …`.
 
 The command runs on this machine. What it does for each video or part of the list runs on the cluster, by the same
 functions: Ray Data maps their numbers over actors (https://docs.ray.io/en/latest/data/data.html). So the files equal
@@ -22,16 +22,16 @@ from typing import Any
 import torch
 
 from vidssl.api.extract import PARTS, write_part
-from vidssl.api.network import Subject
-from vidssl.command_line import running
+from vidssl.api.measured_network import Subject
 from vidssl.commands import Job, errors_in_options, guarded, parser_of, print_result
-from vidssl.commands.options import above_zero, at_least, parse
+from vidssl.commands.argument_options import above_zero, at_least, parse
 from vidssl.config import Tree
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, VidsslError
 from vidssl.evaluation import features
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
 from vidssl.progress import progress
+from vidssl.running_command import running
 from vidssl.tracking import Tracked, Tracker, join_parts, track_list
 from vidssl.version import __version__
 from vidssl.worker_pool import ItemGuard, Result, Task, ordered
@@ -147,7 +147,7 @@ COMMANDS = ("extract", "check", "shrink", "track")
 
 def run(command: str, arguments: Sequence[str]) -> None:
     """Run a command with its arguments on a Ray cluster; errors are raised."""
-    job, parser, _ = parser_of(command, prog=f"python -m vidssl.projects.ray {command}")
+    job, parser, _ = parser_of(command, prog=f"python -m vidssl.projects.ray_jobs {command}")
     parser.epilog = "--workers: of each actor, and its CPUs (default 1)"
     option = parser.add_argument
     option("--address", default="auto", help="of the cluster; local: start one here (default auto: the one that runs)")
@@ -198,8 +198,10 @@ def _connect(address: str, count: int | None, cpus: int, gpus: float) -> Actors:
 
 
 def main() -> None:
-    """Run `python -m vidssl.projects.ray COMMAND …`."""
-    parser = argparse.ArgumentParser(prog="python -m vidssl.projects.ray", description="Commands on a Ray cluster.")
+    """Run `python -m vidssl.projects.ray_jobs COMMAND …`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m vidssl.projects.ray_jobs", description="Commands on a Ray cluster."
+    )
     parser.add_argument("command", choices=COMMANDS, help="--help lists its options")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
@@ -207,6 +209,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":  # by its name: other processes import what this one refers to
-    from vidssl.projects import ray
+    from vidssl.projects import ray_jobs as ray
 
     ray.main()

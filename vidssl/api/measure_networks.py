@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 from torch import nn
 
 from vidssl import distributed
-from vidssl.api.job import Model, NetworkOptions, Videos, file_of, path_of, read_videos
-from vidssl.api.network import Subject, brings_config, class_hash, device_of, load_subject
-from vidssl.api.results import claim_results
+from vidssl.api.format_results import claim_results
+from vidssl.api.job_arguments import Model, NetworkOptions, Videos, file_of, path_of, read_videos
+from vidssl.api.measured_network import Subject, brings_config, class_hash, device_of, load_subject
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
 from vidssl.data.fingerprint import check_copies, identify
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
 class Measurement:
     """A way to measure a network on a list of videos; subclasses have its settings."""
 
-    kind: ClassVar[str]  # of the folder, as in vidssl/api/results.py
+    kind: ClassVar[str]  # of the folder, as in vidssl/api/format_results.py
     command: ClassVar[str]  # in the request
 
     def files(self) -> list[Path]:

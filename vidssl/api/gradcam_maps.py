@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vidssl.analysis import box_masks as versions
 from vidssl.analysis.grad_cam import class_cam, similarity_cam, upsampled
-from vidssl.analysis.versions import UniformVersions, with_versions
-from vidssl.api.network import Subject
+from vidssl.analysis.video_versions import UniformVersions, with_versions
+from vidssl.api.measured_network import Subject
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.instance_boxes import Boxes
 from vidssl.data.loader import eval_loader

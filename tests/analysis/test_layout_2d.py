@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from vidssl.analysis.layout import check_layout, has_umap, kept_neighbours, layout
+from vidssl.analysis.layout_2d import check_layout, has_umap, kept_neighbours, layout
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_laid_out_is_an_error(monkeypatch):
     x, _ = clusters()
     with pytest.raises(ConfigError, match='needs 5 videos or more, got 4: use layout="pca"'):
         monkeypatch.setitem(sys.modules, "umap", sys.modules[__name__])  # as if it was installed
-        monkeypatch.setattr("vidssl.analysis.layout.has_umap", lambda: True)
+        monkeypatch.setattr("vidssl.analysis.layout_2d.has_umap", lambda: True)
         check_layout("umap", 4)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "umap", None)

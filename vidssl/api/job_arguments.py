@@ -27,7 +27,7 @@ from vidssl.types import Positive as Positive
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Types of arguments. Commands make options of them: vidssl/commands/options.py.
+# Types of arguments. Commands make options of them: vidssl/commands/argument_options.py.
 File = str | Path
 Videos = str | Path | Sequence[str | Path] | VideoList  # an input of `read_input`, or a list that was read
 Model = (

@@ -11,9 +11,9 @@ from vidssl.errors import DataError
 from vidssl.progress import progress
 from vidssl.projects.detection.action_detector import ActionDetector
 from vidssl.projects.detection.average_precision import Detections
-from vidssl.projects.detection.box_list import BoxList
 from vidssl.projects.detection.detector import Detector
 from vidssl.projects.detection.images import DetectionBatch, Target, TargetDataset, batches
+from vidssl.projects.detection.lists_with_boxes import BoxList
 
 AnyDetector = Detector | ActionDetector
 

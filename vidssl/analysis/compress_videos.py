@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.analysis.versions import version_of
+from vidssl.analysis.video_versions import version_of
 from vidssl.data.clip_samplers import Clip
-from vidssl.transforms.changes import Change
+from vidssl.transforms.named_changes import Change
 from vidssl.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.reader import Video
 from vidssl.video.recompress import Image, Recompressed, crf_options, rate_options
@@ -41,7 +41,7 @@ def compressed(clip: Clip, name: str, amount: float) -> Clip:
 
 
 def compress(video: Video, record: VideoRecord, version: int, numbers: NDArray[np.int64], frames: Frames) -> Frames:
-    """Make a version, as of `vidssl.analysis.versions`: compressed from the first to the last frame that is wanted."""
+    """Make a version, see `vidssl.analysis.video_versions`, compressed from the first to the last wanted frame."""
     name, amount = _VERSIONS[version - 1]
     encode = Recompressed(COMPRESSIONS[name].apply(video.meta, amount), video.meta.fps)
     first = int(numbers[0])

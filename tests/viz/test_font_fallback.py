@@ -9,13 +9,13 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 
-from vidssl.viz import glyphs
+from vidssl.viz import font_fallback as glyphs
 from vidssl.viz.bars import grouped_bars
-from vidssl.viz.class_curves import class_curves
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png
 from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
 from vidssl.viz.severity_map import severity_map
+from vidssl.viz.uniformity_curves import class_curves
 
 NAMES = ["ピアノ", "größe", "漢字 3", "Pferde–Rennen", "字鍵"]
 

@@ -7,7 +7,7 @@ from scipy import ndimage
 
 from vidssl.randomness import generator
 from vidssl.transforms.color import adjust_brightness, adjust_contrast, adjust_hue
-from vidssl.transforms.corruptions import CORRUPTIONS, GRAY, blur, light, occlude, zoom
+from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY, blur, light, occlude, zoom
 
 
 def versions(kind, frames):

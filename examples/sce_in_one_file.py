@@ -24,8 +24,7 @@ from vidssl.data import read_list
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.models import build_backbone
 from vidssl.randomness import generator
-from vidssl.transforms import color, crops
-from vidssl.transforms import recipe_operations as operations
+from vidssl.transforms import color, crops, recipe_operations
 from vidssl.video import Video, open_video
 
 
@@ -91,7 +90,7 @@ class TwoViews(Dataset):
             frames = decode(video, indices)
         frames = crops.random_resized_crop(frames, s.size, s.area, (3 / 4, 4 / 3), rng).frames
         if rng.random() < 0.8:
-            frames = operations.apply(frames, operations.draw_jitter(s.jitter, rng))
+            frames = recipe_operations.apply(frames, recipe_operations.draw_jitter(s.jitter, rng))
         if rng.random() < 0.2:
             frames = color.grayscale(frames)
         if rng.random() < s.blur[number]:
@@ -188,7 +187,7 @@ def train(model: SCE) -> list[float]:
     """Train with AdamW, warm-up and a cosine learning rate; returns the loss of each step."""
     s, losses = model.settings, []
     videos = TwoViews(s)
-    loader = DataLoader(videos, batch_sampler=batches(s, len(videos)), num_workers=s.workers)
+    loader = DataLoader(videos, batch_sampler=batches(s, len(videos.records)), num_workers=s.workers)
     trained = [p for p in model.parameters() if p.requires_grad]
     weights, rest = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
     groups = [{"params": weights}, {"params": rest, "weight_decay": 0.0}]  # biases and norms do not decay

@@ -40,9 +40,10 @@ def trained_on(run, epochs, monkeypatch):
     found = {}
     with ExitStack() as stack:
         training = engine.Training(run, None, stack)
-        if training.tracking_is_due():
-            training.track()
-        for keys, batch in zip(training.keys(), training.new_feed(), strict=True):
+        if training.tracks.due(0):
+            training.tracks.make(0, training.method.target_backbone, training.device, training.request)
+        loader = training.new_feed()
+        for keys, batch in zip(loader.batches, loader, strict=True):
             for n, key in enumerate(keys):
                 boxes = None if batch.boxes is None else batch.boxes[n].numpy()
                 found[key] = [view[n].numpy() for view in batch.views], int(batch.index[n]), boxes

@@ -2,6 +2,7 @@
 
 import runpy
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from vidssl.data.clip_samplers import Center
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.periodic_evaluation import encode_list
 from vidssl.engine.run_setup import Training
 from vidssl.engine.train import train
 from vidssl.errors import DataError, Interrupted
@@ -35,7 +37,7 @@ def started(run):
     with ExitStack() as stack:
         t = Training(run, None, stack)
         before, rng = snapshot(t.method), torch.get_rng_state()
-        t.begin()
+        t.method.begin(partial(encode_list, run, t.videos, t.device, t.request))
         assert torch.equal(torch.get_rng_state(), rng) and all(m.training for m in t.method.modules())
         return before, snapshot(t.method), t.method
 

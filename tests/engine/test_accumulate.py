@@ -207,16 +207,16 @@ def test_the_classification_loss_of_views_is_the_mean_over_the_labelled_clips_of
         return found, {name: value / share for name, value in scalars.items() if "class" in name or "accuracy" in name}
 
     expected, scalars = gradients([whole])
-    micro_batches = gradients(parts)
     # One process after the other, each with the mean count of both.
     count = torch.stack([(part.label >= 0).sum() for part in parts]).double().mean()
-    monkeypatch.setattr(view_learning.distributed, "mean", lambda x: count)
-    first, second = (gradients([part], share=2) for part in parts)
+    with monkeypatch.context() as patch:
+        patch.setattr(view_learning.distributed, "mean", lambda x: count)
+        first, second = (gradients([part], share=2) for part in parts)
     processes = (
         [a + b for a, b in zip(first[0], second[0], strict=True)],
-        {n: first[1][n] + second[1][n] for n in scalars},
+        {name: value + second[1][name] for name, value in first[1].items()},
     )
-    for found, summed in (micro_batches, processes):
+    for found, summed in (processes, gradients(parts)):
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
         for name, value in scalars.items():

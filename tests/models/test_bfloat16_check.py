@@ -85,6 +85,7 @@ def test_doctor_names_what_is_wrong(monkeypatch):
     assert not part["works"] and "2 of 12 are wrong: one; two" in part["detail"]
 
 
+@pytest.mark.covers("vidssl/models/bfloat16_check.py")
 @pytest.mark.long
 def test_this_machine_has_one_verdict():
     """In new processes, whose free memory holds other things."""

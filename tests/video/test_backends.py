@@ -49,7 +49,9 @@ REFUSED = {
 SMALL = [path for path in GOOD if path.stat().st_size < 200_000 or path.name in REFUSED["decord"]]
 LARGE = [path for path in GOOD if path not in SMALL]
 files = pytest.mark.parametrize(
-    "paths", [SMALL, pytest.param(LARGE, marks=pytest.mark.long)], ids=["small files", "large files"]
+    "paths",
+    [SMALL, pytest.param(LARGE, marks=[pytest.mark.long, pytest.mark.covers("vidssl/video")])],
+    ids=["small files", "large files"],
 )
 
 

@@ -26,10 +26,10 @@ from statistics import mean
 
 from measure import table
 from ruamel.yaml import YAML
+from sweep_chart import sweep_chart
 
 from vidssl.atomic import write_whole
 from vidssl.viz.figure import png
-from vidssl.viz.sweep import sweep_chart
 
 ACCURACIES = ("kNN", "linear", "order", "order of pairs")  # in the chart of a sweep
 UNTRAINED = ("retrieval", "knn", "svm", "uniformity")  # protocols of the untrained network, beside those of its config

@@ -157,9 +157,8 @@ def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tre
 
 
 def need_training(choices: Sequence[Tree] | None) -> bool:
-    """Whether one of the protocols may compare with training videos: plug-ins may not be imported yet."""
-    names = [str(choice.get("name")) for choice in choices or ()]
-    return choices is None or any(name not in PROTOCOLS or PROTOCOLS[name].gallery for name in names)
+    """Whether one of the protocols may compare with training videos."""
+    return need_gallery(None if choices is None else [str(choice.get("name")) for choice in choices])
 
 
 def plan_protocols(
@@ -169,7 +168,7 @@ def plan_protocols(
     # Bound only now: modules that the run imports may register protocols.
     with explaining(not_imported(() if subject.run is None else subject.run.imports)):
         bound = None if protocols is None else _bind(protocols)
-    gallery = train if need_gallery(bound) else None
+    gallery = train if need_training(protocols) else None
     chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
     check_measurable(chosen, gallery, query, subject.classes, subject.test.cells)
     if any(protocol.probabilities for protocol in chosen.values()):

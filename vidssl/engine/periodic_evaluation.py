@@ -30,7 +30,8 @@ class Monitor:
         assert where.query is not None
         with naming("evaluate.query"):
             self.query = query = read_list(where.query, *rule)
-        used = where.gallery is not None and need_gallery(where.protocols)
+        names = None if where.protocols is None else [protocol.name for protocol in where.protocols]
+        used = where.gallery is not None and need_gallery(names)
         with naming("evaluate.gallery"):
             self.gallery = gallery = read_list(str(where.gallery), *rule) if used else None
         if gallery is not None:

@@ -36,9 +36,9 @@ class Measurement:
         return {name: value for measured in self.found.values() for name, value in measured.numbers.items()}
 
 
-def need_gallery(choices: Sequence[Any] | None) -> bool:
-    """Whether one of the protocols, bound configs, compares with a gallery; None, the default ones, do."""
-    return choices is None or any(PROTOCOLS[choice.name].gallery for choice in choices)
+def need_gallery(names: Sequence[str] | None) -> bool:
+    """Whether one of the protocols may compare with a gallery: the default ones, None, do; plug-ins may be unknown."""
+    return names is None or any(name not in PROTOCOLS or PROTOCOLS[name].gallery for name in names)
 
 
 def chosen_protocols(

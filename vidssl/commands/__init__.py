@@ -1,7 +1,7 @@
 """The command `vidssl`: each sub-command is a job of vidssl, its options are the job's arguments.
 
 `vidssl test …` calls `vidssl.api.test.test`, `vidssl analyze NAME …` `vidssl.api.analyze_NAME.analyze_NAME`, and
-`vidssl prepare NAME …` `prepare_NAME` of vidssl/prepare.
+`vidssl prepare NAME …` `prepare_NAME` of vidssl/prepare; other commands and data sets are of projects, see `PROJECTS`.
 """
 
 import argparse

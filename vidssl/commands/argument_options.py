@@ -67,7 +67,6 @@ _TYPES: dict[str, dict[str, Any]] = {
     "bool | str": {"nargs": "?", "const": True, "type": str},
     'int | Literal["all"]': {"type": _count_or_all, "metavar": "N"},
     "Model | Sequence[Model]": {"type": str, "nargs": "+"},
-    "Sequence[Model]": {"type": str, "nargs": "+"},
     "Sequence[File]": {"type": Path, "nargs": "+", "metavar": "FILE"},
     "Sequence[str]": {"type": str, "nargs": "+"},
     "Sequence[int]": {"type": str, "nargs": "+", "metavar": "N"},  # settings after it are moved: `parse`
@@ -80,13 +79,9 @@ _WORDS = ("Sequence[str]", *_NUMBERS)  # take all words that follow, and setting
 
 def option_of(argument: Argument) -> dict[str, Any] | None:
     """Return what argparse needs for an argument; None if it cannot be an option."""
-    if argument.type.startswith("Literal["):
-        return {"choices": ast.literal_eval(f"({argument.type.removeprefix('Literal').strip('[]')},)")}
-    if argument.type.startswith("Sequence[Literal["):
-        return {
-            "choices": ast.literal_eval(f"({argument.type.removeprefix('Sequence[Literal').strip('[]')},)"),
-            "nargs": "+",
-        }
+    if literal := re.fullmatch(r"(Sequence\[)?Literal\[(.*?)\]+", argument.type):
+        choices = {"choices": ast.literal_eval(f"({literal[2]},)")}
+        return choices | {"nargs": "+"} if literal[1] else choices
     return _TYPES.get(argument.type)
 
 

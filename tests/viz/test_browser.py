@@ -76,14 +76,13 @@ def report_page(path: Path) -> None:
 
 
 def gradcam_page(path: Path) -> None:
-    previews = {"video": preview(clip(10)), "map": preview(clip(120))}
+    video, heat = preview(clip(10)), preview(clip(120))
     cells = tuple(
-        CamCell(name, ("similarity 0.900",), (("map", "map"), ("neighbour", "map")), "a b.mp4")
-        for name in (NASTY, LONG)
+        CamCell(name, ("similarity 0.900",), (("map", heat), ("neighbour", heat)), "a b.mp4") for name in (NASTY, LONG)
     )
-    rows = [CamRow("video", NASTY, "", cells), CamRow("video", LONG, "<b>Walk</b>", cells[:1])]
+    rows = [CamRow(video, NASTY, "", cells), CamRow(video, LONG, "<b>Walk</b>", cells[:1])]
     table = [["", *(["mass in box (%)"] * 8)], [NASTY, *(["12.3"] * 8)], [LONG, *(["–"] * 8)]]
-    write_cam_page(path, title=NASTY, table=table, details=[("Videos", LONG)], rows=rows, previews=previews)
+    write_cam_page(path, title=NASTY, table=table, details=[("Videos", LONG)], rows=rows)
 
 
 POINTS = [VideoRecord(name, n % 3 - 1) for n, name in enumerate([NASTY, LONG, *(f"c/{n}.mp4" for n in range(8))])]

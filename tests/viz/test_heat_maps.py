@@ -39,18 +39,11 @@ def test_joined_clips_keep_their_pixels():
 
 def test_the_page_escapes_names_and_has_each_clip(tmp_path):
     name = "a/<script>alert('x')</script> #;&.mp4"
-    cells = (CamCell("<b>", ("similarity 0.5",), (("map", "one"), ("neighbour", "two")), "<b>/overlays/1#.mp4"),)
-    previews = {key: preview(frames() + np.uint8(n)) for n, key in enumerate(("video", "one", "two"))}
-    rows = [CamRow("video", name, "", cells)]
+    video, one, two = (preview(frames() + np.uint8(n)) for n in range(3))
+    cells = (CamCell("<b>", ("similarity 0.5",), (("map", one), ("neighbour", two)), "<b>/overlays/1#.mp4"),)
+    rows = [CamRow(video, name, "", cells)]
     path = tmp_path / "index.html"
-    write_cam_page(
-        path,
-        title=name,
-        table=[["", "layer"], ["<b>", "layer4"]],
-        details=[("Videos", "1")],
-        rows=rows,
-        previews=previews,
-    )
+    write_cam_page(path, title=name, table=[["", "layer"], ["<b>", "layer4"]], details=[("Videos", "1")], rows=rows)
     page = path.read_text()
     assert "<script>" not in page and "<b>" not in page and page.count('class="clip v') == 3
     assert 'href="%3Cb%3E/overlays/1%23.mp4"' in page and "similarity 0.5" in page

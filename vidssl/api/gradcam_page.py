@@ -14,7 +14,7 @@ from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
 from vidssl.viz.cam_sheet import cam_sheet
 from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat, film_strip, side_by_side
-from vidssl.viz.retrieval_pages import Preview, preview
+from vidssl.viz.retrieval_pages import preview
 from vidssl.viz.track_overlay import enlarged
 
 _RATE = 8.0  # frames per second of the overlays: slow, so that each frame is seen
@@ -48,20 +48,19 @@ def write_page(
     shown: Mapping[str, Mapping[int, Explained]],
 ) -> None:
     """Write the page on which the overlays of all networks, by their names, are side by side, and the image of some."""
-    previews: dict[str, Preview] = {}
     rows, sheet = [], []
     for row in drawn:
         explained = {name: ones[row] for name, ones in shown.items() if row in ones}
         if not explained:
             continue
-        previews[str(row)] = preview(next(iter(explained.values())).clip.frames)
+        video = next(iter(explained.values())).clip.frames
         if len(explained) == len(found):
             clips = {name: draw_heat(one.clip.frames, one.clip.map) for name, one in explained.items()}
-            sheet.append({"video": next(iter(explained.values())).clip.frames, **clips})
-        cells = [_cell(listed, row, name, one, found, previews) for name, one in explained.items()]
+            sheet.append({"video": video, **clips})
+        cells = [_cell(listed, row, name, one, found) for name, one in explained.items()]
         label = listed.records[row].label
         class_name = listed.class_name(label) if label >= 0 else ""
-        rows.append(CamRow(str(row), listed.names[row], class_name, tuple(cells)))
+        rows.append(CamRow(preview(video), listed.names[row], class_name, tuple(cells)))
     if sheet:
         write_whole(out / "gradcam.png", png(cam_sheet(sheet[:_STILLS])))
     first = next(iter(found.values()))
@@ -72,23 +71,19 @@ def write_page(
         table=table(found),
         details=[("Videos", videos), ("Drawn with seed", str(first["seed"])), *legend(found)],
         rows=rows,
-        previews=previews,
     )
 
 
-def _cell(
-    listed: VideoList, row: int, name: str, one: Explained, found: Mapping[str, Results], previews: dict[str, Preview]
-) -> CamCell:
-    """Describe what a network sees in a video, and add its previews."""
+def _cell(listed: VideoList, row: int, name: str, one: Explained, found: Mapping[str, Results]) -> CamCell:
+    """Describe what a network sees in a video."""
     clips = [("map", one.clip)] if one.other is None else [("map", one.clip), ("neighbour", one.other)]
-    keys = {caption: f"{name}/{row}/{caption}" for caption, _ in clips}
-    previews |= {keys[caption]: preview(draw_heat(clip.frames, clip.map)) for caption, clip in clips}
+    drawn = tuple((caption, preview(draw_heat(clip.frames, clip.map))) for caption, clip in clips)
     predicted = f"{listed.class_name(one.label)}, {100 * one.number:.0f}%"
     lines = [predicted if one.other is None else f"similarity {one.number:.3f}"]
     if mass := found[name].get("mass_of_video", {}).get(listed.names[row]):
         lines.append(f"{100 * mass[0]:.0f}% of the map in the box")
     folder = "" if len(found) == 1 else f"{name}/"
-    return CamCell(name, tuple(lines), tuple(keys.items()), f"{folder}overlays/{row:05d}.mp4")
+    return CamCell(name, tuple(lines), drawn, f"{folder}overlays/{row:05d}.mp4")
 
 
 def table(found: Mapping[str, Results]) -> list[list[str]]:

@@ -1,6 +1,6 @@
 """The HTML page of Grad-CAM: videos and the maps of several networks, playing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ class CamCell:
 
     network: str
     lines: tuple[str, ...]  # the score, and numbers
-    clips: tuple[tuple[str, str], ...]  # caption and key of the preview of each map
+    clips: tuple[tuple[str, Preview], ...]  # caption and preview of each map
     file: str  # of the overlay, relative to the page
 
 
@@ -21,7 +21,7 @@ class CamCell:
 class CamRow:
     """One video and its maps."""
 
-    video: str  # key of its preview
+    video: Preview
     name: str
     label: str  # name of its class, or nothing
     cells: tuple[CamCell, ...]  # one for each network
@@ -34,18 +34,8 @@ def write_cam_page(
     table: Sequence[Sequence[str]],
     details: Sequence[tuple[str, str]],
     rows: Sequence[CamRow],
-    previews: Mapping[str, Preview],
 ) -> None:
     """Write the page; the first row of `table` is its header."""
-    keys = [key for row in rows for key in (row.video, *(key for cell in row.cells for _, key in cell.clips))]
-    sprites = number_previews(previews[key] for key in keys)
-    write_page(
-        path,
-        "gradcam.html",
-        title=title,
-        table=table,
-        details=details,
-        rows=rows,
-        sprites=sprites,
-        number_of={key: sprites[previews[key]] for key in keys},
-    )
+    clips = [clip for row in rows for clip in (row.video, *(clip for cell in row.cells for _, clip in cell.clips))]
+    sprites = number_previews(clips)
+    write_page(path, "gradcam.html", title=title, table=table, details=details, rows=rows, sprites=sprites)

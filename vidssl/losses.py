@@ -134,21 +134,6 @@ def nt_xent(embedding: Tensor, group: Tensor, temperature: float, anchors: slice
     return (loss * (count > 0)).sum() / total
 
 
-def two_view_nce(embedding: Tensor, group: Tensor, temperature: float, anchors: slice = slice(None)) -> Tensor:
-    """InfoNCE between two views of N videos, the mean of both directions (Tian et al., CMC, 2020, Eq. 3, 4).
-
-    `embedding` (N, 2, d) has the unit rows of all processes. Each view is contrasted with the other view of all videos,
-    never with its own kind; videos of equal number in `group` (N,) are one video. `anchors` are those of this process.
-    """
-    positive = (group[anchors, None] == group).to(embedding.dtype)
-    terms = []
-    for this, other in ((0, 1), (1, 0)):
-        similarity = embedding[anchors, this] @ embedding[:, other].T / temperature
-        mean = (similarity * positive).sum(dim=1) / positive.sum(dim=1)
-        terms.append((torch.logsumexp(similarity, dim=1) - mean).mean())
-    return (terms[0] + terms[1]) / 2
-
-
 def swapped_prediction(
     scores: Tensor, keys: Sequence[int], temperature: float, epsilon: float, iterations: int
 ) -> Tensor:

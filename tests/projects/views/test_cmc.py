@@ -8,9 +8,9 @@ from torch.nn.functional import cross_entropy, normalize
 
 from vidssl.engine.accumulate import accumulate
 from vidssl.errors import ConfigError
-from vidssl.losses import two_view_nce
 from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
+from vidssl.projects.views.cmc import two_view_nce
 from vidssl.types import Batch
 
 SMALL = {"name": "resnet3d18", "width": 4}

@@ -5,7 +5,7 @@ from math import log
 import torch
 from torch import Tensor, nn
 
-from vidssl import distributed, losses
+from vidssl import distributed
 from vidssl.errors import ConfigError
 from vidssl.losses import unit
 from vidssl.methods.base import METHODS
@@ -15,6 +15,21 @@ from vidssl.models.heads import Head, check_batch_norm, mlp
 from vidssl.projects.views.two_encoders import TwoEncoders
 from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
+
+
+def two_view_nce(embedding: Tensor, group: Tensor, temperature: float, anchors: slice = slice(None)) -> Tensor:
+    """InfoNCE between two views of N videos, the mean of both directions (Tian et al., CMC, 2020, Eq. 3, 4).
+
+    `embedding` (N, 2, d) has the unit rows of all processes. Each view is contrasted with the other view of all videos,
+    never with its own kind; videos of equal number in `group` (N,) are one video. `anchors` are those of this process.
+    """
+    positive = (group[anchors, None] == group).to(embedding.dtype)
+    terms = []
+    for this, other in ((0, 1), (1, 0)):
+        similarity = embedding[anchors, this] @ embedding[:, other].T / temperature
+        mean = (similarity * positive).sum(dim=1) / positive.sum(dim=1)
+        terms.append((torch.logsumexp(similarity, dim=1) - mean).mean())
+    return (terms[0] + terms[1]) / 2
 
 
 @METHODS.register("cmc")
@@ -55,7 +70,7 @@ class CMC(InBatchMethod):
         """InfoNCE of this process's rows, in both directions; `i_nce` in nats, at most log(N)."""
         own = len(embedding) // distributed.world()
         anchors = slice(distributed.rank() * own, (distributed.rank() + 1) * own)
-        scalars = {"loss": losses.two_view_nce(embedding, group, self.config.temperature.at(self.progress), anchors)}
+        scalars = {"loss": two_view_nce(embedding, group, self.config.temperature.at(self.progress), anchors)}
         if self.watched:
             scalars["i_nce"] = log(len(embedding)) - scalars["loss"].detach()
         return scalars

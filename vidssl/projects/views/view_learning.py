@@ -8,13 +8,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidssl import distributed, losses
+from vidssl import distributed
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
+from vidssl.projects.views.cmc import two_view_nce
 from vidssl.projects.views.invertible_colors import ColorFlow
 from vidssl.projects.views.view_splits import first_and_others
 from vidssl.schedule import Temperature, constant
@@ -63,7 +64,7 @@ class ViewLearning(Method):
             every, group = distributed.gather_with_grad(embedding), distributed.gather(batch.index)
             first = distributed.rank() * len(embedding)
             anchors = slice(first, first + len(embedding))
-            loss = losses.two_view_nce(every, group, self.config.temperature.at(self.progress), anchors)
+            loss = two_view_nce(every, group, self.config.temperature.at(self.progress), anchors)
         scalars = {"loss": loss, "i_nce": log(len(every)) - loss.detach()}
         if self.config.classes is not None:
             logits = [c(v) for c, v in zip(self.classifiers, first_and_others(mapped), strict=True)]

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any
 if sys.platform == "win32":  # workers are forked, and files locked with fcntl
     raise ImportError("vidssl runs on Linux, not on Windows: use WSL 2, a Linux container or another machine")
 
-from vidssl.version import __version__ as __version__
-
 if TYPE_CHECKING:
     from vidssl.api.analyze import analyze as analyze
     from vidssl.api.analyze_background import analyze_background as analyze_background
@@ -62,6 +60,7 @@ if TYPE_CHECKING:
     from vidssl.models import load_backbone as load_backbone
     from vidssl.prepare import prepare_folder as prepare_folder
     from vidssl.types import Features as Features
+    from vidssl.version import __version__ as __version__
     from vidssl.video import open_video as open_video
 
 # The public names and their modules, imported at first use: torch and the decoders take seconds, which
@@ -90,6 +89,7 @@ _HOMES = {
     "read_input": "vidssl.data.read_input",
     **dict.fromkeys(("build_backbone", "load_backbone"), "vidssl.models"),
     "save_backbone": "vidssl.api.export",
+    "__version__": "vidssl.version",
 }
 
 

@@ -50,7 +50,7 @@ def test_a_help_text_is_not_markdown(made):
 
 def test_page_of_the_api(made):
     pages = made["api_pages"]()
-    for name in vidssl._HOMES:
+    for name in {*vidssl._HOMES} - {"__version__"}:
         assert f"::: vidssl.{name}\n" in pages["docs/api/vidssl.md"]
     assert "::: vidssl.losses.info_nce\n" in pages["docs/api/vidssl.losses.md"]
     assert "::: vidssl.losses._attend" not in pages["docs/api/vidssl.losses.md"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from vidssl.commands.signatures import REQUIRED, Argument, Signature
-from vidssl.config import find_config
 from vidssl.errors import ConfigError
 
 # Arguments of Python, and what commands call them.
@@ -38,6 +37,8 @@ def above_zero(text: str) -> float:
 
 def config_file(text: str) -> Path:
     """Parse the path or the name of a config, as `find_config`."""
+    from vidssl.config import find_config  # late: pydantic takes longer than a help text
+
     try:
         return find_config(text)
     except ConfigError as error:

@@ -7,7 +7,8 @@ Features:   extract (of videos, by any network or module), merge (parts that sev
 Search:     search (features), retrieval (of videos: recalls and a page), Neighbours, map (features as a page)
 Evaluate:   test (kNN, linear, few labels …), compare (retrieval of networks), analyze (all of the following),
             analyze_background, analyze_gradcam, analyze_invariance, analyze_robustness, analyze_uniformity
-Networks:   build_backbone, load_backbone, save_backbone (of any loop), export (ONNX, torch.export, …)
+Networks:   build_backbone, load_backbone, save_backbone (of any loop), export (ONNX, torch.export, …), NetworkOptions
+            (the arguments of all jobs that apply a network)
 Videos:     read_input (file, folder or list), open_video (exact frames), check (find broken ones), shrink (small
             copies), track (regions), prepare_folder (lists of a folder), ClipSettings, TestClips
 Names:      list_backbones, list_methods, list_configs, list_weights, list_samplers, list_recipes, list_protocols,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from vidssl.api.export import save_backbone as save_backbone
     from vidssl.api.extract import extract as extract
     from vidssl.api.extract import merge as merge
+    from vidssl.api.job_arguments import NetworkOptions as NetworkOptions
     from vidssl.api.map import map as map
     from vidssl.api.names import list_backbones as list_backbones
     from vidssl.api.names import list_configs as list_configs
@@ -82,6 +84,7 @@ _HOMES = {
     },
     "ClipSettings": "vidssl.data.clip_samplers",
     "Features": "vidssl.types",
+    "NetworkOptions": "vidssl.api.job_arguments",
     "Neighbours": "vidssl.evaluation.search",
     "TestClips": "vidssl.evaluation.features",
     "open_video": "vidssl.video",

@@ -16,7 +16,10 @@ from vidssl.evaluation import PROTOCOLS
 from vidssl.prepare import FORMS
 
 TOP = Path(__file__).parents[2]
-HEAVY = ("torch", "torchvision", "sklearn", "matplotlib", "scipy", "tensorboard", "pytorchvideo", "av", "cv2", "pydantic")
+HEAVY = (
+    *("torch", "torchvision", "sklearn", "matplotlib", "scipy", "tensorboard", "pytorchvideo", "av", "cv2"),
+    *("pydantic", "ruamel.yaml"),
+)
 SCRIPTS = [str(path) for kind in ("tools", "datasets") for path in (TOP / kind).glob("*.py")]
 
 # Runs commands one after another in one process: nothing heavy may be there after the last, so after none.

@@ -35,7 +35,7 @@ def losses(output):
     return [line["loss"] for line in lines if "loss" in line]
 
 
-SLOW = pytest.param(f"detector={C4}", marks=[pytest.mark.long, pytest.mark.covers("vidssl/detection")])
+SLOW = pytest.param(f"detector={C4}", marks=[pytest.mark.long, pytest.mark.covers("vidssl/projects/detection")])
 
 
 @pytest.mark.parametrize("setting", ["detector.name=fpn", SLOW, "detector.masks=true"])
@@ -169,7 +169,7 @@ def test_two_processes_stay_equal_and_resume_exactly(toy_run, run_world, tmp_pat
     assert json.loads((tmp_path / "stopped/results.json").read_text())["images"] == 8
 
 
-@pytest.mark.covers("vidssl/detection", "vidssl/engine")
+@pytest.mark.covers("vidssl/projects/detection", "vidssl/engine")
 @pytest.mark.long
 def test_it_learns_forty_images_of_blood_cells(real, digits, tmp_path):
     """From a checkpoint of vidssl, on the CPU, in at most five minutes: AP50 above 0.8 on images that it has seen."""

@@ -26,7 +26,7 @@ PROJECTS: dict[str, dict[str, str]] = {
     "export format": {"detectron2": "vidssl.projects.detectron2"},
     # prepare_NAME
     "data set": {
-        **{name: f"{_DETECTION}.{name}" for name in ("voc", "coco", "ava")},
+        **{name: f"{_DETECTION}.prepare_{name}" for name in ("voc", "coco", "ava")},
         "colorful_moving_mnist": f"{_VIEWS}.colorful_moving_mnist",
     },
     # Keys of a config that is of no method: bind_run, bind_stored, train.

@@ -14,7 +14,7 @@ from vidssl.data.clip_samplers import Clip, ClipSettings, Uniform
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.transforms import center_crop
-from vidssl.transforms.spatial_distortions import gamma
+from vidssl.transforms.gamma_and_shuffles import gamma
 from vidssl.types import VideoMeta
 from vidssl.video.reader import DecodeSettings, Video, open_video
 

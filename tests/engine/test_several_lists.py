@@ -13,7 +13,7 @@ from vidssl.data.video_list import Part, read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.train import train
-from vidssl.engine.trained_lists import training_list
+from vidssl.engine.training_lists import training_list
 from vidssl.errors import CheckpointError, ConfigError, DataError
 
 EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))

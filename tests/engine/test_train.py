@@ -20,7 +20,7 @@ from vidssl.engine import checkpoint
 from vidssl.engine.config_schema import bind_run, load_run
 from vidssl.engine.log import RunLog, warn_of_collapse
 from vidssl.engine.train import train
-from vidssl.engine.trained_lists import training_list
+from vidssl.engine.training_lists import training_list
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod

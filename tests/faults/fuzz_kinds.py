@@ -38,10 +38,10 @@ from vidssl.models.weights import FORMAT
 from vidssl.models.weights import save_checkpoint_backbone as save_backbone
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.other_projects import prepare_list
-from vidssl.projects.detection.ava import prepare_ava
-from vidssl.projects.detection.coco import prepare_coco
 from vidssl.projects.detection.lists_with_boxes import read_boxes
-from vidssl.projects.detection.voc import prepare_voc
+from vidssl.projects.detection.prepare_ava import prepare_ava
+from vidssl.projects.detection.prepare_coco import prepare_coco
+from vidssl.projects.detection.prepare_voc import prepare_voc
 from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.types import Features, Tracks, VideoRecord
 from vidssl.video import packet_index as index

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.data.list_numbers import whole_number
+from vidssl.data.parse_numbers import whole_number
 from vidssl.errors import DataError
 from vidssl.evaluation.feature_folder import read_folder
 from vidssl.prepare.annotation_files import read_json
-from vidssl.projects.detection import ava
+from vidssl.projects.detection import prepare_ava as ava
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

@@ -17,7 +17,7 @@ from vidssl.errors import DataError
 ray = pytest.importorskip("ray", reason="ray is not installed")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-from vidssl.projects import ray_jobs as on_ray  # noqa: E402
+from vidssl.projects import commands_on_ray as on_ray  # noqa: E402
 
 TOP = Path(__file__).parents[2]
 NETWORK = ["--checkpoint", "vidssl-small", "--allow-missing"]

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from vidssl.analysis.video_versions import version_of
 from vidssl.data.clip_samplers import Clip
-from vidssl.transforms.named_changes import Change
+from vidssl.transforms.change import Change
 from vidssl.types import Frames, VideoMeta, VideoRecord
+from vidssl.video.compress_in_memory import Image, Recompressed, crf_options, rate_options
 from vidssl.video.reader import Video
-from vidssl.video.recompress import Image, Recompressed, crf_options, rate_options
 
 _RATE_PIXELS = 340 * 256  # a frame of Kinetics as it is usually stored; bit rates refer to it
 _AT_A_TIME = 32  # frames that are decoded together, to bound the memory

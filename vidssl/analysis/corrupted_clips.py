@@ -23,7 +23,7 @@ from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.registry import did_you_mean
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.named_changes import Change
+from vidssl.transforms.change import Change
 from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from vidssl.analysis.cover_instances import FRACTIONS
+from vidssl.analysis.occlude_instances import FRACTIONS
 from vidssl.analysis.video_versions import version_of
 from vidssl.data.clip_samplers import Clip, ClipSettings
-from vidssl.transforms.named_changes import Change
+from vidssl.transforms.change import Change
 from vidssl.types import VideoMeta
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.cover_instances import covering
+from vidssl.analysis.occlude_instances import covering
 from vidssl.analysis.temporal_transformations import MOVES
 from vidssl.analysis.video_versions import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
@@ -23,8 +23,8 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.registry import did_you_mean
 from vidssl.transforms import Recipe, View, center_crop
+from vidssl.transforms.change import Change
 from vidssl.transforms.invariance_changes import CORRUPTIONS
-from vidssl.transforms.named_changes import Change
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
 

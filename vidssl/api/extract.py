@@ -39,7 +39,7 @@ PARTS = ".parts"  # folder below the output, for the parts until all are there
 
 
 class Cluster(Protocol):
-    """Other processes that extract a list in parts, such as those of `vidssl.projects.ray_jobs`."""
+    """Other processes that extract a list in parts, such as those of `vidssl.projects.commands_on_ray`."""
 
     @property
     def pool(self) -> Pool:

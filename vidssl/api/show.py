@@ -23,7 +23,7 @@ from vidssl.engine.config_schema import Run, bind_run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.run_setup import initial_backbone, training_dataset
-from vidssl.engine.trained_lists import training_list
+from vidssl.engine.training_lists import training_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import claim, page_with
 from vidssl.progress import Report

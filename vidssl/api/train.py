@@ -21,7 +21,7 @@ from vidssl.engine.config_schema import Run, bind_run, bind_split, fill_split, r
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.run_settings import RunSettings
-from vidssl.engine.trained_lists import training_list
+from vidssl.engine.training_lists import training_list
 from vidssl.errors import ConfigError, Interrupted
 from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.result_files import Results

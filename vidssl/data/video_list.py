@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vidssl.data.column_store import Records
 from vidssl.data.csv_rows import read_rows, read_text
-from vidssl.data.list_numbers import decimal_number, whole_number
+from vidssl.data.parse_numbers import decimal_number, whole_number
 from vidssl.data.path_rules import PathRule, full_path
 from vidssl.errors import DataError
 from vidssl.registry import PROJECTS

@@ -21,8 +21,8 @@ from vidssl.plugins import import_modules, modules_of, stored_imports
 from vidssl.registry import PROJECTS, load_named
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
+from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.recipes import DrawnRecipe, check_short_side
-from vidssl.transforms.spatial_distortions import Distortion
 from vidssl.video.reader import DecodeSettings
 
 

@@ -31,7 +31,7 @@ from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import RunState, resume, save, seed_process
 from vidssl.engine.run_settings import RunSettings
-from vidssl.engine.trained_lists import training_list, warn_of_few
+from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone

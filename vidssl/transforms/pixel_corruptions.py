@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.transforms import color
-from vidssl.transforms import spatial_distortions as distortions
+from vidssl.transforms import gamma_and_shuffles as distortions
+from vidssl.transforms.change import Change
 from vidssl.transforms.crops import each_image
-from vidssl.transforms.named_changes import Change
 from vidssl.types import Frames
 
 Floats = NDArray[np.floating[Any]]

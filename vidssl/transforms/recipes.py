@@ -10,9 +10,9 @@ from vidssl.registry import Registry
 from vidssl.transforms import crops
 from vidssl.transforms.color import cut_kernel
 from vidssl.transforms.crops import View
+from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.randaugment import LARGEST, draw_randaugment
 from vidssl.transforms.recipe_operations import apply, draw_jitter
-from vidssl.transforms.spatial_distortions import Distortion
 from vidssl.types import Frames, Operation
 
 

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from vidssl.atomic import replacing
 from vidssl.errors import DecodeError
 from vidssl.types import VideoMeta
-from vidssl.video.frame_order import EITHER, HIDDEN, first_doubt, numbered, presentation_in_avi, type_reader
 from vidssl.video.frame_times import FrameTimes, frame_times, is_plausible
 from vidssl.video.open_container import frame_packets, open_container, video_packets, video_stream
+from vidssl.video.presentation_order import EITHER, HIDDEN, first_doubt, numbered, presentation_in_avi, type_reader
 
 _log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from vidssl.config import read
-from vidssl.projects.detection.ava import prepare_ava
-from vidssl.projects.detection.coco import prepare_coco
+from vidssl.projects.detection.prepare_ava import prepare_ava
+from vidssl.projects.detection.prepare_coco import prepare_coco
+from vidssl.projects.detection.prepare_voc import prepare_voc
 from vidssl.projects.detection.schema import bind_run
-from vidssl.projects.detection.voc import prepare_voc
 from vidssl.randomness import generator
 
 TOY = Path(__file__).parents[3] / "configs" / "detection" / "toy.yaml"

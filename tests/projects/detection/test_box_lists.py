@@ -9,9 +9,9 @@ import pytest
 
 from vidssl.commands import main
 from vidssl.errors import DataError
-from vidssl.projects.detection.coco import prepare_coco
 from vidssl.projects.detection.lists_with_boxes import read_boxes
-from vidssl.projects.detection.voc import prepare_voc, read_annotations
+from vidssl.projects.detection.prepare_coco import prepare_coco
+from vidssl.projects.detection.prepare_voc import prepare_voc, read_annotations
 
 
 def test_both_forms_have_the_same_objects(shapes):

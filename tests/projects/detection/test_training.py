@@ -16,9 +16,9 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train as pretrain
 from vidssl.errors import CheckpointError, ConfigError, DataError
+from vidssl.projects.detection.prepare_voc import prepare_voc
 from vidssl.projects.detection.schema import bind_run
 from vidssl.projects.detection.train import train
-from vidssl.projects.detection.voc import prepare_voc
 
 ROOT = Path(__file__).parents[3]
 TOY = ROOT / "configs" / "detection" / "toy.yaml"

@@ -11,7 +11,7 @@ from vidssl.atomic import file_hash
 from vidssl.config import build
 from vidssl.distributed import choose_device
 from vidssl.engine.interrupt import StopRequest
-from vidssl.engine.trained_lists import known_lists
+from vidssl.engine.training_lists import known_lists
 from vidssl.errors import ConfigError
 from vidssl.evaluation.overlap import measure_overlap, report_overlap
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results

@@ -5,7 +5,7 @@ import pytest
 from scipy import ndimage
 
 from vidssl.randomness import generator
-from vidssl.video.recompress import Recompressed, crf_options, rate_options
+from vidssl.video.compress_in_memory import Recompressed, crf_options, rate_options
 
 
 @pytest.fixture(scope="module")

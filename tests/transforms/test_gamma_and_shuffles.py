@@ -10,7 +10,7 @@ from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, View, Window
-from vidssl.transforms.spatial_distortions import Distortion, gamma, global_shuffle, local_shuffle
+from vidssl.transforms.gamma_and_shuffles import Distortion, gamma, global_shuffle, local_shuffle
 
 
 @pytest.fixture

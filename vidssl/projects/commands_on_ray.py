@@ -1,4 +1,4 @@
-"""`extract`, `check`, `shrink` and `track` on a Ray cluster: `python -m vidssl.projects.ray_jobs COMMAND …`.
+"""`extract`, `check`, `shrink` and `track` on a Ray cluster: `python -m vidssl.projects.commands_on_ray COMMAND …`.
 
 The command runs on this machine. What it does for each video or part of the list runs on the cluster, by the same
 functions: Ray Data maps their numbers over actors (https://docs.ray.io/en/latest/data/data.html). So the files equal
@@ -147,7 +147,7 @@ COMMANDS = ("extract", "check", "shrink", "track")
 
 def run(command: str, arguments: Sequence[str]) -> None:
     """Run a command with its arguments on a Ray cluster; errors are raised."""
-    job, parser, _ = parser_of(command, prog=f"python -m vidssl.projects.ray_jobs {command}")
+    job, parser, _ = parser_of(command, prog=f"python -m vidssl.projects.commands_on_ray {command}")
     parser.epilog = "--workers: of each actor, and its CPUs (default 1)"
     option = parser.add_argument
     option("--address", default="auto", help="of the cluster; local: start one here (default auto: the one that runs)")
@@ -198,9 +198,9 @@ def _connect(address: str, count: int | None, cpus: int, gpus: float) -> Actors:
 
 
 def main() -> None:
-    """Run `python -m vidssl.projects.ray_jobs COMMAND …`."""
+    """Run `python -m vidssl.projects.commands_on_ray COMMAND …`."""
     parser = argparse.ArgumentParser(
-        prog="python -m vidssl.projects.ray_jobs", description="Commands on a Ray cluster."
+        prog="python -m vidssl.projects.commands_on_ray", description="Commands on a Ray cluster."
     )
     parser.add_argument("command", choices=COMMANDS, help="--help lists its options")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -209,6 +209,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":  # by its name: other processes import what this one refers to
-    from vidssl.projects import ray_jobs as ray
+    from vidssl.projects import commands_on_ray as ray
 
     ray.main()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from vidssl.config import Tree
 from vidssl.data.csv_rows import read_rows, read_text
 from vidssl.data.file_index import FileIndex, index_files, quoted
-from vidssl.data.list_numbers import decimal_number, whole_number
+from vidssl.data.parse_numbers import decimal_number, whole_number
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
 from vidssl.projects.detection.lists_with_boxes import check_boxes, write_boxes

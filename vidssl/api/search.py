@@ -52,9 +52,10 @@ def search(
             raise DataError("the gallery has one row, which does not find itself: give a query, or more videos")
         k = min(k, len(g) - 1)  # not itself, even if there is nothing else
     if isinstance(asked, Features) and isinstance(gallery, Features):
-        pairs.append(own_rows(gallery, asked))
+        lists = _list_of(asked), _list_of(gallery)
+        pairs.append(own_rows(lists[1], lists[0]))
         if asked.records and gallery.records:
-            _report_copies(asked, gallery)
+            _report_copies(asked, gallery, *lists)
     exclude = join_pairs(pairs)
     if isinstance(gallery, Features) and gallery.records and (gallery.windows or one_per_video):
         records = gallery.records
@@ -66,9 +67,8 @@ def search(
     return nearest(q, g, k, exclude, center=center)
 
 
-def _report_copies(query: Features, gallery: Features) -> None:
-    """Warn of copies of the queries in the gallery, and of other videos of their recordings."""
-    q, g = (_list_of(features) for features in (query, gallery))
+def _report_copies(query: Features, gallery: Features, q: VideoList, g: VideoList) -> None:
+    """Warn of copies of the queries in the gallery, and of other videos of their recordings; `q` and `g` list them."""
     labelled = len(q) > 1 and bool((query.label >= 0).all() and (gallery.label >= 0).all())
     overlap = {"gallery": describe(q, g, compare(q, g)), "training": None}
     report_overlap(overlap, q.path, measured=labelled, remedy="`exclude` leaves out pairs")

@@ -3,19 +3,20 @@
 import logging
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from vidssl.data.fingerprint import state_of_file
 from vidssl.data.path_rules import RealPath
+from vidssl.data.video_list import VideoList
 from vidssl.types import VideoRecord
 from vidssl.video.content_hash import content_hash
 
@@ -29,22 +30,6 @@ Key = TypeVar("Key", bound=Hashable)
 Rows = dict[Key, list[int]]
 
 
-class HasRecords(Protocol):
-    """A `VideoList`, or `Features` with the records of their rows."""
-
-    @property
-    def records(self) -> Sequence[VideoRecord]:
-        """The rows."""
-
-
-class HasNames(HasRecords, Protocol):
-    """A `VideoList`."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The paths as written in the list."""
-
-
 @dataclass(frozen=True)
 class Overlap:
     """The rows of a list that another list has too; spans of one video that do not overlap are different videos."""
@@ -56,7 +41,7 @@ class Overlap:
     one_list: bool  # each file of either list is in the other one, and each row finds itself
 
 
-def own_rows(gallery: HasRecords, query: HasRecords) -> Tensor:
+def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
     """Return pairs (P, 2) of a query row and a gallery row that show the same video, which a query must not find.
 
     Those are spans of the same file, after following links, that overlap; spans of a file that do not overlap count as
@@ -66,13 +51,13 @@ def own_rows(gallery: HasRecords, query: HasRecords) -> Tensor:
     return _pairs(query, gallery, _common(q, g))
 
 
-def copied_rows(gallery: HasRecords, query: HasRecords) -> Tensor:
+def copied_rows(gallery: VideoList, query: VideoList) -> Tensor:
     """Return pairs (P, 2) of a query row and a gallery row whose files have other paths and the same content."""
     q, g = _rows_of_files(query, gallery)
     return _pairs(query, gallery, _copied(q, g, _states([*q, *g])))
 
 
-def compare(query: HasNames, other: HasNames, by_name: bool = False, every: bool = False) -> Overlap:
+def compare(query: VideoList, other: VideoList, by_name: bool = False, every: bool = False) -> Overlap:
     """Compare a list with another one.
 
     With `by_name` files of the same name in both lists count as copies too: shrunk copies have the names of the
@@ -116,7 +101,7 @@ def _rows_by(keys: Iterable[Key]) -> Rows[Key]:
     return rows
 
 
-def _rows_of_files(query: HasRecords, other: HasRecords) -> tuple[Rows[str], Rows[str]]:
+def _rows_of_files(query: VideoList, other: VideoList) -> tuple[Rows[str], Rows[str]]:
     """The rows of both lists by the real paths of their files."""
     real_path = RealPath()
     q, o = (_rows_by(real_path(record.path) for record in each.records) for each in (query, other))
@@ -183,7 +168,7 @@ def _affordable(groups: list[list[str]]) -> list[list[str]]:
     return groups[:kept]
 
 
-def _pairs(query: HasRecords, other: HasRecords, candidates: Rowwise) -> Tensor:
+def _pairs(query: VideoList, other: VideoList, candidates: Rowwise) -> Tensor:
     """List the pairs (P, 2) of candidate rows whose spans overlap, by row of the query, then of the other list."""
     pairs = []
     for mine, others in candidates:
@@ -194,7 +179,7 @@ def _pairs(query: HasRecords, other: HasRecords, candidates: Rowwise) -> Tensor:
     return torch.tensor(sorted(pairs), dtype=torch.int64).reshape(-1, 2)
 
 
-def _shared_groups(query: HasRecords, other: HasRecords, paired: Tensor) -> dict[int, str]:
+def _shared_groups(query: VideoList, other: VideoList, paired: Tensor) -> dict[int, str]:
     """The rows of the query, and their recording, of which the other list has a row that is not `paired` with them."""
     rows: dict[str, set[int]] = {}
     for n, record in enumerate(other.records):

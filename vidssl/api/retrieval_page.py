@@ -57,10 +57,11 @@ def write_page(
     """
     images = _Images(subject.test.fps)
     queries = [images.row(gallery, query, neighbours, n, hits) for n in shown]
-    wanted = dict.fromkeys(key for row in queries for key in (row.video, *(hit.video for hit in row.hits)))
-    previews = {key: preview(images.frames(key)) for key in progress(wanted, title="page", unit="video", leave=False)}
+    wanted = dict.fromkeys(video for row in queries for video in (row.video, *(hit.video for hit in row.hits)))
+    bar = progress(wanted, title="page", unit="video", leave=False)
+    previews: dict[VideoRecord | str, Preview] = {video: preview(images.frames(video)) for video in bar}
     if gradcam is not None:
-        queries = _with_maps(subject, queries, images, previews, gradcam)
+        queries = _with_maps(subject, queries, previews, gradcam)
     if images.missing:
         first = next(iter(images.missing.values()))
         _log.warning("%d videos of the page cannot be decoded, the first: %s", len(images.missing), first)
@@ -105,14 +106,16 @@ def write_page(
 
 
 def _with_maps(
-    subject: Subject, queries: Sequence[QueryRow], images: "_Images", previews: dict[str, Preview], layer: str
+    subject: Subject, queries: Sequence[QueryRow], previews: dict[VideoRecord | str, Preview], layer: str
 ) -> list[QueryRow]:
     """Add the maps of queries and their hits to the previews; pairs of which a video cannot be decoded have none."""
     one = one_clip(subject)
     one = replace(one, test=one.test.model_copy(update={"allow_missing": True}))
     pairs = [(row.video, hit.video) for row in queries for hit in row.hits]
-    videos, others = (images.listed([pair[side] for pair in pairs]) for side in (0, 1))
-    maps: dict[tuple[str, str], tuple[str, str]] = {}
+    videos, others = (
+        VideoList(Path("the page"), Records(Path(), [pair[side] for pair in pairs]), ()) for side in (0, 1)
+    )
+    maps: dict[tuple[VideoRecord, VideoRecord], tuple[str, str]] = {}
     found = pair_maps(one, videos, others, layers_of_maps(one, layer)[0]) if pairs else ()
     for n, mine, theirs, _ in progress(found, title="maps", unit="pair", total=len(pairs), leave=False):
         keys = f"{pairs[n]} query", f"{pairs[n]} video"
@@ -131,12 +134,11 @@ def _title(videos: VideoList) -> str:
 
 
 class _Images:
-    """The videos of a page by their keys; those that cannot be decoded are grey."""
+    """The videos of a page; those that cannot be decoded are grey."""
 
     def __init__(self, fps: float | None) -> None:
         self._fps = fps  # as of `middle_frames`
-        self._records: dict[str, VideoRecord] = {}
-        self.missing: dict[str, str] = {}  # key: reason
+        self.missing: dict[VideoRecord, str] = {}  # and the reason
 
     def row(self, gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int) -> QueryRow:
         """Describe a query and its nearest videos."""
@@ -144,37 +146,22 @@ class _Images:
         pairs = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
         found = [(gallery.records[g], gallery.names[g], value) for g, value in pairs if value > -np.inf]
         return QueryRow(
-            self._key(record),
+            record,
             with_span(query.names[n], record.start, record.end),
             record.label,
             tuple(
-                Hit(
-                    self._key(hit),
-                    with_span(name, hit.start, hit.end),
-                    hit.label,
-                    value,
-                    span=span_text(hit.start, hit.end),
-                )
+                Hit(hit, with_span(name, hit.start, hit.end), hit.label, value, span=span_text(hit.start, hit.end))
                 for hit, name, value in found
             ),
             span_text(record.start, record.end),
         )
 
-    def _key(self, record: VideoRecord) -> str:
-        key = f"{record.path}\t{record.start}\t{record.end}"
-        self._records[key] = record
-        return key
-
-    def listed(self, keys: Sequence[str]) -> VideoList:
-        """Make a list of videos."""
-        return VideoList(Path("the page"), Records(Path(), [self._records[key] for key in keys]), ())
-
-    def frames(self, key: str) -> Frames:
+    def frames(self, video: VideoRecord) -> Frames:
         """Decode the middle of a video."""
         try:
-            return middle_frames(self._records[key], self._fps)
+            return middle_frames(video, self._fps)
         except DataError as error:
-            self.missing[key] = str(error)
+            self.missing[video] = str(error)
             return np.full((1, 3, 96, 96), 225, np.uint8)
 
 

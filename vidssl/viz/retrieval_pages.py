@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vidssl.atomic import write_whole
-from vidssl.types import Frames
+from vidssl.types import Frames, VideoRecord
 
 WIDTH, HEIGHT = 160, 96  # pixels; larger frames are shrunk to fit
 GROWN = 128  # pixels; smaller frames are enlarged by a whole number to at most this height
@@ -39,7 +39,7 @@ class Preview:
 class Hit:
     """One video found for a query."""
 
-    video: str  # key of its preview
+    video: VideoRecord  # key of its preview
     name: str  # such as the path in the list, with the span
     label: int  # -1: unknown
     similarity: float
@@ -51,7 +51,7 @@ class Hit:
 class QueryRow:
     """One query and its nearest videos, nearest first."""
 
-    video: str  # key of its preview
+    video: VideoRecord  # key of its preview
     name: str
     label: int  # -1: unknown
     hits: tuple[Hit, ...]
@@ -93,7 +93,7 @@ def write_retrieval_page(
     title: str,
     results: Mapping[str, float],
     queries: Sequence[QueryRow],
-    previews: Mapping[str, Preview],
+    previews: Mapping[VideoRecord | str, Preview],
     class_names: Sequence[str] = (),
     details: Sequence[tuple[str, str]] = (),
     total_queries: int | None = None,
@@ -106,7 +106,7 @@ def write_retrieval_page(
     the gallery consists of `gallery_unit`.
     """
     hits = [hit for row in queries for hit in row.hits]
-    videos = [*(row.video for row in queries), *(hit.video for hit in hits)]
+    videos: list[VideoRecord | str] = [*(row.video for row in queries), *(hit.video for hit in hits)]
     videos += [key for hit in hits for key in hit.maps or ()]
     nearest = [_verdict(row.label, row.hits[0].label) for row in queries if row.hits]
     keys = [key for key in results if key.startswith("R@")] + [key for key in _TITLES if key in results]

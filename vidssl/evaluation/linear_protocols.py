@@ -79,16 +79,32 @@ class _SeveralSettings(Settings):
     seed: int = Field(default=0, ge=0)  # of the folds, and of the draws of `multilabel_lowshot`
 
 
+class _Several(EvaluationProtocol):
+    """Learns from lists with several labels a row."""
+
+    learns: ClassVar[bool] = True
+    several: ClassVar[bool] = True
+    name: ClassVar[str]
+
+    def check_lists(self, gallery: VideoList, query: VideoList) -> None:
+        """Check that each class has a tested video: else its average precision is undefined."""
+        assert query.targets is not None
+        if empty := [query.class_name(n) for n in np.flatnonzero(~(query.targets == 1).any(axis=0)).tolist()]:
+            raise DataError(
+                f"protocol {self.name} is undefined: {query.path} has no video of {len(empty)} "
+                f"class{'es' * (len(empty) > 1)}, {first_few(empty)}; add videos, or leave these classes out of both "
+                "lists"
+            )
+
+
 @PROTOCOLS.register("multilabel_svm")
-class MultilabelSVM(EvaluationProtocol):
+class MultilabelSVM(_Several):
     """Mean average precision of one linear SVM a class on unit features, as on VOC07 (Goyal et al., 2019; InterCLR).
 
     Videos that are not counted for a class neither train nor test its SVM. The cost of each class is chosen by
     cross-validation.
     """
 
-    learns: ClassVar[bool] = True
-    several: ClassVar[bool] = True
     name: ClassVar[str] = "multilabel_svm"
 
     class Config(_SeveralSettings):
@@ -110,10 +126,6 @@ class MultilabelSVM(EvaluationProtocol):
         details = {"average_precision": [None if isnan(value) else value for value in found], "costs": costs}
         number = mean(value for value in found if not isnan(value))
         return Measured({self.name: number}, details={**details, **undefined})
-
-    def check_lists(self, gallery: VideoList, query: VideoList) -> None:
-        """Check that each class has a tested video."""
-        _check_tested(self.name, query)
 
     def check(self, label: Tensor) -> None:
         """Check that each class has enough videos with and without it; `label` are the targets (N, classes)."""
@@ -153,11 +165,10 @@ class MultilabelLogistic(MultilabelSVM):
 
 
 @PROTOCOLS.register("multilabel_lowshot")
-class MultilabelLowShot(EvaluationProtocol):
+class MultilabelLowShot(_Several):
     """The same with k videos of each class and k (classes - 1) others, over several draws (Goyal et al., 2019)."""
 
-    learns: ClassVar[bool] = True
-    several: ClassVar[bool] = True
+    name: ClassVar[str] = "multilabel_lowshot"
 
     class Config(_SeveralSettings):
         shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1)
@@ -167,7 +178,7 @@ class MultilabelLowShot(EvaluationProtocol):
         """Return `multilabel_lowshot@k`, the mean over draws, and `multilabel_lowshot@k_spread`."""
         assert gallery.targets is not None and query.targets is not None
         self.check(gallery.targets)
-        undefined = _undefined("multilabel_lowshot", query)
+        undefined = _undefined(self.name, query)
         x, queries = unit_rows("gallery", gallery.x), unit_rows("query", query.x)
         targets, tested = gallery.targets.numpy().T, query.targets.numpy().T
         smallest = int((targets == 1).sum(axis=1).min())
@@ -175,14 +186,10 @@ class MultilabelLowShot(EvaluationProtocol):
         for k in (k for k in self.config.shots if k <= smallest):
             draws = progress(range(self.config.draws), title=f"{k} images a class", unit="draw", leave=False)
             found = [self._of_draw(x, targets, queries, tested, k, draw) for draw in draws]
-            numbers |= {f"multilabel_lowshot@{k}": mean(found), f"multilabel_lowshot@{k}_spread": stdev(found)}
+            numbers |= {f"{self.name}@{k}": mean(found), f"{self.name}@{k}_spread": stdev(found)}
         skipped = [k for k in self.config.shots if k > smallest]
         details = {"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
         return Measured(numbers, details={**details, **undefined})
-
-    def check_lists(self, gallery: VideoList, query: VideoList) -> None:
-        """Check that each class has a tested video."""
-        _check_tested("multilabel_lowshot", query)
 
     def _of_draw(self, x: _Rows, targets: _Rows, queries: _Rows, tested: _Rows, k: int, draw: int) -> float:
         found = []
@@ -197,7 +204,7 @@ class MultilabelLowShot(EvaluationProtocol):
 
     def check(self, label: Tensor) -> None:
         """Check that each class has enough videos for the fewest shots; `label` are the targets (N, classes)."""
-        _check_targets("multilabel_lowshot", label, min(self.config.shots))
+        _check_targets(self.name, label, min(self.config.shots))
 
 
 def _check_targets(name: str, targets: Tensor, needed: int) -> None:
@@ -206,17 +213,6 @@ def _check_targets(name: str, targets: Tensor, needed: int) -> None:
         raise DataError(
             f"protocol {name} needs at least {needed} training videos with each class and without it, and there are "
             f"{fewest} for one: add videos, or lower folds or shots"
-        )
-
-
-def _check_tested(name: str, query: VideoList) -> None:
-    """Raise a DataError that names the classes of which no tested video is: their average precision is undefined."""
-    assert query.targets is not None
-    if empty := [query.class_name(n) for n in np.flatnonzero(~(query.targets == 1).any(axis=0)).tolist()]:
-        raise DataError(
-            f"protocol {name} is undefined: {query.path} has no video of {len(empty)} class{'es' * (len(empty) > 1)}, "
-            f"{first_few(empty)}; "
-            "add videos, or leave these classes out of both lists"
         )
 
 

@@ -19,11 +19,9 @@ from vidssl.analysis.video_versions import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError
 from vidssl.randomness import generator
-from vidssl.registry import did_you_mean
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.change import Change
+from vidssl.transforms.change import Change, choose_changes
 from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
@@ -36,30 +34,13 @@ _SEEDS = 2**62
 
 
 def choose_corruptions(names: Sequence[str] | None, frames: int, size: int) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Choose the corruptions, of some names or of all, that clips of some frames and size can have.
-
-    Returns:
-        Their names in the order of `ROBUSTNESS`, and the reason for each that is left out.
-
-    Raises:
-        ConfigError: A name is unknown, or no corruption is left.
-    """
-    for name in names or ():
-        if name not in ROBUSTNESS:
-            near = did_you_mean(name, ROBUSTNESS)
-            raise ConfigError(f"no corruption '{name}'{near}; there are: {', '.join(ROBUSTNESS)}")
-    left_out = {}
+    """Choose the corruptions that clips of some frames and size can have, as `choose_changes`."""
+    excluded = {}
     if frames == 1:
-        left_out = dict.fromkeys(TIME_CORRUPTIONS, "a clip of one frame has no order")
+        excluded = dict.fromkeys(TIME_CORRUPTIONS, "a clip of one frame has no order")
     if size % 2:
-        left_out["global_shuffle"] = left_out["local_shuffle"] = f"2x2 patches do not divide {size} pixels"
-    wanted = [name for name in ROBUSTNESS if names is None or name in names]
-    left_out = {name: why for name, why in left_out.items() if name in wanted}
-    chosen = tuple(name for name in wanted if name not in left_out)
-    if not chosen:
-        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        raise ConfigError(f"no corruption is left to measure ({reasons}); name others")
-    return chosen, left_out
+        excluded["global_shuffle"] = excluded["local_shuffle"] = f"2x2 patches do not divide {size} pixels"
+    return choose_changes("corruption", ROBUSTNESS, names, excluded)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,8 @@ from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.instance_boxes import Boxes
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError
-from vidssl.registry import did_you_mean
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.change import Change
+from vidssl.transforms.change import Change, choose_changes
 from vidssl.transforms.invariance_changes import CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
@@ -34,30 +32,14 @@ TRANSFORMATIONS: dict[str, Change] = {**CORRUPTIONS, **MOVES}
 def choose_transformations(
     names: Sequence[str] | None, frames: int, boxes: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Choose the transformations, of some names or of all, that can be measured on clips of some frames.
-
-    Returns:
-        Their names in the order of `TRANSFORMATIONS`, and the reason for each that is left out.
-
-    Raises:
-        ConfigError: A name is unknown, or no transformation can be measured.
-    """
-    for name in names or ():
-        if name not in TRANSFORMATIONS:
-            near = did_you_mean(name, TRANSFORMATIONS)
-            raise ConfigError(f"no transformation '{name}'{near}; there are: {', '.join(TRANSFORMATIONS)}")
-    wanted = [name for name in TRANSFORMATIONS if names is None or name in names]
-    left_out = {}
+    """Choose the transformations that can be measured on clips of some frames, as `choose_changes`."""
+    excluded = {}
     if frames == 1:
-        moving = [name for name, kind in MOVES.items() if kind.needs_motion and name in wanted]
-        left_out = dict.fromkeys(moving, "a clip of one frame has no motion")
-    if "instance" in wanted and not boxes:
-        left_out["instance"] = "it needs boxes=FILE"
-    chosen = tuple(name for name in wanted if name not in left_out)
-    if not chosen:
-        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        raise ConfigError(f"no transformation is left to measure ({reasons}); name others")
-    return chosen, left_out
+        moving = [name for name, kind in MOVES.items() if kind.needs_motion]
+        excluded = dict.fromkeys(moving, "a clip of one frame has no motion")
+    if not boxes:
+        excluded["instance"] = "it needs boxes=FILE"
+    return choose_changes("transformation", TRANSFORMATIONS, names, excluded)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
@@ -12,17 +12,18 @@ from vidssl.api.job_arguments import File, Model, job
 from vidssl.api.measure_networks import JobResults
 from vidssl.api.measured_network import run_of_module
 from vidssl.api.model_card import describe_network, model_card, of_the_same_features, results_of
+from vidssl.api.measured_network import load_network, run_of_module
+from vidssl.api.measure_networks import JobResults
 from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
-from vidssl.config import Tree, build
+from vidssl.config import build
 from vidssl.engine.config_schema import bind_stored
 from vidssl.engine.evaluation_clips import evaluation_clips
 from vidssl.errors import ConfigError
-from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.backbones import BACKBONES
 from vidssl.models.export_graph import save_onnx, save_pt2
 from vidssl.models.weights import (
     EXPORTED,
     FORMAT,
-    backbone_weights,
     load_state,
     read_checkpoint,
     save_checkpoint_backbone,
@@ -64,8 +65,8 @@ def export(
         What belongs to the file: its description, or the settings of detectron2.
     """
     if isinstance(checkpoint, nn.Module):
-        with TemporaryDirectory() as folder:
-            file = Path(folder) / f"{type(checkpoint).__name__}.safetensors"
+        with TemporaryDirectory() as saved:
+            file = Path(saved) / f"{type(checkpoint).__name__}.safetensors"
             save_backbone(checkpoint, file, cfg=cfg)
             return export(file, to=to, out=out, results=results, imports=imports)
     name, path = str(checkpoint), Path(out)
@@ -74,8 +75,39 @@ def export(
     if to in PROJECTS["export format"]:
         described: JobResults = load_project("export format", to).export(name, path, trust=trust)
         return described
-    files = None if results is None else [Path(file) for file in results]
-    description, worst = export_network(name, path, to, files, trust=trust)
+    if to != "folder" and path.suffix != _SUFFIXES[to]:
+        raise ConfigError(f'cannot write {path}: to="{to}" writes a file named *{_SUFFIXES[to]}')
+    if to == "folder" and os.path.lexists(path):
+        raise ConfigError(f"{path} exists already: choose another folder")
+    file = weights_file(name)
+    if to == "folder":
+        check_writable(path.parent)
+    else:
+        check_file(path, [file])
+    content = read_checkpoint(file, trust)
+    run = bind_stored(content["config"], f"config of {name}", trust)
+    test = evaluation_clips(run)
+    network = test.encoder(load_network(run, content, name)).eval()
+    # A file that was exported before describes the checkpoint that it was made of.
+    origin = content.get("network", {}).get("checkpoint")
+    origin = origin or {"file": file.resolve().name, "sha256": file_hash(file), "step": content["step"]}
+    description = describe_network(run, test, network, origin)
+    worst = None  # the largest difference of the features of a graph to torch's
+    if to == "folder":
+        given = None if results is None else [Path(each) for each in results]
+        tested = results_of(origin["sha256"], file.absolute(), given)
+        tested = of_the_same_features(tested, description, given=given is not None)
+        with creating_folder(path) as folder:
+            save_checkpoint_backbone(file, folder / EXPORTED, trust=trust, network=description)
+            write_json(folder / "config.json", description)
+            write_whole(folder / "README.md", model_card(path.name, description, tested).encode())
+    else:
+        with writing_file(path, [file]):
+            if to == "safetensors":
+                save_checkpoint_backbone(file, path, trust=trust, network=description)
+            else:
+                save = save_onnx if to == "onnx" else save_pt2
+                worst = save(network, path, test.clip.frames, test.size, description)
     found = JobResults({**description, "largest_difference": worst})
     shape = " x ".join(map(str, description["input"]["shape"]))
     found.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
@@ -114,55 +146,3 @@ def save_backbone(
     named = {f"backbone.{name}": weight for name, weight in weights.items()}
     content = {"format": FORMAT, "config": run.model_dump(mode="json"), "step": 0, "method": named}
     write_backbone(content, f"this {type(model).__name__}", path, half=half)
-
-
-def export_network(
-    checkpoint: str, out: Path, to: str, results: Sequence[Path] | None = None, *, trust: bool = False
-) -> tuple[Tree, float | None]:
-    """Write the backbone of a checkpoint, or of the last one of a run's folder, with a description.
-
-    `to` is `safetensors` (a file for `load_backbone`), `onnx`, `pt2` (torch.export), or `folder`: the safetensors file,
-    `config.json` and a model card, `README.md`, with the numbers of `results`, paths of results.json. None: all that
-    lie below the folder of the checkpoint's run and are of this checkpoint. The graphs of `onnx` and `pt2` compute the
-    features that the run evaluates, also those of a layer.
-
-    Returns the description (`describe_network`) and, of a graph, the largest difference of its features to torch's.
-    """
-    if to != "folder" and out.suffix != _SUFFIXES[to]:
-        raise ConfigError(f'cannot write {out}: to="{to}" writes a file named *{_SUFFIXES[to]}')
-    if to == "folder" and os.path.lexists(out):
-        raise ConfigError(f"{out} exists already: choose another folder")
-    path = weights_file(checkpoint)
-    if to == "folder":
-        check_writable(out.parent)
-    else:
-        check_file(out, [path])
-    content = read_checkpoint(path, trust)
-    run = bind_stored(content["config"], f"config of {checkpoint}", trust)
-    backbone, test = _backbone(run, content, checkpoint), evaluation_clips(run)
-    network = test.encoder(backbone)
-    # A file that was exported before describes the checkpoint that it was made of.
-    origin = content.get("network", {}).get("checkpoint")
-    origin = origin or {"file": path.resolve().name, "sha256": file_hash(path), "step": content["step"]}
-    description = describe_network(run, test, network, origin)
-    if to == "folder":
-        found = results_of(origin["sha256"], path.absolute(), results)
-        found = of_the_same_features(found, description, given=results is not None)
-        with creating_folder(out) as folder:
-            save_checkpoint_backbone(path, folder / EXPORTED, trust=trust, network=description)
-            write_json(folder / "config.json", description)
-            write_whole(folder / "README.md", model_card(out.name, description, found).encode())
-        return description, None
-    if to == "safetensors":
-        with writing_file(out, [path]):
-            save_checkpoint_backbone(path, out, trust=trust, network=description)
-        return description, None
-    save = save_onnx if to == "onnx" else save_pt2
-    with writing_file(out, [path]):
-        return description, save(network.eval(), out, test.clip.frames, test.size, description)
-
-
-def _backbone(run: Any, content: Tree, source: str) -> Backbone:
-    backbone: Backbone = build(BACKBONES, run.backbone)
-    load_state(backbone, backbone_weights(content), source)
-    return backbone.eval()

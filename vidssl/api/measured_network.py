@@ -152,8 +152,7 @@ def _load_checkpoint(
 ) -> Subject:
     trust = options.get("trust", False)
     run = bind_stored(content["config"], f"config of {path}", trust)
-    backbone = build(BACKBONES, run.backbone)
-    load_state(backbone, backbone_weights(content), str(path))
+    backbone = load_network(run, content, str(path))
     digest = file_hash(path)
     classify, logits, classes = None, None, 0
     test = chosen_clips(options, run)
@@ -178,6 +177,13 @@ def _load_checkpoint(
         tuple(content.get("classes", ())),
         partial(trained_on, run, {key: content.get(key) for key in ("fingerprint", "data")}),
     )
+
+
+def load_network(run: Run, content: dict[str, Any], source: str) -> Backbone:
+    """Build the backbone of a run, with the weights of a checkpoint."""
+    backbone: Backbone = build(BACKBONES, run.backbone)
+    load_state(backbone, backbone_weights(content), source)
+    return backbone
 
 
 def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method:

@@ -10,10 +10,8 @@ from torch import nn
 
 from vidssl.api.job_arguments import File, Model, job
 from vidssl.api.measure_networks import JobResults
-from vidssl.api.measured_network import run_of_module
-from vidssl.api.model_card import describe_network, model_card, of_the_same_features, results_of
 from vidssl.api.measured_network import load_network, run_of_module
-from vidssl.api.measure_networks import JobResults
+from vidssl.api.model_card import describe_network, model_card, of_the_same_features, results_of
 from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.config import build
 from vidssl.engine.config_schema import bind_stored

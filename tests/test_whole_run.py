@@ -67,6 +67,12 @@ def test_a_commit_that_is_missing_unknown_or_unrelated_means_the_whole_run(recor
     assert changed_since(tmp_path) is None
 
 
+def test_a_clone_without_history_means_the_whole_run(recorded, git, tmp_path):
+    for name, options, expected in (("shallow", ["--depth", "1"], None), ("whole", [], set())):
+        git("clone", "--quiet", *options, f"file://{tmp_path}", name)
+        assert changed_since(tmp_path / name) == expected
+
+
 def test_outside_of_a_repository(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / NAME).write_text("0" * 40)

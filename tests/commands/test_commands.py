@@ -131,13 +131,6 @@ def test_a_finished_run_is_left_as_it_is(trained, digits, monkeypatch, capsys):
     assert before == ((folder / "metrics.jsonl").read_bytes(), sorted((folder / "checkpoints").iterdir()))
 
 
-def test_a_straight_run_gives_the_same_checkpoint(trained, digits, tmp_path):
-    last = train(load_run(TOY, settings(digits, tmp_path / "straight", "data.workers=1")))
-    one, other = (torch.load(path, weights_only=True)["method"] for path in (last, trained[0] / "checkpoints/last.pt"))
-    weights = [key for key in one if isinstance(one[key], torch.Tensor)]
-    assert weights and all(torch.equal(one[key], other[key]) for key in weights)
-
-
 def test_retrieval(retrieved):
     folder, out, results, random = retrieved
     for found in (results, random):

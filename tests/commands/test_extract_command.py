@@ -1,4 +1,4 @@
-"""The commands extract and merge: parts, their merging, several processes, and each mistake to its one line."""
+"""The commands extract and merge: parts, their merging, and each mistake to its one line."""
 
 import json
 import logging
@@ -67,13 +67,6 @@ def test_parts_and_their_merging(few, run_tool, tmp_path, caplog):
         caplog.clear()
         line, status = run_tool(*given, "--out", out, command=command)
         assert status == 0 and line == merged and f"{out} holds these features already" in caplog.text
-
-
-@pytest.mark.parametrize("shard", ["3/3", "a/b", "0/0"])
-def test_shards_that_there_are_not(few, run_tool, tmp_path, shard):
-    line, status = run_tool(*few, "--out", tmp_path / "x", "--shard", shard)
-    assert status == 2 and "\n" not in line and line.startswith("error: shard ") and shard in line
-    assert not list(tmp_path.glob("x.*"))
 
 
 def test_what_is_required(few, run_tool, tmp_path):

@@ -1,4 +1,4 @@
-"""The tool retrieval from its command line: an index, one video, several processes, mistakes in one line."""
+"""The tool retrieval from its command line: an index, one video, mistakes in one line."""
 
 import json
 import shutil

@@ -67,11 +67,6 @@ def test_settings_are_read_as_those_of_a_config(few):
         settings(["min_gab=3"])
 
 
-def test_a_shard_that_there_is_not_is_refused(digits, few, tmp_path):
-    with pytest.raises(ConfigError, match="'3/2' is not i/n"):
-        track("random", few, out=tmp_path / "out", tracker=QUICK, shard="3/2", **options(digits))
-
-
 def test_a_file_in_place_of_the_folder_is_seen_first(digits, few, tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(DataError, match="it is a file"):

@@ -5,6 +5,8 @@ import os
 import re
 import runpy
 import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -73,9 +75,9 @@ def folder(digits, tmp_path_factory):
 
 
 def test_the_page_has_its_programs():
-    modules = ("video_methods", "momentum_methods", "classifiers", "protocols", "recipes", "samplers", "backbones")
-    assert set(FILES) == {"simsiam_toy.yaml", "own_toy.yaml", *(f"my_{name}.py" for name in modules)}
-    assert len(COMMANDS) == 5 and len(BLOCKS) == len(FILES) + len(COMMANDS) + 2  # the last two are checked below
+    modules = ("video_methods", "momentum_methods", "batch_methods", "classifiers", "protocols", "recipes", "samplers")
+    assert set(FILES) == {"simsiam_toy.yaml", "own_toy.yaml", *(f"my_{name}.py" for name in (*modules, "backbones"))}
+    assert len(COMMANDS) == 6 and len(BLOCKS) == len(FILES) + len(COMMANDS) + 3  # the last three are checked below
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,7 @@ def test_the_page_has_its_programs():
     [
         ("A complete example", "simsiam", "output_spread"),
         ("Queries and keys", "dcl", "key_rank"),
+        ("Samples of a batch", "learned", "temperature"),
         ("A classifier", "cosine", "loss"),
         ("A protocol", "watched", "loss"),
         ("A backbone", "own", "output_spread"),
@@ -94,6 +97,38 @@ def test_a_program_runs(section, run, number, folder, run_world):
     assert [line["step"] for line in steps] == [1, 2]
     if section == "A classifier":
         assert 0 <= found["test"]["top1"] <= 1
+    if section == "Samples of a batch":
+        assert steps[0]["temperature"] != steps[1]["temperature"], "it is learned, with micro-batches too"
+
+
+def test_a_command(digits, tmp_path):
+    """In a copy of the package, with the module and the line of the page."""
+    (text,) = (text for section, _, _, text in BLOCKS if section == "A command")
+    shutil.copytree(TOP / "vidssl", tmp_path / "vidssl", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "vidssl/projects/count.py").write_text(text)
+    registry = tmp_path / "vidssl/registry.py"
+    (line,) = re.findall(r'`("count": "vidssl\.projects\.count")`', PAGE)
+    before = registry.read_text()
+    registry.write_text(before.replace('"command": {', f'"command": {{{line}, '))
+
+    def run(*words):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-m", "vidssl", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert re.search(r"^ +count +Count the videos of a list", run("--help")[1], re.MULTILINE)
+    assert "--seconds SECONDS" in run("count", "--help")[1]
+    listed = digits / "motion/test.csv"
+    assert run("count", listed, "--seconds", "0.5")[1] == "16 of 16 videos are longer than 0.5 s\n"
+    assert json.loads(run("count", listed, "--seconds", "9", "--json")[1]) == {
+        "longer": 0,
+        "videos": 16,
+        "seconds": 9.0,
+    }
+    status, _, error = run("count", tmp_path / "none.csv")
+    assert status == 2 and error.startswith("error: ") and error.count("\n") == 1
+    assert run("count", listed, "--second", "1")[0] == 2, "no abbreviations"
 
 
 def test_a_published_number(tmp_path):

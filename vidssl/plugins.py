@@ -4,12 +4,14 @@ A user names modules, with `imports` in a config that is passed or with `--impor
 weights is data: the modules that it names are used if they are imported already, and imported if the file is trusted.
 """
 
+import hashlib
 import importlib
 import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from vidssl.errors import ConfigError, first_few
@@ -24,7 +26,8 @@ def import_modules(names: Iterable[str], source: str) -> None:
         try:
             importlib.import_module(name)
         except (ImportError, ValueError, TypeError) as error:  # the latter two: names that no module can have
-            raise ConfigError(f"{source}: cannot import '{name}': {error}") from None
+            remedy = "name the module, and have its folder on PYTHONPATH"
+            raise ConfigError(f"{source}: cannot import '{name}': {error}; {remedy}") from None
 
 
 def modules_of(tree: Any, source: str) -> list[str]:
@@ -33,6 +36,17 @@ def modules_of(tree: Any, source: str) -> list[str]:
     if not isinstance(names, list | tuple) or not all(isinstance(n, str) and _NAME.fullmatch(n) for n in names):
         raise ConfigError(f"{source}: imports is a list of modules, such as [my_methods], not {str(names)[:100]!r}")
     return [*names]
+
+
+def code_of(entry: type) -> dict[str, str]:
+    """Return the hash of the file that a class of a plug-in is in, as `code`; nothing for vidssl's own.
+
+    Part of requests: results of code that was edited since are not taken for those of the code as it is.
+    """
+    file = getattr(sys.modules.get(entry.__module__), "__file__", None)
+    if entry.__module__.partition(".")[0] == "vidssl" or file is None:
+        return {}
+    return {"code": hashlib.sha256(Path(file).read_bytes()).hexdigest()}
 
 
 def not_imported(names: Iterable[str]) -> list[str]:

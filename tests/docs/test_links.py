@@ -48,6 +48,19 @@ def test_a_broken_link_is_found(tmp_path):
     assert broken_links(tmp_path / "a.md") == ["b.md: no such file", "#you: no such heading"]
 
 
+def test_modules_that_pages_name_exist():
+    """Those in backquotes, by their path from the top or from vidssl/, or by the end of it."""
+    elsewhere = {"train_net.py"}  # of detectron2
+    known = "\n".join(path.as_posix() for path in ROOT.rglob("*.py") if ".venv" not in path.parts) + "\n"
+    missing = []
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        own = {*re.findall(r"`(my_\w+\.py|vidssl/projects/count\.py)`", text)}  # that extend.md writes
+        names = {*re.findall(r"`((?:\w+/)*\w+\.py)`", text)} - own - elsewhere
+        missing += [f"{path.relative_to(ROOT)}: {name}" for name in sorted(names) if f"/{name}\n" not in known]
+    assert missing == []
+
+
 def test_every_image_is_shown():
     text = "".join(path.read_text(encoding="utf-8") for path in FILES)
     assert [path.name for path in (ROOT / "docs" / "images").rglob("*.png") if path.name not in text] == []

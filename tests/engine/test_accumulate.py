@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from vidssl import distributed
+from vidssl.config import Settings
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.parallel import average_gradients, over_processes
+from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
 from vidssl.models.backbones import Backbone
@@ -27,9 +29,21 @@ SETTINGS = {
     "vicreg": {"invariance": 1.0, "variance": 1.0, "covariance": 1.0},  # so that rounding is that of the others
     "lejepa": {"directions": 16},
     "swav": {"prototypes": 7, "frozen": 0.0},
+    "learned": {"temperature": 0.2},
 }
 FREE = {("vicreg", "projector.2.bias")}  # VICReg's loss is the same for embeddings that are all shifted
 NAMES = tuple(SETTINGS)
+
+
+class LearnedTemperature(METHODS["simclr"]):
+    """A method of somebody else: its loss has a parameter that embeddings do not depend on."""
+
+    def __init__(self, config, backbone):
+        super().__init__(config, backbone)
+        self.scale = nn.Parameter(torch.tensor(0.9))
+
+    def objective(self, embedding, group):
+        return super().objective(embedding * self.scale, group)
 
 
 class Noisy(Backbone):
@@ -52,7 +66,8 @@ class Noisy(Backbone):
 def make(name, backbone, dtype=torch.float64):
     torch.manual_seed(0)
     head = Head(layers=2, hidden=16, out=5, norm="none")
-    method = METHODS[name](METHODS[name].Config(projector=head, **SETTINGS[name]), backbone())
+    kind = LearnedTemperature if name == "learned" else METHODS[name]
+    method = kind(kind.Config(projector=head, **SETTINGS[name]), backbone())
     return method.to(dtype).train()
 
 
@@ -221,3 +236,24 @@ def test_the_classification_loss_of_views_is_the_mean_over_the_labelled_clips_of
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
         for name, value in scalars.items():
             torch.testing.assert_close(summed[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_a_method_of_somebody_else_without_a_loss_or_a_projector():
+    class WithoutLoss(LearnedTemperature):
+        def objective(self, embedding, group):
+            return {"error": embedding.sum()}
+
+    class WithoutProjector(LearnedTemperature):
+        class Config(Settings):
+            temperature: float = 0.1
+
+    torch.manual_seed(0)
+    config = METHODS["simclr"].Config(projector=Head(layers=2, hidden=16, out=5, norm="none"))
+    method = WithoutLoss(config, Tiny()).double().train()
+    for sizes in ([12], [6, 6]):
+        with pytest.raises(
+            ConfigError, match=r"^WithoutLoss returns \['error', .*\], and no 'loss': see docs/extend.md$"
+        ):
+            step(method, cut(batch(), sizes))
+    with pytest.raises(ConfigError, match=r"^WithoutProjector.Config has no `projector`: derive it from InBatchMethod"):
+        WithoutProjector(WithoutProjector.Config(), Tiny())

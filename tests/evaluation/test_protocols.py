@@ -297,7 +297,7 @@ def test_lists_that_cannot_be_measured(tmp_path):
     check_measurable(built("retrieval", "knn", "uniformity"), gallery, query, 0)
     with pytest.raises(DataError, match=r"1 videos of .*query.* are in .*gallery.* too, the first '2.mp4': svm, low"):
         check_measurable(built("knn", "svm", "lowshot"), gallery, query, 0)
-    with pytest.raises(ConfigError, match="protocol knn compares with training videos: give their list too"):
+    with pytest.raises(ConfigError, match="knn compares with training videos: give their list, train_list=FILE"):
         check_measurable(built("accuracy", "knn"), None, query, 2)
     check_measurable(built("accuracy"), None, query, 2)
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,0", "4.mp4,1", "5.mp4,1"], ["3.mp4,0"])

@@ -35,6 +35,7 @@ from vidssl.models.weights import (
     read_anything,
     weights_file,
 )
+from vidssl.plugins import code_of
 from vidssl.transforms.recipes import check_short_side
 
 RANDOM = "random"  # the untrained network of a config
@@ -82,7 +83,8 @@ class Subject:
     def request(self, **parts: Any) -> Tree:
         """What decides the results of a job: weights, clips and `parts`. Equal requests have equal results."""
         protocol = {name: value for name, value in self.describe()["protocol"].items() if name != "cache"}
-        request: Tree = json.loads(json.dumps({"weights": self.weights, "protocol": protocol, **parts}))
+        request: Tree = {"weights": self.weights, "protocol": protocol, **code_of(type(self.backbone)), **parts}
+        request = json.loads(json.dumps(request))
         return request  # as it is read from a file: with lists for tuples
 
     def check_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:

@@ -28,7 +28,7 @@ from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
 from vidssl.evaluation.metrics import confusion
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results
-from vidssl.plugins import explaining, not_imported
+from vidssl.plugins import code_of, explaining, not_imported
 from vidssl.progress import Report
 from vidssl.registry import PROJECTS, load_named, load_project
 from vidssl.viz.confusion import confusion_matrix
@@ -180,12 +180,20 @@ def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
     load_named(choices)
     protocol = choice(PROTOCOLS)
     schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field()))  # type: ignore[valid-type]
-    return bind(schema, {"protocols": list(choices)}, "protocol").protocols  # type: ignore[attr-defined, no-any-return]
+    try:
+        return bind(schema, {"protocols": list(choices)}, "protocol").protocols  # type: ignore[attr-defined, no-any-return]
+    except ConfigError as error:
+        if all(each.get("name") in PROTOCOLS for each in choices):
+            raise
+        raise ConfigError(f"{error}; of a module of your own: imports=[MODULE]") from None
 
 
 def describe_protocols(protocols: Mapping[str, EvaluationProtocol]) -> Tree:
-    """Describe protocols as plain data."""
-    settings = [{"name": name, **p.config.model_dump(mode="json", exclude={"name"})} for name, p in protocols.items()]
+    """Describe protocols as plain data; those of plug-ins with the hash of their code."""
+    settings = [
+        {"name": name, **p.config.model_dump(mode="json", exclude={"name"}), **code_of(type(p))}
+        for name, p in protocols.items()
+    ]
     return {"protocols": settings}
 
 

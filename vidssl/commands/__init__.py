@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidssl.atomic import without_nan
-from vidssl.commands.argument_options import OTHER_NAMES, add_options, parse
+from vidssl.commands.argument_options import OTHER_NAMES, Parser, add_options, parse
 from vidssl.commands.signatures import Signature, read_signature
 from vidssl.errors import Interrupted, PeerError, VidsslError
 from vidssl.registry import PROJECTS
@@ -108,7 +108,7 @@ def main(command: str | None = None, name: str | None = None) -> None:
     if command is not None:
         guarded(lambda: run(command if name is None else f"{command} {name}", sys.argv[1:], Path(sys.argv[0]).name))
         return
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="vidssl",
         description="Self-supervised learning of video representations.",
         epilog=list_jobs("commands", COMMANDS),
@@ -178,7 +178,7 @@ def parser_of(
     """Return the job of a command, its parser, and the arguments that it parses: of a group those after the name."""
     command, _, name = command.partition(" ")
     job: Job | Group = COMMANDS[command]
-    parser = argparse.ArgumentParser(prog=prog)
+    parser = Parser(prog)
     if isinstance(job, Group):
         if not name:
             parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -186,7 +186,7 @@ def parser_of(
             text = "see below; NAME --help lists its options"
             parser.add_argument("name", choices=job.jobs, metavar="NAME", help=text)
             name, arguments = parser.parse_args(arguments[:1]).name, arguments[1:]
-            parser = argparse.ArgumentParser(prog=f"{parser.prog} {name}")
+            parser = Parser(f"{parser.prog} {name}")
         job = job.jobs[name]
     parser.description = job.signature.description
     add_options(parser, job.signature)

@@ -6,10 +6,11 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from vidssl.commands.signatures import REQUIRED, Argument, Signature
 from vidssl.errors import ConfigError
+from vidssl.registry import did_you_mean
 
 # Arguments of Python, and what commands call them.
 OTHER_NAMES = {"model": "checkpoint", "trust": "trust-checkpoint"}
@@ -17,15 +18,29 @@ _MODEL = "a checkpoint, weights of another project, or 'random' for the untraine
 _INPUT = "videos: a list (*.csv, `vidssl prepare` writes it), a folder, a quoted pattern, or one file"
 
 
+class Parser(argparse.ArgumentParser):
+    """Parses without abbreviations; an error is one line, and names the option that is nearest to an unknown one."""
+
+    def __init__(self, prog: str | None = None, **settings: Any) -> None:
+        super().__init__(prog=prog, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        if unknown := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+            near = did_you_mean(unknown[1], self._option_string_actions)
+            message += f"{near}; the options: {self.prog} --help"
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """Make the type of an option that is an integer of at least `least`."""
 
-    def number(text: str) -> int:
+    def integer(text: str) -> int:
         if int(text) < least:
             raise argparse.ArgumentTypeError(f"{text} is less than {least}")
         return int(text)
 
-    return number
+    return integer
 
 
 def above_zero(text: str) -> float:
@@ -33,6 +48,10 @@ def above_zero(text: str) -> float:
     if not 0 < float(text) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return float(text)
+
+
+# As argparse names it in its error for what is no number: "invalid number above 0 value: 'abc'".
+above_zero.__name__ = "number above 0"
 
 
 def config_file(text: str) -> Path:

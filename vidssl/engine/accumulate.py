@@ -1,12 +1,13 @@
 """Gradient accumulation over the micro-batches of a step, and gradient caching for losses within the batch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from vidssl.engine.parallel import without_averaging
+from vidssl.errors import ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.batch_norms import statistics_kept
 from vidssl.types import Batch
@@ -42,7 +43,8 @@ def _cached(
 
     All micro-batches are embedded without gradients; the loss over all embeddings gives the gradient of each; then each
     micro-batch runs again and backpropagates from it. The second pass uses the random numbers of the first, and it
-    alone updates the running statistics of batch norms.
+    alone updates the running statistics of batch norms. Parameters that the loss itself uses, such as a temperature,
+    get their gradient with the last micro-batch, when gradients are averaged over processes.
     """
     kept, states, embeddings = [], [], []
     with torch.no_grad(), statistics_kept(method):
@@ -54,24 +56,41 @@ def _cached(
                 embeddings.append(method.embed(batch))
     joined = torch.cat(embeddings).requires_grad_()
     scalars = method.contrast(joined, torch.cat([method.group(batch) for batch in kept]))
-    (gradient,) = torch.autograd.grad(scalars["loss"], joined)
+    parameters = [p for p in method.parameters() if p.requires_grad]
+    gradient, *of_loss = torch.autograd.grad(_loss(method, scalars), [joined, *parameters], allow_unused=True)
+    own = [(p * g).sum() for p, g in zip(parameters, of_loss, strict=True) if g is not None]
     parts = torch.split(gradient, [len(batch.index) for batch in kept])
     for n, (batch, part, state) in enumerate(zip(kept, parts, states, strict=True), start=1):
         _set_random_state(state, batch.index.device)
-        _backward(parallel, batch, 1, half, last=n == len(kept), gradient=part)
+        last = n == len(kept)
+        _backward(parallel, batch, 1, half, last, part, own if last else ())
     return {name: value.detach() for name, value in scalars.items()}, torch.cat([batch.index for batch in kept])
 
 
 def _backward(
-    parallel: nn.Module, batch: Batch, count: int, half: bool, last: bool, gradient: Tensor | None = None
+    parallel: nn.Module,
+    batch: Batch,
+    count: int,
+    half: bool,
+    last: bool,
+    gradient: Tensor | None = None,
+    more: Sequence[Tensor] = (),
 ) -> dict[str, Tensor]:
-    """Run the method forward and backward on one micro-batch."""
+    """Run the method forward and backward on one micro-batch; `more` () is added to its loss."""
     inputs = (batch,) if gradient is None else (batch, gradient)
     with nullcontext() if last else without_averaging(parallel):
         with torch.autocast(batch.index.device.type, torch.bfloat16, enabled=half):
             scalars = parallel(*inputs)
-        (scalars["loss"] / count).backward()
+        total = torch.stack([_loss(parallel, scalars), *more]).sum()
+        torch.autograd.backward(total / count)
     return {name: value.detach() for name, value in scalars.items()}
+
+
+def _loss(method: nn.Module, scalars: dict[str, Tensor]) -> Tensor:
+    if "loss" not in scalars:
+        method = getattr(method, "module", method)  # of DistributedDataParallel
+        raise ConfigError(f"{type(method).__name__} returns {sorted(scalars)}, and no 'loss': see docs/extend.md")
+    return scalars["loss"]
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

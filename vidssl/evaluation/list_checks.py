@@ -38,7 +38,7 @@ def check_measurable(
                 'example layer="layer4" and grid=4'
             )
         if protocol.gallery and gallery is None:
-            raise ConfigError(f"protocol {name} compares with training videos: give their list too")
+            raise ConfigError(f"protocol {name} compares with training videos: give their list, train_list=FILE")
         for videos in (gallery, query):
             if videos is not None and protocol.labels:
                 _check_labels(name, protocol, videos)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vidssl import distributed
 from vidssl.config import build
@@ -17,6 +18,7 @@ from vidssl.evaluation.overlap import count_equal_features
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
+from vidssl.types import Features
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,15 @@ class Measurement:
     def numbers(self) -> dict[str, float]:
         """All numbers by name."""
         return {name: value for measured in self.found.values() for name, value in measured.numbers.items()}
+
+
+def _checked(protocol: EvaluationProtocol, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+    """Apply a protocol; a ConfigError if it returns something else than `Measured`, as a plug-in may."""
+    measured: Any = protocol(gallery, query, exclude)
+    if not isinstance(measured, Measured):
+        name = type(protocol).__name__
+        raise ConfigError(f"protocol {name} returns {type(measured).__name__}, not `Measured`: see docs/extend.md")
+    return measured
 
 
 def need_gallery(names: Sequence[str] | None) -> bool:
@@ -99,7 +110,7 @@ def measure(
     def compute() -> tuple[dict[str, Measured], int]:
         own = own_rows(galleries or queries, queries)
         found = {
-            name: protocol(q if g is None else g, probabilities if protocol.probabilities else q, own)
+            name: _checked(protocol, q if g is None else g, probabilities if protocol.probabilities else q, own)
             for name, protocol in progress(protocols.items(), title="measure", unit="protocol", leave=False)
         }
         if g is None or galleries is None:

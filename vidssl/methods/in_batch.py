@@ -33,6 +33,8 @@ class InBatchMethod(Method):
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(backbone)
         self.config = config
+        if not hasattr(config, "projector"):
+            raise ConfigError(f"{type(self).__name__}.Config has no `projector`: derive it from InBatchMethod.Config")
         self.projector = mlp(backbone.dim, config.projector)
 
     def group(self, batch: Batch) -> Tensor:

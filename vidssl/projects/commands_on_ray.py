@@ -24,7 +24,7 @@ import torch
 from vidssl.api.extract import PARTS, write_part
 from vidssl.api.measured_network import Subject
 from vidssl.commands import Job, errors_in_options, guarded, parser_of, print_result
-from vidssl.commands.argument_options import above_zero, at_least, parse
+from vidssl.commands.argument_options import Parser, above_zero, at_least, parse
 from vidssl.config import Tree
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, VidsslError
@@ -199,9 +199,7 @@ def _connect(address: str, count: int | None, cpus: int, gpus: float) -> Actors:
 
 def main() -> None:
     """Run `python -m vidssl.projects.commands_on_ray COMMAND …`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m vidssl.projects.commands_on_ray", description="Commands on a Ray cluster."
-    )
+    parser = Parser(prog="python -m vidssl.projects.commands_on_ray", description="Commands on a Ray cluster.")
     parser.add_argument("command", choices=COMMANDS, help="--help lists its options")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args()

@@ -89,7 +89,7 @@ def test_streams_that_are_not_there(run_folder, query, tmp_path):
     with pytest.raises(ConfigError, match="no stream 'flow': the backbone has rgb, differences"):
         vidssl.extract(run_folder, query, device="cpu", stream="flow", workers=0)
     with pytest.raises(ConfigError, match='ResNet3D18 has no streams: leave stream="rgb" out'):
-        vidssl.extract("vidssl-small", query, device="cpu", stream="rgb", workers=0)
+        vidssl.extract("random", query, cfg="toy/sce", device="cpu", stream="rgb", workers=0)
     with pytest.raises(ConfigError, match="choose a stream with --stream rgb"):
         given = [str(query.path), "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
         commands.run("track", [*given, "--out", str(tmp_path / "tracks")])

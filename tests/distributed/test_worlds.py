@@ -52,7 +52,7 @@ def agree(found, expected):
 # What talks to other processes, and the toy that runs it here.
 FAMILIES = {
     **{"base": "interclr_npid", "memory_bank": "interclr_npid", "online_kmeans": "interclr_npid"},
-    **{"momentum": "sce", "queue": "moco", "statistics": "moco", "in_batch": "simclr"},
+    **{"momentum_method": "sce", "queue": "moco", "statistics": "moco", "in_batch": "simclr"},
     **{name: name for name in ("cmc", "swav", "view_learning")},
 }
 OTHERS = ("supervised", "lejepa", "frame_invariance_tracks")  # labels, equal draws, tracks
@@ -64,7 +64,8 @@ LONG = [
 
 
 def test_all_that_talks_to_other_processes_is_run_by_two():
-    files = (Path(__file__).parents[2] / "vidssl" / "methods").glob("*.py")
+    package = Path(__file__).parents[2] / "vidssl"
+    files = [path for folder in ("methods", "projects/views") for path in (package / folder).glob("*.py")]
     assert {path.stem for path in files if "distributed." in path.read_text(encoding="utf-8")} == {*FAMILIES}
 
 

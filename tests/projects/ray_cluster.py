@@ -27,7 +27,17 @@ ARGUMENTS = {
     "check": [],
     "shrink": ["--short-side", "24"],
     "frames": ["--to", "frames", "--short-side", "24"],
-    "track": [*NETWORK, "--tracker", "search.short_side=32", "size=32", "frames=8", "chunks=1", "min_gap=4"],
+    "track": [
+        *NETWORK,
+        "--stream",
+        "rgb",
+        "--tracker",
+        "search.short_side=32",
+        "size=32",
+        "frames=8",
+        "chunks=1",
+        "min_gap=4",
+    ],
 }
 NAMES = {"windows": "extract", "frames": "shrink"}  # of the commands
 

@@ -64,7 +64,7 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
         (["--protocol", "knn", "q=3"], "unknown key"),
         (["--protocol", "knn", "k=0"], "greater than or equal to 1"),
         (["--protocol", "k=3", "knn"], "protocol begins with the setting k=3: name the protocol before it"),
-        (["--protocol", "svm"], "protocol svm compares with training videos: give their list too"),
+        (["--protocol", "svm"], "protocol svm compares with training videos: give their list, --train-list FILE"),
         (["--splits", "1", "2"], "contains {split}: all splits would be the same"),
         (["--splits", "1", "1"], "--splits needs different values, got 1 1"),
         (["--splits", "1", "b"], "b is not a number: write --splits 1 2 3"),

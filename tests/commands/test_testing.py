@@ -324,7 +324,9 @@ def test_errors_before_any_video_is_read(options, trained, digits, tmp_path, mon
     sce = options | {"model": str(trained["sce"])}
     with pytest.raises(ConfigError, match=r"protocol accuracy needs a classifier of .* this network has none"):
         measure(videos=videos, out=tmp_path, protocol=["accuracy"], **sce)
-    with pytest.raises(ConfigError, match="protocol svm compares with training videos: give their list, train_list=FILE"):
+    with pytest.raises(
+        ConfigError, match="protocol svm compares with training videos: give their list, train_list=FILE"
+    ):
         measure(videos=videos, out=tmp_path, protocol=["svm"], **sce)
     with pytest.raises(DataError, match=r"16 videos of .*test.csv are in .*test.csv too"):
         measure(videos=videos, out=tmp_path, train_list=videos, protocol=["svm"], **sce)

@@ -23,6 +23,7 @@ def test_the_demo_learns_motions_and_colours(tmp_path):
     def first(name):
         return json.loads((tmp_path / f"output/demo/{name}/results.json").read_text())["R@1"]
 
-    assert first("trained/motion") > max(0.55, first("random/motion") + 0.2)
-    assert first("trained/colour") > max(0.45, first("random/colour") + 0.05)
+    # Measured 0.72 and 0.53, untrained 0.39 and 0.28; processors differ by some points.
+    assert first("trained/motion") > first("random/motion") + 0.15
+    assert first("trained/colour") > first("random/colour") + 0.1
     assert (tmp_path / "output/demo/index.html").exists()

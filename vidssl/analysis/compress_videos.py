@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vidssl.analysis.video_versions import version_of
+from vidssl.analysis.video_versions import VersionRequest, version_of
 from vidssl.data.clip_samplers import Clip
 from vidssl.transforms.change import Change
-from vidssl.types import Frames, VideoMeta, VideoRecord
+from vidssl.types import Frames, VideoMeta
 from vidssl.video.compress_in_memory import Image, Recompressed, crf_options, rate_options
 from vidssl.video.reader import Video
 
@@ -40,13 +39,13 @@ def compressed(clip: Clip, name: str, amount: float) -> Clip:
     return version_of(clip, 1 + _VERSIONS.index((name, amount)))
 
 
-def compress(video: Video, record: VideoRecord, version: int, numbers: NDArray[np.int64], frames: Frames) -> Frames:
+def compress(request: VersionRequest) -> Frames:
     """Make a version, see `vidssl.analysis.video_versions`, compressed from the first to the last wanted frame."""
-    name, amount = _VERSIONS[version - 1]
-    encode = Recompressed(COMPRESSIONS[name].apply(video.meta, amount), video.meta.fps)
-    first = int(numbers[0])
-    wanted = {int(number) - first for number in numbers}
-    return np.stack([*encode(_run(video, first, int(numbers[-1])), wanted)]).transpose(0, 3, 1, 2)
+    name, amount = _VERSIONS[request.version - 1]
+    meta, numbers = request.video.meta, request.numbers.tolist()
+    encode = Recompressed(COMPRESSIONS[name].apply(meta, amount), meta.fps)
+    wanted = {number - numbers[0] for number in numbers}
+    return np.stack([*encode(_run(request.video, numbers[0], numbers[-1]), wanted)]).transpose(0, 3, 1, 2)
 
 
 def _run(video: Video, first: int, last: int) -> Iterator[Image]:

@@ -16,18 +16,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.video_versions import UniformVersions, with_versions
+from vidssl.analysis.video_versions import UniformVersions, VersionRequest, with_versions
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset, resolve_span
-from vidssl.data.instance_boxes import Boxes
+from vidssl.data.instance_boxes import Boxes, pixels_of
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.randomness import generator
 from vidssl.transforms.crops import Box, crop_resize
 from vidssl.transforms.invariance_changes import GRAY
 from vidssl.types import Batch, Frames, VideoRecord
-from vidssl.video.reader import DecodeSettings, Video, open_video
+from vidssl.video.reader import DecodeSettings, open_video
 
 VERSIONS = ("original", "same", "other")
 MARGIN = 0.1  # of the sides of a box: what is filled around an instance, since its edge and shadow are often outside
@@ -135,21 +135,13 @@ class Swaps:
         sampler = UniformVersions(clip, clips, range(len(VERSIONS)))
         return replace(plain, sampler=sampler, reading=reading)
 
-    def swap(
-        self,
-        reading: DecodeSettings,
-        video: Video,
-        record: VideoRecord,
-        version: int,
-        numbers: NDArray[np.int64],
-        frames: Frames,
-    ) -> Frames:
+    def swap(self, reading: DecodeSettings, request: VersionRequest) -> Frames:
         """Make a version, see `vidssl.analysis.video_versions`; without an instance it shows the background alone."""
-        height, width = frames.shape[2:]
-        masks = self.masks(record, numbers, height, width)[:, None]
-        first, _ = resolve_span(video.meta, record)
-        ground = self.background(reading, self.backgrounds[record][version - 1], numbers - first, height, width)
-        return np.where(masks, frames, ground)
+        height, width = request.frames.shape[2:]
+        masks = self.masks(request.record, request.numbers, height, width)[:, None]
+        first, _ = resolve_span(request.video.meta, request.record)
+        other = self.backgrounds[request.record][request.version - 1]
+        return np.where(masks, request.frames, self.background(reading, other, request.numbers - first, height, width))
 
     def background(
         self, reading: DecodeSettings, record: VideoRecord, numbers: NDArray[np.int64], height: int, width: int
@@ -179,10 +171,8 @@ class Swaps:
         instance = self.instances[record.path]
         if not isinstance(instance, str):
             found = np.zeros((len(numbers), height, width), bool)
-            for mask, number in zip(found, numbers.tolist(), strict=True):
-                if number in instance:
-                    x1, y1, x2, y2 = (max(0, round(edge)) for edge in instance[number])
-                    mask[y1:y2, x1:x2] = True
+            for place, rows, columns in pixels_of(instance, numbers):
+                found[place, rows, columns] = True
             return found
         with open_video(instance, fps=1.0) as video:
             images = video.frames(numbers)

@@ -1,7 +1,7 @@
 """The same video in several versions, whose frames have numbers of their own: one decode gives the frames of all."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,19 @@ from vidssl.video.reader import DecodeSettings, Video
 # Frame n + c * COPY is frame n of version c; version 0 is the video itself. So the clips of all versions are clips of
 # one video, which samplers and datasets treat like any other.
 COPY = 1 << 40
-# Makes the frames of a version c > 0 from the numbers (N,) of the frames and the frames themselves (N, C, H, W), which
-# it must not change.
-Make = Callable[[Video, VideoRecord, int, NDArray[np.int64], Frames], Frames]
+
+
+class VersionRequest(NamedTuple):
+    """Which frames of a version to make, and what they are made of."""
+
+    video: Video
+    record: VideoRecord
+    version: int  # c > 0
+    numbers: NDArray[np.int64]  # (N,)
+    frames: Frames  # (N, C, H, W) of the video itself, which must not be changed
+
+
+Make = Callable[[VersionRequest], Frames]  # makes the frames of a version
 
 
 def version_of(clip: Clip, version: int) -> Clip:
@@ -50,8 +60,8 @@ class _VersionedVideo(Video):
         images = super().frames(wanted).transpose(0, 2, 3, 1)[places]  # a copy, channels last
         for version in np.unique(versions[versions > 0]).tolist():
             here = versions == version
-            made = self._make(self, self._record, version, numbers[here], images[here].transpose(0, 3, 1, 2))
-            images[here] = made.transpose(0, 2, 3, 1)
+            request = VersionRequest(self, self._record, version, numbers[here], images[here].transpose(0, 3, 1, 2))
+            images[here] = self._make(request).transpose(0, 2, 3, 1)
         return images[rows].transpose(0, 3, 1, 2)
 
 

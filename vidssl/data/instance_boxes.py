@@ -1,8 +1,11 @@
 """Boxes of the instance in each frame of a video."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vidssl.data.csv_rows import read_rows
 from vidssl.data.video_list import VideoList
@@ -11,6 +14,21 @@ from vidssl.errors import DataError
 _HEADER = ["path", "frame", "x1", "y1", "x2", "y2"]
 
 Boxes = Mapping[int, tuple[float, ...]]  # frame to xyxy, pixels of the decoded frame, the far edges exclusive
+
+
+def pixels_of(
+    boxes: Boxes, numbers: NDArray[np.int64], fraction: float | None = None
+) -> Iterator[tuple[int, slice, slice]]:
+    """Yield the place of each of some frames that has a box, and the rows and columns of the box.
+
+    With `fraction` the box has only so much of its width, from the left.
+    """
+    for place, number in enumerate(numbers.tolist()):
+        if number in boxes:
+            x1, y1, x2, y2 = boxes[number]
+            right = x2 if fraction is None else x1 + fraction * (x2 - x1)
+            left, top, right, bottom = (max(0, round(edge)) for edge in (x1, y1, right, y2))
+            yield place, slice(top, bottom), slice(left, right)
 
 
 def read_instance_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:

@@ -41,7 +41,7 @@ def modules_of(tree: Any, source: str) -> list[str]:
 def code_of(entry: type) -> dict[str, str]:
     """Return the hash of the file that a class of a plug-in is in, as `code`; nothing for vidssl's own.
 
-    Part of requests: results of code that was edited since are not taken for those of the code as it is.
+    It is part of the request of results: those of code that was edited since are measured again.
     """
     file = getattr(sys.modules.get(entry.__module__), "__file__", None)
     if entry.__module__.partition(".")[0] == "vidssl" or file is None:

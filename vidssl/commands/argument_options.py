@@ -35,23 +35,27 @@ class Parser(argparse.ArgumentParser):
 def at_least(least: int) -> Callable[[str], int]:
     """Make the type of an option that is an integer of at least `least`."""
 
-    def integer(text: str) -> int:
-        if int(text) < least:
+    def parse_integer(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text} is not an integer") from None
+        if number < least:
             raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-        return int(text)
+        return number
 
-    return integer
+    return parse_integer
 
 
 def above_zero(text: str) -> float:
     """Parse a number above 0."""
-    if not 0 < float(text) < float("inf"):
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number") from None
+    if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return float(text)
-
-
-# As argparse names it in its error for what is no number: "invalid number above 0 value: 'abc'".
-above_zero.__name__ = "number above 0"
+    return number
 
 
 def config_file(text: str) -> Path:

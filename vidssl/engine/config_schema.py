@@ -25,6 +25,8 @@ from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.recipes import DrawnRecipe, check_short_side
 from vidssl.video.reader import DecodeSettings
 
+_FORMER: dict[str, Any] = {"data.prefetch": ...}  # settings of earlier versions, see `without_former`
+
 
 class RenderedDigits(MovingDigits):
     """Synthetic videos of moving digits, rendered into the folder `out` if it is missing."""
@@ -216,9 +218,6 @@ def bind_stored(tree: Any, source: str, trust: bool = False) -> Run:
     """Bind a config that lies in a file of weights; as `stored_imports`."""
     with stored_imports(tree, source, trust):
         return _bind(without_former(tree, _FORMER), source)
-
-
-_FORMER: dict[str, Any] = {"data.prefetch": ...}
 
 
 def run_kind(tree: Tree, source: str) -> str:

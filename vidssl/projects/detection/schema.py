@@ -46,6 +46,8 @@ class ActionRun(RunSettings):
 
 AnyDetectionRun = DetectionRun | ActionRun
 _KINDS: dict[str, type[DetectionRun | ActionRun]] = {"detector": DetectionRun, "action_detector": ActionRun}
+# Settings of earlier versions, see `without_former`.
+_FORMER = {"data.prefetch": ..., "detector.batch_norm": "tuned", "action_detector.dilated": True}
 
 
 def bind_run(tree: Tree, source: str) -> AnyDetectionRun:
@@ -58,9 +60,6 @@ def bind_stored(tree: Any, source: str, trust: bool = False) -> AnyDetectionRun:
     """Bind a config that lies in a file of weights; as `stored_imports`."""
     with stored_imports(tree, source, trust):
         return _bind(without_former(tree, _FORMER), source)
-
-
-_FORMER = {"data.prefetch": ..., "detector.batch_norm": "tuned", "action_detector.dilated": True}
 
 
 def _bind(tree: Tree, source: str) -> AnyDetectionRun:

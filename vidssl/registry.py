@@ -114,7 +114,7 @@ class Registry(Generic[T]):
 
     @property
     def loaded(self) -> dict[str, T]:
-        """The entries that are imported: all but those of projects that nobody has named."""
+        """The entries imported so far: those of projects only after their names were used."""
         return dict(self._all())
 
     def __getitem__(self, name: str) -> T:

@@ -293,7 +293,7 @@ class Features:
     reverse: Tensor | None = None  # (N, D) of the same clips with their frames in reversed order; None: not asked for
     classes: tuple[str, ...] = ()  # names of the list's classes
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # (N,) float64 that a project reads, NaN: missing
-    records: Sequence[VideoRecord] = ()  # (N,) file and span of each row, as of `vidssl.extract`; none: not known
+    records: Sequence[VideoRecord] = ()  # (N,) file and span of each row, as in `vidssl.extract`; none: not known
     windows: bool = False  # the rows are windows of videos, one after another or overlapping
     path: Path | None = None  # the folder that they were read from
 

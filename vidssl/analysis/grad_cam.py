@@ -33,7 +33,7 @@ def grad_cam(network: Backbone, clips: Tensor, layer: str, score: Score) -> Grad
 
     A channel's weight is the mean over all positions, in time too, of the gradient of the score with respect to its
     map (Eq. 1); the map of a clip is the ReLU of the weighted sum of the channels (Eq. 2). The network is in eval mode,
-    so that clips do not depend on one another. `layer` is a name or path as of `layer_module`.
+    so that clips do not depend on one another. `layer` is a name or path as in `layer_module`.
 
     Raises:
         ConfigError: There is no such layer, it has no maps, or the features do not depend on it.

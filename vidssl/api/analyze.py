@@ -131,7 +131,7 @@ def analyze(
     """Run every analysis on some of the videos, and write one page.
 
     Args:
-        model: The network, as of `test`.
+        model: The network, as in `test`.
         videos: The tested videos. One clip and crop of each is measured, unless `clips` and `crops` are given.
         out: Folder for index.html and a folder of each analysis.
         train_list: Training videos, for the analyses that need them.

@@ -58,7 +58,7 @@ def analyze_background(
     """Measure the accuracy of networks on videos whose instance is put before the background of other videos.
 
     Args:
-        model: One network or several, as of `test`.
+        model: One network or several, as in `test`.
         videos: The tested videos, with labels.
         out: Folder for results.json, background.png and examples.png.
         train_list: Training videos, for kNN and R@1; optional if the network has a classifier.

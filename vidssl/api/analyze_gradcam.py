@@ -68,7 +68,7 @@ def analyze_gradcam(
     module (default: the last one with 4 x 4 cells or more).
 
     Args:
-        model: One network or several, as of `test`.
+        model: One network or several, as in `test`.
         videos: The videos.
         out: Folder for results.json, overlays, index.html and gradcam.png.
         target: The class that the classifier predicts, or the similarity to the nearest video (default: class, if there
@@ -147,7 +147,7 @@ class GradCam(Measurement):
     command: ClassVar[str] = "analyze gradcam"
     target: Literal["class", "similarity"] | None = None  # None: class, if the network has a classifier
     has_gallery: bool = False  # the nearest videos are searched in another list
-    boxes: Path | None = None  # as of `read_instance_boxes`
+    boxes: Path | None = None  # as in `read_instance_boxes`
     limit: int = 64  # videos
     overlays: int = 8  # the first of them are drawn
     seed: int = 0

@@ -48,7 +48,7 @@ def analyze_invariance(
     """Measure how invariant networks are to transformations of the central square of a clip (or of `clips`).
 
     Args:
-        model: One network or several, as of `test`.
+        model: One network or several, as in `test`.
         videos: The videos, with labels for the variant `class`.
         out: Folder for results.json and invariance.png.
         transformations: Default: all that apply of occlusion, viewpoint, rotation, illumination, colour, blur,

@@ -56,7 +56,7 @@ def analyze_robustness(
     """Measure accuracy, kNN and retrieval on corrupted videos: mPC, rPC and the calibration error of each severity.
 
     Args:
-        model: One network or several, as of `test`.
+        model: One network or several, as in `test`.
         videos: The tested videos, with labels. One clip of each is measured, or `clips` of them.
         out: Folder for results.json, robustness.png and examples.png.
         train_list: Training videos, for kNN and retrieval; they stay clean.

@@ -52,7 +52,7 @@ def analyze_uniformity(
     """Measure uniformity and distances of classes, of a checkpoint, or (a folder) of all those of a run.
 
     Args:
-        model: One network or several, as of `test`; of the folder of a run all its checkpoints.
+        model: One network or several, as in `test`; of the folder of a run all its checkpoints.
         videos: Videos of two classes or more, with labels.
         out: Folder for results.json and classes.png.
         progress: As of `test`.

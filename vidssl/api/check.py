@@ -95,7 +95,7 @@ def check(
     each other file with a variable frame rate.
 
     Args:
-        videos: The videos, as of `extract`.
+        videos: The videos, as in `extract`.
         out: Output folder.
         root: Folder of the videos of a list (default: the one in root.txt).
         fps: Frame rate of image folders if the list has no column fps.

@@ -51,12 +51,12 @@ def export(
     difference of their features to torch's is returned.
 
     Args:
-        checkpoint: Checkpoint of vidssl, folder of a run, file of save_backbone, or a backbone, as of `save_backbone`.
+        checkpoint: Checkpoint of vidssl, folder of a run, file of save_backbone, or a backbone, as in `save_backbone`.
         to: Folder is safetensors, config.json and a model card, as on the Hugging Face Hub; detectron2 a 2D ResNet.
         out: File to write, named *.safetensors, *.onnx, *.pt2, *.pkl, or folder.
         results: Files results.json of this checkpoint for the model card (default: those below the folder of its run).
         trust: Load pickled objects; such a file can run any code.
-        cfg: Config of the clips of a backbone that is no file, as of `save_backbone`.
+        cfg: Config that states the clips of a backbone given as a module, as in `save_backbone`.
         imports: Modules with your own backbones.
 
     Returns:

@@ -52,7 +52,7 @@ def map(
 
     Args:
         videos: Videos to extract features of, into `out`; or give `features`.
-        model: The network, as of `test`.
+        model: The network, as in `test`.
         out: Folder for index.html, results.json and videos.csv.
         features: Folder of `extract`; without it, videos and a network.
         layout: Auto is umap if umap-learn is installed (vidssl[map]) and there are enough videos, else pca.

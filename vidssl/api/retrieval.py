@@ -75,7 +75,7 @@ def retrieval(
     gallery consists of the windows of its videos, and a neighbour is not counted if it overlaps a nearer one.
 
     Args:
-        model: The network, as of `test`.
+        model: The network, as in `test`.
         query: Videos to search for; the page of a single video lists its neighbours.
         out: Folder for results.json, index.html and the still retrieval.png.
         gallery: Videos to search in, likewise; optional with an `index`, which then is searched whole.

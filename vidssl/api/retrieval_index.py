@@ -28,7 +28,7 @@ class Gallery:
     windows: Tree | None = None  # window and stride in seconds, if the rows are windows of videos
     one_per_video: bool = False
     list: str = ""  # fingerprint of the list
-    data: Tree = field(default_factory=dict)  # its files, as of `identify`
+    data: Tree = field(default_factory=dict)  # its files, as in `identify`
 
     def search(self, query: Tensor, k: int, exclude: Tensor, center: bool = False) -> Neighbours:
         """Find the nearest rows; in windows, the nearest moments."""

@@ -137,7 +137,7 @@ class _Images:
     """The videos of a page; those that cannot be decoded are grey."""
 
     def __init__(self, fps: float | None) -> None:
-        self._fps = fps  # as of `middle_frames`
+        self._fps = fps  # as in `middle_frames`
         self.missing: dict[VideoRecord, str] = {}  # and the reason
 
     def row(self, gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int) -> QueryRow:

@@ -83,7 +83,7 @@ def shrink(
     the list is written there too. An interrupted job resumes, and a changed original is copied again.
 
     Args:
-        videos: The videos, as of `extract`.
+        videos: The videos, as in `extract`.
         out: Output folder.
         root: Folder of the videos of a list (default: the one in root.txt).
         fps: Frame rate of image folders if the list has no column fps.

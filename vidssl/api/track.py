@@ -49,7 +49,7 @@ def track(
     """Track the regions of the videos of a list, `out/tracks/NAME.npz`; files of an equal earlier run are kept.
 
     Args:
-        model: The network, as of `test`.
+        model: The network, as in `test`.
         videos: The videos.
         out: Folder for tracks/, proposals/, overlays/.
         shard: Only part i/n of n, from 0: the videos i, i + n, i + 2n, … of the list.

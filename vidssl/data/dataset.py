@@ -35,7 +35,7 @@ class ClipDataset:
     """Clips of the videos of a list, a map-style data set of PyTorch: `dataset[epoch, index]` is a `Sample`.
 
     Args:
-        videos: The list, as of `read_input`.
+        videos: The list, as in `read_input`.
         sampler: Chooses the frames of each clip, of `SAMPLERS`.
         recipes: Make views of clips, of `RECIPES`: one for each clip, or one for all.
         seed: Every random choice of a sample is a function of (seed, epoch, index, view).

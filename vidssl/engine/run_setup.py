@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Training:
-    """All that the loop works with, made in order; what must be closed is left to `stack`."""
+    """What the training loop works with, made in order; `stack` closes it."""
 
     def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
         output = Path(run.output)

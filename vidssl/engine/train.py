@@ -1,4 +1,4 @@
-"""The training loop. What it works with is made in training.py."""
+"""The training loop. What it works with is made in run_setup.py."""
 
 import logging
 from contextlib import ExitStack

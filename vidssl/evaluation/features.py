@@ -115,7 +115,7 @@ def extract(
     reverse: bool = False,
     rows: slice = slice(None),
 ) -> Features:
-    """Average the features of all views of each video, as of `encode_videos`; the encoder is `test.encoder(backbone)`.
+    """Average the features of all views of each video, as in `encode_videos`; the encoder is `test.encoder(backbone)`.
 
     With `test.allow_missing` videos that cannot be read have no row. With `classify` the class probabilities are
     appended to the features of each view. With `reverse` the reversed clips are encoded too, without decoding again.

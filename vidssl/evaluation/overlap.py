@@ -28,7 +28,7 @@ class TrainingVideos:
     videos: VideoList | None = None
     reason: str = ""  # why there are no `videos`
     fingerprint: str | None = None  # of the list when the network was trained; None: not known
-    data: Tree | None = None  # of its files then, as of `identify`
+    data: Tree | None = None  # of its files then, as in `identify`
 
     @property
     def changed(self) -> bool | None:

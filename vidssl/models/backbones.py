@@ -24,7 +24,7 @@ class Backbone(nn.Module):
 
     dim: int
     feature_layers: tuple[str, ...] = ()  # whose maps `features` computes, from the first to the last
-    last_maps: str = "layer4"  # the layer with the last maps, as of `layer_module`
+    last_maps: str = "layer4"  # the layer with the last maps, as in `layer_module`
     run_config: Tree | None = None  # config of the run that trained it, plain data; set by `load_backbone`
 
     def forward(self, x: Tensor) -> Tensor:

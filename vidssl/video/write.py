@@ -49,7 +49,7 @@ def encode(
     """Encode images of one size into a file, a path or an open one, by one thread.
 
     `container` is its format, by default that of the suffix. With `exact` equal images give equal bytes, if the options
-    of the encoder do. `times` are as of `write_mp4`.
+    of the encoder do. `times` are as in `write_mp4`.
     """
     flags = {"fflags": "+bitexact"} if exact else {}
     with av.open(file, "w", format=container, options=flags) as output:

@@ -55,7 +55,7 @@ class QueryRow:
     name: str
     label: int  # -1: unknown
     hits: tuple[Hit, ...]
-    span: str = ""  # as of `Hit`
+    span: str = ""  # as in `Hit`
 
 
 @dataclass(frozen=True)

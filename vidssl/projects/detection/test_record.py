@@ -44,7 +44,7 @@ class Evaluation:
     def measure(
         self, detector: AnyDetector, step: int, device: torch.device, check: Callable[[], None]
     ) -> dict[str, float]:
-        """Measure the detector after a step, and write `results.json`; `check` as of `measure_detector`."""
+        """Measure the detector after a step, and write `results.json`; `check` as in `measure_detector`."""
         run, boxes, short_side = self.task.run, self.boxes, self.settings.short_side
         dataset = self.task.test_data(boxes, short_side)
         numbers = measure_detector(detector, dataset, self.settings.batch_size, device, check)

@@ -2,7 +2,7 @@
 
 A file stores *packets*, one compressed frame each, in decoding order. A packet has up to two timestamps: `dts`, when
 it is decoded, and `pts`, when its frame is presented. They differ where there are *B-frames*, which refer to a later
-frame, so that this one is stored first. Sorting the packets by pts numbers the frames (`frame_order.py`); where the
+frame, so that this one is stored first. Sorting the packets by pts numbers the frames (`presentation_order.py`); where the
 decoder shows that the pts are wrong, frames are counted instead. AVI has no pts: there the types of the frames (B or
 not) give the order. Decoding can start at a *key frame* only, which refers to no other frame.
 
@@ -71,7 +71,7 @@ class _Scan(NamedTuple):
     """What the headers of the packets (P) of a stream say, in the order of decoding."""
 
     times: NDArray[np.int64]  # (P,) pts; of AVI dts
-    types: NDArray[np.uint8]  # (P,) of their frames, as in `frame_order.py`
+    types: NDArray[np.uint8]  # (P,) of their frames, as in `presentation_order.py`
     keys: list[int]  # packets that are marked as key frames
     ordered: bool  # whether the times may give the order of the frames; else the packets were not read to the end
     typed: bool  # whether a type was read

@@ -3,7 +3,7 @@
 Types are read from the first bytes of a packet: a B-frame is shown before a frame that is decoded earlier, an I- or
 P-frame after all of them. AVI stores no time of presentation, so there they give the order. In other containers they
 tell whether the timestamps can be right: tools that copy an AVI or a raw stream into one invent them in the order of
-decoding. Where type and timestamp disagree, or the type is unknown, the decoder decides (`index.py`).
+decoding. Where type and timestamp disagree, or the type is unknown, the decoder decides (`packet_index.py`).
 """
 
 from collections.abc import Callable

@@ -2,9 +2,9 @@
 
 A file stores *packets*, one compressed frame each, in decoding order. A packet has up to two timestamps: `dts`, when
 it is decoded, and `pts`, when its frame is presented. They differ where there are *B-frames*, which refer to a later
-frame, so that this one is stored first. Sorting the packets by pts numbers the frames (`presentation_order.py`); where the
-decoder shows that the pts are wrong, frames are counted instead. AVI has no pts: there the types of the frames (B or
-not) give the order. Decoding can start at a *key frame* only, which refers to no other frame.
+frame, so that this one is stored first. Sorting the packets by pts numbers the frames (`presentation_order.py`). Where
+the decoder shows that the pts are wrong, frames are counted instead. AVI has no pts: there the types of the frames (B
+or not) give the order. Decoding can start at a *key frame* only, which refers to no other frame.
 
     packet            0   1   2   3   4   5   6
     type              I   P   B   B   P   B   B       I: key frame

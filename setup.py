@@ -17,7 +17,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=[*find_packages(include=["vidssl", "vidssl.*"]), "vidssl.configs"],
-    package_dir={"vidssl.configs": "configs"},  # found by name: vidssl train --cfg sce_small
+    package_dir={"vidssl.configs": "configs"},  # found by name: vidssl train --cfg small_cpu
     package_data={
         "vidssl": ["py.typed", "weights/*"],
         "vidssl.configs": ["*/*.yaml", "*/*/*.yaml"],

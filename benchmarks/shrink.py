@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("list", type=Path, help="list of videos")
     parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
     parser.add_argument(
-        "--cfg", type=Path, default=Path("configs/pretrain/sce_small.yaml"), help="of the untrained network"
+        "--cfg", type=Path, default=Path("configs/studies/small_video/sce.yaml"), help="of the untrained network"
     )
     parser.add_argument("--checkpoint", help="of a trained network")
     parser.add_argument("--clips", type=int, help="of each video, for its features (default: the run's)")

@@ -29,7 +29,7 @@ class Clips(torch.utils.data.Dataset[list[Tensor]]):
 class SimCLR(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
-        self.backbone = vidssl.build_backbone("resnet3d18", width=16, zero_init=False)  # that of sce_small
+        self.backbone = vidssl.build_backbone("resnet3d18", width=16, zero_init=False)  # that of small_video/simclr
         wide = [nn.Linear(self.backbone.dim, 256), nn.BatchNorm1d(256), nn.ReLU()]
         self.projector = nn.Sequential(*wide, nn.Linear(256, 128))
 
@@ -50,4 +50,4 @@ if __name__ == "__main__":
     model, epochs = SimCLR(), int(sys.argv[3])
     loader = torch.utils.data.DataLoader(Clips(sys.argv[1]), batch_size=32, shuffle=True, num_workers=2, drop_last=True)
     lightning.Trainer(max_epochs=epochs, logger=False, enable_checkpointing=False).fit(model, loader)
-    vidssl.save_backbone(model.backbone, sys.argv[2], cfg="sce_small")
+    vidssl.save_backbone(model.backbone, sys.argv[2], cfg="small_video/simclr")

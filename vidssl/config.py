@@ -245,7 +245,7 @@ def _models(kind: Any) -> list[Any]:
 
 
 def installed_configs() -> dict[str, Path]:
-    """Return the files of the configs that vidssl installs, by names such as `pretrain/sce_small`."""
+    """Return the files of the configs that vidssl installs, by names such as `pretrain/small_cpu`."""
     package = Path(__file__).parent
     folder = package / "configs"
     if not folder.is_dir():  # a checkout: the folder is beside the package
@@ -254,7 +254,7 @@ def installed_configs() -> dict[str, Path]:
 
 
 def find_config(text: str) -> Path:
-    """Find a config: a path, or the name of one that vidssl installs (`sce_small`, `pretrain/sce_small`)."""
+    """Find a config: a path, or the name of one that vidssl installs (`small_cpu`, `pretrain/small_cpu`)."""
     if Path(text).is_file():
         return Path(text)
     known = installed_configs()

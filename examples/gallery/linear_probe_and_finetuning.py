@@ -13,24 +13,25 @@ from vidssl.commands import run
 
 digits, out = "output/gallery/digits", "output/gallery/supervised"
 run("prepare", ["moving-digits", "--out", digits, "--train", "240", "--test", "80", "--quiet"])
-# The backbone of the network that comes with vidssl: one stream for frames, one for their differences.
-stream = "{name: resnet3d18, width: 16, zero_init: false, frame_differences: %s}"
-backbone = f"backbone={{name: two_streams, streams: {{rgb: {stream % 'false'}, differences: {stream % 'true'}}}}}"
 uses = {
-    "linear probe": ["init=vidssl-small", "method.freeze=true", "optimizer={name: sgd, lr: {start: 0.5, end: 0.0}}"],
+    "linear probe": [
+        "init=vidssl-small",
+        "method.method.freeze=true",
+        "optimizer={name: sgd, lr: {start: 0.5, end: 0.0}}",
+    ],
     "finetuning": ["init=vidssl-small"],
     "from scratch": ["init=null"],
 }
 
 # %%
-# **Train and test** each. `finetune/small` has clips of the length and size that the network was trained on.
+# **Train and test** each. `finetune/small` has the streams of that network, and clips of the same length and size.
 # Augmentation that changes colours is switched off, as the colours are the classes.
 view = "data.views.0={name: train_crop, size: 64, short_side: [64, 72]}"
 lists = [f"data.train={digits}/colour/train.csv", "data.workers=1", "evaluate={clips: 2, crops: 1}"]
 accuracy = {}
 for use, settings in uses.items():
     folder = f"{out}/{use.replace(' ', '_')}"
-    common = [backbone, "method.classes=6", "method.dropout=0", "steps=40", "batch_size=24", view, *lists]
+    common = ["method.method.classes=6", "method.method.dropout=0", "steps=40", "batch_size=24", view, *lists]
     run("train", ["--cfg", "finetune/small", *common, *settings, f"output={folder}", "--quiet"])
     checkpoint = f"{folder}/checkpoints/last.pt"
     test = [f"{digits}/colour/test.csv", "--checkpoint", checkpoint, "--protocol", "accuracy"]

@@ -9,16 +9,8 @@ from vidssl.commands import run
 
 digits, out = "output/gallery/digits", "output/gallery/robustness"
 run("prepare", ["moving-digits", "--out", digits, "--train", "240", "--test", "80", "--quiet"])
-# The backbone of the network that comes with vidssl: one stream for frames, one for their differences.
-stream = "{name: resnet3d18, width: 16, zero_init: false, frame_differences: %s}"
-backbone = f"backbone={{name: two_streams, streams: {{rgb: {stream % 'false'}, differences: {stream % 'true'}}}}}"
-settings = [
-    "init=vidssl-small",
-    backbone,
-    f"data.train={digits}/colour/train.csv",
-    "method.classes=6",
-    "method.dropout=0",
-]
+settings = ["init=vidssl-small", f"data.train={digits}/colour/train.csv"]
+settings += ["method.method.classes=6", "method.method.dropout=0"]
 view = "data.views.0={name: train_crop, size: 64, short_side: [64, 72]}"
 settings += [view, "steps=40", "batch_size=24", "data.workers=1", "evaluate={clips: 2, crops: 1}"]
 run("train", ["--cfg", "finetune/small", *settings, f"output={out}/run", "--quiet"])

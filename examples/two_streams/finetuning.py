@@ -1,7 +1,7 @@
 """What could be added to finetuning, compared in finetuning.yaml: a supervised method with three settings.
 
     PYTHONPATH=examples/two_streams vidssl train --cfg configs/finetune/small.yaml imports='[finetuning]' \
-        method.name=finetuned method.classes=6 method.layer_decay=0.5 init=RUN
+        method.method.name=finetuned method.method.classes=6 method.method.layer_decay=0.5 init=RUN
 
 Shapes: N videos, D features.
 """

@@ -703,6 +703,11 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
     run = run_of("supervised", digits, tmp_path / "a", f"init={trained['sce']}", "backbone.width=4")
     with pytest.raises(CheckpointError, match=r"20 weights fit, 100 do not .* use the backbone that was trained"):
         train(run)
+    run = run_of("supervised", digits, tmp_path / "a", "init=vidssl-small")
+    with pytest.raises(
+        CheckpointError, match=r"use the backbone that was trained, 'backbone=.*two_streams.*', or load"
+    ):
+        train(run)
     run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")
     with pytest.raises(ConfigError, match=r"method.classes is 9, and .* has 8 classes: set method.classes=8"):
         train(run)

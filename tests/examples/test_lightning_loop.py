@@ -31,16 +31,16 @@ def test_the_backbone_learns_and_is_taken_by_everything(digits, tmp_path, monkey
     assert sum(losses[-4:]) / 4 < losses[0] - 0.2 and epochs == [*range(16)]
 
     file = tmp_path / "own.safetensors"
-    vidssl.save_backbone(model.backbone, file, cfg="sce_small")
+    vidssl.save_backbone(model.backbone, file, cfg="small_video/simclr")
     options = {"clips": 2, "crops": 1, "workers": 0}
     videos = vidssl.read_input(digits / "motion/test.csv").rows(range(6))
     saved = vidssl.extract(file, videos, **options)
-    direct = vidssl.extract(model.backbone.eval(), videos, cfg="sce_small", **options)
+    direct = vidssl.extract(model.backbone.eval(), videos, cfg="small_video/simclr", **options)
     torch.testing.assert_close(saved.x, direct.x, rtol=0, atol=0)
     loaded = vidssl.load_backbone(file)
     clip = torch.randn(1, 3, 4, 64, 64)
     torch.testing.assert_close(loaded(clip), model.backbone(clip), rtol=0, atol=0)
-    described = vidssl.export(model.backbone, to="folder", out=tmp_path / "folder", cfg="sce_small")
+    described = vidssl.export(model.backbone, to="folder", out=tmp_path / "folder", cfg="small_video/simclr")
     assert described["num_features"] == 128 and (tmp_path / "folder" / "README.md").exists()
     torch.testing.assert_close(vidssl.extract(tmp_path / "folder", videos, **options).x, direct.x, rtol=0, atol=0)
     with pytest.raises(vidssl.errors.VidsslError, match="this ResNet3D"):

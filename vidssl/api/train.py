@@ -157,6 +157,10 @@ def read_config(config: Config, settings: Sequence[Setting]) -> tuple[Tree, str]
     for setting in settings:
         if isinstance(setting, str):
             override(tree, setting)
+        elif not isinstance(setting, Mapping):
+            raise ConfigError(
+                f"a setting is 'KEY=VALUE' or {{'KEY': VALUE}}, got {setting!r:.100}: pass each as an argument"
+            )
         else:
             for key, value in setting.items():
                 set_value(tree, key, str(value) if isinstance(value, Path) else value, f"{key}={value}")

@@ -1,5 +1,6 @@
 """Load checkpoints of vidssl and of other projects into backbones and methods."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -241,16 +242,17 @@ def load_initial(backbone: Backbone, settings: InitialWeights, trust: bool = Fal
 
 
 def _fill(backbone: Backbone, content: Any, settings: InitialWeights) -> Match:
-    source, own = settings.file, shapes_of(backbone)
+    source, own, trained = settings.file, shapes_of(backbone), "that was trained"
     if is_checkpoint(content) and not settings.keys:
         weights = flatten(content["method"])
         names = {name.removeprefix("backbone."): name for name in weights if name.startswith("backbone.")}
         networks = [Network("vidssl", "backbone.", names)]
+        trained = f"that was trained, 'backbone={json.dumps(content['config']['backbone'])}'"
     else:
         weights = flatten(content)
         networks = find_networks(weights, settings.keys, source, own)
     matches = [compare(network, weights, own, source, {"name": "the backbone"}) for network in networks]
-    match = choose_match(matches, weights, source, settings.partial)
+    match = choose_match(matches, weights, source, settings.partial, trained)
     check_finite(match.weights, source)
     backbone.load_state_dict(match.weights, strict=False)
     return match

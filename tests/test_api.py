@@ -134,6 +134,19 @@ def test_an_interrupt_saves_and_the_next_call_goes_on(settings, tmp_path):
     assert same(weights(last), weights(whole))
 
 
+def test_an_interrupt_of_splits(settings, digits, tmp_path):
+    def stop(done, total, title):
+        if title == "train" and done == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    lists = {
+        f"evaluate.{name}": f"{digits}/motion/{file}.csv" for name, file in (("query", "test"), ("gallery", "train"))
+    }
+    arguments = ["toy/sce", {**settings, "steps": 3, "seed": "{split}", **lists}]
+    with pytest.raises(KeyboardInterrupt):
+        vidssl.train_splits(*arguments, f"output={tmp_path}/a", splits=[1, 2], progress=stop)
+
+
 def test_an_exception_of_the_progress_ends_the_training(settings, tmp_path):
     def stop(*_):
         raise KeyError("stop")

@@ -10,7 +10,7 @@ import pytest
 from vidssl import commands
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
+from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.folder import prepare_folder
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
@@ -114,3 +114,30 @@ def test_training_on_a_folder_writes_its_list(folder, tmp_path, capsys):
     commands.run("train", ["--cfg", str(TOY), str(folder), *settings, "--quiet"])
     assert [*read_list(out / "videos/train.csv").names] == names(folder)
     assert (out / "checkpoints/last.pt").exists()
+
+    before = (out / "videos/train.csv").read_bytes()
+    shutil.copy(folder / "a/1.mp4", folder / "a/2.mp4")
+    with pytest.raises(
+        ConfigError, match=r"other videos than when the run in .* began: .*data.train=.*videos/train.csv"
+    ):
+        commands.run("train", ["--cfg", str(TOY), str(folder), *settings, "steps=2", "--quiet"])
+    assert (out / "videos/train.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["train", "show"])
+def test_a_wrong_config_writes_no_list(folder, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    for wrong in (["outptu=run"], ["output=null"], ["output=run", "data=3"]):
+        out = ["--out", "page"] if command == "show" else []
+        with pytest.raises(ConfigError):
+            commands.run(command, ["--cfg", str(TOY), str(folder), *wrong, *out, "--quiet"])
+        assert {path.name for path in tmp_path.iterdir()} == {"videos"}
+
+
+def test_a_folder_with_an_equals_sign(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    folder.rename("lr=1")
+    commands.run(
+        "train", ["--cfg", str(TOY), "./lr=1", "output=run", "steps=1", "batch_size=3", "data.workers=0", "--quiet"]
+    )
+    assert len(read_list(Path("run/videos/train.csv")).names) == 3

@@ -1,6 +1,7 @@
 """What all jobs have in common: the options of networks, the checks of arguments, and what is restored at the end."""
 
 import inspect
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -14,7 +15,7 @@ from torch import nn
 
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, Interrupted
 from vidssl.evaluation.features import TestClips
 from vidssl.output_folder import remove_unused
 from vidssl.plugins import import_modules
@@ -89,7 +90,7 @@ def job(function: Callable[P, T]) -> Callable[P, T]:
     """Make a job of a function: its arguments are checked, and what it changes in the process is restored.
 
     Those are logging of progress, random numbers and settings of torch. A job that fails before it has written anything
-    leaves no folder behind. Jobs may call jobs.
+    leaves no folder behind; Ctrl-C is a KeyboardInterrupt. Jobs may call jobs.
     """
     signature = inspect.signature(function)
 
@@ -103,8 +104,10 @@ def job(function: Callable[P, T]) -> Callable[P, T]:
         with _only_this_report(report), _torch_state_kept():
             try:
                 return function(*args, **kwargs)
-            except BaseException:
+            except BaseException as error:
                 remove_unused()
+                if isinstance(error, Interrupted) and error.signal == signal.SIGINT:
+                    raise KeyboardInterrupt from None  # what a notebook expects
                 raise
 
     return call

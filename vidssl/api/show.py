@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vidssl.api.job_arguments import Count, File, Videos, job
-from vidssl.api.train import Config, Setting, read_config, with_input
+from vidssl.api.train import Config, Setting, listed_videos, read_config, set_list, write_videos
 from vidssl.atomic import write_whole
 from vidssl.config import to_yaml
 from vidssl.data.dataset import ClipDataset
@@ -19,7 +19,7 @@ from vidssl.data.step_sampler import Key, keys_of_step
 from vidssl.data.track_files import tracks_name
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
-from vidssl.engine.config_schema import Run, bind_run
+from vidssl.engine.config_schema import Run, bind_run, names_split
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.run_setup import initial_backbone, training_dataset
@@ -89,10 +89,15 @@ def show(
     Returns:
         The path of the page.
     """
-    tree, source = read_config(cfg, with_input(cfg, settings, videos, Path(out) / "videos"))
-    if "{split}" in str(tree):
+    tree, source = read_config(cfg, settings)
+    listed = listed_videos(videos)
+    file = set_list(tree, source, listed, Path(out) / "videos")
+    if names_split(tree):
         raise ConfigError(f"{source} is for several splits: replace {{split}} in its settings")
-    return show_run(bind_run(tree, source), Path(out), limit, draws, source)
+    run = bind_run(tree, source)
+    if file is not None and isinstance(listed, VideoList):
+        write_videos(file, listed)
+    return show_run(run, Path(out), limit, draws, source)
 
 
 def show_views(run: Run, videos: int = 8, draws: int = 3) -> Iterator[list[ShownSample]]:

@@ -1,8 +1,8 @@
 """Train a config, once or for several splits with their tests."""
 
 import copy
-import signal
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,23 @@ from vidssl.api.measure_networks import JobResults, Work, over_splits
 from vidssl.api.test import Protocols, table
 from vidssl.config import Tree, find_config, override, read, set_value
 from vidssl.data.read_input import read_input
-from vidssl.data.video_list import VideoList
+from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.distributed import choose_device
-from vidssl.engine import train as engine
-from vidssl.engine.config_schema import Run, bind_run, bind_split, fill_split, run_kind
+from vidssl.engine.config_schema import Run, bind_run, bind_split, fill_split, names_split, run_kind
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.run_settings import RunSettings
+from vidssl.engine.train import train as train_run
 from vidssl.engine.training_lists import training_list
-from vidssl.errors import ConfigError, Interrupted
+from vidssl.errors import ConfigError
 from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.result_files import Results
-from vidssl.output_folder import check_names
+from vidssl.output_folder import check_names, only_run_in
 from vidssl.progress import Report
 from vidssl.registry import load_project
 
+# Commands look these two up by their names: vidssl/commands/argument_options.py.
 Config = str | Path | Mapping[str, Any]  # a YAML file, the name of an installed config, or the content of one
 Setting = str | Mapping[str, Any]  # "KEY=VALUE", or {"optimizer.lr": 0.1}
 
@@ -48,23 +49,21 @@ def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progres
         KeyboardInterrupt: Ctrl-C or a notebook's stop button; the run is saved first. A second one ends the process.
         Interrupted: SIGTERM or SIGUSR1; the run is saved.
     """
-    tree, source = read_config(cfg, with_input(cfg, settings, videos))
-    if "{split}" in str(tree):
+    tree, source = read_config(cfg, settings)
+    listed = listed_videos(videos)
+    file = set_list(tree, source, listed)
+    if names_split(tree):
         raise ConfigError(f"{source} is for several splits: its texts hold {{split}}; name them: splits=[1, 2, 3]")
-    try:
-        run, start = bind_config(tree, source)
-        return start(run)
-    except Interrupted as request:
-        if request.signal == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        raise
+    run, start = bind_config(tree, source)
+    _write_for_run(file, listed)
+    return start(run)
 
 
 def bind_config(tree: Tree, source: str) -> tuple[RunSettings, Callable[[Any], Path]]:
     """Bind a config; return the run and the function that trains it: of a project, if the config is not of a method."""
     kind = run_kind(tree, source)
     if kind == "method":
-        return bind_run(tree, source), engine.train
+        return bind_run(tree, source), train_run
     project = load_project("run", kind)
     return project.bind_run(tree, source), project.train
 
@@ -85,27 +84,30 @@ def train_splits(
     Returns:
         All numbers, their mean and spread; `results.json` in the output has them.
     """
-    settings = with_input(cfg, settings, videos)
     tree, source = read_config(cfg, settings)
+    listed = listed_videos(videos)
+    file = set_list(tree, source, listed)
     runs = {}
     for split in splits:
         of_split, _ = read_config(cfg, fill_split([*settings], split))
+        set_list(of_split, source, listed)
         runs[split] = bind_split(tree, of_split, split, source)
     first = runs[splits[0]]
     if first.evaluate.query is None:
         raise ConfigError(f"{source}: splits test each network: set evaluate.query to the list")
     out = Path(first.output).parent
+    _write_for_run(file, listed)
     with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
-            listed = training_list(run)
-            query = Monitor(run, listed).query  # warns of an overlap
+            train_list = training_list(run)
+            query = Monitor(run, train_list).query  # warns of an overlap
             if run.objective[0].classifies:
-                check_disjoint(listed, query, "the classifier")
+                check_disjoint(train_list, query, "the classifier")
         claim_results(out, "splits", {}, [None if isinstance(cfg, Mapping) else Path(source)])
 
         def one(split: int, folder: Path | None) -> Results:
             distributed.together(request.check)  # training listens to signals itself
-            return _test(runs[split], engine.train(runs[split]), folder, request.check)
+            return _test(runs[split], train_run(runs[split]), folder, request.check)
 
         results = JobResults(over_splits(splits, out, one))
     results.text, results.file = table({"": results}), out / "results.json"
@@ -135,18 +137,6 @@ def _test(run: Run, checkpoint: Path, out: Path | None, check: Callable[[], None
     return work.measure(out)
 
 
-def with_input(
-    cfg: Config, settings: Sequence[Setting], videos: Videos | None, folder: Path | None = None
-) -> tuple[Setting, ...]:
-    """Add the settings to a config's that train on some videos; what is not a list yet is written to `folder`."""
-    if videos is None:
-        return tuple(settings)
-    tree, _ = read_config(cfg, settings)
-    is_csv = isinstance(videos, str | Path) and Path(videos).suffix.lower() == ".csv"
-    listed = videos if isinstance(videos, VideoList) else Path(str(videos)) if is_csv else read_input(videos)
-    return (*settings, settings_of_input(tree, listed, folder))
-
-
 def read_config(config: Config, settings: Sequence[Setting]) -> tuple[Tree, str]:
     """Return a config with settings as plain data, and its name for errors."""
     if isinstance(config, Mapping):
@@ -167,17 +157,49 @@ def read_config(config: Config, settings: Sequence[Setting]) -> tuple[Tree, str]
     return tree, source
 
 
-def settings_of_input(tree: Tree, videos: Path | VideoList, folder: Path | None = None) -> Tree:
-    """Return the settings that let a config, a tree of plain data, train on a list; a `VideoList` is written first.
+def listed_videos(videos: Videos | None) -> Path | VideoList | None:
+    """Return the file of a list, which a config can name, or the videos of another input."""
+    is_csv = isinstance(videos, str | Path) and Path(videos).suffix.lower() == ".csv"
+    if videos is None or isinstance(videos, VideoList):
+        return videos
+    return Path(str(videos)) if is_csv else read_input(videos)
 
-    It goes to `folder`, else to `OUTPUT/videos`.
+
+def set_list(tree: Tree, source: str, listed: Path | VideoList | None, folder: Path | None = None) -> Path | None:
+    """Let a config train on a list; return the file that videos without one are to be written to.
+
+    A run reads its videos from a file, as its processes, the same command later and others need them: it is train.csv
+    of `folder`, else of OUTPUT/videos.
     """
-    if isinstance(videos, VideoList):
-        folder = folder or Path(str(tree.get("output"))) / "videos"
-        check_names(folder.parent, [f"{folder.name}/train.csv"])
-        rows = map(videos.records.row, range(len(videos)))
-        write_lists(folder, videos.root, {"train": rows}, videos.classes, [videos.path])
-        videos = folder / "train.csv"
-    data = tree.get("data") or {}
-    others = {f"data.{key}": None for key in ("moving_digits", "root") if data.get(key) is not None}
-    return {**others, "data.train": str(videos)}
+    if listed is None:
+        return None
+    written = (
+        (folder or Path(str(tree.get("output"))) / "videos") / "train.csv" if isinstance(listed, VideoList) else None
+    )
+    data = tree.get("data")
+    for key in ("moving_digits", "root"):
+        if isinstance(data, dict) and data.get(key) is not None:
+            data[key] = None
+    set_value(tree, "data.train", str(written or listed), source)
+    return written
+
+
+def write_videos(file: Path, videos: VideoList) -> None:
+    """Write videos as a list, to the file that `set_list` chose."""
+    check_names(file.parent.parent, [f"{file.parent.name}/{file.name}"])
+    rows = map(videos.records.row, range(len(videos)))
+    write_lists(file.parent, videos.root, {file.stem: rows}, videos.classes, [videos.path])
+
+
+def _write_for_run(file: Path | None, videos: Path | VideoList | None) -> None:
+    if file is None or not isinstance(videos, VideoList) or not distributed.is_main():
+        return  # the other processes wait for the main one before they read it
+    output = file.parents[1]
+    with only_run_in(output):
+        begun = any(chain(output.glob("checkpoints/*.pt"), output.glob("split*/checkpoints/*.pt")))
+        if begun and file.exists() and read_list(file).fingerprint != videos.fingerprint:
+            raise ConfigError(
+                f"{videos.path} has other videos than when the run in {output} began: choose another output, or "
+                f"continue with the list of then, data.train={file}"
+            )
+        write_videos(file, videos)

@@ -145,10 +145,10 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
     as_json = parsed.pop("json")
     settings = parsed.pop("settings", []) if job.signature.takes_settings else ()
     takes_input = any(argument.name == "videos" for argument in job.signature.arguments)
-    if inputs := [word for word in settings if takes_input and "=" not in word]:
+    if inputs := [word for word in settings if takes_input and not _is_setting(word)]:
         if len(inputs) > 1:
             parser.error(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
-        parsed["videos"], settings = Path(inputs[0]), [word for word in settings if "=" in word]
+        parsed["videos"], settings = Path(inputs[0]), [word for word in settings if _is_setting(word)]
     if job.of_splits is not None and "splits" in parsed:
         job = Job(job.module, job.of_splits)
     worded = partial(in_options, signature=job.signature)
@@ -170,6 +170,11 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
     if not getattr(result, "complete", True):
         sys.exit(1)
     return result
+
+
+def _is_setting(word: str) -> bool:
+    key, equals, _ = word.partition("=")
+    return equals != "" and "/" not in key  # ./a=b is a path
 
 
 def parser_of(

@@ -38,6 +38,7 @@ class Signature:
     takes_settings: bool  # as *settings
 
 
+@cache
 def read_signature(module: str, name: str) -> Signature:
     """Read a function of a module of vidssl, such as `vidssl.api.test`, or of a file, `examples/x.py`."""
     tree = _tree(module)

@@ -20,7 +20,8 @@ def find_frame_folders(index: FileIndex) -> list[str]:
     if not found:
         raise DataError(
             f"no videos in {index.root}, and its images ({quoted(sorted(index.image_folders))}) are not numbered like "
-            "the frames of one video in each folder: keep only the RGB images (img_0001.jpg …), or use images=True"
+            "the frames of one video in each folder: keep only the RGB images (img_0001.jpg …), or use images=True "
+            "of vidssl prepare folder"
         )
     flow = {path for path in found if _FLOW.fullmatch(posixpath.basename(path))}
     frames = numbered - flow
@@ -29,7 +30,7 @@ def find_frame_folders(index: FileIndex) -> list[str]:
     if beside:
         raise DataError(
             f"{index.root}: {len(beside)} folders ({quoted(beside)}) hold optical flow beside frames: keep only the "
-            "folders of RGB images, or name these with labels=FILE"
+            "folders of RGB images, or name these with labels=FILE of vidssl prepare folder"
         )
     return found
 

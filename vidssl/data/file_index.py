@@ -163,9 +163,8 @@ def index_files(
                         continue
                     if is_link and not f"{os.path.realpath(entry.path)}/".startswith(real_root):
                         if not follow_links:
-                            raise DataError(
-                                f"{entry.path} is a link that leaves {root}: follow it with follow_links=True"
-                            )
+                            remedy = "list it by vidssl prepare with follow_links=True"
+                            raise DataError(f"{entry.path} is a link that leaves {root}: {remedy}")
                         index.outside.append(folder + entry.name)
                     suffix = _suffix(entry.name)
                     if is_folder and not is_link:

@@ -175,7 +175,7 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     """
     tree = read(path, overrides)
     if split is None:
-        if "{split}" in f"{tree} {overrides}":
+        if names_split([tree, *overrides]):
             raise ConfigError(f"{path} is for several splits: its texts hold {{split}}; name them: splits=[1, 2, 3]")
         return bind_run(tree, str(path))
     return bind_split(tree, read(path, fill_split([*overrides], split)), split, str(path))
@@ -200,12 +200,19 @@ def bind_split(tree: Tree, of_split: Tree, split: int, source: str) -> Run:
 
 
 def fill_split(value: Any, split: int) -> Any:
-    """Put the number of a split for `{split}` in all texts and paths."""
+    """Put the number of a split for `{split}` in all texts and paths; a text of nothing else is the number itself."""
+    if value == "{split}":
+        return split
     if isinstance(value, dict):
         return {name: fill_split(each, split) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(fill_split(each, split) for each in value)
     return type(value)(str(value).replace("{split}", str(split))) if isinstance(value, str | Path) else value
+
+
+def names_split(value: Any) -> bool:
+    """Whether a text or path in a tree holds `{split}`."""
+    return bool(fill_split(value, 0) != value)
 
 
 def bind_run(tree: Tree, source: str) -> Run:

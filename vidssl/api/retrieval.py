@@ -41,6 +41,7 @@ from vidssl.evaluation.metrics import accuracy, chance, note_of_ranks, recall, v
 from vidssl.evaluation.overlap import describe, report_equal_features, report_overlap
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows
+from vidssl.output_folder import only_run_in
 from vidssl.progress import Report
 from vidssl.types import Features
 
@@ -98,6 +99,8 @@ def retrieval(
     layer = None if gradcam is False else "" if gradcam is True else gradcam
     lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
     if searched is not None and gallery is not None:
+        if searched.resolve() == folder.resolve():
+            raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
         claim_features(searched, [path_of(gallery)])
     claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
     if gallery is None and index is None:
@@ -116,7 +119,7 @@ def retrieval(
         raise ConfigError("gradcam=True explains similarities that are not centred: leave it or center=True out")
     if listed is not None and not one_video:
         check_classes(listed, queries)
-    with distributed.joined(device_of(model, options)):
+    with distributed.joined(device_of(model, options)), only_run_in(folder):
         subject = load_subject(model, options)
         if layer:
             subject.encoder.layer_module(layer)  # an error before the long work, if there is none

@@ -255,7 +255,8 @@ def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
     index, video = tmp_path / "g", gallery.parent / "test/0.mp4"
     message = one_line(DataError, retrieval, query=video, out=tmp_path / "out", index=index, **options)
     assert message == f"cannot read {index}: No such file or directory; extract it with gallery=LIST"
-    assert "there is no gallery" in one_line(ConfigError, retrieval, query=video, out=tmp_path / "out", **options)
+    # Before anything is asked of the folder: this one is a file.
+    assert "there is no gallery" in one_line(ConfigError, retrieval, query=video, out=video, **options)
     extract(videos=gallery, out=index, **options)
     for change, named in (
         ({"settings": [*SETTINGS, "seed=5"]}, "weights.seed 0 stored, 5 requested"),

@@ -95,6 +95,10 @@ def retrieval(
         options: See `NetworkOptions`.
     """
     folder, windows = Path(out), parse_windows(window, stride)
+    if gallery is None and index is None:
+        raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
+    if gallery is None and windows is not None:
+        raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
     searched = None if index is None else Path(index)
     layer = None if gradcam is False else "" if gradcam is True else gradcam
     lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
@@ -103,10 +107,6 @@ def retrieval(
             raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
         claim_features(searched, [path_of(gallery)])
     claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
-    if gallery is None and index is None:
-        raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
-    if gallery is None and windows is not None:
-        raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
     queries = _read(query, options)
     same = gallery is not None and _same(gallery, query)  # it is read, decoded and reported once
     listed = queries if same else None if gallery is None else _read(gallery, options)

@@ -445,6 +445,16 @@ def test_one_retrieval_at_a_time_writes_to_a_folder(options, lists, tmp_path, on
     assert "choose another folder for one" in one_line(ConfigError, retrieval, index=tmp_path / "out", **of)
 
 
+def test_results_are_written_after_the_page(options, lists, tmp_path, one_line, monkeypatch):
+    def full(*_):
+        raise DataError("the disk is full")
+
+    monkeypatch.setattr(job, "write_page", full)
+    of = {"query": lists[1], "gallery": lists[0], "out": tmp_path / "out", **options}
+    assert one_line(DataError, retrieval, **of) == "the disk is full"
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, monkeypatch):
     gallery, query = lists
     looked = []

@@ -161,11 +161,11 @@ def retrieval(
             overlap["training"] = training
             of_lists = {"query": queries.fingerprint, "gallery": g.list}
             results = complete(results, request=request, overlap=overlap, **of_lists)
-            write_results(folder, results)
             count = 1 if one_video else min(page_queries, len(q.x))
             shown = [n * len(q.x) // count for n in range(count)]
             hits = k if one_video else page_hits
             write_page(folder, subject, results, videos, own, neighbours, shown, hits, layer)
+            write_results(folder, results)  # last: if it exists, the rest is complete
             return results
 
         found = JobResults(distributed.on_main(search))

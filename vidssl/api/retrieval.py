@@ -139,9 +139,9 @@ def retrieval(
             g, q = loaded, loaded.features if of_queries is None else of_queries
             own = queries.rows(q.index.tolist())
             if one_video:
-                videos, neighbours, numbers, overlap = _search_one(g, q, own, k, drop_duplicates)
+                videos, neighbours, numbers, counts = _search_one(g, q, own, k, drop_duplicates)
             else:
-                videos, neighbours, numbers, overlap = _search_all(g, q, own, k, drop_duplicates, center)
+                videos, neighbours, numbers, counts = _search_all(g, q, own, k, drop_duplicates, center)
             results: Results = {
                 **numbers,
                 "num_gallery": len(g.features.x),
@@ -158,8 +158,8 @@ def retrieval(
             chosen = {"k": k, "center": center, "drop_duplicates": drop_duplicates, "one_per_video": one_per_video}
             request = _request(subject, queries, data, g, chosen)
             existing_results(folder, request, reuse=False)
-            overlap["training"] = training
             of_lists = {"query": queries.fingerprint, "gallery": g.list}
+            overlap = {"gallery": counts, "training": training}
             results = complete(results, request=request, overlap=overlap, **of_lists)
             count = 1 if one_video else min(page_queries, len(q.x))
             shown = [n * len(q.x) // count for n in range(count)]
@@ -217,13 +217,13 @@ def _search_all(
 ) -> tuple[VideoList, Neighbours, Results, Tree]:
     """Search plain and centred.
 
-    Returns the gallery, the neighbours of the features reported first, all numbers, and the overlap of the lists.
+    Returns the gallery, the neighbours of the features reported first, all numbers, and the counts of `describe`.
     """
     g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
     check_classes(videos, query_videos)
     labelled = bool((videos.labels >= 0).all() and (query_videos.labels >= 0).all())
     exclude = own_rows(videos, query_videos)
-    duplicates, overlap = _compare(query.x, g.x, query_videos, videos, labelled)
+    duplicates, counts = _compare(query.x, g.x, query_videos, videos, labelled)
     if drop_duplicates:
         exclude = torch.cat([exclude, duplicates])
     most = max(RANKS[-1], k)
@@ -245,13 +245,13 @@ def _search_all(
         numbers |= {} if note is None else {"note": note}
     pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
     numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
-    return videos, centred if center else plain, numbers, overlap
+    return videos, centred if center else plain, numbers, counts
 
 
 def _compare(
     query: Tensor, gallery: Tensor, query_videos: VideoList, videos: VideoList, measured: bool
 ) -> tuple[Tensor, Tree]:
-    """Return the pairs (P, 2) of a query and a copy of it in the gallery, and the overlap of both lists.
+    """Return the pairs (P, 2) of a query and a copy of it in the gallery, and the counts of `describe`.
 
     A copy is a file of another path with the same content, or with bit-identical features: an index may be searched
     without its videos, and a copy can be in another container.
@@ -265,16 +265,16 @@ def _compare(
     ]
     pairs = torch.tensor(equal, dtype=torch.int64).reshape(-1, 2)
     counts = describe(query_videos, videos, found) | {"equal_features": len(torch.unique(pairs[:, 0]))}
-    overlap = {"gallery": counts, "training": None}
+    overlap = {"gallery": counts, "training": None}  # that of the training list was reported already
     report_overlap(overlap, query_videos.path, measured=measured, remedy=_REMEDY)
     report_equal_features(overlap, query_videos.path, _REMEDY)
-    return torch.unique(torch.cat([found.copies, pairs]), dim=0), overlap
+    return torch.unique(torch.cat([found.copies, pairs]), dim=0), counts
 
 
 def _search_one(
     gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
 ) -> tuple[VideoList, Neighbours, Results, Tree]:
-    """Return the videos that are nearest to one video, their similarities, both as plain data, and their overlap."""
+    """Likewise for one video: the gallery returned is its neighbours, which the results list as plain data."""
     exclude = torch.empty(0, 2, dtype=torch.int64)
     if drop_duplicates:
         exclude = equal_rows(query.x, gallery.features.x)
@@ -292,7 +292,7 @@ def _search_one(
         most *= 2
     rows, videos = rows[:k], videos.rows(range(min(k, len(rows))))
     similarity = found.similarity[:, : len(rows)]
-    copies, overlap = _compare(query.x, gallery.features.x[rows], query_videos, videos, measured=False)
+    copies, counts = _compare(query.x, gallery.features.x[rows], query_videos, videos, measured=False)
     duplicates = {*copies[:, 1].tolist()}
     hits = [
         {
@@ -308,7 +308,7 @@ def _search_one(
         for n, record in enumerate(videos.records)
     ]
     results = {"neighbours": hits, "duplicates": len(duplicates)}
-    return videos, Neighbours(torch.arange(len(rows))[None], similarity), results, overlap
+    return videos, Neighbours(torch.arange(len(rows))[None], similarity), results, counts
 
 
 def table(results: Results) -> str:

@@ -39,6 +39,7 @@ from vidssl.evaluation.feature_folder import claim_features
 from vidssl.evaluation.list_checks import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, note_of_ranks, recall, vote
 from vidssl.evaluation.overlap import describe, report_equal_features, report_overlap
+from vidssl.evaluation.protocols import Retrieval
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows
 from vidssl.output_folder import only_run_in
@@ -46,7 +47,7 @@ from vidssl.progress import Report
 from vidssl.types import Features
 
 _log = logging.getLogger(__name__)
-RANKS = (1, 5, 10, 20, 50)
+RANKS = Retrieval.Config().ks
 _REMEDY = "drop_duplicates=True ignores copies"
 
 

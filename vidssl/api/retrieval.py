@@ -158,7 +158,7 @@ def retrieval(
             }
             chosen = {"k": k, "center": center, "drop_duplicates": drop_duplicates, "one_per_video": one_per_video}
             request = _request(subject, queries, data, g, chosen)
-            existing_results(folder, request, reuse=False)
+            existing_results(folder, request, reuse=False)  # only logs: the page needs features, which results lack
             of_lists = {"query": queries.fingerprint, "gallery": g.list}
             overlap = {"gallery": counts, "training": training}
             results = complete(results, request=request, overlap=overlap, **of_lists)

@@ -155,7 +155,7 @@ def _load_checkpoint(
     trust = options.get("trust", False)
     run = bind_stored(content["config"], f"config of {path}", trust)
     backbone = load_network(run, content, str(path))
-    digest = file_hash(path)
+    digest = file_hash(path)  # a second read, of what the system has in memory: torch.load returns no hash
     classify, logits, classes = None, None, 0
     test = chosen_clips(options, run)
     test.network(backbone)  # raises an error if there is no such stream

@@ -154,7 +154,7 @@ def analyze(
     options = {**options, "clips": options.get("clips") or 1, "crops": options.get("crops") or 1}
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options)
-        subject = replace(subject, extract=KeptFeatures(subject.classify))
+        subject = replace(subject, extractor=KeptFeatures(subject.classify))
         count, train = None if limit == "all" else limit, None
         query = distributed.on_main(lambda: draw_videos(videos, options, count, folder / "lists" / "test"))
         if train_list is not None:

@@ -37,6 +37,7 @@ from vidssl.models.weights import (
 )
 from vidssl.plugins import code_of
 from vidssl.transforms.recipes import check_short_side
+from vidssl.types import Features
 
 RANDOM = "random"  # the untrained network of a config
 _CLIP_OPTIONS = NetworkOptions.__annotations__.keys() & TestClips.model_fields.keys()
@@ -63,7 +64,7 @@ class Subject:
     class_names: tuple[str, ...] = ()  # of the list that it was trained on, if that has names
     # Reads the list that it was trained on; None: untrained, or not known.
     training: Callable[[], TrainingVideos] | None = None
-    extract: Extract = extract  # extracts features; one that keeps those of each list, if several jobs need them
+    extractor: Extract = extract  # one that keeps the features of each list, if several jobs need them
 
     def __post_init__(self) -> None:
         network = self.test.network(self.backbone)
@@ -79,6 +80,10 @@ class Subject:
     def name(self) -> str:
         """What it was loaded from."""
         return str(self.origin["path"])
+
+    def extract(self, videos: VideoList, title: str = "features", classify: Classifier | None = None) -> Features:
+        """Extract the features of videos, as `vidssl.evaluation.features.extract`."""
+        return self.extractor(self.encoder, videos, self.test, self.device, title, classify=classify)
 
     def request(self, **parts: Any) -> Tree:
         """What decides the results of a job: weights, clips and `parts`. Equal requests have equal results."""

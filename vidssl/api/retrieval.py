@@ -133,7 +133,7 @@ def retrieval(
         )
         of_queries = None
         if not same or windows is not None:
-            of_queries = subject.extract(subject.encoder, queries, subject.test, subject.device, "queries")
+            of_queries = subject.extract(queries, "queries")
 
         def search() -> Results:
             assert loaded is not None

@@ -61,7 +61,7 @@ def load_gallery(
     if index is None:
         assert listed is not None
         rows_of = listed if windows is None else windows_of(listed, windows, subject.test)
-        features = subject.extract(subject.encoder, rows_of, subject.test, subject.device, "gallery")
+        features = subject.extract(rows_of, "gallery")
         order = features.index
         seconds = None if windows is None else asdict(windows)
 

@@ -160,7 +160,7 @@ def analyze(
         if train_list is not None:
             more, of_training = None if count is None else _TRAIN * count, train_list
             train = distributed.on_main(lambda: draw_videos(of_training, options, more, folder / "lists" / "train"))
-        overlap = subject.check_overlap(query, train)
+        overlap = subject.count_overlap(query, train)
         sections = [_section(part, subject, query, train, folder, options, where) for part in PARTS]
         sections.append(_gradcam(subject, query, folder / "gradcam", where))
         results = _results(subject, query, train, sections, overlap)

@@ -92,7 +92,7 @@ class Subject:
         request = json.loads(json.dumps(request))
         return request  # as it is read from a file: with lists for tuples
 
-    def check_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
+    def count_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
         """Count the tested videos that a gallery or the network's training list has too, and report them."""
         overlap = measure_overlap(query, gallery, self.training)
         distributed.on_main(lambda: report_overlap(overlap, query.path))

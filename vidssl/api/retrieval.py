@@ -127,7 +127,7 @@ def retrieval(
         data = distributed.on_main(lambda: identify(queries))
         # Without labels nothing is measured that the training could have seen.
         labelled = not one_video and bool((queries.labels >= 0).all())
-        training = subject.check_overlap(queries)["training"] if labelled else None
+        training = subject.count_overlap(queries)["training"] if labelled else None
         loaded = load_gallery(
             subject, listed, searched, options.get("root"), (queries.path, data), windows, one_per_video
         )

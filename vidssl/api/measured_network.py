@@ -171,18 +171,18 @@ def _load_checkpoint(
             classify, logits = method.classify, None if type(method).logits is Method.logits else method.logits
             classes = run.objective[1].classes
     return Subject(
-        backbone.to(device).eval(),
-        test,
-        device,
+        backbone=backbone.to(device).eval(),
+        test=test,
+        device=device,
         # As it was given: where a network that comes with vidssl is installed is of no interest.
-        {"path": name, "sha256": digest, "step": content["step"]},
-        {"sha256": digest},  # covers the config too
-        run,
-        classify,
-        logits,
-        classes,
-        tuple(content.get("classes", ())),
-        partial(trained_on, run, {key: content.get(key) for key in ("fingerprint", "data")}),
+        origin={"path": name, "sha256": digest, "step": content["step"]},
+        weights={"sha256": digest},  # covers the config too
+        run=run,
+        classify=classify,
+        logits=logits,
+        classes=classes,
+        class_names=tuple(content.get("classes", ())),
+        training=partial(trained_on, run, {key: content.get(key) for key in ("fingerprint", "data")}),
     )
 
 

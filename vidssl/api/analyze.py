@@ -27,7 +27,7 @@ from vidssl.evaluation.result_files import Results, complete, write_results
 from vidssl.output_folder import check_names
 from vidssl.progress import Report
 from vidssl.randomness import generator
-from vidssl.viz.retrieval_pages import Section, write_report_page
+from vidssl.viz.pages import Section, write_report_page
 
 _log = logging.getLogger(__name__)
 _TRAIN = 4  # times as many training videos as tested ones

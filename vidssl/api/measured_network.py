@@ -207,7 +207,7 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
     settings = options.get("settings", ())
     if any("{split}" in text for text in settings):
         raise ConfigError("the settings contain {split}; name the splits or seeds: splits=N")
-    # Not load_run, which refuses a config whose lists contain {split}: they are not needed here.
+    # The lists of the config may contain {split}: they are not read here.
     run = _run_of_config(options["cfg"], settings)
     torch.manual_seed(run.seed)
     backbone = build(BACKBONES, run.backbone)

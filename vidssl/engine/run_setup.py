@@ -44,7 +44,12 @@ _log = logging.getLogger(__name__)
 
 
 class Training:
-    """What the training loop works with, made in order; `stack` closes it."""
+    """What the training loop works with.
+
+    Making it joins the processes, handles signals, claims and locks the output folder, reads the lists, builds method
+    and optimizer, loads the newest checkpoint, writes config.yaml and opens the log. `stack` undoes that: the log
+    is closed, the folder unlocked, signals are handled as before, and the processes are left.
+    """
 
     def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
         output = Path(run.output)

@@ -3,7 +3,6 @@
 import logging
 import os
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -111,8 +110,7 @@ class Training:
     def new_feed(self) -> Feed:
         """Start the batches of the steps from the current one on."""
         run, videos, step = self.run, self.videos, self.state.step
-        dataset = training_dataset(run, videos, self.tracks.folder(step))
-        dataset = replace(dataset, on_device=run.data.augment == "device")
+        dataset = training_dataset(run, videos, self.tracks.folder(step), on_device=run.data.augment == "device")
         where = (distributed.rank(), distributed.world(), videos.joined)
         size, micro_batch = len(videos), self._micro_batch_size
         keys = StepSampler(size, run.batch_size, micro_batch, step, self.stop, run.seed, *where)
@@ -157,11 +155,13 @@ class Saver:
             self._saved = progress
 
 
-def training_dataset(run: Run, videos: VideoList, tracks: Path | None) -> ClipDataset:
-    """Build the dataset that a run trains on; `tracks` is the folder of their files."""
+def training_dataset(run: Run, videos: VideoList, tracks: Path | None, on_device: bool = False) -> ClipDataset:
+    """Build the dataset that a run trains on; the last two are those of `ClipDataset`."""
     recipes = [build(RECIPES, view) for view in run.data.views]
     sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos))
-    return ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks, remedy=REPLACING)
+    return ClipDataset(
+        videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks, on_device=on_device, remedy=REPLACING
+    )
 
 
 def claim_output(run: RunSettings) -> None:

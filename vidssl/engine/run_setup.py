@@ -93,18 +93,20 @@ class Training:
         self.parallel = over_processes(self.method, device, exact=run.deterministic or device.type == "cpu")
         self.method.train()
 
-        def open_log() -> None:
+        def open_log() -> RunLog:
             write_config(run)
             clips, strict = run.batch_size * len(run.data.views), run.checkpoint.on_error == "stop"
-            self.log = RunLog(output, self.state.step, self.steps, clips, strict)
-            stack.callback(self.log.close)
+            log = RunLog(output, self.state.step, self.steps, clips, strict)
+            stack.callback(log.close)
             if run.data.augment == "device" and device.type == "cpu":
                 _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
             steps = f"steps {self.state.step}-{self.steps} of {run.batch_size} videos x {len(run.data.views)} views"
             data = f"{len(videos)} videos of {videos.path}; {steps}"
             log_banner(run, device, run.method.name, self.method, self.norm, data)
+            return log
 
-        distributed.on_main(open_log)  # the other processes have no log
+        # None on the other processes.
+        self.log = distributed.together(lambda: open_log() if distributed.is_main() else None)
         self.tracks = RunTracks(run, videos)
 
     def new_feed(self) -> Feed:

@@ -250,8 +250,9 @@ def test_wrong_number_of_recipes(path):
         views_of(path, sampler, [Whole(), Whole()])
 
 
-class ForgetsTheList:
-    difference = 0.0
+class ForgetsTheList(Recipe):
+    def __init__(self):
+        self.difference = 0.0
 
     def __call__(self, frames, generator):
         return frames

@@ -45,7 +45,7 @@ class ClipDataset:
         skip: A broken video is a sample without views instead of an error; `replaced` names it.
         tracks: Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error
             whatever `replace` is: a run must not leave out thousands of videos.
-        on_device: Leave the operations that recipes draw to the device: `Sample.operations`.
+        on_device: Leave the operations that recipes draw to the device: `Sample.operations`. They have no distortion.
         remedy: What the error of a broken video advises.
     """
 
@@ -228,13 +228,10 @@ class PlannedViews:
                     view, left = recipe.draw(frames, rng)
                     made = [view]
                 else:
-                    made, left = recipe(frames, rng), []
+                    made, left = recipe.views(frames, rng), []
             except DataError as error:
                 raise DataError(f"{self.path}: {error}") from None
-            if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
-                name = type(recipe).__name__
-                raise ConfigError(f"recipe {name} must return a list of View, got {type(made).__name__}")
-            views += [recipe.distortion.apply(view, rng) for view in made]
+            views += made
             operations += [tuple(left)] * len(made)
             clip_of += [number] * len(made)
         middle_frames = tuple(self.clips[number].middle_frame for number in clip_of)

@@ -203,7 +203,10 @@ def make_views(
 
 @dataclass(frozen=True)
 class PlannedViews:
-    """The views of a sample whose frames are chosen and not decoded yet; frames are counted from the span's first."""
+    """The views of a sample whose frames are chosen and not decoded yet; `make` works once, as its generators go on.
+
+    Frames are counted from the span's first.
+    """
 
     path: str  # for messages
     clips: list[Clip]
@@ -212,7 +215,7 @@ class PlannedViews:
     frames: NDArray[np.int64]  # all of them, ascending, each once
 
     def make(self, decoded: Frames, on_device: bool = False) -> Views:
-        """Make the views from the decoded `frames`, once: the generators go on.
+        """Make the views from the decoded `frames`.
 
         With `on_device` the operations that the recipes draw are returned instead of applied.
         """

@@ -19,7 +19,7 @@ from vidssl.transforms import Recipe, View, Window
 from vidssl.transforms.color import difference_pairs, rgb_difference
 from vidssl.transforms.recipes import DrawnRecipe
 from vidssl.types import Frames, Operation, Sample, Tracks, VideoMeta, VideoRecord
-from vidssl.video.reader import DecodeSettings, Video
+from vidssl.video.reader import DecodeSettings
 from vidssl.worker_pool import ItemGuard
 
 _MAX_REPLACED = 1000  # consecutive broken videos
@@ -184,23 +184,6 @@ class Views(NamedTuple):
     operations: tuple[tuple[Operation, ...], ...] = ()  # left to the device, of each view; none: the views are finished
 
 
-def make_views(
-    video: Video,
-    offset: int,
-    meta: VideoMeta,
-    sampler: Sampler,
-    recipes: Sequence[Recipe],
-    generators: Sequence[np.random.Generator],
-) -> Views:
-    """Make all views of a sample with one forward pass of the decoder, in the order of the clips.
-
-    `offset` and `meta` describe the span of the video, as `resolve_span` returns them; samplers may need tracks in
-    `meta`. There is one recipe for each clip or one for all, and one generator for each recipe.
-    """
-    planned = plan_views(video.path, meta, sampler, recipes, generators)
-    return planned.make(video.frames(offset + planned.frames))
-
-
 @dataclass(frozen=True)
 class PlannedViews:
     """The views of a sample whose frames are chosen and not decoded yet; `make` works once, as its generators go on.
@@ -245,7 +228,11 @@ class PlannedViews:
 def plan_views(
     path: str, meta: VideoMeta, sampler: Sampler, recipes: Sequence[Recipe], generators: Sequence[np.random.Generator]
 ) -> PlannedViews:
-    """Choose the frames of all views, as `make_views` does; `path` is for messages."""
+    """Choose the frames of all views of a sample, in the order of the clips; `path` is for messages.
+
+    `meta` describes the span of the video, as `resolve_span` returns it; samplers may need tracks in it. There is one
+    recipe for each clip or one for all, and one generator for each recipe.
+    """
     try:
         clips = sampler(meta, generators)
     except DataError as error:

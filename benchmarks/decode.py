@@ -45,7 +45,7 @@ class Windows:
 
 
 def vidssl_reader(windows: Windows, number: int) -> object:
-    """As `make_views` does: the union of both windows in one pass."""
+    """As `ClipDataset` does: the union of both windows in one pass."""
     with open_video(windows.path) as video:
         return video.frames(np.unique(np.concatenate(windows(number))))
 

@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
-from vidssl.viz.retrieval_pages import preview
+from vidssl.viz.pages import preview
 
 EVENTS = {
     "zoom": "new WheelEvent('wheel', {deltaY: n % 80 < 40 ? -70 : 70, cancelable: true, ...at})",

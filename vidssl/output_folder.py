@@ -1,4 +1,4 @@
-"""What a command may write: it never replaces what vidssl did not write, and one run at a time writes to a folder.
+"""What a command may write: it never replaces what vidssl did not write.
 
 Every command decides before its work begins, by one of three functions:
 
@@ -10,6 +10,9 @@ Every command decides before its work begins, by one of three functions:
 
 They raise a DataError, and leave all as it is, if a file to be written is there and is not of vidssl, is an input or a
 link; or if the folder cannot be written, or holds the same kind of output of other inputs.
+
+What takes long also locks its folder with `only_run_in`, so that one run at a time writes there: a training, features,
+a retrieval, each network of a test or an analysis, a check, copies, tracks. Other outputs have no lock.
 """
 
 import errno

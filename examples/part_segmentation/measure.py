@@ -98,7 +98,7 @@ def segment_parts(
             data = distributed.on_main(lambda: identify(crops))
             request = subject.request(command="parts", list=crops.fingerprint, data=data, parts=names)
             distributed.on_main(lambda: existing_results(out, request, reuse=False))
-            overlap = subject.check_overlap(crops)
+            overlap = subject.count_overlap(crops)
             found = _gather(method, subject, crops)
             results = _results(found, crops, names, subject, videos)
             results = complete(results, request=request, overlap=overlap, query=crops.fingerprint)

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl import commands
+from vidssl import commands, output_folder
 from vidssl.api import extract as extract_job
 from vidssl.api import retrieval as job
 from vidssl.api import retrieval_index as gallery_job
@@ -255,7 +255,8 @@ def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
     index, video = tmp_path / "g", gallery.parent / "test/0.mp4"
     message = one_line(DataError, retrieval, query=video, out=tmp_path / "out", index=index, **options)
     assert message == f"cannot read {index}: No such file or directory; extract it with gallery=LIST"
-    assert "there is no gallery" in one_line(ConfigError, retrieval, query=video, out=tmp_path / "out", **options)
+    # Before anything is asked of the folder: this one is a file.
+    assert "there is no gallery" in one_line(ConfigError, retrieval, query=video, out=video, **options)
     extract(videos=gallery, out=index, **options)
     for change, named in (
         ({"settings": [*SETTINGS, "seed=5"]}, "weights.seed 0 stored, 5 requested"),
@@ -433,6 +434,25 @@ def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, wit
     shrink(new / "list.csv", out=tmp_path / "new_40", short_side=40)
     found = retrieval(query=tmp_path / "new_40/v.mp4", out=tmp_path / "out", index=index, **options)
     assert len(found["neighbours"]) == 10 and found["copies"]["short_side"] == 40
+
+
+def test_one_retrieval_at_a_time_writes_to_a_folder(options, lists, tmp_path, one_line, monkeypatch):
+    monkeypatch.setattr(output_folder, "_PATIENCE", 0.0)
+    of = {"query": lists[1], "gallery": lists[0], "out": tmp_path / "out", **options}
+    with output_folder.only_run_in(tmp_path / "out"):
+        assert "another run is writing" in one_line(ConfigError, retrieval, **of)
+    # Both are locked while they are written.
+    assert "choose another folder for one" in one_line(ConfigError, retrieval, index=tmp_path / "out", **of)
+
+
+def test_results_are_written_after_the_page(options, lists, tmp_path, one_line, monkeypatch):
+    def full(*_):
+        raise DataError("the disk is full")
+
+    monkeypatch.setattr(job, "write_page", full)
+    of = {"query": lists[1], "gallery": lists[0], "out": tmp_path / "out", **options}
+    assert one_line(DataError, retrieval, **of) == "the disk is full"
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 from vidssl.video import open_video
-from vidssl.viz.retrieval_pages import preview
+from vidssl.viz.pages import preview
 
 NETWORK = ("--checkpoint", "random", "--cfg", "toy/supervised", "data.moving_digits=null", "--clips", "1")
 NETWORK = (*NETWORK, "--crops", "1", "--size", "24", "--workers", "0", "--quiet")

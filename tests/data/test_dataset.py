@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vidssl.data.clip_samplers import Center, Random, Uniform
-from vidssl.data.dataset import make_views, resolve_span
+from vidssl.data.dataset import plan_views, resolve_span
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, Recipe, View, Window
@@ -45,6 +45,11 @@ def everything(path):
 
 def pixels(views):
     return tuple(view.frames for view in views.views)
+
+
+def make_views(video, offset, meta, sampler, recipes, generators):
+    planned = plan_views(video.path, meta, sampler, recipes, generators)
+    return planned.make(video.frames(offset + planned.frames))
 
 
 def views_of(path, sampler, recipes, seeds=None, **record):
@@ -250,8 +255,9 @@ def test_wrong_number_of_recipes(path):
         views_of(path, sampler, [Whole(), Whole()])
 
 
-class ForgetsTheList:
-    difference = 0.0
+class ForgetsTheList(Recipe):
+    def __init__(self):
+        self.difference = 0.0
 
     def __call__(self, frames, generator):
         return frames

@@ -141,6 +141,8 @@ def test_settings_that_change_frames_row_by_row_are_left_alone(listed):
     opened = []
 
     class Changing(DecodeSettings):
+        changes_frames = True
+
         def open(self, record):
             opened.append(record.start)
             return super().open(record)

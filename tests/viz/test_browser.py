@@ -16,7 +16,7 @@ from vidssl.data.video_list import read_list
 from vidssl.types import VideoRecord
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
 from vidssl.viz.map_page import classes_column, column, write_map_page
-from vidssl.viz.retrieval_pages import (
+from vidssl.viz.pages import (
     Hit,
     QueryRow,
     Section,

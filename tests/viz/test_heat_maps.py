@@ -8,7 +8,7 @@ from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
 from vidssl.viz.cam_sheet import cam_sheet
 from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat, film_strip, side_by_side
-from vidssl.viz.retrieval_pages import preview
+from vidssl.viz.pages import preview
 
 
 def frames(t=4, h=32, w=48):

@@ -8,7 +8,7 @@ import pytest
 
 from vidssl.types import VideoRecord
 from vidssl.viz.map_page import Column, classes_column, column, write_map_page
-from vidssl.viz.retrieval_pages import preview
+from vidssl.viz.pages import preview
 
 NASTY = "a \"b\" 'c'/</script><!-- <b> &amp; \u2028 é 漢 }}.mp4"
 

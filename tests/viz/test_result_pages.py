@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.viz.retrieval_pages import Hit, Preview, QueryRow, preview, write_compare_page, write_retrieval_page
+from vidssl.viz.pages import Hit, Preview, QueryRow, preview, write_compare_page, write_retrieval_page
 
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"
 VOID = {"meta", "link", "img", "input", "br"}

@@ -1,7 +1,7 @@
 """The same video in several versions, whose frames have numbers of their own: one decode gives the frames of all."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ def with_versions(reading: DecodeSettings, make: Make) -> DecodeSettings:
 
 
 class _VersionSettings(DecodeSettings):
+    changes_frames: ClassVar[bool] = True
     make: Any  # Make
 
     def open(self, record: VideoRecord) -> Video:

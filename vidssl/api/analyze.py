@@ -27,7 +27,7 @@ from vidssl.evaluation.result_files import Results, complete, write_results
 from vidssl.output_folder import check_names
 from vidssl.progress import Report
 from vidssl.randomness import generator
-from vidssl.viz.retrieval_pages import Section, write_report_page
+from vidssl.viz.pages import Section, write_report_page
 
 _log = logging.getLogger(__name__)
 _TRAIN = 4  # times as many training videos as tested ones
@@ -154,13 +154,13 @@ def analyze(
     options = {**options, "clips": options.get("clips") or 1, "crops": options.get("crops") or 1}
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options)
-        subject = replace(subject, extract=KeptFeatures(subject.classify))
+        subject = replace(subject, extractor=KeptFeatures(subject.classify))
         count, train = None if limit == "all" else limit, None
         query = distributed.on_main(lambda: draw_videos(videos, options, count, folder / "lists" / "test"))
         if train_list is not None:
             more, of_training = None if count is None else _TRAIN * count, train_list
             train = distributed.on_main(lambda: draw_videos(of_training, options, more, folder / "lists" / "train"))
-        overlap = subject.check_overlap(query, train)
+        overlap = subject.count_overlap(query, train)
         sections = [_section(part, subject, query, train, folder, options, where) for part in PARTS]
         sections.append(_gradcam(subject, query, folder / "gradcam", where))
         results = _results(subject, query, train, sections, overlap)

@@ -195,7 +195,7 @@ def _predict(subject: Subject, x: Tensor, gallery: VideoList | None, classifies:
     if classifies:
         found["top1"] = x[:, :, dim:].argmax(dim=2)
     if gallery is not None:
-        g = subject.extract(subject.encoder, gallery, subject.test, subject.device, "gallery")
+        g = subject.extract(gallery, "gallery")
         neighbours = nearest(x[:, :, :dim].flatten(0, 1), g.x, KNN.Config().k)
         for name, k in (("knn", KNN.Config().k), ("R@1", 1)):
             found[name] = vote(neighbours, g, k, KNN.Config().temperature).view(len(x), len(VERSIONS))

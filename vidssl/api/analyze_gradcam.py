@@ -224,7 +224,7 @@ class GradCam(Measurement):
 def _nearest_videos(subject: Subject, listed: VideoList, gallery: VideoList, drawn: Sequence[int]) -> dict[int, int]:
     """Return the row of the nearest video of the gallery, by row of the list; a video is not its own neighbour."""
     videos = listed.rows(drawn)
-    query, found = (subject.extract(subject.encoder, part, subject.test, subject.device) for part in (videos, gallery))
+    query, found = map(subject.extract, (videos, gallery))
     of_query = {row: n for n, row in enumerate(query.index.tolist())}
     of_gallery = {row: n for n, row in enumerate(found.index.tolist())}
     own = [

@@ -183,7 +183,7 @@ def _measure(
     classify = subject.classify if asking else None
     g = None
     if gallery is not None and any(protocol.gallery for protocol in protocols.values()):
-        g = subject.extract(encoder, gallery, test, device, "gallery")
+        g = subject.extract(gallery, "gallery")
 
     def encode(batch: Batch, features: Any) -> tuple[Tensor]:
         rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)

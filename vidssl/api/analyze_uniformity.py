@@ -116,7 +116,7 @@ class Uniformity(Measurement):
     def _compute(self, subject: Subject, query: VideoList) -> Computed:
         classifies, left_out = _classifies(subject, query)
         encoder, classify = subject.encoder, subject.classify if classifies else None
-        features = subject.extract(encoder, query, subject.test, subject.device, subject.name, classify=classify)
+        features = subject.extract(query, subject.name, classify)
         names = [query.class_name(n) for n in range(max(len(query.classes), int(query.labels.max()) + 1))]
         results: Results = {
             **class_numbers(features.x[:, : encoder.dim], features.label, names),

@@ -16,7 +16,7 @@ from vidssl.output_folder import claim, page_with
 from vidssl.read_files import parse_json, read_json
 from vidssl.viz.curves import training_curves
 from vidssl.viz.figure import png
-from vidssl.viz.retrieval_pages import preview, write_compare_page
+from vidssl.viz.pages import preview, write_compare_page
 
 _TITLE = "vidssl: what was learned from unlabelled videos"
 _SUMMARY = (

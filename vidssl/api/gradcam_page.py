@@ -14,7 +14,7 @@ from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
 from vidssl.viz.cam_sheet import cam_sheet
 from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat, film_strip, side_by_side
-from vidssl.viz.retrieval_pages import preview
+from vidssl.viz.pages import preview
 from vidssl.viz.track_overlay import enlarged
 
 _RATE = 8.0  # frames per second of the overlays: slow, so that each frame is seen

@@ -25,7 +25,7 @@ from vidssl.evaluation.result_files import Results, complete, existing_results, 
 from vidssl.output_folder import check_names
 from vidssl.progress import Report, progress
 from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
-from vidssl.viz.retrieval_pages import Preview, preview
+from vidssl.viz.pages import Preview, preview
 
 _log = logging.getLogger(__name__)
 _NAMES = {"umap": "UMAP", "pca": "PCA"}

@@ -182,7 +182,7 @@ class Prepared(NamedTuple):
                 existing = distributed.on_main(lambda: existing_results(out, self.request, reuse=reuse))
                 if existing is not None:
                     return existing
-            overlap = self.subject.check_overlap(self.query, self.plan.train)
+            overlap = self.subject.count_overlap(self.query, self.plan.train)
             computed = self.plan.compute()
             if overlap["gallery"] and computed.equal_features is not None:
                 overlap["gallery"]["equal_features"] = computed.equal_features

@@ -37,6 +37,7 @@ from vidssl.models.weights import (
 )
 from vidssl.plugins import code_of
 from vidssl.transforms.recipes import check_short_side
+from vidssl.types import Features
 
 RANDOM = "random"  # the untrained network of a config
 _CLIP_OPTIONS = NetworkOptions.__annotations__.keys() & TestClips.model_fields.keys()
@@ -63,7 +64,7 @@ class Subject:
     class_names: tuple[str, ...] = ()  # of the list that it was trained on, if that has names
     # Reads the list that it was trained on; None: untrained, or not known.
     training: Callable[[], TrainingVideos] | None = None
-    extract: Extract = extract  # extracts features; one that keeps those of each list, if several jobs need them
+    extractor: Extract = extract  # one that keeps the features of each list, if several jobs need them
 
     def __post_init__(self) -> None:
         network = self.test.network(self.backbone)
@@ -80,6 +81,10 @@ class Subject:
         """What it was loaded from."""
         return str(self.origin["path"])
 
+    def extract(self, videos: VideoList, title: str = "features", classify: Classifier | None = None) -> Features:
+        """Extract the features of videos, as `vidssl.evaluation.features.extract`."""
+        return self.extractor(self.encoder, videos, self.test, self.device, title, classify=classify)
+
     def request(self, **parts: Any) -> Tree:
         """What decides the results of a job: weights, clips and `parts`. Equal requests have equal results."""
         protocol = {name: value for name, value in self.describe()["protocol"].items() if name != "cache"}
@@ -87,7 +92,7 @@ class Subject:
         request = json.loads(json.dumps(request))
         return request  # as it is read from a file: with lists for tuples
 
-    def check_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
+    def count_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
         """Count the tested videos that a gallery or the network's training list has too, and report them."""
         overlap = measure_overlap(query, gallery, self.training)
         distributed.on_main(lambda: report_overlap(overlap, query.path))
@@ -155,7 +160,7 @@ def _load_checkpoint(
     trust = options.get("trust", False)
     run = bind_stored(content["config"], f"config of {path}", trust)
     backbone = load_network(run, content, str(path))
-    digest = file_hash(path)
+    digest = file_hash(path)  # a second read, of what the system has in memory: torch.load returns no hash
     classify, logits, classes = None, None, 0
     test = chosen_clips(options, run)
     test.network(backbone)  # raises an error if there is no such stream
@@ -166,18 +171,18 @@ def _load_checkpoint(
             classify, logits = method.classify, None if type(method).logits is Method.logits else method.logits
             classes = run.objective[1].classes
     return Subject(
-        backbone.to(device).eval(),
-        test,
-        device,
+        backbone=backbone.to(device).eval(),
+        test=test,
+        device=device,
         # As it was given: where a network that comes with vidssl is installed is of no interest.
-        {"path": name, "sha256": digest, "step": content["step"]},
-        {"sha256": digest},  # covers the config too
-        run,
-        classify,
-        logits,
-        classes,
-        tuple(content.get("classes", ())),
-        partial(trained_on, run, {key: content.get(key) for key in ("fingerprint", "data")}),
+        origin={"path": name, "sha256": digest, "step": content["step"]},
+        weights={"sha256": digest},  # covers the config too
+        run=run,
+        classify=classify,
+        logits=logits,
+        classes=classes,
+        class_names=tuple(content.get("classes", ())),
+        training=partial(trained_on, run, {key: content.get(key) for key in ("fingerprint", "data")}),
     )
 
 
@@ -202,7 +207,7 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
     settings = options.get("settings", ())
     if any("{split}" in text for text in settings):
         raise ConfigError("the settings contain {split}; name the splits or seeds: splits=N")
-    # Not load_run, which refuses a config whose lists contain {split}: they are not needed here.
+    # The lists of the config may contain {split}: they are not read here.
     run = _run_of_config(options["cfg"], settings)
     torch.manual_seed(run.seed)
     backbone = build(BACKBONES, run.backbone)

@@ -39,13 +39,15 @@ from vidssl.evaluation.feature_folder import claim_features
 from vidssl.evaluation.list_checks import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, note_of_ranks, recall, vote
 from vidssl.evaluation.overlap import describe, report_equal_features, report_overlap
+from vidssl.evaluation.protocols import Retrieval
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows
+from vidssl.output_folder import only_run_in
 from vidssl.progress import Report
 from vidssl.types import Features
 
 _log = logging.getLogger(__name__)
-RANKS = (1, 5, 10, 20, 50)
+RANKS = Retrieval.Config().ks
 _REMEDY = "drop_duplicates=True ignores copies"
 
 
@@ -94,16 +96,18 @@ def retrieval(
         options: See `NetworkOptions`.
     """
     folder, windows = Path(out), parse_windows(window, stride)
-    searched = None if index is None else Path(index)
-    layer = None if gradcam is False else "" if gradcam is True else gradcam
-    lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
-    if searched is not None and gallery is not None:
-        claim_features(searched, [path_of(gallery)])
-    claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
     if gallery is None and index is None:
         raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
     if gallery is None and windows is not None:
         raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
+    searched = None if index is None else Path(index)
+    layer = None if gradcam is False else "" if gradcam is True else gradcam
+    lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
+    if searched is not None and gallery is not None:
+        if searched.resolve() == folder.resolve():
+            raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
+        claim_features(searched, [path_of(gallery)])
+    claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
     queries = _read(query, options)
     same = gallery is not None and _same(gallery, query)  # it is read, decoded and reported once
     listed = queries if same else None if gallery is None else _read(gallery, options)
@@ -116,29 +120,29 @@ def retrieval(
         raise ConfigError("gradcam=True explains similarities that are not centred: leave it or center=True out")
     if listed is not None and not one_video:
         check_classes(listed, queries)
-    with distributed.joined(device_of(model, options)):
+    with distributed.joined(device_of(model, options)), only_run_in(folder):
         subject = load_subject(model, options)
         if layer:
             subject.encoder.layer_module(layer)  # an error before the long work, if there is none
         data = distributed.on_main(lambda: identify(queries))
         # Without labels nothing is measured that the training could have seen.
         labelled = not one_video and bool((queries.labels >= 0).all())
-        training = subject.check_overlap(queries)["training"] if labelled else None
+        training = subject.count_overlap(queries)["training"] if labelled else None
         loaded = load_gallery(
             subject, listed, searched, options.get("root"), (queries.path, data), windows, one_per_video
         )
         of_queries = None
         if not same or windows is not None:
-            of_queries = subject.extract(subject.encoder, queries, subject.test, subject.device, "queries")
+            of_queries = subject.extract(queries, "queries")
 
         def search() -> Results:
             assert loaded is not None
             g, q = loaded, loaded.features if of_queries is None else of_queries
             own = queries.rows(q.index.tolist())
             if one_video:
-                videos, neighbours, numbers, overlap = _search_one(g, q, own, k, drop_duplicates)
+                videos, neighbours, numbers, counts = _search_one(g, q, own, k, drop_duplicates)
             else:
-                videos, neighbours, numbers, overlap = _search_all(g, q, own, k, drop_duplicates, center)
+                videos, neighbours, numbers, counts = _search_all(g, q, own, k, drop_duplicates, center)
             results: Results = {
                 **numbers,
                 "num_gallery": len(g.features.x),
@@ -154,15 +158,15 @@ def retrieval(
             }
             chosen = {"k": k, "center": center, "drop_duplicates": drop_duplicates, "one_per_video": one_per_video}
             request = _request(subject, queries, data, g, chosen)
-            existing_results(folder, request, reuse=False)
-            overlap["training"] = training
+            existing_results(folder, request, reuse=False)  # only logs: the page needs features, which results lack
             of_lists = {"query": queries.fingerprint, "gallery": g.list}
+            overlap = {"gallery": counts, "training": training}
             results = complete(results, request=request, overlap=overlap, **of_lists)
-            write_results(folder, results)
             count = 1 if one_video else min(page_queries, len(q.x))
             shown = [n * len(q.x) // count for n in range(count)]
             hits = k if one_video else page_hits
             write_page(folder, subject, results, videos, own, neighbours, shown, hits, layer)
+            write_results(folder, results)  # last: if it exists, the rest is complete
             return results
 
         found = JobResults(distributed.on_main(search))
@@ -214,13 +218,13 @@ def _search_all(
 ) -> tuple[VideoList, Neighbours, Results, Tree]:
     """Search plain and centred.
 
-    Returns the gallery, the neighbours of the features reported first, all numbers, and the overlap of the lists.
+    Returns the gallery, the neighbours of the features reported first, all numbers, and the counts of `describe`.
     """
     g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
     check_classes(videos, query_videos)
     labelled = bool((videos.labels >= 0).all() and (query_videos.labels >= 0).all())
     exclude = own_rows(videos, query_videos)
-    duplicates, overlap = _compare(query.x, g.x, query_videos, videos, labelled)
+    duplicates, counts = _compare(query.x, g.x, query_videos, videos, labelled)
     if drop_duplicates:
         exclude = torch.cat([exclude, duplicates])
     most = max(RANKS[-1], k)
@@ -242,13 +246,13 @@ def _search_all(
         numbers |= {} if note is None else {"note": note}
     pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
     numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
-    return videos, centred if center else plain, numbers, overlap
+    return videos, centred if center else plain, numbers, counts
 
 
 def _compare(
     query: Tensor, gallery: Tensor, query_videos: VideoList, videos: VideoList, measured: bool
 ) -> tuple[Tensor, Tree]:
-    """Return the pairs (P, 2) of a query and a copy of it in the gallery, and the overlap of both lists.
+    """Return the pairs (P, 2) of a query and a copy of it in the gallery, and the counts of `describe`.
 
     A copy is a file of another path with the same content, or with bit-identical features: an index may be searched
     without its videos, and a copy can be in another container.
@@ -262,16 +266,16 @@ def _compare(
     ]
     pairs = torch.tensor(equal, dtype=torch.int64).reshape(-1, 2)
     counts = describe(query_videos, videos, found) | {"equal_features": len(torch.unique(pairs[:, 0]))}
-    overlap = {"gallery": counts, "training": None}
+    overlap = {"gallery": counts, "training": None}  # that of the training list was reported already
     report_overlap(overlap, query_videos.path, measured=measured, remedy=_REMEDY)
     report_equal_features(overlap, query_videos.path, _REMEDY)
-    return torch.unique(torch.cat([found.copies, pairs]), dim=0), overlap
+    return torch.unique(torch.cat([found.copies, pairs]), dim=0), counts
 
 
 def _search_one(
     gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
 ) -> tuple[VideoList, Neighbours, Results, Tree]:
-    """Return the videos that are nearest to one video, their similarities, both as plain data, and their overlap."""
+    """Likewise for one video: the gallery returned is its neighbours, which the results list as plain data."""
     exclude = torch.empty(0, 2, dtype=torch.int64)
     if drop_duplicates:
         exclude = equal_rows(query.x, gallery.features.x)
@@ -289,7 +293,7 @@ def _search_one(
         most *= 2
     rows, videos = rows[:k], videos.rows(range(min(k, len(rows))))
     similarity = found.similarity[:, : len(rows)]
-    copies, overlap = _compare(query.x, gallery.features.x[rows], query_videos, videos, measured=False)
+    copies, counts = _compare(query.x, gallery.features.x[rows], query_videos, videos, measured=False)
     duplicates = {*copies[:, 1].tolist()}
     hits = [
         {
@@ -305,7 +309,7 @@ def _search_one(
         for n, record in enumerate(videos.records)
     ]
     results = {"neighbours": hits, "duplicates": len(duplicates)}
-    return videos, Neighbours(torch.arange(len(rows))[None], similarity), results, overlap
+    return videos, Neighbours(torch.arange(len(rows))[None], similarity), results, counts
 
 
 def table(results: Results) -> str:

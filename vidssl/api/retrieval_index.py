@@ -61,7 +61,7 @@ def load_gallery(
     if index is None:
         assert listed is not None
         rows_of = listed if windows is None else windows_of(listed, windows, subject.test)
-        features = subject.extract(subject.encoder, rows_of, subject.test, subject.device, "gallery")
+        features = subject.extract(rows_of, "gallery")
         order = features.index
         seconds = None if windows is None else asdict(windows)
 
@@ -71,9 +71,10 @@ def load_gallery(
         return Gallery(features, chosen, seconds, one_per_video, listed.fingerprint, data)
     if listed is not None:
         extract_to(subject, listed, data, index, title="gallery", windows=windows)
-    opened: list[Gallery] = []  # not the result of `on_main`, which would be sent to all processes
-    distributed.on_main(lambda: opened.append(_open(subject, index, listed, root, query, one_per_video)))
-    return opened[0] if opened else None
+    # Not `on_main`, which would send the gallery to all processes.
+    return distributed.together(
+        lambda: _open(subject, index, listed, root, query, one_per_video) if distributed.is_main() else None
+    )
 
 
 def _open(

@@ -21,7 +21,7 @@ from vidssl.progress import progress
 from vidssl.types import Frames, VideoRecord
 from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat
-from vidssl.viz.retrieval_pages import Hit, Preview, QueryRow, preview, write_retrieval_page
+from vidssl.viz.pages import Hit, Preview, QueryRow, preview, write_retrieval_page
 from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
 
 _log = logging.getLogger(__name__)

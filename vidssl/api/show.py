@@ -30,7 +30,7 @@ from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.types import Frames, VideoMeta
 from vidssl.viz.figure import COLORS, png
-from vidssl.viz.retrieval_pages import preview
+from vidssl.viz.pages import preview
 from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
 from vidssl.viz.views_sheet import views_sheet
 from vidssl.worker_pool import ItemGuard, ordered

@@ -114,7 +114,7 @@ class Protocols(Measurement):
             subject.classify,
             subject.classes,
             self.check,
-            subject.extract,
+            subject.extractor,
         )
         results = {
             **measured.numbers,

@@ -19,7 +19,7 @@ from vidssl.transforms import Recipe, View, Window
 from vidssl.transforms.color import difference_pairs, rgb_difference
 from vidssl.transforms.recipes import DrawnRecipe
 from vidssl.types import Frames, Operation, Sample, Tracks, VideoMeta, VideoRecord
-from vidssl.video.reader import DecodeSettings, Video
+from vidssl.video.reader import DecodeSettings
 from vidssl.worker_pool import ItemGuard
 
 _MAX_REPLACED = 1000  # consecutive broken videos
@@ -45,7 +45,7 @@ class ClipDataset:
         skip: A broken video is a sample without views instead of an error; `replaced` names it.
         tracks: Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error
             whatever `replace` is: a run must not leave out thousands of videos.
-        on_device: Leave the operations that recipes draw to the device: `Sample.operations`.
+        on_device: Leave the operations that recipes draw to the device: `Sample.operations`. They have no distortion.
         remedy: What the error of a broken video advises.
     """
 
@@ -184,26 +184,12 @@ class Views(NamedTuple):
     operations: tuple[tuple[Operation, ...], ...] = ()  # left to the device, of each view; none: the views are finished
 
 
-def make_views(
-    video: Video,
-    offset: int,
-    meta: VideoMeta,
-    sampler: Sampler,
-    recipes: Sequence[Recipe],
-    generators: Sequence[np.random.Generator],
-) -> Views:
-    """Make all views of a sample with one forward pass of the decoder, in the order of the clips.
-
-    `offset` and `meta` describe the span of the video, as `resolve_span` returns them; samplers may need tracks in
-    `meta`. There is one recipe for each clip or one for all, and one generator for each recipe.
-    """
-    planned = plan_views(video.path, meta, sampler, recipes, generators)
-    return planned.make(video.frames(offset + planned.frames))
-
-
 @dataclass(frozen=True)
 class PlannedViews:
-    """The views of a sample whose frames are chosen and not decoded yet; frames are counted from the span's first."""
+    """The views of a sample whose frames are chosen and not decoded yet; `make` works once, as its generators go on.
+
+    Frames are counted from the span's first.
+    """
 
     path: str  # for messages
     clips: list[Clip]
@@ -212,7 +198,7 @@ class PlannedViews:
     frames: NDArray[np.int64]  # all of them, ascending, each once
 
     def make(self, decoded: Frames, on_device: bool = False) -> Views:
-        """Make the views from the decoded `frames`, once: the generators go on.
+        """Make the views from the decoded `frames`.
 
         With `on_device` the operations that the recipes draw are returned instead of applied.
         """
@@ -228,13 +214,10 @@ class PlannedViews:
                     view, left = recipe.draw(frames, rng)
                     made = [view]
                 else:
-                    made, left = recipe(frames, rng), []
+                    made, left = recipe.views(frames, rng), []
             except DataError as error:
                 raise DataError(f"{self.path}: {error}") from None
-            if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
-                name = type(recipe).__name__
-                raise ConfigError(f"recipe {name} must return a list of View, got {type(made).__name__}")
-            views += [recipe.distortion.apply(view, rng) for view in made]
+            views += made
             operations += [tuple(left)] * len(made)
             clip_of += [number] * len(made)
         middle_frames = tuple(self.clips[number].middle_frame for number in clip_of)
@@ -245,7 +228,11 @@ class PlannedViews:
 def plan_views(
     path: str, meta: VideoMeta, sampler: Sampler, recipes: Sequence[Recipe], generators: Sequence[np.random.Generator]
 ) -> PlannedViews:
-    """Choose the frames of all views, as `make_views` does; `path` is for messages."""
+    """Choose the frames of all views of a sample, in the order of the clips; `path` is for messages.
+
+    `meta` describes the span of the video, as `resolve_span` returns it; samplers may need tracks in it. There is one
+    recipe for each clip or one for all, and one generator for each recipe.
+    """
     try:
         clips = sampler(meta, generators)
     except DataError as error:

@@ -54,6 +54,7 @@ class Loader:
         """Make the samples of a batch, and stack them."""
         if self.workers:
             torch.set_num_threads(1)  # workers share the cores already
+        # Each as `dataset.sample` makes it; rows of one file that follow each other share a decode.
         samples = make_samples(self.dataset, keys, guard)
         whole = [sample for sample in samples if sample.views]
         clips = zip(*(sample.views for sample in whole), strict=True)

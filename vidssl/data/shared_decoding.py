@@ -14,7 +14,6 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError, FramesOutOfOrderError
 from vidssl.types import Sample
 from vidssl.video.decode import Image
-from vidssl.video.reader import DecodeSettings
 from vidssl.worker_pool import ItemGuard
 
 _TOGETHER = 64  # most rows of a file that one process gets in a row: so several processes can share a long video
@@ -37,13 +36,11 @@ def file_numbers(videos: VideoList) -> NDArray[np.int64]:
 
 def make_samples(dataset: ClipDataset, keys: Sequence[Key], guard: ItemGuard) -> list[Sample]:
     """Make the samples of keys as `dataset.sample` does; keys of one file that follow each other share a pass."""
-    # Settings with an `open` of their own change the frames record by record.
-    plain = type(dataset.reading).open is DecodeSettings.open
     samples: list[Sample] = []
     for _, group in groupby(keys, key=lambda key: _file(dataset, key[1])):
         together = list(group)
         made: dict[Key, Sample] = {}
-        if plain and len(together) > 1:
+        if len(together) > 1 and not dataset.reading.changes_frames:
             with suppress(FramesOutOfOrderError):  # from now on the frames of this file are counted
                 made = _one_pass(dataset, together, guard)
         # What failed there is made on its own: the error, and what it affects, are as without the common pass.

@@ -54,7 +54,8 @@ def to_device(
 ) -> Batch:
     """Move a batch to the device, and apply its operations there.
 
-    Masks become int64 and, unless `mean` is None, the views are normalised.
+    Masks become int64 and, unless `mean` is None, the views are normalised: from uint8 (B, T, C, S, S) to float
+    (B, C, T, S, S).
     """
     moved = batch.map(lambda tensor: tensor.to(device, non_blocking=True))
     views = moved.views

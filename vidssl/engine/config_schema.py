@@ -157,7 +157,10 @@ class Run(RunSettings):
 
 
 def schema() -> type[Run]:
-    """Make the type of a run, with all methods, backbones, samplers, recipes and protocols registered so far."""
+    """Make the type of a run, with all methods, backbones, samplers, recipes and protocols registered so far.
+
+    The first call imports the modules of five packages. Plug-ins may register more later, so each makes a new class.
+    """
     recipe, protocol = choice(RECIPES), choice(PROTOCOLS)
     views = Annotated[tuple[recipe, ...], Field(min_length=1)]  # type: ignore[valid-type]
     protocols = Annotated[tuple[protocol, ...], Field(min_length=1)]  # type: ignore[valid-type]

@@ -3,7 +3,6 @@
 import logging
 import os
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -44,7 +43,12 @@ _log = logging.getLogger(__name__)
 
 
 class Training:
-    """What the training loop works with, made in order; `stack` closes it."""
+    """What the training loop works with.
+
+    Making it joins the processes, handles signals, claims and locks the output folder, reads the lists, builds method
+    and optimizer, loads the newest checkpoint, writes config.yaml and opens the log. `stack` undoes that: the log
+    is closed, the folder unlocked, signals are handled as before, and the processes are left.
+    """
 
     def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
         output = Path(run.output)
@@ -89,25 +93,26 @@ class Training:
         self.parallel = over_processes(self.method, device, exact=run.deterministic or device.type == "cpu")
         self.method.train()
 
-        def open_log() -> None:
+        def open_log() -> RunLog:
             write_config(run)
             clips, strict = run.batch_size * len(run.data.views), run.checkpoint.on_error == "stop"
-            self.log = RunLog(output, self.state.step, self.steps, clips, strict)
-            stack.callback(self.log.close)
+            log = RunLog(output, self.state.step, self.steps, clips, strict)
+            stack.callback(log.close)
             if run.data.augment == "device" and device.type == "cpu":
                 _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
             steps = f"steps {self.state.step}-{self.steps} of {run.batch_size} videos x {len(run.data.views)} views"
             data = f"{len(videos)} videos of {videos.path}; {steps}"
             log_banner(run, device, run.method.name, self.method, self.norm, data)
+            return log
 
-        distributed.on_main(open_log)  # the other processes have no log
+        # None on the other processes.
+        self.log = distributed.together(lambda: open_log() if distributed.is_main() else None)
         self.tracks = RunTracks(run, videos)
 
     def new_feed(self) -> Feed:
         """Start the batches of the steps from the current one on."""
         run, videos, step = self.run, self.videos, self.state.step
-        dataset = training_dataset(run, videos, self.tracks.folder(step))
-        dataset = replace(dataset, on_device=run.data.augment == "device")
+        dataset = training_dataset(run, videos, self.tracks.folder(step), on_device=run.data.augment == "device")
         where = (distributed.rank(), distributed.world(), videos.joined)
         size, micro_batch = len(videos), self._micro_batch_size
         keys = StepSampler(size, run.batch_size, micro_batch, step, self.stop, run.seed, *where)
@@ -152,11 +157,13 @@ class Saver:
             self._saved = progress
 
 
-def training_dataset(run: Run, videos: VideoList, tracks: Path | None) -> ClipDataset:
-    """Build the dataset that a run trains on; `tracks` is the folder of their files."""
+def training_dataset(run: Run, videos: VideoList, tracks: Path | None, on_device: bool = False) -> ClipDataset:
+    """Build the dataset that a run trains on; the last two are those of `ClipDataset`."""
     recipes = [build(RECIPES, view) for view in run.data.views]
     sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos))
-    return ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks, remedy=REPLACING)
+    return ClipDataset(
+        videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks, on_device=on_device, remedy=REPLACING
+    )
 
 
 def claim_output(run: RunSettings) -> None:

@@ -70,7 +70,7 @@ def train(run: Run, until: int | None = None) -> Path:
                 # Log, evaluate, save.
                 if method.watched:
                     t.check.settle()
-                if distributed.is_main():
+                if t.log is not None:
                     t.log.advance()
                     if method.watched:
                         epoch = state.step * run.batch_size / t.videos.samples_per_epoch
@@ -111,7 +111,7 @@ def _evaluate_if_due(t: Training) -> None:
     except VidsslError:
         t.saver.save()  # a video that cannot be decoded must not cost the trained steps
         raise
-    if distributed.is_main():
+    if t.log is not None:
         t.log.write(step, numbers)
     t.state.evaluated = step
 

@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from vidssl.config import Settings
+from vidssl.errors import ConfigError
 from vidssl.registry import Registry
 from vidssl.transforms import crops
 from vidssl.transforms.color import cut_kernel
@@ -53,7 +54,7 @@ class Recipe:
     """Base of the entries of `RECIPES`, which have a nested `Config` and are built as `Recipe(config)`."""
 
     Config: type[Settings]
-    distortion = Distortion()  # the dataset applies it to all views of the recipe; by default none
+    distortion = Distortion()  # of all views; by default none
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -67,6 +68,13 @@ class Recipe:
         Every random draw holds for all frames. The frames are not changed, and shared with no view.
         """
         raise NotImplementedError
+
+    def views(self, frames: Frames, generator: np.random.Generator) -> list[View]:
+        """Make the views, and distort them."""
+        made = self(frames, generator)
+        if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
+            raise ConfigError(f"recipe {type(self).__name__} must return a list of View, got {type(made).__name__}")
+        return [self.distortion.apply(view, generator) for view in made]
 
 
 RECIPES: Registry[type[Recipe]] = Registry("recipe", "vidssl.transforms")

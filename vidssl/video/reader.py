@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class DecodeSettings(Settings):
     backend: Literal["pyav", "decord", "torchcodec", "nvdec"] = "pyav"
     fps: float | None = Field(default=None, gt=0)  # of image folders whose list has no column fps
     cache: str | None = None  # folder for the packet indices of files
+    changes_frames: ClassVar[bool] = False  # by record, in an `open` of its own: records of one file share no decode
 
     def open(self, record: VideoRecord) -> "Video":
         """Open the video of a record, as `open_video` does."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidssl.viz.retrieval_pages import Preview, number_previews, write_page
+from vidssl.viz.pages import Preview, number_previews, render_page
 
 
 @dataclass(frozen=True)
@@ -38,4 +38,4 @@ def write_cam_page(
     """Write the page; the first row of `table` is its header."""
     clips = [clip for row in rows for clip in (row.video, *(clip for cell in row.cells for _, clip in cell.clips))]
     sprites = number_previews(clips)
-    write_page(path, "gradcam.html", title=title, table=table, details=details, rows=rows, sprites=sprites)
+    render_page(path, "gradcam.html", title=title, table=table, details=details, rows=rows, sprites=sprites)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.types import VideoRecord
-from vidssl.viz.retrieval_pages import Preview, write_page
+from vidssl.viz.pages import Preview, render_page
 
 THUMBNAIL = (80, 60, 6, 60)  # width and height in pixels, frames, JPEG quality
 _MOST_CLASSES = 1000  # of a column; the rarer ones are one class
@@ -74,7 +74,7 @@ def write_map_page(
     """
     low, high = places.min(axis=0), places.max(axis=0)
     scaled = (places - (low + high) / 2) / (float((high - low).max()) or 1.0)  # the longer side is 1
-    write_page(
+    render_page(
         path,
         "map.html",
         title=title,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidssl.viz.figure import COLORS
-from vidssl.viz.retrieval_pages import Preview, number_previews, write_page
+from vidssl.viz.pages import Preview, number_previews, render_page
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def write_views_page(
     videos: Sequence[VideoCard],
 ) -> None:
     """Write the page: `details` are names and values at its head, `settings` titles and texts (YAML) below them."""
-    write_page(
+    render_page(
         path,
         "views.html",
         title=title,

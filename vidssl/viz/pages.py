@@ -1,4 +1,4 @@
-"""HTML pages without a server: retrieval results, and the comparison of runs."""
+"""HTML pages without a server: of a retrieval, of compared runs, of all analyses; and what every page is made of."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,7 +114,7 @@ def write_retrieval_page(
     def class_name(label: int) -> str:
         return class_names[label] if label < len(class_names) else f"class {label}"
 
-    write_page(
+    render_page(
         path,
         "retrieval.html",
         title=title,
@@ -168,7 +168,7 @@ def write_compare_page(
             }
         )
     sprites = number_previews(clip for _, clip in strip)
-    write_page(
+    render_page(
         path,
         "compare.html",
         title=title,
@@ -186,7 +186,7 @@ def write_report_page(
     path: Path, *, title: str, details: Sequence[tuple[str, str]], sections: Sequence[Section]
 ) -> None:
     """Write a page with the analyses of a network; `details` are names and values at its head."""
-    write_page(path, "report.html", title=title, details=details, sections=sections, sprites={})
+    render_page(path, "report.html", title=title, details=details, sections=sections, sprites={})
 
 
 def _counts(results: Mapping[str, float], gallery_unit: str = "videos") -> list[tuple[str, str]]:
@@ -224,8 +224,8 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def write_page(path: Path, template: str, **content: object) -> None:
-    """Write a page from one of the templates."""
+def render_page(path: Path, template: str, **content: object) -> None:
+    """Render one of the templates, and write the page."""
     environment = Environment(
         loader=PackageLoader("vidssl.viz"),
         autoescape=True,

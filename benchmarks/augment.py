@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 from torch import Tensor
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, Recipe
 from vidssl.transforms.batched import apply_batched, grouped
 from vidssl.transforms.crops import Box, crop_resize, random_box

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vidssl.data.synthetic.digit_images import digit_images
 from vidssl.data.write_lists import write_lists
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import VideoRecord
 
 SIDE = 32

@@ -20,7 +20,7 @@ from av.video.reformatter import VideoReformatter
 from measure import finish, kinetics_like, one_thread, paired, ratio, table, with_ffmpeg_of_pyav
 
 from vidssl.data.clip_samplers import Random
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video import open_video
 from vidssl.video.open_container import frame_packets, open_container
 from vidssl.video.packet_index import Packets, read_packets

@@ -40,9 +40,9 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.metrics import vote
 from vidssl.evaluation.search import nearest
+from vidssl.keyed_generators import generator
 from vidssl.losses import unit
 from vidssl.plugins import import_modules
-from vidssl.randomness import generator
 from vidssl.types import Features
 
 METRICS = ("R@1", "kNN", "logistic")

@@ -21,11 +21,11 @@ import torch
 from measure import finish, table
 from torch import nn
 
+from vidssl.keyed_generators import generator
 from vidssl.losses import margin_nce, unit
 from vidssl.methods import Method
 from vidssl.methods.interclr_branch import Inter, InterBranch
 from vidssl.methods.memory_bank import MemoryBank
-from vidssl.randomness import generator
 from vidssl.schedule import constant
 
 DIM = 128

@@ -26,12 +26,12 @@ from vidssl.engine.config_schema import Run, load_run
 from vidssl.engine.optim import build_optimizer, set_lr
 from vidssl.evaluation.linear_protocols import Logistic
 from vidssl.evaluation.protocols import KNN
+from vidssl.keyed_generators import generator
 from vidssl.methods import METHODS
 from vidssl.methods.base import Method
 from vidssl.models.backbones import build_backbone
 from vidssl.projects.views.two_encoders import TwoEncoders
 from vidssl.projects.views.view_splits import Split
-from vidssl.randomness import generator
 from vidssl.types import Batch, Features
 from vidssl.video.reader import open_video
 

@@ -25,7 +25,7 @@ from measure import finish, kinetics_like, one_thread, table, with_ffmpeg_of_pya
 from torch.utils.data import DataLoader, Dataset
 
 from vidssl.data import ClipDataset, Loader, StepSampler, read_list, write_lists
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES
 from vidssl.types import Frames
 from vidssl.video import open_video

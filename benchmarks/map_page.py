@@ -13,7 +13,7 @@ import numpy as np
 from measure import finish, table
 from playwright.sync_api import sync_playwright
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import VideoRecord
 from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
 from vidssl.viz.pages import preview

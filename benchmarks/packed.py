@@ -29,7 +29,7 @@ from vidssl.data import ClipDataset, VideoList, read_list
 from vidssl.data.clip_samplers import Random
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.protocols import KNN
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES
 from vidssl.transforms.recipes import Recipe
 from vidssl.types import Features, Frames, VideoMeta

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from vidssl.evaluation.search import nearest
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 
 def features(count: int, dim: int, seed: int) -> Tensor:

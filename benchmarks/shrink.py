@@ -30,7 +30,7 @@ from vidssl.commands import guarded
 from vidssl.data import VideoList, read_list
 from vidssl.data.clip_samplers import Random
 from vidssl.evaluation.features import extract
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video import open_video
 from vidssl.video.encode_key_frames import resized
 

@@ -21,7 +21,7 @@ from measure import finish, table
 from sklearn.svm import LinearSVC
 
 from vidssl.evaluation.protocols import PROTOCOLS
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
 SETS = {"overlapping": 0.05, "separable": 0.3}  # distance of the centres from the origin, in noise

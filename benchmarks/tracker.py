@@ -17,10 +17,10 @@ import torch
 from measure import finish, one_thread, paired, ratio, table
 from torch import Tensor
 
+from vidssl.keyed_generators import generator
 from vidssl.models import build_backbone
-from vidssl.randomness import generator
-from vidssl.tracking.path_sums import affinities, best_paths, scaled_sums
 from vidssl.tracking.proposals import Search, propose
+from vidssl.tracking.sums_over_paths import affinities, best_paths, scaled_sums
 from vidssl.tracking.tracker import Tracker, TrackerSettings, pairs_of_sums
 
 

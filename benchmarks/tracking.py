@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from vidssl.api.measured_network import Subject, load_subject
 from vidssl.api.track import tracker_settings as settings
 from vidssl.commands import guarded
+from vidssl.keyed_generators import generator
 from vidssl.progress import progress
-from vidssl.randomness import generator
-from vidssl.tracking.path_sums import affinities, anchors, best_paths
 from vidssl.tracking.proposals import Boxes, proposals_file, proposals_key, propose, read_proposals, write_proposals
+from vidssl.tracking.sums_over_paths import affinities, anchors, best_paths
 from vidssl.tracking.tracker import Tracker, TrackerSettings
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord

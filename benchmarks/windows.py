@@ -24,7 +24,7 @@ from vidssl.data import ClipSettings, eval_loader
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.read_input import read_input
 from vidssl.evaluation import TestClips
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video import open_video
 
 WORK = ("one decode", "windows", "windows one by one")

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from vidssl.data import read_list
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
+from vidssl.keyed_generators import generator
 from vidssl.models import build_backbone
-from vidssl.randomness import generator
 from vidssl.transforms import color, crops, recipe_operations
 from vidssl.video import Video, open_video
 

@@ -18,7 +18,7 @@ from vidssl.config import build
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES
 from vidssl.viz.figure import COLORS, INK, new_figure, png
 

@@ -17,11 +17,11 @@ from vidssl.config import build, read
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.optim import build_optimizer, set_lr
+from vidssl.keyed_generators import generator
 from vidssl.methods import METHODS
 from vidssl.models import Head
 from vidssl.models.backbones import Backbone
 from vidssl.projects.detection.schema import bind_run
-from vidssl.randomness import generator
 from vidssl.types import Batch, VideoMeta
 
 PRETRAIN = Path(__file__).parents[1] / "configs" / "pretrain"

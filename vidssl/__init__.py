@@ -5,7 +5,7 @@ Each job is a function and a command of its name; `help(vidssl.NAME)` states its
 Train:      train, train_splits (on each split of a data set), show (the views that a config trains on)
 Features:   extract (of videos, by any network or module), merge (parts that several machines extracted), Features
 Search:     search (features), retrieval (of videos: recalls and a page), Neighbours, map (features as a page)
-Evaluate:   test (kNN, linear, few labels …), compare (retrieval of networks), analyze (all of the following),
+Evaluate:   test (kNN, linear, few labels …), compare (retrieval of networks), analyze_all (the following),
             analyze_background, analyze_gradcam, analyze_invariance, analyze_robustness, analyze_uniformity
 Networks:   build_backbone, load_backbone, save_backbone (of any loop), export (ONNX, torch.export, …), NetworkOptions
             (the arguments of all jobs that apply a network)
@@ -23,7 +23,7 @@ if sys.platform == "win32":  # workers are forked, and files locked with fcntl
     raise ImportError("vidssl runs on Linux, not on Windows: use WSL 2, a Linux container or another machine")
 
 if TYPE_CHECKING:
-    from vidssl.api.analyze import analyze as analyze
+    from vidssl.api.analyze_all import analyze_all as analyze_all
     from vidssl.api.analyze_background import analyze_background as analyze_background
     from vidssl.api.analyze_gradcam import analyze_gradcam as analyze_gradcam
     from vidssl.api.analyze_invariance import analyze_invariance as analyze_invariance
@@ -72,7 +72,15 @@ _HOMES = {
         name: f"vidssl.api.{name}"
         for name in (
             *("train", "extract", "retrieval", "search", "test", "compare", "map", "show", "track", "check", "shrink"),
-            *("export", "doctor", "schema", "analyze", "analyze_background", "analyze_gradcam", "analyze_invariance"),
+            *(
+                "export",
+                "doctor",
+                "schema",
+                "analyze_all",
+                "analyze_background",
+                "analyze_gradcam",
+                "analyze_invariance",
+            ),
             *("analyze_robustness", "analyze_uniformity"),
         )
     },

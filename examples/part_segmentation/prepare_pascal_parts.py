@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from vidssl.atomic import write_whole
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, VidsslError
+from vidssl.keyed_generators import generator
 from vidssl.progress import progress
-from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
 

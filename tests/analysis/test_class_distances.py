@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vidssl.analysis.class_distances import class_distances
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 
 def loop(x, label, one, other):

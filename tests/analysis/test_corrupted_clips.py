@@ -9,7 +9,7 @@ import torch
 from vidssl.analysis.compress_videos import COMPRESSIONS, compress, compressed
 from vidssl.analysis.corrupted_clips import ROBUSTNESS, CorruptedClips, choose_corruptions
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
-from vidssl.analysis.video_versions import with_versions
+from vidssl.analysis.versions_from_one_decode import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Uniform
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError

@@ -19,9 +19,9 @@ from vidssl.analysis.grad_cam import (
     upsampled,
 )
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import generator
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.models.layer_features import LayerFeatures
-from vidssl.randomness import generator
 
 BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models", "vidssl/analysis")]
 KINDS = {"resnet3d18": {"width": 8}, "resnet18": {}, "r3d_18": {}}

@@ -6,7 +6,7 @@ from sklearn.decomposition import PCA
 
 from vidssl.analysis.layout_2d import check_layout, has_umap, kept_neighbours, layout
 from vidssl.errors import ConfigError, DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 needs_umap = pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 

@@ -5,7 +5,7 @@ import pytest
 
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
 from vidssl.data.clip_samplers import ClipSettings
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import VideoMeta
 
 META = VideoMeta(60, 25.0, 32, 32)

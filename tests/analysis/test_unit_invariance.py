@@ -8,7 +8,7 @@ import pytest
 from vidssl.analysis import unit_invariance as module
 from vidssl.analysis.unit_invariance import class_invariance, firing_invariance
 from vidssl.errors import ConfigError, DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 
 def fires(value, values, wanted, sign):

@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import normalize
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

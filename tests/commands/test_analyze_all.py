@@ -11,7 +11,7 @@ import pytest
 from vidssl import commands
 from vidssl.api import analyze_background, analyze_invariance, analyze_robustness
 from vidssl.api import measured_network as network
-from vidssl.api.analyze import GRADCAM, PARTS, draw_videos
+from vidssl.api.analyze_all import GRADCAM, PARTS, draw_videos
 from vidssl.commands import ANALYSES
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train

@@ -20,7 +20,7 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video import decode, frame_folder
 from vidssl.video.integrity import _Contents, missing_bytes
 from vidssl.video.reader import open_video

@@ -9,8 +9,8 @@ import pytest
 import vidssl
 from vidssl.engine.config_schema import bind_run
 from vidssl.engine.train import train
+from vidssl.keyed_generators import generator
 from vidssl.prepare.folder import prepare_folder
-from vidssl.randomness import generator
 
 
 def run_on(lists, output, method, views):

@@ -22,7 +22,7 @@ from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import features
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import VideoRecord
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"

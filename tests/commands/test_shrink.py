@@ -22,8 +22,8 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
+from vidssl.keyed_generators import generator
 from vidssl.output_folder import only_run_in
-from vidssl.randomness import generator
 from vidssl.video import decode
 from vidssl.video.reader import open_video
 

@@ -31,8 +31,8 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.keyed_generators import generator
 from vidssl.output_folder import MARK
-from vidssl.randomness import generator
 from vidssl.transforms import RECIPES
 from vidssl.types import Tracks
 from vidssl.video import decode

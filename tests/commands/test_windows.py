@@ -14,7 +14,7 @@ import vidssl
 from vidssl import commands
 from vidssl.data.preview_frames import middle_frames
 from vidssl.errors import ConfigError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import VideoRecord
 from vidssl.video import open_video
 from vidssl.viz.pages import preview

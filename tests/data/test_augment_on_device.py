@@ -16,7 +16,7 @@ from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.engine.config_schema import load_run
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, View
 from vidssl.transforms.recipes import DrawnRecipe, Strong
 from vidssl.types import Batch, DrawnOperations, Operation, Sample, Tracks, VideoRecord

@@ -7,7 +7,7 @@ import pytest
 
 from vidssl.data.clip_samplers import SAMPLERS, Center, ClipSettings, Random, Segments, Uniform
 from vidssl.errors import ConfigError, DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import VideoMeta
 
 

@@ -11,7 +11,7 @@ from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.errors import ConfigError, DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.video import decode, reader
 from vidssl.video.reader import DecodeSettings

@@ -7,7 +7,7 @@ import pytest
 from vidssl.data.clip_samplers import Center, Random, Uniform
 from vidssl.data.dataset import plan_views, resolve_span
 from vidssl.errors import ConfigError, DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, Recipe, View, Window
 from vidssl.types import VideoRecord
 from vidssl.video.reader import Video, open_video

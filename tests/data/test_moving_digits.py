@@ -35,8 +35,8 @@ from vidssl.data.synthetic.digit_motion import (
 from vidssl.data.synthetic.moving_digits import PARTS, SEEN, MovingDigits, ensure, opacity, part_mask, square_around
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
+from vidssl.keyed_generators import generator
 from vidssl.output_folder import MARK
-from vidssl.randomness import generator
 from vidssl.video.reader import open_video
 
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"

@@ -15,8 +15,8 @@ from vidssl.data.column_store import Records
 from vidssl.data.overlap import compare, copied_rows, own_rows, recording_group
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
-from vidssl.evaluation.overlap import TrainingVideos, check_disjoint, measure_overlap
-from vidssl.randomness import generator
+from vidssl.evaluation.train_test_overlap import TrainingVideos, check_disjoint, measure_overlap
+from vidssl.keyed_generators import generator
 from vidssl.types import VideoRecord
 from vidssl.video.content_hash import content_hash
 

@@ -8,7 +8,7 @@ import pytest
 
 from vidssl.data.clip_samplers import Pair, Spaced, TrackedPair, pairs_of
 from vidssl.errors import ConfigError, DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import Tracks, VideoMeta
 
 

@@ -17,7 +17,7 @@ from vidssl.data.track_files import SMALLEST, read_tracks, sample_track, tracks_
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, Window
 from vidssl.types import Tracks, VideoRecord
 

@@ -8,7 +8,7 @@ import torch
 
 from vidssl.evaluation.metrics import accuracy, calibration_error, confusion, mean_class_accuracy, top_k
 from vidssl.evaluation.protocols import Accuracy
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
 NOBODY = torch.empty(0, 2, dtype=torch.int64)

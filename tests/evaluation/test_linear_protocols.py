@@ -11,7 +11,7 @@ from sklearn.svm import LinearSVC
 from vidssl.errors import DataError
 from vidssl.evaluation.linear_protocols import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
 from vidssl.evaluation.metrics import average_precision
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
 NO_PAIRS = torch.empty(0, 2, dtype=torch.int64)

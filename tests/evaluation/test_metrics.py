@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from vidssl.errors import DataError
 from vidssl.evaluation.metrics import accuracy, chance, recall, uniformity_loss, vote
 from vidssl.evaluation.search import nearest
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
 

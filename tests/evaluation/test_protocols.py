@@ -13,7 +13,7 @@ from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.list_checks import check_measurable
 from vidssl.evaluation.protocols import KNN, PROTOCOLS, LinearSVM, LowShot, Retrieval, Uniformity
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
 

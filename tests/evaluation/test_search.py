@@ -11,7 +11,7 @@ import torch
 from vidssl.errors import DataError
 from vidssl.evaluation import search
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 ROUNDING = 1e-6  # of a float32 sum of 2,048 products of unit vectors, with a margin
 

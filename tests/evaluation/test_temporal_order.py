@@ -20,7 +20,7 @@ from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_measurable
 from vidssl.evaluation.measure import measure
 from vidssl.evaluation.temporal_order import Order
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
 CONFIGS = Path(__file__).parents[2] / "configs"

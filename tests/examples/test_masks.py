@@ -18,7 +18,7 @@ from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import copy_list, write_lists
 from vidssl.errors import DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES
 from vidssl.types import VideoRecord
 

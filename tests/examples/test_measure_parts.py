@@ -18,9 +18,9 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
+from vidssl.keyed_generators import generator
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
-from vidssl.randomness import generator
 from vidssl.video.reader import open_video
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "part_segmentation"

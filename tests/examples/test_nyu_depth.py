@@ -9,7 +9,7 @@ from scipy.io import savemat
 
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video.reader import open_video
 
 h5py = pytest.importorskip("h5py")

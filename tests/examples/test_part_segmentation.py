@@ -12,8 +12,8 @@ from vidssl.config import bind
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import generator
 from vidssl.models import build_backbone
-from vidssl.randomness import generator
 from vidssl.types import Batch
 
 TOY = Path(__file__).parents[2] / "examples" / "part_segmentation" / "toy.yaml"

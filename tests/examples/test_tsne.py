@@ -11,7 +11,7 @@ from PIL import Image
 
 from vidssl import commands
 from vidssl.data import read_list
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tsne.py"
 

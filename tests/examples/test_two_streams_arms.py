@@ -8,9 +8,9 @@ from ruamel.yaml import YAML
 
 from vidssl.config import build
 from vidssl.engine.config_schema import load_run
+from vidssl.keyed_generators import generator
 from vidssl.methods import METHODS
 from vidssl.models.backbones import build_backbone
-from vidssl.randomness import generator
 from vidssl.types import Batch, VideoMeta
 
 ROOT = Path(__file__).parents[2]

@@ -11,11 +11,11 @@ from torch.nn.functional import normalize
 
 from vidssl import losses
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import generator
 from vidssl.methods import METHODS, Method
 from vidssl.methods.jigsaw_branch import Jigsaw, JigsawBranch, cut
 from vidssl.models import Head
 from vidssl.models.backbones import Backbone
-from vidssl.randomness import generator
 from vidssl.schedule import constant
 from vidssl.types import Batch
 

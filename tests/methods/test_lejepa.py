@@ -10,10 +10,10 @@ import torch
 from scipy.integrate import quad
 
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import RngStream
 from vidssl.losses import epps_pulley, sigreg
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.randomness import RngStream
 from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]

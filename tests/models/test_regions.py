@@ -6,10 +6,10 @@ import torch
 from torchvision.ops import roi_align
 
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import generator
 from vidssl.models import BACKBONES, build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.models.regions import region_maps, region_means
-from vidssl.randomness import generator
 
 
 def mean_by_loops(maps, box, height, width):

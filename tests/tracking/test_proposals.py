@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vidssl.errors import ConfigError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.tracking import proposals
 from vidssl.tracking.proposals import (
     Search,

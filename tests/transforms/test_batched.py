@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, recipes
 from vidssl.transforms.batched import BATCHED, apply_batched, grouped
 from vidssl.transforms.color import cut_kernel

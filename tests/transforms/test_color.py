@@ -9,7 +9,7 @@ import torch
 import torchvision.transforms.v2.functional as F
 from torch import Tensor
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms.color import (
     adjust_brightness,
     adjust_contrast,

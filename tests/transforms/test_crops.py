@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as F
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms.crops import (
     Box,
     Window,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms.color import difference_pairs, rgb_difference
 from vidssl.types import Frames
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vidssl.errors import DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, Window
 
 

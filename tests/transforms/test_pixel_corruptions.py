@@ -8,7 +8,7 @@ from PIL import Image
 from scipy import ndimage
 from skimage import color, exposure, util
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import pixel_corruptions as corruptions
 from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS, fog_layer, line_kernel
 

@@ -12,7 +12,7 @@ import torchvision.transforms.v2.functional as F
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import InterpolationMode, RandAugment
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import randaugment as module
 from vidssl.transforms.randaugment import draw_randaugment
 from vidssl.transforms.recipe_operations import apply

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vidssl.errors import ConfigError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, color, crops, recipes
 from vidssl.transforms.crops import random_box
 from vidssl.transforms.randaugment import draw_randaugment

@@ -9,7 +9,7 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, Window
 from vidssl.transforms.crops import View
 from vidssl.types import Tracks

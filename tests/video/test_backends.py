@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from vidssl.errors import ConfigError, DecodeError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video.reader import open_video
 from vidssl.worker_pool import ordered
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video.compress_in_memory import Recompressed, crf_options, rate_options
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vidssl.errors import DecodeError, VidsslError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video.integrity import check_video
 from vidssl.video.reader import MAX_PIXELS, open_video
 

@@ -10,7 +10,7 @@ import pytest
 
 from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.write_lists import write_lists
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.types import VideoMeta
 from vidssl.video import packet_index as index
 from vidssl.video.frame_times import frame_times

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 from vidssl.api.shrink import FrameSettings, shrink_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, VidsslError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video import packed_decoder
 from vidssl.video.packed_index import merge_indices, read_index
 from vidssl.video.reader import open_video

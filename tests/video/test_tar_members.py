@@ -12,7 +12,7 @@ from vidssl.data.fingerprint import identify
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video import open_container as container
 from vidssl.video.reader import open_video, state_of_video
 

@@ -15,7 +15,7 @@ import pytest
 from av.video.frame import PictureType
 
 from vidssl.errors import ConfigError, DecodeError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.video import decode, reader
 from vidssl.video.integrity import check_video
 from vidssl.video.reader import BACKENDS, open_video

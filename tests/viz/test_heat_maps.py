@@ -3,7 +3,7 @@
 import cv2
 import numpy as np
 
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
 from vidssl.viz.cam_sheet import cam_sheet
 from vidssl.viz.figure import png

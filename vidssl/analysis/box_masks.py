@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vidssl.analysis.video_versions import Make, VersionRequest
+from vidssl.analysis.versions_from_one_decode import Make, VersionRequest
 from vidssl.data.instance_boxes import Boxes, pixels_of
 from vidssl.types import Frames
 

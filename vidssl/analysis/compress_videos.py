@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vidssl.analysis.video_versions import VersionRequest, version_of
+from vidssl.analysis.versions_from_one_decode import VersionRequest, version_of
 from vidssl.data.clip_samplers import Clip
-from vidssl.transforms.change import Change
+from vidssl.transforms.graded_changes import Change
 from vidssl.types import Frames, VideoMeta
 from vidssl.video.compress_in_memory import Image, Recompressed, crf_options, rate_options
 from vidssl.video.reader import Video
@@ -40,7 +40,7 @@ def compressed(clip: Clip, name: str, amount: float) -> Clip:
 
 
 def compress(request: VersionRequest) -> Frames:
-    """Make a version, see `vidssl.analysis.video_versions`, compressed from the first to the last wanted frame."""
+    """Make a version (versions_from_one_decode.py), compressed from the first to the last wanted frame."""
     name, amount = _VERSIONS[request.version - 1]
     meta, numbers = request.video.meta, request.numbers.tolist()
     encode = Recompressed(COMPRESSIONS[name].apply(meta, amount), meta.fps)

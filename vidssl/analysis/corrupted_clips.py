@@ -15,13 +15,13 @@ from torch import Tensor
 
 from vidssl.analysis.compress_videos import COMPRESSIONS, compress, compressed
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
-from vidssl.analysis.video_versions import with_versions
+from vidssl.analysis.versions_from_one_decode import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.video_list import VideoList
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.change import Change, choose_changes
+from vidssl.transforms.graded_changes import Change, choose_changes
 from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from vidssl.analysis.video_versions import Make, VersionRequest
+from vidssl.analysis.versions_from_one_decode import Make, VersionRequest
 from vidssl.data.instance_boxes import Boxes, pixels_of
 from vidssl.transforms.invariance_changes import GRAY
 from vidssl.types import Frames

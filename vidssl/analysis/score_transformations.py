@@ -12,7 +12,7 @@ from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, Tra
 from vidssl.analysis.unit_invariance import Floats, Invariance, Mask, Population, class_invariance, firing_invariance
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.video_versions import UniformVersions, VersionRequest, with_versions
+from vidssl.analysis.versions_from_one_decode import UniformVersions, VersionRequest, with_versions
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset, resolve_span
 from vidssl.data.instance_boxes import Boxes, pixels_of
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms.crops import Box, crop_resize
 from vidssl.transforms.invariance_changes import GRAY
 from vidssl.types import Batch, Frames, VideoRecord
@@ -136,7 +136,7 @@ class Swaps:
         return replace(plain, sampler=sampler, reading=reading)
 
     def swap(self, reading: DecodeSettings, request: VersionRequest) -> Frames:
-        """Make a version, see `vidssl.analysis.video_versions`; without an instance it shows the background alone."""
+        """Make a version (versions_from_one_decode.py); without an instance it shows the background alone."""
         height, width = request.frames.shape[2:]
         masks = self.masks(request.record, request.numbers, height, width)[:, None]
         first, _ = resolve_span(request.video.meta, request.record)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from vidssl.analysis.occlude_instances import FRACTIONS
-from vidssl.analysis.video_versions import version_of
+from vidssl.analysis.versions_from_one_decode import version_of
 from vidssl.data.clip_samplers import Clip, ClipSettings
-from vidssl.transforms.change import Change
+from vidssl.transforms.graded_changes import Change
 from vidssl.types import VideoMeta
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from vidssl.data.clip_samplers import Clip, ClipSettings
-from vidssl.transforms.change import Change
+from vidssl.transforms.graded_changes import Change
 from vidssl.types import VideoMeta
 
 Rng = np.random.Generator

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from vidssl.analysis.occlude_instances import covering
 from vidssl.analysis.temporal_transformations import MOVES
-from vidssl.analysis.video_versions import with_versions
+from vidssl.analysis.versions_from_one_decode import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.instance_boxes import Boxes
 from vidssl.data.video_list import VideoList
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.change import Change, choose_changes
+from vidssl.transforms.graded_changes import Change, choose_changes
 from vidssl.transforms.invariance_changes import CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings

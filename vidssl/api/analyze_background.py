@@ -26,10 +26,10 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos, finished
 from vidssl.evaluation.list_checks import check_classes, check_measurable, check_names
 from vidssl.evaluation.metrics import vote
-from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.protocols import KNN, Accuracy
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
+from vidssl.evaluation.train_test_overlap import check_disjoint
 from vidssl.progress import Report
 from vidssl.types import Batch
 from vidssl.viz.bars import grouped_bars

@@ -39,9 +39,9 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
+from vidssl.keyed_generators import generator
 from vidssl.models.backbones import BACKBONES
 from vidssl.progress import Report
-from vidssl.randomness import generator
 
 _OTHER_CLIPS = ("clips", "crops", "grid", "grid_frames", "precision")  # options that maps of one clip do not have
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from vidssl.api.format_results import write_csv
 from vidssl.api.job_arguments import Count, File, Positive, Videos, job, path_of, read_videos, reading
+from vidssl.data.allowed_paths import is_folder
 from vidssl.data.dataset import resolve_span
-from vidssl.data.path_rules import is_folder
 from vidssl.data.video_list import row_key
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError

@@ -13,7 +13,7 @@ from vidssl.config import Tree
 from vidssl.data.preview_frames import middle_frames
 from vidssl.errors import DataError
 from vidssl.output_folder import claim, page_with
-from vidssl.read_files import parse_json, read_json
+from vidssl.untrusted_files import parse_json, read_json
 from vidssl.viz.curves import training_curves
 from vidssl.viz.figure import png
 from vidssl.viz.pages import preview, write_compare_page

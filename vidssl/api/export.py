@@ -15,7 +15,7 @@ from vidssl.api.model_card import describe_network, model_card, of_the_same_feat
 from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.config import build
 from vidssl.engine.config_schema import bind_stored
-from vidssl.engine.evaluation_clips import evaluation_clips
+from vidssl.engine.evaluation_settings import evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.export_graph import save_onnx, save_pt2

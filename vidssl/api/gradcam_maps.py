@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vidssl.analysis import box_masks as versions
 from vidssl.analysis.grad_cam import class_cam, similarity_cam, upsampled
-from vidssl.analysis.video_versions import UniformVersions, with_versions
+from vidssl.analysis.versions_from_one_decode import UniformVersions, with_versions
 from vidssl.api.measured_network import Subject
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.instance_boxes import Boxes

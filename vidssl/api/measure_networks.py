@@ -19,8 +19,8 @@ from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import fill_split
 from vidssl.errors import ConfigError
-from vidssl.evaluation.overlap import report_equal_features
 from vidssl.evaluation.result_files import Results, complete, complete_splits, existing_results, write_results
+from vidssl.evaluation.train_test_overlap import report_equal_features
 from vidssl.output_folder import check_names, only_run_in
 
 

@@ -18,11 +18,11 @@ from vidssl.config import Tree, build, find_config, read
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.engine.config_schema import Run, bind_run, bind_stored
-from vidssl.engine.evaluation_clips import classes_of, evaluation_clips
+from vidssl.engine.evaluation_settings import classes_of, evaluation_clips
 from vidssl.engine.training_lists import trained_on
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, Extract, TestClips, extract
-from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
+from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.layer_features import check_grid

@@ -16,7 +16,7 @@ from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.result_files import Results, weights_of
 from vidssl.models.backbones import Backbone
 from vidssl.models.two_streams import TwoStreams
-from vidssl.read_files import read_json
+from vidssl.untrusted_files import read_json
 from vidssl.version import __version__
 
 _log = logging.getLogger(__name__)

@@ -28,20 +28,20 @@ from vidssl.api.measured_network import Subject, class_hash, device_of, load_sub
 from vidssl.api.retrieval_index import Gallery, load_gallery
 from vidssl.api.retrieval_page import with_span, write_page
 from vidssl.config import Tree
+from vidssl.data.allowed_paths import RealPath
 from vidssl.data.cut_windows import parse_windows
 from vidssl.data.fingerprint import identify
 from vidssl.data.overlap import compare, copied_rows, own_rows
-from vidssl.data.path_rules import RealPath
 from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.feature_folder import claim_features
 from vidssl.evaluation.list_checks import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, note_of_ranks, recall, vote
-from vidssl.evaluation.overlap import describe, report_equal_features, report_overlap
 from vidssl.evaluation.protocols import Retrieval
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows
+from vidssl.evaluation.train_test_overlap import describe, report_equal_features, report_overlap
 from vidssl.output_folder import only_run_in
 from vidssl.progress import Report
 from vidssl.types import Features

@@ -12,15 +12,15 @@ from vidssl.api.job_arguments import Count, File, Positive, Videos, job, path_of
 from vidssl.api.shrink_formats import SHARD_SIZE, FrameSettings, KeyFrameVideos, PackedFrames, ShrinkSettings
 from vidssl.atomic import write_json
 from vidssl.config import differences
+from vidssl.data.allowed_paths import is_folder
 from vidssl.data.fingerprint import COPIES
-from vidssl.data.path_rules import is_folder
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import MARK, claim, json_with, only_run_in
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
-from vidssl.read_files import read_json
+from vidssl.untrusted_files import read_json
 from vidssl.video.frame_folder import is_image
 from vidssl.video.reader import MAX_PIXELS
 from vidssl.worker_pool import ItemGuard, Pool, ordered, usable_cpus

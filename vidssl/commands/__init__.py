@@ -67,11 +67,8 @@ class Group(NamedTuple):
 ANALYSES = Group(
     "Find out what a network has learned: invariances and more.",
     {
-        **{
-            name: Job(f"vidssl.api.analyze_{name}", f"analyze_{name}")
-            for name in ("invariance", "robustness", "uniformity", "background", "gradcam")
-        },
-        "all": Job("vidssl.api.analyze", "analyze"),
+        name: Job(f"vidssl.api.analyze_{name}", f"analyze_{name}")
+        for name in ("invariance", "robustness", "uniformity", "background", "gradcam", "all")
     },
 )
 DATA_SETS = Group(

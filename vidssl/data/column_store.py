@@ -17,7 +17,7 @@ from typing import TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.path_rules import full_path
+from vidssl.data.allowed_paths import full_path
 from vidssl.types import VideoRecord
 
 Item = TypeVar("Item")

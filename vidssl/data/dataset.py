@@ -14,7 +14,7 @@ from vidssl.data.clip_samplers import Clip, Sampler
 from vidssl.data.track_files import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, first_few
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 from vidssl.transforms import Recipe, View, Window
 from vidssl.transforms.color import difference_pairs, rgb_difference
 from vidssl.transforms.recipes import DrawnRecipe

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from vidssl.data.path_rules import is_utf8
+from vidssl.data.allowed_paths import is_utf8
 from vidssl.errors import DataError, first_few
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
 

@@ -8,10 +8,10 @@ from array import array
 from pathlib import Path
 
 from vidssl.config import Tree
-from vidssl.data.path_rules import RealPath
+from vidssl.data.allowed_paths import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
-from vidssl.read_files import read_json
+from vidssl.untrusted_files import read_json
 from vidssl.video.frame_folder import IMAGE_SUFFIXES
 from vidssl.video.reader import state_in_archive
 

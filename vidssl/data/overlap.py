@@ -14,8 +14,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from vidssl.data.allowed_paths import RealPath
 from vidssl.data.fingerprint import state_of_file
-from vidssl.data.path_rules import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.types import VideoRecord
 from vidssl.video.content_hash import content_hash

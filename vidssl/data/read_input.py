@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from vidssl.data.allowed_paths import is_folder, is_utf8
 from vidssl.data.column_store import Records
 from vidssl.data.detect_frame_folders import find_frame_folders
 from vidssl.data.file_index import VIDEO_SUFFIXES, index_files, left_out
-from vidssl.data.path_rules import is_folder, is_utf8
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.errors import DataError, first_few
 from vidssl.types import VideoRecord

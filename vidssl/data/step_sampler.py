@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vidssl.data.video_list import Part
 from vidssl.errors import ConfigError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 Key = tuple[int, int]  # (epoch, index)
 

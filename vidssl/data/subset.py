@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from vidssl.config import Settings
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 
 class Subset(Settings):

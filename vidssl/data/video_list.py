@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.data.allowed_paths import PathRule, full_path
 from vidssl.data.column_store import Records
 from vidssl.data.csv_rows import read_rows, read_text
 from vidssl.data.parse_numbers import decimal_number, whole_number
-from vidssl.data.path_rules import PathRule, full_path
 from vidssl.errors import DataError
 from vidssl.registry import PROJECTS
 from vidssl.types import VideoRecord

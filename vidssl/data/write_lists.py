@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vidssl.data.allowed_paths import is_file, is_utf8
 from vidssl.data.csv_rows import read_text
-from vidssl.data.path_rules import is_file, is_utf8
 from vidssl.data.video_list import COLUMNS, VideoList
 from vidssl.errors import DataError
 from vidssl.output_folder import ELSEWHERE, adopt_files, check_files, write_files

@@ -12,7 +12,7 @@ from typing import Any
 from vidssl.atomic import replacing, without_nan
 from vidssl.errors import TrainingError
 from vidssl.progress import progress
-from vidssl.read_files import parse_json
+from vidssl.untrusted_files import parse_json
 
 _log = logging.getLogger(__name__)
 _ESTIMATED_AT = 10  # steps, after which the time that is left is logged

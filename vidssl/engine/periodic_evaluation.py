@@ -8,13 +8,13 @@ from vidssl.config import build
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run
-from vidssl.engine.evaluation_clips import classes_of, evaluation_clips
+from vidssl.engine.evaluation_settings import classes_of, evaluation_clips
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import naming
 from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
-from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
+from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods.base import Method
 from vidssl.models.backbones import BACKBONES
 

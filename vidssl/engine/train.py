@@ -9,7 +9,7 @@ import torch
 
 from vidssl import distributed
 from vidssl.engine.accumulate import accumulate
-from vidssl.engine.batch_feed import Feed
+from vidssl.engine.agreed_batches import Feed
 from vidssl.engine.config_schema import Run
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm

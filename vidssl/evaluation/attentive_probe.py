@@ -16,8 +16,8 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation import metrics
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies, check_classes
 from vidssl.evaluation.search import check_finite
+from vidssl.keyed_generators import generator
 from vidssl.progress import progress
-from vidssl.randomness import generator
 from vidssl.types import Features
 
 

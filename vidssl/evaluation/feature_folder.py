@@ -22,8 +22,8 @@ from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.output_folder import claim, json_with
-from vidssl.read_files import map_array, read_json
 from vidssl.types import Features, VideoRecord
+from vidssl.untrusted_files import map_array, read_json
 from vidssl.version import __version__
 
 _FORMAT = 1

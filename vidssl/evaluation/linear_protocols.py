@@ -18,8 +18,8 @@ from vidssl.evaluation import metrics
 from vidssl.evaluation.choose_cost import choose_cost
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies, check_classes, unit_rows
 from vidssl.evaluation.search import check_finite
+from vidssl.keyed_generators import generator
 from vidssl.progress import progress
-from vidssl.randomness import generator
 from vidssl.types import Features
 
 if TYPE_CHECKING:

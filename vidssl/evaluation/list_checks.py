@@ -6,8 +6,8 @@ import torch
 
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.protocols import EvaluationProtocol
+from vidssl.evaluation.train_test_overlap import check_disjoint
 
 
 def check_measurable(

@@ -14,8 +14,8 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, Extract, TestClips, extract
 from vidssl.evaluation.list_checks import check_measurable
-from vidssl.evaluation.overlap import count_equal_features
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
+from vidssl.evaluation.train_test_overlap import count_equal_features
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
 from vidssl.types import Features

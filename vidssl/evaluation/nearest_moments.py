@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from vidssl.data.allowed_paths import RealPath
 from vidssl.data.overlap import spans_overlap
-from vidssl.data.path_rules import RealPath
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.types import VideoRecord
 

@@ -16,8 +16,8 @@ from vidssl.errors import DataError
 from vidssl.evaluation import metrics
 from vidssl.evaluation.choose_cost import choose_cost
 from vidssl.evaluation.search import check_finite, nearest
+from vidssl.keyed_generators import generator
 from vidssl.progress import progress
-from vidssl.randomness import generator
 from vidssl.registry import Registry
 from vidssl.types import Features
 

@@ -10,9 +10,9 @@ import torch
 
 from vidssl.atomic import write_json
 from vidssl.config import Tree, differences
-from vidssl.evaluation.overlap import report_equal_features, report_overlap
-from vidssl.read_files import read_json
+from vidssl.evaluation.train_test_overlap import report_equal_features, report_overlap
 from vidssl.running_command import command_line
+from vidssl.untrusted_files import read_json
 from vidssl.version import __version__
 
 _log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from vidssl import distributed
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import RngStream, generator
 from vidssl.models.backbones import Backbone
-from vidssl.randomness import RngStream, generator
-from vidssl.read_files import whole_number
 from vidssl.registry import Registry
 from vidssl.types import Batch
+from vidssl.untrusted_files import whole_number
 
 # Applies a network to the central clip of each training video, in eval mode. Returns the records that can be read (N,),
 # the same on all processes, and the outputs (N, d).

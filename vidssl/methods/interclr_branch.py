@@ -12,14 +12,14 @@ from torch import Tensor
 from vidssl import losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import RngStream
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Branch, Encode, Encoded, Method
 from vidssl.methods.memory_bank import MemoryBank
 from vidssl.methods.online_kmeans import OnlineKMeans
-from vidssl.randomness import RngStream
-from vidssl.read_files import whole_number
 from vidssl.schedule import Schedule, Temperature
 from vidssl.types import Batch
+from vidssl.untrusted_files import whole_number
 
 _BLOCK = 2**23  # similarities in memory at a time
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import RngStream, generator
 from vidssl.losses import unit
 from vidssl.methods.base import Branch, Encoded, Method
 from vidssl.models.heads import Head, mlp
-from vidssl.randomness import RngStream, generator
 from vidssl.types import Batch
 
 

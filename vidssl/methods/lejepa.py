@@ -6,10 +6,10 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import RngStream
 from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import InBatchMethod
 from vidssl.models.heads import Head
-from vidssl.randomness import RngStream
 from vidssl.schedule import UnitInterval, constant
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from vidssl import losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
+from vidssl.keyed_generators import RngStream
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import METHODS, Encoded, Method
 from vidssl.methods.interclr_branch import Inter, InterBranch
@@ -17,7 +18,6 @@ from vidssl.methods.memory_bank import MemoryBank
 from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
-from vidssl.randomness import RngStream
 from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
 

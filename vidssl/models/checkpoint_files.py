@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vidssl.atomic import write_whole
 from vidssl.errors import CheckpointError, UntrustedError
-from vidssl.read_files import parse_json
+from vidssl.untrusted_files import parse_json
 
 _TORCH = (b"PK\x03\x04", b"\x80")  # first bytes of a zip file and, before torch 1.6, of a pickle
 _SAFETENSORS = b'{"'  # from byte 8 on

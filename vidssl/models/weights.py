@@ -15,7 +15,7 @@ from vidssl.errors import CheckpointError, ConfigError, UntrustedError, first_fe
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
 from vidssl.models.checkpoint_layouts import Network, find_networks, flatten
-from vidssl.models.hub import download
+from vidssl.models.hub_download import download
 from vidssl.models.match_backbone import Match, choose_match, compare, match_backbones, shapes_of
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported
 from vidssl.registry import did_you_mean

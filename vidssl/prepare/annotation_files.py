@@ -9,7 +9,7 @@ from typing import Any
 
 from vidssl.data.csv_rows import read_rows, read_text
 from vidssl.errors import DataError
-from vidssl.read_files import parse_json
+from vidssl.untrusted_files import parse_json
 
 
 def read_lines(path: Path, remedy: str) -> Iterator[tuple[str, str]]:

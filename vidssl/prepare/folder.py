@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from vidssl.data.allowed_paths import is_file
 from vidssl.data.detect_frame_folders import check_not_frames, find_frame_folders
 from vidssl.data.file_index import VIDEO_SUFFIXES, FileIndex, describe, index_files, quoted
-from vidssl.data.path_rules import is_file
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vidssl.data.file_index import quoted
 from vidssl.errors import DataError
-from vidssl.randomness import generator
+from vidssl.keyed_generators import generator
 
 # Names of folders that are splits if one of them is for training, in any case.
 _TRAIN = ("train", "training")

@@ -19,8 +19,8 @@ from vidssl.atomic import state_of, write_whole
 from vidssl.config import Settings
 from vidssl.data.track_files import tracks_file
 from vidssl.errors import ConfigError, DataError
-from vidssl.read_files import read_arrays
 from vidssl.types import VideoMeta, VideoRecord
+from vidssl.untrusted_files import read_arrays
 
 Boxes = NDArray[np.float32]  # (R, 4) xyxy, pixels of the frame, the far edges exclusive
 

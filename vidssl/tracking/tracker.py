@@ -18,8 +18,8 @@ from vidssl.config import Settings
 from vidssl.data.to_device import normalised
 from vidssl.models.backbones import Backbone
 from vidssl.models.regions import region_means
-from vidssl.tracking.path_sums import affinities, anchors, best_paths, scaled_sums
 from vidssl.tracking.proposals import Boxes, Search
+from vidssl.tracking.sums_over_paths import affinities, anchors, best_paths, scaled_sums
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, Tracks
 

@@ -7,7 +7,7 @@ import math
 from functools import partial
 
 from vidssl.transforms import color, crops
-from vidssl.transforms.change import Change
+from vidssl.transforms.graded_changes import Change
 from vidssl.types import Frames
 
 GRAY = 128

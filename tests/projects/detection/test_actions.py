@@ -17,17 +17,17 @@ import vidssl
 from vidssl.commands import main
 from vidssl.config import read
 from vidssl.errors import ConfigError, DataError
+from vidssl.keyed_generators import generator
 from vidssl.models.backbones import build_backbone
 from vidssl.projects.detection.action_detector import ActionDetector
 from vidssl.projects.detection.average_precision import Detections
+from vidssl.projects.detection.config_sections import ActionDetectorSettings, KeyFrameSettings
 from vidssl.projects.detection.images import DetectionBatch, batches
 from vidssl.projects.detection.key_frames import KeyFrameDataset, clip_frames
 from vidssl.projects.detection.lists_with_boxes import KeyFrameList, read_boxes
 from vidssl.projects.detection.prepare_ava import prepare_ava
 from vidssl.projects.detection.schema import bind_run
-from vidssl.projects.detection.settings import ActionDetectorSettings, KeyFrameSettings
 from vidssl.projects.detection.train import train
-from vidssl.randomness import generator
 from vidssl.transforms.recipes import TrainCrop
 from vidssl.types import VideoMeta
 

@@ -9,6 +9,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from vidssl.errors import DataError
+from vidssl.keyed_generators import generator
 from vidssl.models.backbones import build_backbone
 from vidssl.projects.detection import average_precision
 from vidssl.projects.detection.average_precision import (
@@ -17,11 +18,10 @@ from vidssl.projects.detection.average_precision import (
     precision_at_recalls,
     voc_average_precision,
 )
+from vidssl.projects.detection.config_sections import DetectorSettings
 from vidssl.projects.detection.detector import Detector
 from vidssl.projects.detection.lists_with_boxes import read_boxes
 from vidssl.projects.detection.measure_detector import measure_detector
-from vidssl.projects.detection.settings import DetectorSettings
-from vidssl.randomness import generator
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from vidssl.data.synthetic.digit_images import digit_images
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
+from vidssl.keyed_generators import generator
 from vidssl.output_folder import MARK
 from vidssl.projects.views.colorful_moving_mnist import prepare_colorful_moving_mnist
 from vidssl.projects.views.draw_colorful_digits import (
@@ -35,7 +36,6 @@ from vidssl.projects.views.draw_colorful_digits import (
     render,
     trajectory,
 )
-from vidssl.randomness import generator
 from vidssl.transforms.recipes import CenterCrop
 from vidssl.types import VideoMeta
 from vidssl.video.reader import DecodeSettings

@@ -8,8 +8,8 @@ from sklearn.preprocessing import StandardScaler
 
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
+from vidssl.keyed_generators import generator
 from vidssl.projects.views.localization import Localization
-from vidssl.randomness import generator
 from vidssl.types import Features
 
 NO_PAIRS = torch.empty(0, 2, dtype=torch.int64)

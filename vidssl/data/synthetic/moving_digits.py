@@ -38,10 +38,10 @@ from vidssl.data.synthetic.digit_motion import (
 )
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import DataError
+from vidssl.keyed_generators import generator
 from vidssl.progress import progress
-from vidssl.randomness import generator
-from vidssl.read_files import read_json
 from vidssl.types import VideoRecord
+from vidssl.untrusted_files import read_json
 from vidssl.video.write import encode
 
 DIGITS = tuple("0123456789")

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from vidssl.config import Tree
+from vidssl.data.allowed_paths import PathRule, is_utf8
 from vidssl.data.column_store import Records, Strings
 from vidssl.data.csv_rows import read_text
-from vidssl.data.path_rules import PathRule, is_utf8
 from vidssl.data.video_list import VideoList, lines_beside
 from vidssl.errors import DataError
 from vidssl.output_folder import check_files, write_files
-from vidssl.read_files import parse_json, whole_number
 from vidssl.types import VideoRecord
+from vidssl.untrusted_files import parse_json, whole_number
 
 _log = logging.getLogger(__name__)
 _LARGEST = float(np.finfo(np.float32).max)  # boxes are float32

@@ -14,6 +14,7 @@ from vidssl.data.synthetic.digit_images import Pixels, digit_images
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
+from vidssl.keyed_generators import generator
 from vidssl.progress import progress
 from vidssl.projects.views.draw_colorful_digits import (
     CANVAS,
@@ -30,7 +31,6 @@ from vidssl.projects.views.draw_colorful_digits import (
     random_crop,
     render,
 )
-from vidssl.randomness import generator
 from vidssl.types import Natural, VideoRecord
 from vidssl.video.reader import DecodeSettings
 from vidssl.video.write import encode

@@ -24,9 +24,9 @@ from vidssl.data.write_lists import copy_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import KeptFeatures
 from vidssl.evaluation.result_files import Results, complete, write_results
+from vidssl.keyed_generators import generator
 from vidssl.output_folder import check_names
 from vidssl.progress import Report
-from vidssl.randomness import generator
 from vidssl.viz.pages import Section, write_report_page
 
 _log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ GRADCAM = Section(
 
 
 @job
-def analyze(
+def analyze_all(
     model: Model,
     videos: Videos,
     *,

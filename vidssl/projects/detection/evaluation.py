@@ -11,8 +11,8 @@ from vidssl import distributed
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.errors import DataError, naming
-from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.evaluation.result_files import complete, write_results
+from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.projects.detection.lists_with_boxes import BoxList, KeyFrameList
 from vidssl.projects.detection.measure_detector import AnyDetector, measure_detector
 from vidssl.projects.detection.tasks import AnyTask

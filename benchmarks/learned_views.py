@@ -24,7 +24,7 @@ from vidssl.atomic import write_json
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import Run, load_run
 from vidssl.engine.optim import build_optimizer, set_lr
-from vidssl.evaluation.linear_protocols import Logistic
+from vidssl.evaluation.logistic_and_multilabel import Logistic
 from vidssl.evaluation.protocols import KNN
 from vidssl.keyed_generators import generator
 from vidssl.methods import METHODS

@@ -32,8 +32,8 @@ ALLOWED = {
     "untrusted_files.py map_array": "numpy's reader",
     "untrusted_files.py read_arrays": "numpy's reader, zipfile, zlib",
     "registry.py _load": "kept, and raised at every look-up",
-    "video/backends.py _finds_ffmpeg": "torchcodec",
-    "video/backends.py _guarded": "the decoders of other packages",
+    "video/other_decoders.py _finds_ffmpeg": "torchcodec",
+    "video/other_decoders.py _guarded": "the decoders of other packages",
     "worker_pool.py _work": "a worker sends its traceback to the parent, which raises it",
 }
 

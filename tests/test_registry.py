@@ -137,7 +137,7 @@ def test_threads_wait_until_a_package_is_imported(package, tmp_path):
 def test_names_of_projects_are_known_without_importing_them(kind):
     code = f"""
 import sys
-from vidssl.api.names import list_{kind}s
+from vidssl.api.list_names import list_{kind}s
 from vidssl.config import bind_choice
 from vidssl.errors import ConfigError
 from vidssl.evaluation.protocols import PROTOCOLS

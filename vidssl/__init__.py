@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from vidssl.api.extract import extract as extract
     from vidssl.api.extract import merge as merge
     from vidssl.api.job_arguments import NetworkOptions as NetworkOptions
+    from vidssl.api.list_names import list_backbones as list_backbones
+    from vidssl.api.list_names import list_configs as list_configs
+    from vidssl.api.list_names import list_methods as list_methods
+    from vidssl.api.list_names import list_protocols as list_protocols
+    from vidssl.api.list_names import list_recipes as list_recipes
+    from vidssl.api.list_names import list_samplers as list_samplers
+    from vidssl.api.list_names import list_weights as list_weights
     from vidssl.api.map import map as map
-    from vidssl.api.names import list_backbones as list_backbones
-    from vidssl.api.names import list_configs as list_configs
-    from vidssl.api.names import list_methods as list_methods
-    from vidssl.api.names import list_protocols as list_protocols
-    from vidssl.api.names import list_recipes as list_recipes
-    from vidssl.api.names import list_samplers as list_samplers
-    from vidssl.api.names import list_weights as list_weights
     from vidssl.api.retrieval import retrieval as retrieval
     from vidssl.api.schema import schema as schema
     from vidssl.api.search import search as search
@@ -87,7 +87,7 @@ _HOMES = {
     "merge": "vidssl.api.extract",
     "train_splits": "vidssl.api.train",
     **{
-        f"list_{name}": "vidssl.api.names"
+        f"list_{name}": "vidssl.api.list_names"
         for name in ("backbones", "configs", "methods", "protocols", "recipes", "samplers", "weights")
     },
     "ClipSettings": "vidssl.data.clip_samplers",

@@ -13,7 +13,7 @@ import pytest
 from vidssl import commands, output_folder
 from vidssl.api import extract as extract_job
 from vidssl.api import retrieval as job
-from vidssl.api import retrieval_index as gallery_job
+from vidssl.api import retrieval_gallery as gallery_job
 from vidssl.api.extract import extract
 from vidssl.api.retrieval import RANKS, retrieval
 from vidssl.api.shrink import shrink

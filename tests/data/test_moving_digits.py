@@ -18,8 +18,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.config import bind
 from vidssl.data.synthetic import moving_digits
-from vidssl.data.synthetic.digit_images import digit_images, make_glyph
-from vidssl.data.synthetic.digit_motion import (
+from vidssl.data.synthetic.digit_factors import (
     ASYMMETRIC,
     FAINT,
     MOTIONS,
@@ -32,6 +31,7 @@ from vidssl.data.synthetic.digit_motion import (
     track,
     visibility,
 )
+from vidssl.data.synthetic.digit_images import digit_images, make_glyph
 from vidssl.data.synthetic.moving_digits import PARTS, SEEN, MovingDigits, ensure, opacity, part_mask, square_around
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError

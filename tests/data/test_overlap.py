@@ -12,7 +12,7 @@ import pytest
 from vidssl.api.shrink import shrink_list
 from vidssl.api.shrink_formats import FrameSettings
 from vidssl.data.column_store import Records
-from vidssl.data.overlap import compare, copied_rows, own_rows, recording_group
+from vidssl.data.find_same_videos import compare, copied_rows, own_rows, recording_group
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.evaluation.train_test_overlap import TrainingVideos, check_disjoint, measure_overlap

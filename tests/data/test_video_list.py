@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.data.overlap import own_rows
+from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import join_lists, read_list
 from vidssl.data.write_lists import check_beside, copy_list, write_lists
 from vidssl.errors import DataError

@@ -9,7 +9,7 @@ import torch
 from vidssl.atomic import file_hash
 from vidssl.config import without_former
 from vidssl.engine.log import RunLog
-from vidssl.engine.resume import _restore_rng
+from vidssl.engine.save_and_resume import _restore_rng
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, DataError
 from vidssl.projects.detection.schema import _FORMER

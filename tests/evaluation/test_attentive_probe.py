@@ -9,7 +9,7 @@ import torch
 from vidssl import commands
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.attentive_probe import Attentive, AttentiveHead, train_heads
-from vidssl.evaluation.linear_protocols import Logistic
+from vidssl.evaluation.logistic_and_multilabel import Logistic
 from vidssl.types import Features
 
 NO_PAIRS = torch.empty(0, 2, dtype=torch.int64)

@@ -9,7 +9,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import LinearSVC
 
 from vidssl.errors import DataError
-from vidssl.evaluation.linear_protocols import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
+from vidssl.evaluation.logistic_and_multilabel import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
 from vidssl.evaluation.metrics import average_precision
 from vidssl.keyed_generators import generator
 from vidssl.types import Features

@@ -8,7 +8,7 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 from torch.nn import functional
 
-from vidssl.data.overlap import own_rows
+from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.list_checks import check_measurable

@@ -190,7 +190,7 @@ class OnNoGpu:
 @pytest.fixture
 def no_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchcodec.decoders", SimpleNamespace(VideoDecoder=OnNoGpu))
-    monkeypatch.setattr("vidssl.video.backends._finds_ffmpeg", lambda decoders: True)
+    monkeypatch.setattr("vidssl.video.other_decoders._finds_ffmpeg", lambda decoders: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
 

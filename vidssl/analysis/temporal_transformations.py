@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vidssl.analysis.occlude_instances import FRACTIONS
+from vidssl.analysis.cover_instances_partly import FRACTIONS
 from vidssl.analysis.versions_from_one_decode import version_of
 from vidssl.data.clip_samplers import Clip, ClipSettings
 from vidssl.transforms.graded_changes import Change

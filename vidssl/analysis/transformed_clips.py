@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.occlude_instances import covering
+from vidssl.analysis.cover_instances_partly import covering
 from vidssl.analysis.temporal_transformations import MOVES
 from vidssl.analysis.versions_from_one_decode import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform

@@ -33,8 +33,8 @@ from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan,
 from vidssl.api.measured_network import Subject, device_of, load_subject
 from vidssl.atomic import file_hash
 from vidssl.config import build
+from vidssl.data.find_same_videos import own_rows
 from vidssl.data.instance_boxes import Boxes, read_instance_boxes
-from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.result_files import Results

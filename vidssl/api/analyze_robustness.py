@@ -21,7 +21,7 @@ from vidssl.api.measured_network import Subject
 from vidssl.api.test import describe_protocols, need_training, plan_protocols, protocol_choices
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
-from vidssl.data.overlap import own_rows
+from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips, encode_videos, finished

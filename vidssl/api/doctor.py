@@ -16,7 +16,7 @@ from vidssl.models.bfloat16_check import SHAPES, processor, wrong_shapes
 from vidssl.models.export_graph import check_onnx
 from vidssl.registry import PROJECTS, load_project
 from vidssl.tracking.proposals import selective_search
-from vidssl.video.backends import backend_version
+from vidssl.video.other_decoders import backend_version
 
 
 class Parts(dict[str, dict[str, Any]]):

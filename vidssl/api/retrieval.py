@@ -25,13 +25,13 @@ from vidssl.api.job_arguments import (
 )
 from vidssl.api.measure_networks import JobResults
 from vidssl.api.measured_network import Subject, class_hash, device_of, load_subject
-from vidssl.api.retrieval_index import Gallery, load_gallery
+from vidssl.api.retrieval_gallery import Gallery, load_gallery
 from vidssl.api.retrieval_page import with_span, write_page
 from vidssl.config import Tree
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.cut_windows import parse_windows
+from vidssl.data.find_same_videos import compare, copied_rows, own_rows
 from vidssl.data.fingerprint import identify
-from vidssl.data.overlap import compare, copied_rows, own_rows
 from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, DecodeError

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vidssl.data.column_store import Records
-from vidssl.data.overlap import compare, own_rows
+from vidssl.data.find_same_videos import compare, own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.nearest_moments import nearest_moments

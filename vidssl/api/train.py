@@ -16,10 +16,10 @@ from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.distributed import choose_device
-from vidssl.engine.base_config import RunSettings
 from vidssl.engine.config_schema import Run, bind_run, bind_split, fill_split, names_split, run_kind
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
+from vidssl.engine.settings_of_all_runs import RunSettings
 from vidssl.engine.train import train as train_run
 from vidssl.engine.training_lists import training_list
 from vidssl.errors import ConfigError

@@ -11,7 +11,7 @@ from vidssl.config import Settings, Tree, bind, choice, read, without_former
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
-from vidssl.engine.base_config import RunSettings
+from vidssl.engine.settings_of_all_runs import RunSettings
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import FeatureSettings
 from vidssl.evaluation.protocols import PROTOCOLS

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vidssl import distributed
-from vidssl.engine.base_config import SyncBN
+from vidssl.engine.settings_of_all_runs import SyncBN
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.methods.base import Method
 from vidssl.methods.momentum_method import MomentumMethod

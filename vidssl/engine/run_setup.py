@@ -18,7 +18,6 @@ from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.engine.agreed_batches import Feed
-from vidssl.engine.base_config import RunSettings
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, bfloat16_is_emulated
 from vidssl.engine.conv3d_faults import conv3d_fault
@@ -29,7 +28,8 @@ from vidssl.engine.optim import build_optimizer
 from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.refresh_tracks import RunTracks
-from vidssl.engine.resume import RunState, resume, save, seed_process
+from vidssl.engine.save_and_resume import RunState, resume, save, seed_process
+from vidssl.engine.settings_of_all_runs import RunSettings
 from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import METHODS, Method

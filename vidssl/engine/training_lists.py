@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vidssl import distributed
-from vidssl.data.overlap import own_rows
+from vidssl.data.find_same_videos import own_rows
 from vidssl.data.subset import choose
 from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, join_lists, read_list

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.config import build
-from vidssl.data.overlap import own_rows
+from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, Extract, TestClips, extract

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vidssl.data.allowed_paths import RealPath
-from vidssl.data.overlap import spans_overlap
+from vidssl.data.find_same_videos import spans_overlap
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.types import VideoRecord
 

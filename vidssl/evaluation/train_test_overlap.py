@@ -10,8 +10,8 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.config import Tree
 from vidssl.data.allowed_paths import RealPath
+from vidssl.data.find_same_videos import Overlap, compare
 from vidssl.data.fingerprint import identify
-from vidssl.data.overlap import Overlap, compare
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.running_command import log_once

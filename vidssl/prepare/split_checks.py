@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vidssl.data.file_index import quoted
-from vidssl.data.overlap import find_copies
+from vidssl.data.find_same_videos import find_copies
 from vidssl.errors import first_few
 from vidssl.prepare.folder_splits import FolderVideo
 

@@ -17,10 +17,10 @@ from vidssl.atomic import state_of
 from vidssl.config import Settings
 from vidssl.errors import ConfigError, DecodeError, FramesOutOfOrderError, SeveralSizesError
 from vidssl.types import Frames, VideoMeta, VideoRecord
-from vidssl.video.backends import BACKENDS
 from vidssl.video.decode import Decoder, Image
 from vidssl.video.frame_folder import FrameFolder, is_image
 from vidssl.video.open_container import open_container
+from vidssl.video.other_decoders import BACKENDS
 from vidssl.video.packed_decoder import PackedFrames, find_frames
 from vidssl.video.packet_index import cached_packets, count_frames, read_packets, replace_packets
 from vidssl.video.tar_members import find_member

@@ -22,8 +22,7 @@ from pydantic import Field
 
 from vidssl.atomic import creating_folder
 from vidssl.config import Settings, differences
-from vidssl.data.synthetic.digit_images import Floats, Pixels, digit_images, make_glyph
-from vidssl.data.synthetic.digit_motion import (
+from vidssl.data.synthetic.digit_factors import (
     ASYMMETRIC,
     COLOURS,
     MOTIONS,
@@ -36,6 +35,7 @@ from vidssl.data.synthetic.digit_motion import (
     track,
     visibility,
 )
+from vidssl.data.synthetic.digit_images import Floats, Pixels, digit_images, make_glyph
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import DataError
 from vidssl.keyed_generators import generator

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 from pydantic import create_model
 
 from vidssl.config import Tree, bind, choice, without_former
-from vidssl.engine.base_config import RunSettings
 from vidssl.engine.config_schema import run_kind
+from vidssl.engine.settings_of_all_runs import RunSettings
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES
 from vidssl.plugins import import_modules, modules_of, stored_imports

@@ -18,12 +18,12 @@ from vidssl.engine.finite_check import FiniteCheck
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer, set_lr
-from vidssl.engine.resume import resume, seed_process
+from vidssl.engine.save_and_resume import resume, seed_process
 from vidssl.errors import Interrupted, VidsslError
 from vidssl.models.batch_norms import average_statistics
 from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.output_folder import only_run_in
-from vidssl.projects.detection.evaluation import Evaluation
+from vidssl.projects.detection.evaluate_in_training import Evaluation
 from vidssl.projects.detection.images import DetectionBatch, batches, next_together
 from vidssl.projects.detection.measure_detector import AnyDetector
 from vidssl.projects.detection.schema import AnyDetectionRun, bind_run, bind_stored

@@ -16,14 +16,14 @@ from vidssl.config import Tree, differences
 from vidssl.data.fingerprint import completed, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
-from vidssl.engine.base_config import RunSettings
 from vidssl.engine.config_schema import bind_stored
+from vidssl.engine.settings_of_all_runs import RunSettings
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.keyed_generators import generator
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
 from vidssl.version import __version__
-from vidssl.video.backends import backend_version
+from vidssl.video.other_decoders import backend_version
 
 _log = logging.getLogger(__name__)
 

@@ -172,7 +172,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
         monkeypatch.setenv("SUBMITIT_EXECUTOR", cluster)
         for name, value in zip(names[cluster], ("77", str(rank)), strict=True):
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("vidssl.engine.train.train", train)
+        monkeypatch.setattr("vidssl.api.train.train_run", train)
         signal.signal(signal.SIGUSR2, lambda number, frame: called.append(number))
         training = slurm.TrainingJob(read(ROOT / TOY), TOY)
         again = training.checkpoint()

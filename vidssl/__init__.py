@@ -72,16 +72,8 @@ _HOMES = {
         name: f"vidssl.api.{name}"
         for name in (
             *("train", "extract", "retrieval", "search", "test", "compare", "map", "show", "track", "check", "shrink"),
-            *(
-                "export",
-                "doctor",
-                "schema",
-                "analyze_all",
-                "analyze_background",
-                "analyze_gradcam",
-                "analyze_invariance",
-            ),
-            *("analyze_robustness", "analyze_uniformity"),
+            *("export", "doctor", "schema", "analyze_all", "analyze_background", "analyze_gradcam"),
+            *("analyze_invariance", "analyze_robustness", "analyze_uniformity"),
         )
     },
     "merge": "vidssl.api.extract",

@@ -134,6 +134,16 @@ def test_a_wrong_config_writes_no_list(folder, tmp_path, monkeypatch, command):
         assert {path.name for path in tmp_path.iterdir()} == {"videos"}
 
 
+def test_a_folder_of_the_user_stays_as_it_is(folder, tmp_path, monkeypatch):
+    """The list of a run is written when its folder is claimed, not before."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/config.yaml").write_text("mine")
+    with pytest.raises(DataError, match="no record of writing it as a run"):
+        commands.run("train", ["--cfg", str(TOY), str(folder), "output=own", "steps=1", "--quiet"])
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["config.yaml"]
+
+
 def test_a_folder_with_an_equals_sign(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder.parent)
     folder.rename("lr=1")

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vidssl.api.job_arguments import Count, File, Videos, job
-from vidssl.api.train import Config, Setting, listed_videos, read_config, set_list, write_videos
+from vidssl.api.train import Config, Setting, listed_videos, read_config, set_list
 from vidssl.atomic import write_whole
 from vidssl.config import to_yaml
 from vidssl.data.dataset import ClipDataset
@@ -90,13 +90,12 @@ def show(
         The path of the page.
     """
     tree, source = read_config(cfg, settings)
-    listed = listed_videos(videos)
-    file = set_list(tree, source, listed, Path(out) / "videos")
+    new = set_list(tree, source, listed_videos(videos), Path(out) / "videos")
     if names_split(tree):
         raise ConfigError(f"{source} is for several splits: replace {{split}} in its settings")
     run = bind_run(tree, source)
-    if file is not None and isinstance(listed, VideoList):
-        write_videos(file, listed)
+    if new is not None:
+        new.write()
     return show_run(run, Path(out), limit, draws, source)
 
 

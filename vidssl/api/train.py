@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vidssl import distributed
 from vidssl.api.format_results import claim_results
@@ -19,6 +19,7 @@ from vidssl.distributed import choose_device
 from vidssl.engine.config_schema import Run, bind_run, bind_split, fill_split, names_split, run_kind
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
+from vidssl.engine.run_setup import claim_output
 from vidssl.engine.settings_of_all_runs import RunSettings
 from vidssl.engine.train import train as train_run
 from vidssl.engine.training_lists import training_list
@@ -50,12 +51,12 @@ def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progres
         Interrupted: SIGTERM or SIGUSR1; the run is saved.
     """
     tree, source = read_config(cfg, settings)
-    listed = listed_videos(videos)
-    file = set_list(tree, source, listed)
+    new = set_list(tree, source, listed_videos(videos))
     if names_split(tree):
         raise ConfigError(f"{source} is for several splits: its texts hold {{split}}; name them: splits=[1, 2, 3]")
     run, start = bind_config(tree, source)
-    _write_for_run(file, listed)
+    claim_output(run)
+    _write_for_run(new)
     return start(run)
 
 
@@ -86,7 +87,7 @@ def train_splits(
     """
     tree, source = read_config(cfg, settings)
     listed = listed_videos(videos)
-    file = set_list(tree, source, listed)
+    new = set_list(tree, source, listed)
     runs = {}
     for split in splits:
         of_split, _ = read_config(cfg, fill_split([*settings], split))
@@ -96,14 +97,14 @@ def train_splits(
     if first.evaluate.query is None:
         raise ConfigError(f"{source}: splits test each network: set evaluate.query to the list")
     out = Path(first.output).parent
-    _write_for_run(file, listed)
+    claim_results(out, "splits", {}, [None if isinstance(cfg, Mapping) else Path(source)])
+    _write_for_run(new)
     with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
             train_list = training_list(run)
             query = Monitor(run, train_list).query  # warns of an overlap
             if run.objective[0].classifies:
                 check_disjoint(train_list, query, "the classifier")
-        claim_results(out, "splits", {}, [None if isinstance(cfg, Mapping) else Path(source)])
 
         def one(split: int, folder: Path | None) -> Results:
             distributed.together(request.check)  # training listens to signals itself
@@ -165,41 +166,50 @@ def listed_videos(videos: Videos | None) -> Path | VideoList | None:
     return Path(str(videos)) if is_csv else read_input(videos)
 
 
-def set_list(tree: Tree, source: str, listed: Path | VideoList | None, folder: Path | None = None) -> Path | None:
-    """Let a config train on a list; return the file that videos without one are to be written to.
+class NewList(NamedTuple):
+    """Videos without a list, and the file that they are to be written to."""
+
+    file: Path
+    videos: VideoList
+
+    def write(self) -> None:
+        """Write the list."""
+        folder, videos = self.file.parent, self.videos
+        check_names(folder.parent, [f"{folder.name}/{self.file.name}"])
+        rows = map(videos.records.row, range(len(videos)))
+        write_lists(folder, videos.root, {self.file.stem: rows}, videos.classes, [videos.path])
+
+
+def set_list(tree: Tree, source: str, listed: Path | VideoList | None, folder: Path | None = None) -> NewList | None:
+    """Let a config train on a list; return the one that is to be written, of videos without one.
 
     A run reads its videos from a file, as its processes, the same command later and others need them: it is train.csv
     of `folder`, else of OUTPUT/videos.
     """
     if listed is None:
         return None
-    written = (
-        (folder or Path(str(tree.get("output"))) / "videos") / "train.csv" if isinstance(listed, VideoList) else None
-    )
     data = tree.get("data")
     for key in ("moving_digits", "root"):
         if isinstance(data, dict) and data.get(key) is not None:
             data[key] = None
-    set_value(tree, "data.train", str(written or listed), source)
-    return written
+    if not isinstance(listed, VideoList):
+        set_value(tree, "data.train", str(listed), source)
+        return None
+    new = NewList((folder or Path(str(tree.get("output"))) / "videos") / "train.csv", listed)
+    set_value(tree, "data.train", str(new.file), source)
+    return new
 
 
-def write_videos(file: Path, videos: VideoList) -> None:
-    """Write videos as a list, to the file that `set_list` chose."""
-    check_names(file.parent.parent, [f"{file.parent.name}/{file.name}"])
-    rows = map(videos.records.row, range(len(videos)))
-    write_lists(file.parent, videos.root, {file.stem: rows}, videos.classes, [videos.path])
-
-
-def _write_for_run(file: Path | None, videos: Path | VideoList | None) -> None:
-    if file is None or not isinstance(videos, VideoList) or not distributed.is_main():
-        return  # the other processes wait for the main one before they read it
-    output = file.parents[1]
+def _write_for_run(new: NewList | None) -> None:
+    """Write the list of a run, whose folder is claimed; never over that of a run that has begun."""
+    if new is None or not distributed.is_main():  # the other processes wait for the main one before they read it
+        return
+    output = new.file.parents[1]
     with only_run_in(output):
         begun = any(chain(output.glob("checkpoints/*.pt"), output.glob("split*/checkpoints/*.pt")))
-        if begun and file.exists() and read_list(file).fingerprint != videos.fingerprint:
+        if begun and new.file.exists() and read_list(new.file).fingerprint != new.videos.fingerprint:
             raise ConfigError(
-                f"{videos.path} has other videos than when the run in {output} began: choose another output, or "
-                f"continue with the list of then, data.train={file}"
+                f"{new.videos.path} has other videos than when the run in {output} began: choose another output, or "
+                f"continue with the list of then, data.train={new.file}"
             )
-        write_videos(file, videos)
+        new.write()

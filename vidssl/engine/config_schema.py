@@ -187,6 +187,8 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
 def bind_split(tree: Tree, of_split: Tree, split: int, source: str) -> Run:
     """Bind a config for one split, as `load_run` does: `tree` as it is, `of_split` with its settings filled in."""
     filled = fill_split(of_split, split)
+    if tree.get("seed") == "{split}":  # a text in YAML and Python, a number only after this
+        filled["seed"] = split
     changed = [key for key in tree if filled.get(key) != tree[key]]
     if "data" not in changed and "seed" not in changed:
         raise ConfigError(
@@ -203,9 +205,7 @@ def bind_split(tree: Tree, of_split: Tree, split: int, source: str) -> Run:
 
 
 def fill_split(value: Any, split: int) -> Any:
-    """Put the number of a split for `{split}` in all texts and paths; a text of nothing else is the number itself."""
-    if value == "{split}":
-        return split
+    """Put the number of a split for `{split}` in all texts and paths."""
     if isinstance(value, dict):
         return {name: fill_split(each, split) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -17,6 +17,7 @@ from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.keyed_generators import generator
 from vidssl.transforms import Recipe, View, Window
 from vidssl.transforms.color import difference_pairs, rgb_difference
+from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.recipes import DrawnRecipe
 from vidssl.types import Frames, Operation, Sample, Tracks, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings
@@ -45,7 +46,7 @@ class ClipDataset:
         skip: A broken video is a sample without views instead of an error; `replaced` names it.
         tracks: Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error
             whatever `replace` is: a run must not leave out thousands of videos.
-        on_device: Leave the operations that recipes draw to the device: `Sample.operations`. They have no distortion.
+        on_device: Leave the operations that recipes draw to the device: `Sample.operations`, and have no distortion.
         remedy: What the error of a broken video advises.
     """
 
@@ -62,6 +63,10 @@ class ClipDataset:
     # Reads a file of the list's `mask` column: (path, height, width) -> (H, W) uint8. Set by a plug-in; without one,
     # masks are not read.
     read_mask: ClassVar[Callable[[str, int, int], NDArray[np.uint8]] | None] = None
+
+    def __post_init__(self) -> None:
+        if self.on_device and any(recipe.distortion != Distortion() for recipe in self.recipes):
+            raise ConfigError("a distortion is applied after the operations, and on_device leaves these out: not both")
 
     def __len__(self) -> int:
         return len(self.videos)

@@ -95,12 +95,10 @@ def match_backbones(weights: Weights, keys: Mapping[str, str], source: str, arch
     return matches
 
 
-def choose_match(
-    matches: list[Match], weights: Weights, source: str, partial: bool, trained: str = "that was trained"
-) -> Match:
+def choose_match(matches: list[Match], weights: Weights, source: str, partial: bool, trained: str = "") -> Match:
     """Return the match of which all weights fit, or with `partial` the one of which most do.
 
-    `trained` says in errors which backbone the weights are of.
+    `trained` is added to errors: the backbone that the weights are of.
 
     Raises:
         CheckpointError: None fits, or several do.
@@ -120,7 +118,8 @@ def choose_match(
         raise CheckpointError(
             f"{source} does not fit {best.backbone['name']}: {len(best.weights)} weights fit, {len(best.misfits)} do "
             f"not{_first(best.misfits)}; names read as those of {best.network.layout} after '{best.network.prefix}'; "
-            f"use the backbone {trained}, or load what fits with init.partial=true (Python: arch=, partial=True)"
+            f"use the backbone that was trained{trained}, or load what fits with init.partial=true (Python: arch=, "
+            "partial=True)"
         )
     if others:
         options = " or ".join(f"{match.backbone['name']} from '{match.network.prefix}'" for match in [best, *others])

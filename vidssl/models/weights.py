@@ -242,12 +242,12 @@ def load_initial(backbone: Backbone, settings: InitialWeights, trust: bool = Fal
 
 
 def _fill(backbone: Backbone, content: Any, settings: InitialWeights) -> Match:
-    source, own, trained = settings.file, shapes_of(backbone), "that was trained"
+    source, own, trained = settings.file, shapes_of(backbone), ""
     if is_checkpoint(content) and not settings.keys:
         weights = flatten(content["method"])
         names = {name.removeprefix("backbone."): name for name in weights if name.startswith("backbone.")}
         networks = [Network("vidssl", "backbone.", names)]
-        trained = f"that was trained, 'backbone={json.dumps(content['config']['backbone'])}'"
+        trained = f", 'backbone={json.dumps(content['config']['backbone'])}'"
     else:
         weights = flatten(content)
         networks = find_networks(weights, settings.keys, source, own)

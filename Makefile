@@ -80,7 +80,7 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/losses.py --json output/bench/losses.json
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python benchmarks/retrieval.py --json output/bench/retrieval.json
-	$(BIN)/python benchmarks/train_step.py --videos "$(VIDEOS)" --json output/bench/train_step.json
+	$(BIN)/python benchmarks/train_step.py --json output/bench/train_step.json
 	$(BIN)/python benchmarks/tracker.py --json output/bench/tracker.json
 	$(BIN)/python benchmarks/methods.py --json output/bench/methods.json
 	$(BIN)/python benchmarks/inter.py --json output/bench/inter.json

@@ -1,10 +1,9 @@
-"""Time training steps of SCE: `python benchmarks/train_step.py [--device cuda] [--videos FOLDER] [--json FILE]`.
+"""Time training steps of SCE: `python benchmarks/train_step.py [--device cuda] [--json FILE]`.
 
 vidssl's step is compared with a literal implementation of the paper's Algorithm 1: contiguous tensors, (N, K)
 matrices, one operation per weight in the updates of the target and the optimizer. Both start from the same weights,
 with SGD and momentum, and train on the same batch on the device; they alternate (A B A B ...), and the fastest round of
-each counts, in wall time. With `--videos`, vidssl's step also runs with its loader, on clips like those of Kinetics;
-there the mean over all steps counts.
+each counts, in wall time. `data_path.py` times the same step with the loader.
 
 FLOP are those of the networks' products and convolutions as counted by torch (a multiplication and an addition are
 two): forward of the online and the target network, and twice the online one for backward. The peak is that of a large
@@ -14,29 +13,24 @@ matrix product on the same device: in bfloat16 on a GPU, in float32 on a CPU. On
 
 import argparse
 import copy
-import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from losses import LAMBDA, TAU, TAU_M, sce_algorithm_1
-from measure import finish, kinetics_like, table
+from measure import finish, table
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.flop_counter import FlopCounterMode
 
-from vidssl.data import ClipDataset, Loader, StepSampler, read_list, write_lists
-from vidssl.data.clip_samplers import SAMPLERS
-from vidssl.data.to_device import on_device, to_device
+from vidssl.data.to_device import to_device
 from vidssl.engine.optim import SGDConfig, build_optimizer, set_lr
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models import build_backbone
 from vidssl.schedule import constant
-from vidssl.transforms import RECIPES
 from vidssl.types import Batch
 
 SGD = SGDConfig(name="sgd", lr=constant(0.01), weight_decay=1e-4)
@@ -152,18 +146,6 @@ def seconds(action: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def batches_of(videos: Path, folder: Path, frames: int, size: int, parsed: Namespace) -> Generator[Batch, None, None]:
-    """Return the batches of vidssl's loader, on clips like those of Kinetics."""
-    clips = kinetics_like(videos, folder, gop=12, count=8)
-    names = [(clip.name, -1) for clip in clips] * max(1, parsed.batch // len(clips))
-    write_lists(folder, folder, {"list": names}, ())
-    recipes = [RECIPES[n](RECIPES[n].Config(size=size)) for n in ("strong_alpha", "strong_beta")]
-    sampler = SAMPLERS["random"](SAMPLERS["random"].Config(frames=frames, seconds=2.56))
-    dataset = ClipDataset(read_list(folder / "list.csv"), sampler, recipes, seed=0)
-    order = StepSampler(len(dataset), parsed.batch, parsed.batch, 0, 1000, 0)
-    return on_device(Loader(dataset, order, parsed.workers), parsed.device, *PIXELS)
-
-
 def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[str, dict[str, float]]:
     """Time all forms of the step: seconds per step, and the loss of the first one."""
     device, cuda = parsed.device, parsed.device.type == "cuda"
@@ -179,15 +161,6 @@ def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[st
         for name, step in forms.items():
             took = seconds(lambda step=step: [step(batch) for _ in range(parsed.steps)], device)
             times[name].append(took / parsed.steps)
-    if parsed.videos:
-        with tempfile.TemporaryDirectory() as folder:
-            with closing(batches_of(parsed.videos, Path(folder), frames, size, parsed)) as batches:
-                name = f"**vidssl**, from videos, {parsed.workers} workers"
-                for _ in range(2 * parsed.workers + 2):  # until no prepared batch is left
-                    loss[name] = ours(next(batches)).item()
-                steps = parsed.rounds * parsed.steps
-                took = seconds(lambda: [ours(next(batches)) for _ in range(steps)], device)
-                times[name] = [took / steps]
     flop, fastest = flop_of_step(method, frames, size, parsed.batch), {n: min(t) for n, t in times.items()}
     return {
         name: {
@@ -210,8 +183,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="steps of each form in a round")
     parser.add_argument("--compile", action="store_true", help="compile vidssl's backbone with torch.compile")
-    parser.add_argument("--videos", type=Path, help="folder of videos to make clips like Kinetics from")
-    parser.add_argument("--workers", type=int, default=2, help="workers of the loader")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parsed = parser.parse_args()
     cuda = parsed.device.type == "cuda"

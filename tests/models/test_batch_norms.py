@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vidssl import distributed
-from vidssl.models.batch_norms import SyncBatchNorm, average_statistics, batch_norms, synchronise
+from vidssl.models.batch_norms import BatchNorm3d, SyncBatchNorm, average_statistics, batch_norms, synchronise
 
 CPU = torch.device("cpu")
 STEPS, CHANNELS = 3, 5
@@ -250,3 +250,40 @@ def test_frozen_statistics_stay_bit_by_bit_whatever_the_number_of_processes(run_
         for name in ("running_mean", "running_var"):
             assert torch.equal(before[f"0.{name}"], after[f"0.{name}"])
             assert not torch.equal(before[f"1.{name}"], after[f"1.{name}"])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_in_four_dimensions_a_norm_of_clips_is_the_same_and_copies_nothing(training):
+    torch.manual_seed(0)
+    ours, plain = BatchNorm3d(6).train(training), nn.BatchNorm3d(6).train(training)
+    clips = torch.randn(4, 6, 3, 5, 7).to(memory_format=torch.channels_last_3d) * 3 + 2
+    found, expected = (clips.clone().requires_grad_() for _ in range(2))
+    y, wanted = ours.in_four_dimensions(found), plain(expected)
+    assert y.shape == wanted.shape and y.is_contiguous(memory_format=torch.channels_last_3d)
+    assert found.flatten(2, 3).data_ptr() == found.data_ptr()
+    assert found.flatten(2, 3).is_contiguous(memory_format=torch.channels_last)
+    weights = torch.randn(y.shape)
+    for out in (y, wanted):
+        (out * weights).sum().backward()
+    torch.testing.assert_close(y, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-5)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, msg=name)
+    assert torch.equal(ours(clips), plain(clips))  # on a CPU it is torch's own
+    with pytest.raises(ValueError, match=r"^BatchNorm3d needs input \(N, C, T, H, W\), got \(2, 6\)$"):
+        ours(torch.zeros(2, 6))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+def test_a_norm_of_clips_keeps_channels_last_on_a_gpu():
+    norm, plain = BatchNorm3d(64).cuda(), nn.BatchNorm3d(64).cuda()
+    clips = torch.randn(4, 64, 3, 16, 16, device="cuda").to(memory_format=torch.channels_last_3d)
+    found, expected = (clips.clone().requires_grad_() for _ in range(2))
+    y, wanted = norm(found), plain(expected)
+    for out in (y, wanted):
+        out.square().sum().backward()
+    torch.testing.assert_close(y, wanted)
+    torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-3)
+    assert y.is_contiguous(memory_format=torch.channels_last_3d)
+    assert found.grad.is_contiguous(memory_format=torch.channels_last_3d)

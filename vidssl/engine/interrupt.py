@@ -11,7 +11,7 @@ from types import FrameType
 from vidssl.errors import Interrupted
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-_ECHO = 2.0  # seconds in which a launcher repeats a signal that its process group has received already
+_ECHO = 2.0  # seconds in which a launcher, or timeout(1), repeats a signal that its process group has received already
 
 
 class StopRequest:
@@ -70,13 +70,15 @@ class StopRequest:
 
 def _end_on_repetition(reader: int) -> None:
     """End the process when the first signal is repeated."""
-    first, since = None, 0.0
+    first, since, echo = None, 0.0, 0.0
     launched = "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_STEP_ID" in os.environ
     with open(reader, "rb", buffering=0) as pipe:
         while received := pipe.read(1):
             number = received[0]
             if first is None and number in SIGNALS:
                 first, since = number, time.monotonic()
+                # A person presses Ctrl-C: twice is meant. Programs send the rest.
+                echo = _ECHO if launched or number != signal.SIGINT else 0.0
             # Other signals are ignored: Slurm sends SIGTERM some time after SIGUSR1, and leaves more time for saving.
-            elif number == first and (not launched or time.monotonic() - since >= _ECHO):
+            elif number == first and time.monotonic() - since >= echo:
                 os._exit(128 + number)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, run_stages
+from vidssl.models.batch_norms import BatchNorm3d
 from vidssl.registry import importing
 
 _Kernel = tuple[int, int, int]
@@ -47,7 +48,12 @@ class ResNet3D(Backbone):
         self.frame_differences = config.frame_differences
         width, expansion = config.width, 1 if self.basic else 4  # output channels of a block, in inner ones
         stem = create_res_basic_stem(
-            in_channels=3, out_channels=width, conv_kernel_size=(1, 7, 7), conv_padding=(0, 3, 3), pool=_FramePool
+            in_channels=3,
+            out_channels=width,
+            conv_kernel_size=(1, 7, 7),
+            conv_padding=(0, 3, 3),
+            norm=BatchNorm3d,
+            pool=_FramePool,
         )
         stages, channels = [], width
         for n, (depth, kernel) in enumerate(zip(self.depths, self.kernels, strict=True)):
@@ -63,12 +69,15 @@ class ResNet3D(Backbone):
                     conv_a_padding=tuple(k // 2 for k in kernel),
                     conv_a_stride=stride if self.basic else (1, 1, 1),
                     conv_b_stride=(1, 1, 1) if self.basic else stride,
+                    norm=BatchNorm3d,
                 )
             )
             channels = inner * expansion
         self.dim = channels
         self.net = Net(blocks=nn.ModuleList([stem, *stages]))
         for module in self.net.modules():
+            if isinstance(module, nn.Conv3d):  # shortcuts have numbers of numpy, which torch.compile takes for tensors
+                module.stride = tuple(map(int, module.stride))
             if getattr(module, "block_final_bn", False):
                 nn.init.constant_(module.weight, 0.0 if config.zero_init else 1.0)
 

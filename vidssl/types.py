@@ -198,7 +198,9 @@ class DrawnOperations:
 class Sample:
     """The views of one video, made by a worker."""
 
-    views: tuple[Frames, ...]  # each (T, C, S, S) uint8; none if the video is broken and skipped
+    views: tuple[
+        Frames, ...
+    ]  # each (T, C, S, S) uint8, of some encoders of others (T, C, H, W); none if the video is broken and skipped
     label: int
     index: int  # of the record in its list
     replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of broken videos that this one replaces
@@ -208,8 +210,8 @@ class Sample:
 
     def __post_init__(self) -> None:
         for view in self.views:
-            if view.dtype != np.uint8 or view.ndim != 4 or view.shape[1] != 3 or view.shape[2] != view.shape[3]:
-                raise ValueError(f"a view is (T, 3, S, S) uint8, got {view.shape} {view.dtype}")
+            if view.dtype != np.uint8 or view.ndim != 4 or view.shape[1] != 3:
+                raise ValueError(f"a view is (T, 3, H, W) uint8, got {view.shape} {view.dtype}")
         if self.boxes is not None and self.boxes.shape != (len(self.views), 4):
             raise ValueError(f"{self.boxes.shape} boxes for {len(self.views)} views")
         if self.mask is not None and self.mask.shape != self.views[0].shape[2:]:

@@ -15,16 +15,18 @@ from vidssl import distributed
 from vidssl.api.job_arguments import Model, NetworkOptions
 from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, find_config, read
+from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.engine.config_schema import Run, bind_run, bind_stored
 from vidssl.engine.evaluation_settings import classes_of, evaluation_clips
 from vidssl.engine.training_lists import trained_on
 from vidssl.errors import ConfigError
-from vidssl.evaluation.features import Classifier, Extract, TestClips, extract
+from vidssl.evaluation.features import Classifier, Extract, LibraryClips, TestClips, extract
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.external import Encoder, is_external, load_external
 from vidssl.models.layer_features import check_grid
 from vidssl.models.weights import (
     InitialWeights,
@@ -138,6 +140,10 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
         raise ConfigError("test has all settings of the clips: leave out cfg and the other options, or test")
     if isinstance(model, nn.Module):
         return _load_module(model, options, device)
+    if is_external(model):
+        if ("cfg" in options or options.get("settings")) and not shared_config:
+            raise ConfigError(f"{model} brings its own settings: leave out cfg=FILE and KEY=VALUE")
+        return _load_external(str(model), options, device)
     path = Path(model) if model == RANDOM else weights_file(model)
     content = {} if model == RANDOM else read_anything(path, options.get("trust", False))
     if not is_checkpoint(content):
@@ -151,6 +157,8 @@ def brings_config(model: Model, options: NetworkOptions) -> bool:
     """Whether a network has a config of its own: then it ignores one that several networks share."""
     if isinstance(model, nn.Module) or model == RANDOM:
         return False
+    if is_external(model):
+        return True
     return is_checkpoint(read_anything(weights_file(model), options.get("trust", False)))
 
 
@@ -257,6 +265,42 @@ def _load_module(module: nn.Module, options: NetworkOptions, device: torch.devic
     weights = {"module": kind, "sha256": _hash_of_weights(module)}
     training = partial(TrainingVideos, kind, None, "a module does not name it")
     return Subject(backbone.to(device), test, device, origin, weights, run, training=training)
+
+
+def _load_external(name: str, options: NetworkOptions, device: torch.device) -> Subject:
+    """Load an encoder of another library, with the clips that it is used with there."""
+    encoder, backbone = load_external(name, options.get("trust", False))
+    test = options.get("test") or _library_clips(name, encoder, options)
+    facts = {"licence": encoder.facts.licence, "training": encoder.facts.training, "source": encoder.facts.source}
+    origin = {"path": name, "library": encoder.version, **facts}
+    weights = {"encoder": name, "library": encoder.version, "sha256": _hash_of_weights(backbone)}
+    training = partial(TrainingVideos, name, None, f"trained on: {', '.join(encoder.facts.training)}")
+    return Subject(backbone.to(device), test, device, origin, weights, training=training)
+
+
+def _library_clips(name: str, encoder: Encoder, options: NetworkOptions) -> LibraryClips:
+    for option in ("size", "short_side", "crops", "layer", "grid", "grid_frames", "stream"):
+        if options.get(option) not in (None, 1):
+            raise ConfigError(
+                f"{name} has no {option}: its library's preprocessing makes one crop of {encoder.size} pixels"
+            )
+    kept = ("clips", "batch_size", "precision", "workers", "allow_missing")
+    chosen = {key: value for key, value in options.items() if key in kept and value is not None}
+    return LibraryClips(
+        **{
+            "clip": ClipSettings(frames=encoder.frames, seconds=encoder.seconds),
+            "clips": 1 if encoder.seconds == "whole" else 4,
+            "crops": 1,
+            "size": encoder.size,
+            "mean": encoder.mean,
+            "std": encoder.std,
+            "batch_size": 4,
+            "crop": encoder.crop,
+            "library": encoder.version,
+            **chosen,
+            **({"batch_size": 1} if encoder.any_shape else {}),
+        }
+    )
 
 
 def _hash_of_weights(module: nn.Module) -> str:

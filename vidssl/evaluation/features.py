@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -24,8 +25,9 @@ from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.layer_features import LayerFeatures, check_grid
 from vidssl.progress import progress
-from vidssl.transforms.recipes import UniformCrops
-from vidssl.types import Batch, Features
+from vidssl.transforms.crops import View
+from vidssl.transforms.recipes import Recipe, UniformCrops
+from vidssl.types import Batch, Features, Frames
 from vidssl.video.reader import DecodeSettings
 
 _log = logging.getLogger(__name__)
@@ -88,6 +90,29 @@ class TestClips(FeatureSettings, DecodeSettings):
         return ClipDataset(
             videos, sampler, [UniformCrops(settings)], reading=self, skip=self.allow_missing, remedy=SKIPPING
         )
+
+
+class LibraryClips(TestClips):
+    """Test settings of an encoder of another library, whose own preprocessing crops the frames."""
+
+    crop: Any = Field(exclude=True, repr=False)  # frames (T, 3, H, W) to (T, 3, S, S), both uint8
+    library: str  # name and version
+
+    def dataset(self, videos: VideoList) -> ClipDataset:
+        """Build the dataset whose samples are the clips of a video."""
+        sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
+        return ClipDataset(
+            videos, sampler, [_LibraryCrop(self.crop)], reading=self, skip=self.allow_missing, remedy=SKIPPING
+        )
+
+
+class _LibraryCrop(Recipe):
+    def __init__(self, crop: Callable[[Frames], Frames]) -> None:
+        super().__init__(Settings())
+        self.crop = crop
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
+        return [View(self.crop(frames), None)]
 
 
 class BothDirections(nn.Module):

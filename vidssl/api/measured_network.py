@@ -292,6 +292,7 @@ def _library_clips(name: str, encoder: Encoder, options: NetworkOptions) -> Libr
             "clips": 1 if encoder.seconds == "whole" else 4,
             "crops": 1,
             "size": encoder.size,
+            "short_side": encoder.short_side,
             "mean": encoder.mean,
             "std": encoder.std,
             "batch_size": 4,

@@ -95,11 +95,13 @@ class TestClips(FeatureSettings, DecodeSettings):
 class LibraryClips(TestClips):
     """Test settings of an encoder of another library, whose own preprocessing crops the frames."""
 
-    crop: Any = Field(exclude=True, repr=False)  # frames (T, 3, H, W) to (T, 3, S, S), both uint8
+    crop: Any = Field(exclude=True, repr=False)  # frames (T, 3, H, W) to (T, 3, S, S), both uint8; None: vidssl's
     library: str  # name and version
 
     def dataset(self, videos: VideoList) -> ClipDataset:
         """Build the dataset whose samples are the clips of a video."""
+        if self.crop is None:
+            return super().dataset(videos)
         sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
         return ClipDataset(
             videos, sampler, [_LibraryCrop(self.crop)], reading=self, skip=self.allow_missing, remedy=SKIPPING

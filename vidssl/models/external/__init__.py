@@ -17,7 +17,8 @@ from vidssl.types import Frames
 
 # The module that loads the encoders of a library: load(name, trust) -> Encoder.
 LIBRARIES = {
-    name: f"{__name__}.load_{name}" for name in ("torchvision", "timm", "transformers", "hub", "onnx", "python")
+    name: f"{__name__}.load_{name}"
+    for name in ("torchvision", "timm", "transformers", "hub", "onnx", "python", "floor")
 }
 Joined = Literal["mean", "concatenate", "differences"]
 _SETTING = re.compile(r",(frames|count|seconds)=([^,]*)$")
@@ -31,12 +32,14 @@ class Encoder:
     """
 
     network: nn.Module  # normalised clips (B, 3, T, S, S) to features (B, D); if `images`, images (B, 3, S, S)
-    crop: Callable[[Frames], Frames]  # decoded frames (T, 3, H, W), uint8, to (T, 3, S, S)
     size: int  # S, pixels
-    mean: tuple[float, ...]  # of pixels in [0, 1]
-    std: tuple[float, ...]
-    images: bool = False  # it encodes frames, not clips
+    mean: tuple[float, ...] = (0.0,)  # of pixels in [0, 1]
+    std: tuple[float, ...] = (1.0,)
+    # Decoded frames (T, 3, H, W), uint8, to (T, 3, S, S); None: vidssl's, the central square of the short side.
+    crop: Callable[[Frames], Frames] | None = None
+    short_side: int | None = None  # pixels; None: size
     any_shape: bool = False  # `crop` keeps the shape of the frames, so that videos go one at a time
+    images: bool = False  # it encodes frames, not clips
     frames: int = 8  # T
     seconds: float | Literal["whole"] = "whole"  # span of a clip
     facts: Facts = field(default_factory=Facts)

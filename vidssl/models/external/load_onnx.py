@@ -1,7 +1,6 @@
 """Networks in ONNX files that vidssl exported: `onnx:FILE`. They run on the CPU by onnxruntime."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from torch import Tensor, nn
 from vidssl.errors import CheckpointError
 from vidssl.models.external import Encoder
 from vidssl.models.external.facts import Facts
-from vidssl.transforms.crops import center_crop
-from vidssl.types import Frames
 
 
 def load(name: str, trust: bool = False) -> Encoder:
@@ -33,8 +30,8 @@ def load(name: str, trust: bool = False) -> Encoder:
         ) from None
     return Encoder(
         network=_Session(session),
-        crop=partial(crop, size=size, short_side=short_side),
         size=size,
+        short_side=short_side,
         mean=tuple(clips["mean"]),
         std=tuple(clips["std"]),
         frames=frames,
@@ -42,11 +39,6 @@ def load(name: str, trust: bool = False) -> Encoder:
         version=f"onnxruntime {onnxruntime.__version__}",
         facts=Facts(training=tuple(json.loads(stated.get("training", "{}")).get("lists", ())) or Facts().training),
     )
-
-
-def crop(frames: Frames, size: int, short_side: int) -> Frames:
-    """Crop the central square, as vidssl does."""
-    return center_crop(frames, size, short_side).frames
 
 
 class _Session(nn.Module):

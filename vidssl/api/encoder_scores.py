@@ -1,0 +1,159 @@
+"""What a comparison measures of each encoder: features that are kept, predictions of each video, and what they cost."""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidssl.api.extract import extract_to, loaded
+from vidssl.api.job_arguments import Model, NetworkOptions
+from vidssl.api.measured_network import load_subject
+from vidssl.atomic import replacing, write_json
+from vidssl.config import Tree
+from vidssl.data.video_list import VideoList
+from vidssl.errors import VidsslError
+from vidssl.evaluation.group_folds import DRAWS, Predictions, predict
+from vidssl.types import Features
+from vidssl.untrusted_files import read_arrays, read_json
+
+_log = logging.getLogger(__name__)
+_COST, _FEATURES, _PREDICTIONS = "cost.json", "features", "predictions"
+OUTPUTS = (_FEATURES, _PREDICTIONS)  # folders of a comparison
+
+
+@dataclass
+class Encoder:
+    """An encoder of a comparison: what it is, its features and what they cost, or why there are none."""
+
+    name: str
+    facts: Tree = field(default_factory=dict)
+    features: Features | None = None
+    failure: str | None = None
+    predictions: Predictions | None = None
+
+
+def extract_all(
+    models: Sequence[tuple[str, Model]], videos: VideoList, data: Tree, options: NetworkOptions, out: Path
+) -> list[Encoder]:
+    """Extract the features of each encoder, unless they are in `out`; one that fails does not lose the others."""
+    found = []
+    for name, model in models:
+        try:
+            found.append(_extract(name, model, videos, data, options, out))
+        except VidsslError as error:
+            _log.warning("%s is left out: %s", name, error)
+            found.append(Encoder(name, failure=str(error)))
+    return found
+
+
+def _extract(name: str, model: Model, videos: VideoList, data: Tree, options: NetworkOptions, out: Path) -> Encoder:
+    subject = load_subject(model, options, shared_config=True)
+    request = subject.request(list=videos.fingerprint, data=data)
+    path = out / _FEATURES / _key(request)
+    _reset_peak()
+    start = time.perf_counter()
+    there = path.exists()
+    extract_to(subject, videos, data, path, title=name)
+    features = loaded(path)
+    weights = sum(each.numel() * each.element_size() for each in subject.backbone.state_dict().values())
+    facts = {
+        "checkpoint": subject.origin,
+        "protocol": subject.describe()["protocol"],
+        "dimension": subject.encoder.dim,
+        "megabytes": weights / 1e6,
+    }
+    if not there:
+        seconds = (time.perf_counter() - start) / max(1, len(features.x))
+        write_json(path.with_suffix(".json"), {"seconds_per_video": seconds, "peak_megabytes": _peak()})
+    with suppress(OSError, ValueError):  # features that were there before have their costs
+        facts |= read_json(path.with_suffix(".json"))
+    return Encoder(name, facts, features)
+
+
+def _key(request: Tree) -> str:
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _reset_peak() -> None:
+    with suppress(OSError):  # in containers without it the peak is that of the process so far
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> float:
+    """Largest resident memory since `_reset_peak`, megabytes."""
+    status = Path("/proc/self/status").read_text()
+    return float(status.partition("VmHWM:")[2].split()[0]) / 1e3
+
+
+def common_rows(encoders: Sequence[Encoder]) -> NDArray[np.int64]:
+    """Return the rows of the list that all measured encoders have."""
+    rows: NDArray[np.int64] | None = None
+    for encoder in encoders:
+        if encoder.features is not None:
+            own = encoder.features.index.numpy()
+            rows = own if rows is None else np.intersect1d(rows, own)
+    return np.empty(0, np.int64) if rows is None else rows
+
+
+def of_rows(features: Features, rows: NDArray[np.int64]) -> Features:
+    """Select rows of the list."""
+    place = np.searchsorted(features.index.numpy(), rows)
+    return replace(
+        features, x=features.x[place], label=features.label[place], index=features.index[place], records=None
+    )
+
+
+def predict_all(
+    encoders: Sequence[Encoder],
+    rows: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    folds: NDArray[np.int64],
+    shots: Sequence[int],
+    out: Path,
+    advance: Callable[[], None] = lambda: None,
+) -> None:
+    """Predict each video by each encoder, unless it is in `out`; `groups` and `folds` are those of `rows`."""
+    for encoder in encoders:
+        if encoder.features is None:
+            continue
+        features = of_rows(encoder.features, rows)
+        digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()))
+        for part in (features.label.numpy(), groups, folds, np.array([*shots, DRAWS])):
+            digest.update(np.ascontiguousarray(part).tobytes())
+        file = out / _PREDICTIONS / f"{digest.hexdigest()[:16]}.npz"
+        encoder.predictions = _read(file, shots)
+        if encoder.predictions is None:
+            encoder.predictions = predict(features, groups, folds, shots, advance=advance)
+            _write(file, encoder.predictions)
+
+
+def _read(file: Path, shots: Sequence[int]) -> Predictions | None:
+    try:
+        arrays = read_arrays(file)
+        few = {n: arrays[f"few_{n}"] for n in shots}
+        return Predictions(arrays["knn"], arrays["nearest"], arrays["logistic"], few)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _write(file: Path, predictions: Predictions) -> None:
+    content = asdict(predictions)
+    few = content.pop("few")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as target:
+        np.savez(target, **content, **{f"few_{n}": share for n, share in few.items()})
+
+
+def right(predictions: Predictions, label: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    """Return by measure which videos (N,) are right; of few labels, in which share of the draws."""
+    near = np.where(predictions.nearest < 0, -1, label[predictions.nearest])
+    every = {"knn": predictions.knn == label, "R@1": near == label, "logistic": predictions.logistic == label}
+    few = {f"logistic_{n}": share for n, share in predictions.few.items()}
+    return {**{name: hit.astype(np.float64) for name, hit in every.items()}, **few}

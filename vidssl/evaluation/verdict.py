@@ -1,0 +1,110 @@
+"""What a comparison says in words: which encoder is best, which is the cheapest that is not worse, what to doubt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vidssl.evaluation.paired_groups import Difference
+
+_ALPHA = 0.05  # of p by Holm's method
+_FEW_GROUPS = 30
+_FEW_VIDEOS = 10  # of a class
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An encoder that was measured."""
+
+    name: str
+    accuracy: float  # the primary number, a fraction
+    seconds: float | None  # a video; None: not measured
+    floor: bool = False  # thumbnails, differences, an untrained network
+    licence: str = ""
+    training: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The sentences of a verdict."""
+
+    best: int  # of the candidates
+    cheapest: int  # that is not shown to be worse than the best
+    answer: str
+    doubts: tuple[str, ...]
+
+
+def is_worse(pairs: Sequence[Difference], one: int, other: int) -> bool:
+    """Whether an encoder is shown to be worse than another one."""
+    for pair in pairs:
+        if {pair.first, pair.second} == {one, other} and pair.adjusted is not None:
+            value = pair.value if pair.first == one else -pair.value
+            return value < 0 and pair.adjusted < _ALPHA
+    return False
+
+
+def decide(
+    candidates: Sequence[Candidate],
+    pairs: Sequence[Difference],
+    num_groups: int,
+    class_counts: Sequence[tuple[str, int, int]],
+    chance: float,
+) -> Verdict:
+    """Decide between encoders by their primary number.
+
+    Args:
+        candidates: The encoders, with the floors among them.
+        pairs: Their differences in the primary number.
+        num_groups: Recording groups of all videos.
+        class_counts: Name, videos and groups of each class.
+        chance: Of the primary number.
+    """
+    trained = [n for n, each in enumerate(candidates) if not each.floor] or [*range(len(candidates))]
+    best = max(trained, key=lambda n: candidates[n].accuracy)
+    equal = [n for n in trained if n == best or not is_worse(pairs, n, best)]
+    timed = [n for n in equal if candidates[n].seconds is not None]
+    cheapest = min(timed, key=lambda n: candidates[n].seconds or 0.0) if timed else best
+    name, percent = candidates[best].name, 100 * candidates[best].accuracy
+    if len(trained) == 1:
+        answer = f"{name}: {percent:.1f} % (chance {100 * chance:.1f})."
+    elif len(equal) == len(trained):
+        answer = f"No difference is visible between {_listed([candidates[n].name for n in equal])}."
+    else:
+        answer = f"{name} is best: {percent:.1f} % (chance {100 * chance:.1f})."
+    if cheapest != best:
+        ratio = (candidates[best].seconds or 0.0) / (candidates[cheapest].seconds or 1e-9)
+        answer += f" {candidates[cheapest].name} is not shown to be worse, and takes 1/{ratio:.0f} of the time."
+    return Verdict(best, cheapest, answer, tuple(_doubts(candidates, pairs, best, num_groups, class_counts)))
+
+
+def _doubts(
+    candidates: Sequence[Candidate],
+    pairs: Sequence[Difference],
+    best: int,
+    num_groups: int,
+    class_counts: Sequence[tuple[str, int, int]],
+) -> list[str]:
+    found = []
+    for n, each in enumerate(candidates):
+        if each.floor and not is_worse(pairs, n, best):
+            found.append(
+                f"{candidates[best].name} is not shown to be better than {each.name}, which has learned nothing."
+            )
+    if num_groups < _FEW_GROUPS:
+        found.append(f"There are only {num_groups} recordings: small differences cannot be seen.")
+    few = [name for name, videos, _ in class_counts if videos < _FEW_VIDEOS]
+    alone = [name for name, _, groups in class_counts if groups < 2]
+    if few:
+        found.append(f"Classes of fewer than {_FEW_VIDEOS} videos: {_listed(few)}.")
+    if alone:
+        found.append(f"Classes of one recording, which cannot be recognised with it left out: {_listed(alone)}.")
+    unknown = [each.name for each in candidates if not each.floor and "not stated" in each.training]
+    if unknown:
+        found.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")
+    unlicensed = [each.name for each in candidates if not each.floor and each.licence == "not stated"]
+    if unlicensed:
+        found.append(f"Licence not stated: {_listed(unlicensed)}.")
+    return found
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -85,9 +85,7 @@ def _doubts(
     found = []
     for n, each in enumerate(candidates):
         if each.floor and not is_worse(pairs, n, best):
-            found.append(
-                f"{candidates[best].name} is not shown to be better than {each.name}, which has learned nothing."
-            )
+            found.append(f"{candidates[best].name} is not shown to be better than {each.name}, which learned nothing.")
     if num_groups < _FEW_GROUPS:
         found.append(f"There are only {num_groups} recordings: small differences cannot be seen.")
     few = [name for name, videos, _ in class_counts if videos < _FEW_VIDEOS]

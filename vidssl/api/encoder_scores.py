@@ -105,9 +105,7 @@ def common_rows(encoders: Sequence[Encoder]) -> NDArray[np.int64]:
 def of_rows(features: Features, rows: NDArray[np.int64]) -> Features:
     """Select rows of the list."""
     place = np.searchsorted(features.index.numpy(), rows)
-    return replace(
-        features, x=features.x[place], label=features.label[place], index=features.index[place], records=None
-    )
+    return replace(features, x=features.x[place], label=features.label[place], index=features.index[place], records=())
 
 
 def predict_all(
@@ -117,14 +115,14 @@ def predict_all(
     folds: NDArray[np.int64],
     shots: Sequence[int],
     out: Path,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], object] = lambda: None,
 ) -> None:
     """Predict each video by each encoder, unless it is in `out`; `groups` and `folds` are those of `rows`."""
     for encoder in encoders:
         if encoder.features is None:
             continue
         features = of_rows(encoder.features, rows)
-        digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()))
+        digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()).tobytes())
         for part in (features.label.numpy(), groups, folds, np.array([*shots, DRAWS])):
             digest.update(np.ascontiguousarray(part).tobytes())
         file = out / _PREDICTIONS / f"{digest.hexdigest()[:16]}.npz"

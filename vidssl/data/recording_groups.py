@@ -89,7 +89,7 @@ def chosen_rows(videos: VideoList, limit: int, seed: int = 0) -> list[int]:
     """Choose up to `limit` rows, about as many of each class, in their order."""
     order = generator(seed, 38).permutation(len(videos.records))
     taken: Counter[int] = Counter()
-    rank = {}
+    rank: dict[int, tuple[int, int]] = {}
     for row in order:  # its place among the rows of its class decides
         label = int(videos.labels[row])
         rank[int(row)] = (taken[label], len(rank))

@@ -77,7 +77,7 @@ def predict(
     folds: NDArray[np.int64],
     shots: Sequence[int] = (1, 5, 20),
     seed: int = 0,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], object] = lambda: None,
 ) -> Predictions:
     """Predict the class of each video by the others, with the same folds and draws for every encoder.
 

@@ -61,7 +61,7 @@ def compare_pairs(
         elif draws is None:
             found.append(Difference(first, second, value, None, None, None, reason="too few groups"))
         else:
-            sums = np.bincount(groups, weights=delta, minlength=count)
+            sums = np.bincount(groups, weights=delta, minlength=count).astype(np.float64)
             found.append(Difference(first, second, value, *_interval(sums, sizes, *draws)))
     return _holm(found)
 

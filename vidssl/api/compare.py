@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
@@ -25,9 +26,13 @@ from vidssl.evaluation.group_folds import fits, fold_table, same_group
 from vidssl.evaluation.metrics import chance
 from vidssl.evaluation.paired_groups import Difference, compare_pairs
 from vidssl.evaluation.verdict import Candidate, Verdict, decide
+from vidssl.models.bfloat16_check import processor
 from vidssl.output_folder import claim, json_with, only_run_in
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
+from vidssl.running_command import command_line
+from vidssl.version import __version__
+from vidssl.viz.encoders_page import write_encoders_page
 
 FLOORS: tuple[tuple[str, str], ...] = (("thumbnails", "floor:thumbnails"), ("differences", "floor:differences"))
 PRIMARY = "knn"
@@ -87,9 +92,20 @@ def compare(
         if not len(rows):
             raise DataError(f"no encoder could be measured; the first: {encoders[0].failure}")
         results = _compare(encoders, listed, rows, groups, shots, folder)
-        results["seconds"] = time.perf_counter() - start
-        distributed.on_main(lambda: write_json(folder / "results.json", dict(results)))
-    results.text, results.file = table(results), folder / "results.json"
+        results |= {
+            "seconds": time.perf_counter() - start,
+            "processor": processor(),
+            "date": time.strftime("%Y-%m-%d"),
+            "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
+        }
+
+        def write() -> None:
+            title = f"Encoders for {listed.path.name}"
+            write_encoders_page(folder / "index.html", results, title, command_line())
+            write_json(folder / "results.json", dict(results))
+
+        distributed.on_main(write)
+    results.text, results.file = table(results), folder / "index.html"
     return results
 
 

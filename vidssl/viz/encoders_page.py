@@ -1,0 +1,167 @@
+"""The page of a comparison of encoders, of the content of its results.json."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidssl.viz.pages import render_page
+
+_MEASURES = {"knn": "kNN", "R@1": "R@1"}
+_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 900, 380, 52, 40, 870, 320
+
+
+def write_encoders_page(path: Path, results: Mapping[str, Any], title: str, command: str) -> None:
+    """Write the page."""
+    encoders: Mapping[str, Any] = results["encoders"]
+    order = sorted(encoders, key=lambda name: -encoders[name]["accuracy"]["knn"])
+    measures = [*encoders[order[0]]["accuracy"]]
+    render_page(
+        path,
+        "encoders.html",
+        title=title,
+        sprites={},
+        verdict=results["verdict"],
+        columns=[_column(measure) for measure in measures],
+        rows=[_row(name, encoders[name], measures, results) for name in order],
+        classes=_classes(results, order),
+        failed=results["failed"],
+        chart={"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM}
+        | _axes(encoders),
+        dots=_dots(encoders, order),
+        note=_note(results),
+        footer=_footer(results),
+        command=command,
+    )
+
+
+def _column(measure: str) -> str:
+    if measure.startswith("logistic_"):
+        return f"{measure.removeprefix('logistic_')} a class"
+    return _MEASURES.get(measure, "all labels")
+
+
+def _row(name: str, encoder: Mapping[str, Any], measures: Sequence[str], results: Mapping[str, Any]) -> dict[str, Any]:
+    difference, interval = _against_best(name, results)
+    clip, protocol, origin = encoder["protocol"]["clip"], encoder["protocol"], encoder["checkpoint"]
+    seconds, memory = encoder.get("seconds_per_video"), encoder.get("peak_megabytes")
+    span = "the whole video" if clip["seconds"] == "whole" else _seconds(clip)
+    best, cheapest = results["verdict"]["best"], results["verdict"]["cheapest"]
+    return {
+        "name": name,
+        "best": name == best,
+        "floor": encoder["floor"],
+        "note": "best" if name == best else "not shown to be worse, cheapest" if name == cheapest else "",
+        "numbers": [encoder["accuracy"][measure] for measure in measures],
+        "difference": difference,
+        "interval": interval,
+        "seconds": "–" if seconds is None else f"{seconds:.2g}",
+        "memory": "–" if memory is None else f"{memory / 1e3:.1f} GB",
+        "dimension": f"{encoder['dimension']:,}",
+        "weights": "none" if not encoder["megabytes"] else f"{encoder['megabytes']:.1f} MB",
+        "clips": f"{protocol['clips']} of {clip['frames']} frames, {span}, {protocol['size']}²",
+        "licence": origin.get("licence", "not stated"),
+        "training": ", ".join(origin.get("training", ["not stated"])),
+    }
+
+
+def _seconds(clip: Mapping[str, Any]) -> str:
+    if clip["seconds"] is not None:
+        return f"{clip['seconds']:.2g} s"
+    return f"every {clip['sampling_rate']}. frame"
+
+
+def _against_best(name: str, results: Mapping[str, Any]) -> tuple[str, str]:
+    best = results["verdict"]["best"]
+    for pair in results["pairs"]:
+        if {pair["first"], pair["second"]} == {name, best}:
+            sign = 1 if pair["first"] == name else -1
+            text = f"{100 * sign * pair['difference']:+.1f}"
+            if pair["interval"] is None:
+                return text, pair["reason"]
+            low, high = sorted(100 * sign * end for end in pair["interval"])
+            return text, f"{low:+.1f} to {high:+.1f}"
+    return "", ""
+
+
+def _classes(results: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]]:
+    label, encoders, found = results["labels"], results["encoders"], []
+    numbers = sorted({*label})
+    names = dict(zip(numbers, (one["name"] for one in results["classes"]), strict=True))
+    for number, one in zip(numbers, results["classes"], strict=True):
+        rows = [row for row, own in enumerate(label) if own == number]
+        predicted = {name: [encoders[name]["predicted"]["knn"][row] for row in rows] for name in order}
+        wrong = Counter(each for each in predicted[results["verdict"]["best"]] if each != number)
+        found.append(
+            {
+                **one,
+                "accuracy": [sum(each == number for each in predicted[name]) / len(rows) for name in order],
+                "confused": ", ".join(f"{names.get(each, '–')} {count}" for each, count in wrong.most_common(2)),
+            }
+        )
+    return sorted(found, key=lambda each: each["accuracy"][order.index(results["verdict"]["best"])])
+
+
+def _timed(encoders: Mapping[str, Any]) -> list[float]:
+    return [each["seconds_per_video"] for each in encoders.values() if each.get("seconds_per_video")]
+
+
+def _scale(encoders: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    """Powers of ten of the seconds, and tens of percents, that the chart covers."""
+    seconds, accuracy = _timed(encoders), [each["accuracy"]["knn"] for each in encoders.values()]
+    low, high = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
+    bottom, top = math.floor(min(accuracy) * 10) / 10, math.ceil(max(accuracy) * 10) / 10
+    return low, max(high, low + 1), bottom, max(top, bottom + 0.1)
+
+
+def _place(seconds: float, accuracy: float, scale: tuple[float, float, float, float]) -> tuple[float, float]:
+    low, high, bottom, top = scale
+    x = _LEFT + (_RIGHT - _LEFT) * (math.log10(seconds) - low) / (high - low)
+    return round(x, 1), round(_BOTTOM - (_BOTTOM - _TOP) * (accuracy - bottom) / (top - bottom), 1)
+
+
+def _axes(encoders: Mapping[str, Any]) -> dict[str, Any]:
+    if not _timed(encoders):
+        return {"x": [], "y": []}
+    scale = low, high, bottom, top = _scale(encoders)
+    powers = range(int(low), int(high) + 1)
+    tens = [bottom + n / 10 for n in range(round((top - bottom) * 10) + 1)]
+    return {
+        "x": [{"at": _place(10.0**power, bottom, scale)[0], "text": f"{10.0**power:g}"} for power in powers],
+        "y": [{"at": _place(10.0**low, ten, scale)[1], "text": f"{100 * ten:.0f}"} for ten in tens],
+    }
+
+
+def _dots(encoders: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]]:
+    """The points of the chart; names that would lie over each other are moved."""
+    found: list[dict[str, Any]] = []
+    for name in order:
+        seconds = encoders[name].get("seconds_per_video")
+        if not seconds:
+            continue
+        x, y = _place(seconds, encoders[name]["accuracy"]["knn"], _scale(encoders))
+        label_y = y + 5
+        while any(abs(label_y - other["label_y"]) < 15 and abs(x - other["x"]) < 220 for other in found):
+            label_y += 4
+        anchor = "start" if x < (_LEFT + _RIGHT) / 2 else "end"
+        found.append(
+            {"name": name, "x": x, "y": y, "label_y": label_y, "anchor": anchor, "floor": encoders[name]["floor"]}
+        )
+    return found
+
+
+def _note(results: Mapping[str, Any]) -> str:
+    groups = results["groups"]
+    return (
+        f"{len(results['videos'])} videos of {len(results['classes'])} classes and {groups['count']} recordings, "
+        f"by {groups['how']}; chance {100 * results['chance']:.1f} %. Each video is predicted once, with its recording "
+        "left out: kNN by a vote of 20 neighbours, R@1 by the nearest video, the others by logistic regression on all "
+        "labels or on so many of each class, the mean of 20 draws. Intervals are for these networks on new recordings, "
+        "not for other training seeds; the tests behind the verdict are adjusted for the number of pairs."
+    )
+
+
+def _footer(results: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    return f"Measured in {results['seconds']:.0f} s on {results['processor']}, {results['date']}; {versions}."

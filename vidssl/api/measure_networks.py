@@ -21,6 +21,7 @@ from vidssl.engine.config_schema import fill_split
 from vidssl.errors import ConfigError
 from vidssl.evaluation.result_files import Results, complete, complete_splits, existing_results, write_results
 from vidssl.evaluation.train_test_overlap import report_equal_features
+from vidssl.models.external import is_external
 from vidssl.output_folder import check_names, only_run_in
 
 
@@ -238,7 +239,12 @@ def name_networks(models: Sequence[Model], out: Path | None) -> list[tuple[str, 
     """Names, models and folders: the names are the ends of the paths that differ, `a/checkpoints/last.pt` is a."""
     ignored = ("checkpoints", "last", "..", "/", "split{split}")
     paths = [type(model).__name__ if isinstance(model, nn.Module) else str(model) for model in models]
-    parts = [[part for part in PurePath(path).with_suffix("").parts if part not in ignored] or [path] for path in paths]
+    parts = [
+        [path]
+        if is_external(path)
+        else [part for part in PurePath(path).with_suffix("").parts if part not in ignored] or [path]
+        for path in paths
+    ]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["-".join(part[-depth:]) for part in parts]
         if len({*names}) == len(names):

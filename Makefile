@@ -31,7 +31,8 @@ demo: .venv/.installed
 	    --gallery $(DATA)/$$labels/train.csv --query $(DATA)/$$labels/test.csv --out $(OUT)/trained/$$labels \
 	  || exit 1; \
 	done
-	$(BIN)/python -m vidssl compare $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
+	$(BIN)/python -m vidssl compare $(DATA)/motion/test.csv --labels $(DATA)/colour/test.csv --cfg configs/demo/sce.yaml \
+	  --checkpoint random $(OUT)/run --metrics $(OUT)/run/metrics.jsonl --out $(OUT)/compare
 
 # The tests that take seconds each; test-all adds those that take longer, and after them, one at a time, those that measure
 # memory or time. test-ci leaves out those whose mark `covers` names what is as it was at the commit that test-all recorded.

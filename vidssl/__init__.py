@@ -5,7 +5,7 @@ Each job is a function and a command of its name; `help(vidssl.NAME)` states its
 Train:      train, train_splits (on each split of a data set), show (the views that a config trains on)
 Features:   extract (of videos, by any network or module), merge (parts that several machines extracted), Features
 Search:     search (features), retrieval (of videos: recalls and a page), Neighbours, map (features as a page)
-Evaluate:   test (kNN, linear, few labels …), compare (retrieval of networks), analyze_all (the following),
+Evaluate:   test (kNN, linear, few labels …), compare (encoders, on your videos), analyze_all (the following),
             analyze_background, analyze_gradcam, analyze_invariance, analyze_robustness, analyze_uniformity
 Networks:   build_backbone, load_backbone, save_backbone (of any loop), export (ONNX, torch.export, …), NetworkOptions
             (the arguments of all jobs that apply a network)

@@ -74,7 +74,7 @@ def checkpoint(trained):
 
 @pytest.fixture(scope="module")
 def retrieved(command, trained, digits):
-    """Results of the trained and of the untrained backbone, as `vidssl compare` expects them."""
+    """Results of the trained and of the untrained backbone."""
     folder = trained[0].parent
     lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
     out, _ = command(
@@ -211,63 +211,6 @@ def test_extract(command, trained, checkpoint, digits, retrieved):
     assert [*map(int, label)] == [record.label for record in listed.records]
     assert [*map(int, index)] == list(range(16)) and path == tuple(listed.names)
     assert np.isfinite(features).all() and features.std(axis=0).max() > 0
-
-
-@pytest.fixture
-def two_results(retrieved, trained, digits, tmp_path):
-    """Write the results of the trained backbone, and others that have some fields changed; give the command line."""
-
-    def write(**changed):
-        other = {**json.loads(json.dumps(retrieved[2])), "R@1": 0.125, "checkpoint": {"path": "random", "seed": 3}}
-        for name, value in changed.items():
-            section, _, key = name.rpartition("__")
-            (other[section] if section else other)[key] = value
-        for run, results in (("random", other), ("trained", retrieved[2])):
-            (tmp_path / run / "motion").mkdir(parents=True, exist_ok=True)
-            (tmp_path / run / "motion" / "results.json").write_text(json.dumps(results))
-        metrics = trained[0] / "metrics.jsonl"
-        return "compare", tmp_path, "--metrics", metrics, "--videos", digits / "motion/train.csv"
-
-    return write
-
-
-def test_compare(two_results, retrieved, tmp_path, monkeypatch, capsys):
-    out = vidssl_command(monkeypatch, capsys, *two_results())
-    page = (tmp_path / "index.html").read_text()
-    rows = {line.split()[1]: line.split() for line in out.splitlines() if line.startswith("motion")}
-    for run, first in (("trained", retrieved[2]["R@1"]), ("random", 0.125)):
-        numbers = {**retrieved[2], "R@1": first}
-        assert rows[run][2:] == [f"{100 * numbers[name]:.1f}" for name in (*RANKS, "knn", "chance")]
-    assert "trained/motion/index.html" in page and "stop_and_go" in page
-    assert "random: the untrained network, seed 3." in page and "trained: run/checkpoints/last.pt, step 6." in page
-    assert "Training videos" not in page and "before training" not in page
-    same = two_results(protocol__mean=[0.5, 0.5, 0.5], protocol__cache="x", protocol__allow_missing=True)
-    vidssl_command(monkeypatch, capsys, *same)  # what differs is not of the test
-
-
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"query": "other.csv", "fingerprints": None}, "query other.csv, "),
-        ({"gallery": "other.csv", "fingerprints": None}, "gallery other.csv, "),
-        ({"num_queries": 4}, "num_queries 4, 16"),
-        ({"num_gallery": 39}, "num_gallery 39, 40"),
-        ({"centered": True, "knn_k": 3}, "centered True, False; knn_k 3, 10"),
-        ({"drop_duplicates": True}, "drop_duplicates True, False"),
-        ({"windows": {"window": 1.0, "stride": 1.0}}, "windows "),
-        ({"one_per_video": True}, "one_per_video True"),
-        ({"missing_queries": [{"path": "a.mp4", "reason": "damaged"}]}, "missing_queries .*a.mp4"),
-        ({"protocol__clips": 3}, "protocol.clips 3, 2"),
-        ({"protocol__layer": "layer3"}, "protocol.layer layer3"),
-        ({"protocol__size": 8}, "protocol.size 8"),
-        ({"protocol__precision": "bfloat16"}, "protocol.precision bfloat16"),
-        ({"format": 1}, "format 1"),
-    ],
-)
-def test_numbers_of_different_tests_are_not_compared(changed, named, two_results, refused, tmp_path):
-    message = refused(*two_results(**changed))
-    assert re.search(rf"trained/motion/results.json is of another test than that of random: .*{named}", message)
-    assert "\n" not in message and not (tmp_path / "index.html").exists()
 
 
 def test_help_and_schema(monkeypatch, capsys):
@@ -528,19 +471,6 @@ def test_outputs_that_cannot_be_written(refused, training, checkpoint, digits, t
     )
     assert message.startswith(f"error: cannot write {tmp_path}/file/x: ")
     assert training(f"output={tmp_path}/file").startswith(f"error: cannot write to {tmp_path}/file: ")
-
-
-def test_a_comparison_without_results(refused, tmp_path, digits):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    videos = ("--videos", digits / "motion/train.csv")
-    message = refused("compare", tmp_path, "--metrics", tmp_path / "metrics.jsonl", *videos)
-    assert "run the retrievals first" in message
-    assert "run the retrievals first" in refused("compare", tmp_path, "--metrics", tmp_path / "none", *videos)
-    for run in ("random", "trained"):  # searched without labels: there is nothing to compare
-        (tmp_path / run / "all").mkdir(parents=True)
-        (tmp_path / run / "all" / "results.json").write_text('{"num_queries": 3}')
-    message = refused("compare", tmp_path, "--metrics", tmp_path / "metrics.jsonl", *videos)
-    assert "R@1" in message and "\n" not in message
 
 
 def test_log_lines_have_time_and_rank(run_script, tmp_path):

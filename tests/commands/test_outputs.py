@@ -77,7 +77,10 @@ OUTPUTS = {
         "LIST --to frames --out OUT",
         ["shard-000000.tar", "frame_index.safetensors", "test.csv", ".shard.part", ".shard-000000.index"],
     ),
-    ("compare", "folder"): ("OUT --metrics SETS/none --videos LIST", ["index.html", "curves.png"]),
+    ("compare", "out"): (
+        "LIST --checkpoint floor:thumbnails --out OUT",
+        ["results.json", "index.html", "features/notes.txt"],
+    ),
     ("launch", "folder"): ("--cfg CFG PLACED_ELSE --cluster local --folder OUT", []),
     **{
         (f"analyze {name}", "out"): (f"LIST --out OUT {NETWORK} {more}", ["results.json", *files])

@@ -19,7 +19,7 @@ import mutate
 import numpy as np
 import torch
 
-from vidssl.api.compare import compare
+from vidssl.api.compare import curves_of
 from vidssl.api.measured_network import load_subject
 from vidssl.api.model_card import results_of
 from vidssl.atomic import file_hash
@@ -418,13 +418,10 @@ def _build_results(folder: Path) -> list[str]:
     (folder / "weights").write_bytes(b"x")
     about = {"checkpoint": {"sha256": file_hash(folder / "weights")}, "protocol": {"clips": 1, "crops": 1, "size": 32}}
     results = {**numbers, **about, "request": {"list": "a", "protocol": {"clips": 1}}, "num_queries": 3}
-    for run in ("random", "trained"):
-        (folder / run / "motion").mkdir(parents=True)
-        (folder / run / "motion" / "results.json").write_text(json.dumps(results))
+    (folder / "trained/motion").mkdir(parents=True)
+    (folder / "trained/motion/results.json").write_text(json.dumps(results))
     lines = [{"step": n, "loss": 1 / (n + 1), "lr": 0.1} for n in range(3)]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    write_video(folder / "a.mp4", "libx264", 0)
-    (folder / "list.csv").write_text("path,label\na.mp4,0\n")
     return ["trained/motion/results.json", "metrics.jsonl"]
 
 
@@ -435,11 +432,11 @@ def _mutate_results(random: np.random.Generator, content: bytes, others: list[by
 def _read_results(folder: Path, name: str) -> None:
     if name == "metrics.jsonl":
         RunLog(folder, 1, 5, 2, True).close()
+        curves_of(folder / name)
     else:
         path = folder / name
         existing_results(path.parent, {"list": "b", "protocol": {"clips": 2}})
         results_of(file_hash(folder / "weights"), folder / "checkpoints" / "x", [path])
-    compare(folder, metrics=folder / "metrics.jsonl", videos=folder / "list.csv")
 
 
 def _build_caches(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.viz.pages import Hit, Preview, QueryRow, preview, write_compare_page, write_retrieval_page
+from vidssl.viz.pages import Hit, Preview, QueryRow, preview, write_retrieval_page
 
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"
 VOID = {"meta", "link", "img", "input", "br"}
@@ -217,59 +217,3 @@ def test_a_page_without_script_shows_everything(tmp_path):
 def test_an_empty_page_is_a_page(tmp_path):
     page, _ = retrieval(tmp_path / "p.html", [], {})
     assert_self_contained(page)
-
-
-def report(path: Path, **options) -> tuple[str, Tree]:
-    write_compare_page(
-        path,
-        **(
-            {"title": "Report", "summary": "What was done.", "runs": {}, "curves": b"", "links": [], "strip": []}
-            | options
-        ),
-    )
-    page = path.read_text(encoding="utf-8")
-    return page, Tree(page)
-
-
-def test_the_report_compares_runs_for_each_label_set(tmp_path):
-    runs = {
-        "random": {"motion": {"R@1": 0.2, "R@5": 0.5, "knn": 0.25, "chance": 0.125}, "digit": {"R@1": 0.15001}},
-        "trained": {"motion": {"R@1": 0.9, "R@5": 0.45, "knn": 0.25, "chance": 0.125}, "digit": {"R@1": 0.15}},
-    }
-    page, tree = report(tmp_path / "index.html", runs=runs)
-    assert_self_contained(page)
-    words = [text for text in tree.texts if text]
-    start = words.index("motion")
-    assert words[start : start + 18] == [
-        *("motion", "chance 12.5%", "Run", "R@1", "R@5", "kNN"),
-        *("random", "20.0%", "50.0%", "25.0%", "trained", "90.0%", "45.0%", "25.0%"),
-        *("Gain, points", "+70.0", "−5.0", "+0.0"),
-    ]
-    assert words[start + 18] == "digit" and words[-2:] == ["+0.0", "Training"]
-    assert tree.classes().count("up") == 1 and tree.classes().count("down") == 1
-
-
-def test_one_run_has_no_gain_and_a_missing_number_is_a_dash(tmp_path):
-    page, _ = report(tmp_path / "index.html", runs={"only": {"motion": {"R@1": 0.2}}})
-    assert "Gain" not in page
-    runs = {"a": {"motion": {"R@1": 0.2}}, "b": {"motion": {"R@1": 0.3, "knn": 0.5}, "digit": {"knn": 0.1}}}
-    _, tree = report(tmp_path / "index.html", runs=runs)
-    assert tree.texts.count("–") == 2 and tree.texts.count("Gain, points") == 1
-
-
-def test_the_report_embeds_curves_and_clips_and_links_to_files_beside_it(tmp_path):
-    walk = preview(clip(5))
-    page, tree = report(
-        tmp_path / "index.html",
-        summary=NASTY,
-        curves=b"\x89PNG",
-        links=[("A & B", "retrieval/a #1?.html"), ("bad", "javascript:alert(1)")],
-        strip=[("walk", walk), ("<b>", walk), ("still", Preview(b"jpeg", 1, 8, 8))],
-    )
-    assert NASTY in tree.texts and page.count(base64_of(walk)) == 1
-    links = [attrs["href"] for tag, attrs in tree.elements if tag == "a"]
-    assert links == ["retrieval/a%20%231%3F.html", "javascript%3Aalert%281%29"]
-    (image,) = [attrs for tag, attrs in tree.elements if tag == "img"]
-    assert base64.b64decode(image["src"].split(",")[1]) == b"\x89PNG" and image["alt"]
-    assert [name for name in tree.classes() if re.fullmatch(r"v\d", name)] == ["v0", "v0", "v1"]
-    assert page.count("animation: none") == 1

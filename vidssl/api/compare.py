@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.api.encoder_scores import OUTPUTS, Encoder, common_rows, extract_all, of_rows, predict_all, right
+from vidssl.api.encoder_scores import OUTPUTS, Encoder, common_rows, extract_all, predict_all, right
 from vidssl.api.format_results import format_table
 from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Videos, job, models, path_of, read_videos
 from vidssl.api.measure_networks import JobResults, name_networks
-from vidssl.atomic import write_json
+from vidssl.atomic import write_json, write_whole
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
-from vidssl.data.recording_groups import Groups, chosen_rows, labelled_by_folders, recording_groups
+from vidssl.data.recording_groups import chosen_rows, labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.errors import DataError
-from vidssl.evaluation.group_folds import fits, fold_table, same_group
-from vidssl.evaluation.metrics import chance
+from vidssl.evaluation.group_folds import fits, fold_table
 from vidssl.evaluation.paired_groups import Difference, compare_pairs
 from vidssl.evaluation.verdict import Candidate, Verdict, decide
 from vidssl.models.bfloat16_check import processor
@@ -31,10 +30,13 @@ from vidssl.output_folder import claim, json_with, only_run_in
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.running_command import command_line
+from vidssl.untrusted_files import parse_json
 from vidssl.version import __version__
+from vidssl.viz.curves import training_curves
 from vidssl.viz.encoders_page import write_encoders_page
+from vidssl.viz.figure import png
 
-FLOORS: tuple[tuple[str, str], ...] = (("thumbnails", "floor:thumbnails"), ("differences", "floor:differences"))
+FLOORS = ("thumbnails", "differences", "untrained")
 PRIMARY = "knn"
 _NAMES = {"knn": "kNN", "R@1": "R@1", "logistic": "logistic"}
 
@@ -45,9 +47,11 @@ def compare(
     *,
     model: Model | Sequence[Model],
     out: File,
+    labels: Sequence[File] = (),
     group: str | None = None,
     limit: Count | None = None,
     shots: Sequence[int] = (1, 5, 20),
+    metrics: File | None = None,
     progress: Report = None,
     **options: Unpack[NetworkOptions],
 ) -> JobResults:
@@ -60,9 +64,11 @@ def compare(
         videos: The videos.
         model: Encoders: checkpoints, names of `load_backbone`, encoders of other libraries.
         out: Folder for index.html and results.json.
+        labels: More lists of the same videos with other labels, each a section of the page.
         group: Regular expression whose match in the path is the recording (default: as names state it).
         limit: Compare only so many videos, about as many of each class.
         shots: Labels a class of the logistic regressions beside that of all labels.
+        metrics: Metrics.jsonl of a training, for its curves on the page.
         progress: Called with (steps done, all steps, title); False: no progress; None: a bar.
         options: See `NetworkOptions`.
 
@@ -70,110 +76,134 @@ def compare(
         What results.json has.
     """
     folder = Path(out)
-    outputs = ["results.json", "index.html", *(f"{name}/*" for name in OUTPUTS)]
-    claim(
-        folder,
-        "encoder comparison",
-        outputs,
-        inputs={"videos": path_of(videos)},
-        before=json_with("results.json", "folds"),
-    )
+    outputs = ["results.json", "index.html", "curves.png", *(f"{name}/*" for name in OUTPUTS)]
+    inputs = {"videos": path_of(videos), **{f"labels.{n}": Path(path) for n, path in enumerate(labels)}}
+    claim(folder, "encoder comparison", outputs, inputs=inputs, before=json_with("results.json", "sections"))
     start = time.perf_counter()
     with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
         listed = labelled_by_folders(read_videos(videos, options))
         if limit is not None:
             listed = listed.rows(chosen_rows(listed, limit))
-        if (listed.labels < 0).any():
-            raise DataError(f"{listed.path} has videos without labels")
+        lists = [listed, *(_in_order_of(listed, read_videos(path, options)) for path in labels)]
+        for each in lists:
+            if (each.labels < 0).any():
+                raise DataError(f"{each.path} has videos without labels")
         groups = recording_groups(listed, group)
+        curves = None if metrics is None else curves_of(Path(metrics))
         chosen = [(name, model) for name, model, _ in name_networks(models(model), None)]
-        encoders = extract_all([*chosen, *FLOORS], listed, identify(listed), options, folder)
+        floors = [(name, f"floor:{name}") for name in FLOORS]
+        chosen += [floor for floor in floors if floor[1] not in [model for _, model in chosen]]
+        encoders = extract_all(chosen, listed, identify(listed), options, folder)
         rows = common_rows(encoders)
         if not len(rows):
             raise DataError(f"no encoder could be measured; the first: {encoders[0].failure}")
-        results = _compare(encoders, listed, rows, groups, shots, folder)
-        results |= {
-            "seconds": time.perf_counter() - start,
-            "processor": processor(),
-            "date": time.strftime("%Y-%m-%d"),
-            "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
-        }
+        measured = [encoder for encoder in encoders if encoder.features is not None]
+        _, number = np.unique(groups.number[rows], return_inverse=True)
+        sections = [_section(measured, each, rows, number, shots, folder) for each in lists]
+        results = JobResults(
+            {
+                "sections": sections,
+                "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
+                "failed": {each.name: each.failure for each in encoders if each.failure is not None},
+                "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
+                "videos": [listed.names[row] for row in rows],
+                "missing": [listed.names[row] for row in np.setdiff1d(np.arange(len(listed)), rows)],
+                "seconds": time.perf_counter() - start,
+                "processor": processor(),
+                "date": time.strftime("%Y-%m-%d"),
+                "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
+            }
+        )
 
         def write() -> None:
-            title = f"Encoders for {listed.path.name}"
-            write_encoders_page(folder / "index.html", results, title, command_line())
+            if curves is not None:
+                write_whole(folder / "curves.png", curves)
+            write_encoders_page(
+                folder / "index.html", results, f"Encoders for {listed.path.name}", command_line(), curves
+            )
             write_json(folder / "results.json", dict(results))
 
         distributed.on_main(write)
-    results.text, results.file = table(results), folder / "index.html"
+    results.text, results.file = "\n\n".join(table(results, section) for section in sections), folder / "index.html"
     return results
 
 
-def _compare(
+def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
+    """Return the rows of another list of the same videos, in their order."""
+    place = {name: row for row, name in enumerate(other.names)}
+    lacking = [name for name in videos.names if name not in place]
+    if lacking or other.root != videos.root:
+        what = f"lacks {len(lacking)} of the videos, such as {lacking[0]}" if lacking else f"has the root {other.root}"
+        raise DataError(f"{other.path} {what}; name lists of the same videos as {videos.path}")
+    return other.rows([place[name] for name in videos.names])
+
+
+def curves_of(metrics: Path) -> bytes:
+    """Draw the curves of a training."""
+    try:
+        lines = [parse_json(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        if not all(isinstance(line, dict) for line in lines):
+            raise ValueError("a line is not an object")
+    except OSError as error:
+        raise DataError(f"cannot read {metrics}: {error.strerror}; run the training first") from None
+    except ValueError as error:
+        raise DataError(f"{metrics} is damaged: {error}; name the metrics.jsonl of the training") from None
+    return png(training_curves(lines))
+
+
+def _section(
     encoders: Sequence[Encoder],
     videos: VideoList,
     rows: NDArray[np.int64],
-    groups: Groups,
+    number: NDArray[np.int64],
     shots: Sequence[int],
     out: Path,
-) -> JobResults:
+) -> Tree:
+    """Compare the encoders by the labels of a list; `number` (N,) are the groups of `rows`."""
     label = videos.labels[rows]
-    _, number = np.unique(groups.number[rows], return_inverse=True)
     folds = fold_table(number, label)
-    measured = [encoder for encoder in encoders if encoder.features is not None]
-    with bar(title="predictions", unit="fit", total=fits(folds, shots) * len(measured), leave=False) as shown:
-        predict_all(measured, rows, number, folds, shots, out, lambda: shown.update(1))
-    hits = [right(encoder.predictions, label) for encoder in measured if encoder.predictions is not None]
-    pairs = compare_pairs(np.stack([hit[PRIMARY] for hit in hits]), number, label)
-    floors = {name for name, _ in FLOORS}
-    first = of_rows(measured[0].features, rows) if measured[0].features is not None else None
-    assert first is not None
-    by_chance = chance(first, first, same_group(number))
+    with bar(title="predictions", unit="fit", total=fits(folds, shots) * len(encoders), leave=False) as shown:
+        made = predict_all(encoders, rows, label, number, folds, shots, out, lambda: shown.update(1))
+    hits = {name: right(predictions, label) for name, predictions in made.items()}
+    pairs = compare_pairs(np.stack([hit[PRIMARY] for hit in hits.values()]), number, label)
+    by_chance = float(np.mean([_share_of_class(label, number, row) for row in range(len(label))]))
     candidates = [
         Candidate(
             encoder.name,
-            float(hit[PRIMARY].mean()),
+            float(hits[encoder.name][PRIMARY].mean()),
             encoder.facts.get("seconds_per_video"),
-            encoder.name in floors,
+            encoder.floor,
             encoder.facts["checkpoint"].get("licence", ""),
             encoder.facts["checkpoint"].get("training", ()),
         )
-        for encoder, hit in zip(measured, hits, strict=True)
+        for encoder in encoders
     ]
     counts = [
         (videos.class_name(int(one)), int((label == one).sum()), len(np.unique(number[label == one])))
         for one in np.unique(label)
     ]
-    verdict = decide(candidates, pairs, int(number.max()) + 1, counts, by_chance)
-    names = [encoder.name for encoder in measured]
-    return JobResults(
-        {
-            "verdict": _verdict(verdict, names),
-            "chance": by_chance,
-            "encoders": {
-                encoder.name: {
-                    **encoder.facts,
-                    "floor": encoder.name in floors,
-                    "accuracy": {measure: float(each.mean()) for measure, each in hit.items()},
-                    "predicted": {
-                        "knn": encoder.predictions.knn.tolist(),
-                        "nearest": encoder.predictions.nearest.tolist(),
-                        "logistic": encoder.predictions.logistic.tolist(),
-                    },
-                }
-                for encoder, hit in zip(measured, hits, strict=True)
-                if encoder.predictions is not None
-            },
-            "failed": {encoder.name: encoder.failure for encoder in encoders if encoder.failure is not None},
-            "pairs": [_pair(pair, names) for pair in pairs],
-            "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
-            "folds": folds.tolist(),
-            "videos": [videos.names[row] for row in rows],
-            "labels": label.tolist(),
-            "classes": [{"name": name, "videos": count, "groups": recordings} for name, count, recordings in counts],
-            "missing": [videos.names[row] for row in np.setdiff1d(np.arange(len(videos.names)), rows)],
-        }
-    )
+    names = [encoder.name for encoder in encoders]
+    return {
+        "name": videos.path.parent.name if videos.path.suffix == ".csv" else videos.path.name,
+        "verdict": _verdict(decide(candidates, pairs, int(number.max()) + 1, counts, by_chance), names),
+        "chance": by_chance,
+        "accuracy": {
+            name: {measure: float(each.mean()) for measure, each in hit.items()} for name, hit in hits.items()
+        },
+        "predicted": {
+            name: {key: getattr(made[name], key).tolist() for key in ("knn", "nearest", "logistic")} for name in names
+        },
+        "pairs": [_pair(pair, names) for pair in pairs],
+        "folds": folds.tolist(),
+        "labels": label.tolist(),
+        "classes": [{"name": name, "videos": count, "groups": recordings} for name, count, recordings in counts],
+    }
+
+
+def _share_of_class(label: NDArray[np.int64], number: NDArray[np.int64], row: int) -> float:
+    """The share of a video's class among the videos of other recordings: how often a random one is right."""
+    others = number != number[row]
+    return float((label[others] == label[row]).mean()) if others.any() else 0.0
 
 
 def _verdict(verdict: Verdict, names: Sequence[str]) -> Tree:
@@ -197,17 +227,17 @@ def _pair(pair: Difference, names: Sequence[str]) -> Tree:
     }
 
 
-def table(results: JobResults) -> str:
-    """Format the accuracies, the best encoder first, and the verdict."""
+def table(results: JobResults, section: Tree) -> str:
+    """Format the accuracies of a section, the best encoder first, and its verdict."""
     encoders: dict[str, Any] = results["encoders"]
-    measures = [*next(iter(encoders.values()))["accuracy"]]
+    accuracy: dict[str, Any] = section["accuracy"]
+    measures = [*next(iter(accuracy.values()))]
     rows = [["encoder", *(_NAMES.get(name, name.replace("logistic_", "log ")) for name in measures), "s a video", "MB"]]
-    for name in sorted(encoders, key=lambda one: -encoders[one]["accuracy"][PRIMARY]):
-        each = encoders[name]
-        seconds = each.get("seconds_per_video")
-        cost = ["–" if seconds is None else f"{seconds:.2f}", f"{each['megabytes']:.1f}"]
-        rows.append([name, *(f"{100 * each['accuracy'][measure]:.1f}" for measure in measures), *cost])
+    for name in sorted(accuracy, key=lambda one: -accuracy[one][PRIMARY]):
+        seconds = encoders[name].get("seconds_per_video")
+        cost = ["–" if seconds is None else f"{seconds:.2f}", f"{encoders[name]['megabytes']:.1f}"]
+        rows.append([name, *(f"{100 * accuracy[name][measure]:.1f}" for measure in measures), *cost])
     lines = format_table(rows, "<" + ">" * (len(measures) + 2))
-    verdict = results["verdict"]
     failed = [f"{name} is left out: {reason}" for name, reason in results["failed"].items()]
-    return "\n".join([verdict["answer"], "", *lines, "", *verdict["doubts"], *failed])
+    title = [f"{section['name']}:"] if len(results["sections"]) > 1 else []
+    return "\n".join([*title, section["verdict"]["answer"], "", *lines, "", *section["verdict"]["doubts"], *failed])

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from vidssl.api.extract import extract_to, loaded
@@ -33,10 +34,10 @@ class Encoder:
     """An encoder of a comparison: what it is, its features and what they cost, or why there are none."""
 
     name: str
+    floor: bool = False  # thumbnails, differences of frames, an untrained network
     facts: Tree = field(default_factory=dict)
     features: Features | None = None
     failure: str | None = None
-    predictions: Predictions | None = None
 
 
 def extract_all(
@@ -46,10 +47,12 @@ def extract_all(
     found = []
     for name, model in models:
         try:
-            found.append(_extract(name, model, videos, data, options, out))
+            encoder = _extract(name, model, videos, data, options, out)
         except VidsslError as error:
             _log.warning("%s is left out: %s", name, error)
-            found.append(Encoder(name, failure=str(error)))
+            encoder = Encoder(name, failure=str(error))
+        encoder.floor = str(model).startswith("floor:")
+        found.append(encoder)
     return found
 
 
@@ -74,7 +77,7 @@ def _extract(name: str, model: Model, videos: VideoList, data: Tree, options: Ne
         write_json(path.with_suffix(".json"), {"seconds_per_video": seconds, "peak_megabytes": _peak()})
     with suppress(OSError, ValueError):  # features that were there before have their costs
         facts |= read_json(path.with_suffix(".json"))
-    return Encoder(name, facts, features)
+    return Encoder(name, facts=facts, features=features)
 
 
 def _key(request: Tree) -> str:
@@ -102,34 +105,39 @@ def common_rows(encoders: Sequence[Encoder]) -> NDArray[np.int64]:
     return np.empty(0, np.int64) if rows is None else rows
 
 
-def of_rows(features: Features, rows: NDArray[np.int64]) -> Features:
-    """Select rows of the list."""
+def of_rows(features: Features, rows: NDArray[np.int64], label: NDArray[np.int64]) -> Features:
+    """Select rows of the list, with labels (N,) of their own."""
     place = np.searchsorted(features.index.numpy(), rows)
-    return replace(features, x=features.x[place], label=features.label[place], index=features.index[place], records=())
+    return replace(
+        features, x=features.x[place], label=torch.from_numpy(label), index=features.index[place], records=()
+    )
 
 
 def predict_all(
     encoders: Sequence[Encoder],
     rows: NDArray[np.int64],
+    label: NDArray[np.int64],
     groups: NDArray[np.int64],
     folds: NDArray[np.int64],
     shots: Sequence[int],
     out: Path,
     advance: Callable[[], object] = lambda: None,
-) -> None:
-    """Predict each video by each encoder, unless it is in `out`; `groups` and `folds` are those of `rows`."""
+) -> dict[str, Predictions]:
+    """Predict each video by each encoder, unless it is in `out`; `label`, `groups` and `folds` are those of `rows`."""
+    found = {}
     for encoder in encoders:
-        if encoder.features is None:
-            continue
-        features = of_rows(encoder.features, rows)
+        assert encoder.features is not None
+        features = of_rows(encoder.features, rows, label)
         digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()).tobytes())
-        for part in (features.label.numpy(), groups, folds, np.array([*shots, DRAWS])):
+        for part in (label, groups, folds, np.array([*shots, DRAWS])):
             digest.update(np.ascontiguousarray(part).tobytes())
         file = out / _PREDICTIONS / f"{digest.hexdigest()[:16]}.npz"
-        encoder.predictions = _read(file, shots)
-        if encoder.predictions is None:
-            encoder.predictions = predict(features, groups, folds, shots, advance=advance)
-            _write(file, encoder.predictions)
+        predictions = _read(file, shots)
+        if predictions is None:
+            predictions = predict(features, groups, folds, shots, advance=advance)
+            _write(file, predictions)
+        found[encoder.name] = predictions
+    return found
 
 
 def _read(file: Path, shots: Sequence[int]) -> Predictions | None:

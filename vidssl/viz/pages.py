@@ -4,7 +4,6 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import cv2
 import numpy as np
@@ -130,55 +129,6 @@ def write_retrieval_page(
         right=sum(verdict is True for verdict in nearest),
         class_name=class_name,
         verdict=_verdict,
-    )
-
-
-def write_compare_page(
-    path: Path,
-    *,
-    title: str,
-    summary: str,
-    runs: Mapping[str, Mapping[str, Mapping[str, float]]],
-    curves: bytes,
-    links: Sequence[tuple[str, str]],
-    strip: Sequence[tuple[str, Preview]],
-) -> None:
-    """Write a page that compares runs, such as a random with the trained backbone.
-
-    There is one table for each label set with a row for each run; with several runs the last row is the last minus the
-    first, in percentage points: all are results of one test.
-
-    `runs` maps run and label set to results as in results.json, `curves` is a PNG file, `links` are text and file name,
-    relative to the page, of further pages, `strip` are captions and previews of some videos.
-    """
-    tables = []
-    for label_set in dict.fromkeys(name for run in runs.values() for name in run):
-        rows = {run: results[label_set] for run, results in runs.items() if label_set in results}
-        keys = [key for key in ("R@1", "R@5", "R@10", "knn") if any(key in row for row in rows.values())]
-        first, *_, last = *rows.values(), *rows.values()
-        gains = [last[key] - first[key] if key in first and key in last else None for key in keys]
-        tables.append(
-            {
-                "name": label_set,
-                "columns": [_TITLES.get(key, key) for key in keys],
-                "rows": [(run, [row.get(key) for key in keys]) for run, row in rows.items()],
-                "gains": gains if len(rows) > 1 else [],
-                "chance": last.get("chance"),
-                "counts": _counts(last),
-            }
-        )
-    sprites = number_previews(clip for _, clip in strip)
-    render_page(
-        path,
-        "compare.html",
-        title=title,
-        summary=summary,
-        tables=tables,
-        curves=curves,
-        # Quoted, colon included: ? and # in file names keep their meaning, and no link has a scheme.
-        links=[(text, quote(target, safe="/")) for text, target in links],
-        strip=[(caption, sprites[clip]) for caption, clip in strip],
-        sprites=sprites,
     )
 
 

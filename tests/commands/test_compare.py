@@ -1,0 +1,155 @@
+"""Encoders compared on the digits: every number against loops over the features that were kept."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vidssl
+from vidssl import commands
+from vidssl.api import encoder_scores
+from vidssl.api.extract import loaded
+from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.group_folds import K
+
+TOP = Path(__file__).parents[2]
+TOY = TOP / "configs" / "toy" / "supervised.yaml"
+OPTIONS = {"cfg": str(TOY), "clips": 1, "workers": 0, "settings": ["data.moving_digits=null"]}
+GROUP = r"\d\d\d$|\d(?=\.mp4)"  # the last digit: ten recordings
+
+
+def compare(digits, out, *, model=("random",), **more):
+    given = {"labels": [digits / "colour/train.csv"], "group": GROUP, "shots": (1,), **OPTIONS, **more}
+    return vidssl.compare(digits / "motion/train.csv", model=list(model), out=out, **given)
+
+
+@pytest.fixture(scope="module")
+def found(digits, tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare") / "out"
+    return compare(digits, out), out
+
+
+def features_of(out):
+    """The features that were kept, by their dimension: each encoder of these tests has another one."""
+    read = (loaded(path) for path in sorted((out / "features").iterdir()) if path.is_dir())
+    return {each.x.shape[1]: each for each in read}
+
+
+def test_every_video_is_predicted_by_the_others_of_other_recordings(found):
+    results, out = found
+    kept, group = features_of(out), np.array(results["groups"]["number"])
+    assert len(np.unique(group)) == 10 and {*results["encoders"]} == {
+        "random",
+        "thumbnails",
+        "differences",
+        "untrained",
+    }
+    assert [section["name"] for section in results["sections"]] == ["motion", "colour"]
+    for section in results["sections"]:
+        label = np.array(section["labels"])
+        for name, facts in results["encoders"].items():
+            x = kept[facts["dimension"]].x.numpy()
+            x = x / np.linalg.norm(x, axis=1, keepdims=True)
+            nearest, voted = [], []
+            for row in range(len(x)):
+                others = np.flatnonzero(group != group[row])
+                near = others[np.argsort(-(x[others] @ x[row]), kind="stable")]
+                nearest.append(near[0])
+                votes = Counter(label[near[:K]].tolist())
+                voted.append({one for one, count in votes.items() if count == max(votes.values())})
+            predicted = section["predicted"][name]
+            agree = np.mean([a == b for a, b in zip(predicted["nearest"], nearest, strict=True)])
+            assert agree > 0.9, name  # ties are broken by rounding
+            assert np.mean([a in b for a, b in zip(predicted["knn"], voted, strict=True)]) > 0.9
+            accuracy = section["accuracy"][name]
+            assert accuracy["knn"] == pytest.approx(np.mean(np.array(predicted["knn"]) == label))
+            assert accuracy["R@1"] == pytest.approx(np.mean(label[predicted["nearest"]] == label))
+            assert accuracy["logistic"] == pytest.approx(np.mean(np.array(predicted["logistic"]) == label))
+        folds = np.array(section["folds"])
+        assert all(len(np.unique(folds[group == one])) == 1 for one in range(10))
+        same = [np.mean(label[group != group[row]] == label[row]) for row in range(len(label))]
+        assert section["chance"] == pytest.approx(np.mean(same))
+        assert len(section["pairs"]) == 6
+
+
+def test_what_is_written(found):
+    results, out = found
+    assert json.loads((out / "results.json").read_text())["sections"] == results["sections"]
+    page = (out / "index.html").read_text()
+    for section in results["sections"]:
+        assert section["verdict"]["answer"] in page and section["name"] in page
+    text = str(results)
+    assert text.startswith("motion:\n") and "colour:" in text and "kNN" in text
+    for facts in results["encoders"].values():
+        assert facts["seconds_per_video"] > 0 and facts["peak_megabytes"] > 100
+    assert results["encoders"]["thumbnails"]["floor"] and not results["encoders"]["random"]["floor"]
+
+
+def test_one_more_encoder_costs_only_itself(found, digits, monkeypatch):
+    results, out = found
+    extracted, original = [], encoder_scores.extract_to
+
+    def counted(subject, *given, **more):
+        if not given[2].exists():
+            extracted.append(more["title"])
+        return original(subject, *given, **more)
+
+    predicted, predict = [], encoder_scores.predict
+    monkeypatch.setattr(encoder_scores, "extract_to", counted)
+    monkeypatch.setattr(encoder_scores, "predict", lambda *a, **k: predicted.append(a) or predict(*a, **k))
+    again = compare(digits, out, model=("random", "vidssl-small"))
+    assert extracted == ["vidssl-small"] and len(predicted) == 2  # once for each list of labels
+    for old, new in zip(results["sections"], again["sections"], strict=True):
+        assert new["accuracy"]["random"] == old["accuracy"]["random"] and new["folds"] == old["folds"]
+
+
+def test_an_encoder_that_fails_loses_no_other(digits, tmp_path):
+    results = compare(digits, tmp_path / "out", model=("python:nothing.here:load", "floor:thumbnails"), labels=())
+    assert {*results["failed"]} == {"python:nothing.here:load"} and "nothing" in str(results)
+    assert {*results["encoders"]} == {"floor:thumbnails", "differences", "untrained"}
+    assert results["encoders"]["floor:thumbnails"]["floor"]
+    assert "nothing" in (tmp_path / "out/index.html").read_text()
+
+
+def test_the_same_command_goes_on(digits, tmp_path, monkeypatch):
+    original = encoder_scores._extract
+
+    def stopped(name, *given):
+        if name == "differences":
+            raise KeyboardInterrupt
+        return original(name, *given)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(encoder_scores, "_extract", stopped)
+        compare(digits, tmp_path / "out")
+    (kept,) = {path for path in (tmp_path / "out/features").iterdir() if path.is_dir()} - set()
+    before = kept.stat().st_mtime_ns
+    compare(digits, tmp_path / "out")
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_only_some_of_the_videos(digits, tmp_path):
+    results = compare(digits, tmp_path / "out", limit=12, group=None, model=("floor:thumbnails",), labels=())
+    counts = Counter(results["sections"][0]["labels"])
+    assert len(results["videos"]) == 12 and max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_mistakes(digits, tmp_path, write_video, capsys):
+    for given, named in (
+        (
+            {"labels": [digits / "motion/test.csv"]},
+            r"motion/test.csv lacks 40 of the videos, such as .*; name lists of the",
+        ),
+        ({"group": "("}, r"group='\(' is not a regular expression"),
+        ({"group": "nothing"}, r"group='nothing' matches nothing in all 40 paths"),
+        ({"metrics": tmp_path / "none.jsonl"}, r"cannot read .*none.jsonl: .*; run the training first"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=named):
+            compare(digits, tmp_path / "out", **given)
+    words = ["compare", digits / "motion/train.csv", "--out", tmp_path / "out"]
+    with pytest.raises(SystemExit):
+        commands.guarded(lambda: commands.run(words[0], [str(word) for word in words[1:]]))
+    assert re.search("the following arguments are required: --checkpoint", capsys.readouterr().err)

@@ -17,9 +17,17 @@ from typing import Any
 
 from measure import table
 
-from vidssl.api.format_results import differing_tests
+from vidssl import config
 
 USUAL = ("R@1", "knn", "svm", "top1")
+# What the numbers depend on beside the network, as results.json of `test` and `retrieval` name it.
+_LISTS = {"list": "query", "query": "query", "train_list": "gallery", "gallery": "gallery"}  # and their fingerprints
+_COUNTS = ("num_videos", "num_train", "num_queries", "num_gallery")
+_MISSING = ("missing", "missing_train", "missing_queries", "missing_gallery")
+_OPTIONS = ("centered", "knn_k", "drop_duplicates", "windows", "one_per_video", "copies", "format")
+_FILES = ("classes", "data", "train_data", "gallery_data")  # of `request`
+# Of `protocol`: what belongs to the network, and what cannot change a number (`missing` names what was left out).
+_NOT_OF_TEST = ("mean", "std", "cache", "allow_missing")
 
 
 def main() -> None:
@@ -49,6 +57,35 @@ def main() -> None:
             for line in differing_tests(*(results[n][split] for n in (base, name)))
         }:
             print(f"\n{base} and {name} are of different tests: {'; '.join(found)}")
+
+
+def differing_tests(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """List what differs between the tests of two results, `centered False, True`: nothing if only the networks do.
+
+    Numbers of different tests are not subtracted. Protocols that both have must have equal settings.
+    """
+    tests = [_test_of(results, {*one} & {*other}) for results in (one, other)]
+    shared = {*tests[0]["protocols"]} & {*tests[1]["protocols"]}
+    for test in tests:
+        test["protocols"] = {name: test["protocols"][name] for name in shared}
+    return [f"{name} {a}, {b}" for name, a, b in config.differences(tests[0], tests[1])]
+
+
+def _test_of(results: dict[str, Any], both: set[str]) -> dict[str, Any]:
+    """Return what describes the test; `both` are the fields that both results have."""
+    protocol = {name: value for name, value in results.get("protocol", {}).items() if name not in _NOT_OF_TEST}
+    test: dict[str, Any] = {
+        "protocol": protocol,
+        "protocols": {each["name"]: each for each in results.get("protocols") or ()},
+    }
+    prints = results["fingerprints"] or {} if "fingerprints" in both else {}
+    for name, kind in _LISTS.items():
+        test[name] = prints.get(kind) or results.get(name) if name in results else None
+    test |= {name: results.get(name) for name in (*_COUNTS, *_OPTIONS)}
+    test |= {name: [gap["path"] for gap in results.get(name) or ()] for name in _MISSING}
+    if "request" in both:
+        test |= {name: results["request"].get(name) for name in _FILES}
+    return test
 
 
 def splits(folder: Path) -> dict[str, dict[str, Any]]:

@@ -12,12 +12,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 from vidssl.api.extract import extract_to, loaded
 from vidssl.api.job_arguments import Model, NetworkOptions
-from vidssl.api.measured_network import load_subject
+from vidssl.api.measured_network import Subject, load_subject
 from vidssl.atomic import replacing, write_json
 from vidssl.config import Tree
+from vidssl.data.clip_samplers import ClipSettings
+from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
 from vidssl.errors import VidsslError
 from vidssl.evaluation.group_folds import DRAWS, Predictions, predict
@@ -25,8 +29,11 @@ from vidssl.types import Features
 from vidssl.untrusted_files import read_arrays, read_json
 
 _log = logging.getLogger(__name__)
-_COST, _FEATURES, _PREDICTIONS = "cost.json", "features", "predictions"
+_FEATURES, _PREDICTIONS = "features", "predictions"
 OUTPUTS = (_FEATURES, _PREDICTIONS)  # folders of a comparison
+SAME_CLIPS = 4  # of a video
+LATER = 0.25  # seconds
+CROPPED = 0.125  # of the side
 
 
 @dataclass
@@ -38,28 +45,50 @@ class Encoder:
     facts: Tree = field(default_factory=dict)
     features: Features | None = None
     failure: str | None = None
+    varied: dict[str, Features] = field(default_factory=dict)  # of other clips of the videos
 
 
 def extract_all(
-    models: Sequence[tuple[str, Model]], videos: VideoList, data: Tree, options: NetworkOptions, out: Path
+    models: Sequence[tuple[str, Model]],
+    videos: VideoList,
+    data: Tree,
+    options: NetworkOptions,
+    out: Path,
+    same_seconds: float | None = None,
+    vary: bool = False,
 ) -> list[Encoder]:
-    """Extract the features of each encoder, unless they are in `out`; one that fails does not lose the others."""
+    """Extract the features of each encoder, unless they are in `out`; one that fails does not lose the others.
+
+    With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
+    With `vary` the features of other clips of the videos are extracted too.
+    """
     found = []
     for name, model in models:
         try:
-            encoder = _extract(name, model, videos, data, options, out)
+            subject = load_subject(model, options, shared_config=True)
+            kinds = {name: subject}
+            if same_seconds is not None:
+                kinds[f"{name}, same clips"] = with_clips(subject, same_seconds)
+            for title, kind in kinds.items():
+                encoder = _extract(title, kind, videos, data, out)
+                found.append(encoder)
+                if vary:
+                    encoder.varied = _vary(title, kind, videos, data, out)
         except VidsslError as error:
             _log.warning("%s is left out: %s", name, error)
-            encoder = Encoder(name, failure=str(error))
-        encoder.floor = str(model).startswith("floor:")
-        found.append(encoder)
+            found.append(Encoder(name, failure=str(error)))
     return found
 
 
-def _extract(name: str, model: Model, videos: VideoList, data: Tree, options: NetworkOptions, out: Path) -> Encoder:
-    subject = load_subject(model, options, shared_config=True)
-    request = subject.request(list=videos.fingerprint, data=data)
-    path = out / _FEATURES / _key(request)
+def with_clips(subject: Subject, seconds: float) -> Subject:
+    """Return the subject with clips of so many seconds, as many of a video for every encoder, of its own frames."""
+    clip = ClipSettings(frames=subject.test.clip.frames, seconds=seconds)
+    test = subject.test.model_copy(update={"clip": clip, "clips": SAME_CLIPS, "crops": 1})
+    return replace(subject, test=test)
+
+
+def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path) -> Encoder:
+    path = _folder_of(subject, videos, data, out)
     _reset_peak()
     start = time.perf_counter()
     there = path.exists()
@@ -77,7 +106,39 @@ def _extract(name: str, model: Model, videos: VideoList, data: Tree, options: Ne
         write_json(path.with_suffix(".json"), {"seconds_per_video": seconds, "peak_megabytes": _peak()})
     with suppress(OSError, ValueError):  # features that were there before have their costs
         facts |= read_json(path.with_suffix(".json"))
-    return Encoder(name, facts=facts, features=features)
+    return Encoder(name, str(subject.origin["path"]).startswith("floor:"), facts, features)
+
+
+def _vary(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path) -> dict[str, Features]:
+    """Extract features of the same videos from other clips: a quarter of a second later, and cropped by an eighth."""
+    later = Records(videos.root, [])
+    for row in range(len(videos)):
+        record = videos.records.row(row)
+        later.append(replace(record, start=(record.start or 0.0) + LATER), videos.records.root_of(row))
+    moved = replace(videos, records=later)
+    path = _folder_of(subject, moved, data, out)
+    extract_to(subject, moved, data, path, title=f"{name}, later")
+    found = {"later": loaded(path)}
+    path = _folder_of(subject, videos, {**data, "cropped": CROPPED}, out)
+    hook = subject.backbone.register_forward_pre_hook(lambda module, given: (_cropped(given[0]), *given[1:]))
+    try:
+        extract_to(subject, videos, {**data, "cropped": CROPPED}, path, title=f"{name}, cropped")
+    finally:
+        hook.remove()
+    return {**found, "cropped": loaded(path)}
+
+
+def _cropped(clips: Tensor) -> Tensor:
+    """Enlarge the middle of clips (B, 3, T, S, S) to their size."""
+    size = clips.shape[-1]
+    edge = round(size * CROPPED / 2)
+    inner = clips[..., edge : size - edge, edge : size - edge].transpose(1, 2).flatten(0, 1)
+    large = functional.interpolate(inner, (size, size), mode="bilinear")
+    return large.view(len(clips), -1, *large.shape[1:]).transpose(1, 2)
+
+
+def _folder_of(subject: Subject, videos: VideoList, data: Tree, out: Path) -> Path:
+    return out / _FEATURES / _key(subject.request(list=videos.fingerprint, data=data))
 
 
 def _key(request: Tree) -> str:

@@ -1,7 +1,12 @@
 """The words of a comparison, by cases."""
 
+from itertools import combinations
+
+import numpy as np
+
 from vidssl.evaluation.paired_groups import Difference
-from vidssl.evaluation.verdict import Candidate, decide
+from vidssl.evaluation.verdict import Candidate, decide, describe_without_labels
+from vidssl.evaluation.without_labels import Agreement, Stability
 
 CLASSES = [("run", 40, 20), ("walk", 40, 20)]
 
@@ -45,3 +50,51 @@ def test_what_to_doubt():
     ]
     few = decide(two, [Difference(0, 1, 0.01, None, None, None, reason="too few groups")], 5, CLASSES, 0.5)
     assert "not shown to be better" in few.doubts[0]
+
+
+def agreement(first, second, mean):
+    rows = np.zeros((2, 10), np.int64)
+    return Agreement(first, second, np.array([mean, np.nan]), 0.0125, (rows, rows))
+
+
+def stable(recall):
+    return Stability(np.array([0.9, 1.0]), 0.5, np.array([1.0, 2.0]), recall)
+
+
+def test_what_is_said_without_labels():
+    names, floors = ["big", "small", "thumbnails", "differences"], {2, 3}
+    shared = {(0, 1): 0.4, (0, 2): 0.1, (0, 3): 0.2, (1, 2): 0.3, (1, 3): 0.05, (2, 3): 0.02}
+    agreements = [agreement(*pair, mean) for pair, mean in shared.items()]
+    found = describe_without_labels(names, floors, agreements, {0: stable(0.98), 1: stable(0.5)}, 3, 40)
+    assert found == (
+        "Of the 10 nearest videos of a video in common: big and small 40.0 %. By chance 1.2 %.",
+        "In common with what learned nothing: big 20.0 % with differences; small 30.0 % with thumbnails.",
+        "How often other clips of a video find that video first: big 98.0 % (cosine 0.95, of different videos 0.50); "
+        "small 50.0 % (cosine 0.95, of different videos 0.50).",
+        "Near copies that were of different recordings: 3 pairs of videos. Each pair counts as one recording, which "
+        "leaves 40.",
+        "Without labels no encoder is shown to be better: an encoder may agree with others, and find a video by other "
+        "clips of it, by the background alone.",
+    )
+
+
+def test_of_many_pairs_the_ends_are_said():
+    names = [f"net{n}" for n in range(5)]
+    agreements = [agreement(*pair, n / 20) for n, pair in enumerate(combinations(range(5), 2))]
+    first, last = describe_without_labels(names, (), agreements, {}, 0, 40)
+    assert first.startswith("Of the 10 nearest videos of a video in common: net3 and net4 45.0 %; net2 and net4 40.0 %")
+    assert "4 more between" in first and "net0 and net1 0.0 %" in first and last.startswith("Without labels")
+
+
+def test_nothing_is_called_best_without_labels():
+    cases = [
+        (["net"], (), [], {}, 0, 1),
+        (["net"], (), [], {0: stable(1.0)}, 1, 5),
+        (["net", "other"], (), [agreement(0, 1, np.nan)], {}, 0, 1),
+        (["net", "thumbnails"], (1,), [agreement(0, 1, 0.5)], {0: stable(0.0), 1: stable(1.0)}, 2, 5),
+        (["net", "other", "third"], (2,), [agreement(0, 1, 1.0), agreement(0, 2, 0.0)], {}, 7, 5),
+    ]
+    for case in cases:
+        text = " ".join(describe_without_labels(*case))
+        assert "best" not in text.lower() and "nan" not in text.lower()
+        assert "Without labels no encoder is shown to be better" in text

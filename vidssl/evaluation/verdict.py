@@ -1,9 +1,11 @@
 """What a comparison says in words: which encoder is best, which is the cheapest that is not worse, what to doubt."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from vidssl.evaluation.paired_groups import Difference
+from vidssl.evaluation.without_labels import Agreement, Stability
 
 _ALPHA = 0.05  # of p by Holm's method
 _FEW_GROUPS = 30
@@ -101,6 +103,77 @@ def _doubts(
     if unlicensed:
         found.append(f"Licence not stated: {_listed(unlicensed)}.")
     return found
+
+
+def describe_without_labels(
+    names: Sequence[str],
+    floors: Collection[int],
+    agreements: Sequence[Agreement],
+    stabilities: Mapping[int, Stability],
+    num_copies: int,
+    num_groups: int,
+) -> tuple[str, ...]:
+    """Say what was found without labels, and what that does not say; no encoder is preferred.
+
+    Args:
+        names: The encoders.
+        floors: Those that learned nothing, by their places in `names`.
+        agreements: Of pairs of encoders.
+        stabilities: By the places of the encoders.
+        num_copies: Pairs of near copies that were of different recording groups.
+        num_groups: Recording groups, after those of copies were joined.
+    """
+    found = _describe_agreement(names, floors, [each for each in agreements if not math.isnan(each.mean)])
+    if stabilities:
+        parts = [
+            f"{names[n]} {100 * each.recall:.1f} % (cosine {each.cosine.mean():.2f}, of different videos "
+            f"{each.others:.2f})"
+            for n, each in stabilities.items()
+        ]
+        found.append(f"How often other clips of a video find that video first: {'; '.join(parts)}.")
+    if num_copies:
+        pairs = "1 pair" if num_copies == 1 else f"{num_copies} pairs"
+        found.append(
+            f"Near copies that were of different recordings: {pairs} of videos. Each pair counts as one recording, "
+            f"which leaves {num_groups}."
+        )
+    found.append(
+        "Without labels no encoder is shown to be better: an encoder may agree with others, and find a video by other "
+        "clips of it, by the background alone."
+    )
+    return tuple(found)
+
+
+def _describe_agreement(names: Sequence[str], floors: Collection[int], agreements: Sequence[Agreement]) -> list[str]:
+    if not agreements:
+        return []
+    found = []
+    k = agreements[0].nearest[0].shape[1]
+    trained = [each for each in agreements if not {each.first, each.second} & {*floors}]
+    if trained:
+        parts = [
+            f"{names[each.first]} and {names[each.second]} {100 * each.mean:.1f} %"
+            for each in sorted(trained, key=lambda each: -each.mean)
+        ]
+        found.append(
+            f"Of the {k} nearest videos of a video in common: {'; '.join(_shortened(parts))}. By chance "
+            f"{100 * trained[0].chance:.1f} %."
+        )
+    nearest_floor: dict[int, tuple[float, int]] = {}  # of each encoder: the floor with which it has most in common
+    for each in agreements:
+        for one, other in ((each.first, each.second), (each.second, each.first)):
+            if other in floors and one not in floors:
+                nearest_floor[one] = max(nearest_floor.get(one, (-1.0, -1)), (each.mean, other))
+    if nearest_floor:
+        parts = [f"{names[n]} {100 * mean:.1f} % with {names[floor]}" for n, (mean, floor) in nearest_floor.items()]
+        found.append(f"In common with what learned nothing: {'; '.join(parts)}.")
+    return found
+
+
+def _shortened(parts: Sequence[str], most: int = 6) -> list[str]:
+    """Leave out the middle of a long list."""
+    half = most // 2
+    return [*parts] if len(parts) <= most else [*parts[:half], f"{len(parts) - most} more between", *parts[-half:]]
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

@@ -1,0 +1,186 @@
+"""Compare encoders without labels: do they find the same neighbours, and the same video in other clips of it?
+
+Shapes: N videos, the same rows of each encoder; E encoders; k neighbours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from vidssl.errors import DataError
+from vidssl.evaluation.group_folds import same_group
+from vidssl.evaluation.search import check_finite, check_k, nearest
+from vidssl.keyed_generators import generator
+from vidssl.types import Features
+
+K = 10  # neighbours that are compared
+_STREAM = 39  # of random numbers
+_BLOCK = 2**24  # similarities in memory
+_EQUAL = 1e-9  # cosines that differ by less are equal: those of equal rows differ by rounding
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What two encoders have in common: the nearest videos of each video, those of its recording group left out."""
+
+    first: int  # encoders
+    second: int
+    common: NDArray[np.float64]  # (N,) fraction of the nearest videos that both find; NaN: all videos are of its group
+    chance: float  # mean of `common` if one of the encoders found random videos
+    nearest: tuple[NDArray[np.int64], NDArray[np.int64]]  # (N, k) rows, nearest first; -1: there are no more
+
+    @property
+    def mean(self) -> float:
+        """Mean over videos; NaN if none has a neighbour."""
+        there = self.common[~np.isnan(self.common)]
+        return float(there.mean()) if len(there) else np.nan
+
+
+def compare_neighbours(encoders: Sequence[Features], groups: NDArray[np.int64], k: int = K) -> list[Agreement]:
+    """Compare the k nearest videos of each pair of encoders, by the overlap: common ones, divided by k.
+
+    This is the mutual nearest-neighbour metric of Huh et al. (2024, The Platonic Representation Hypothesis, Eq. 11),
+    with the videos of one recording group left out. A video with M < k videos of other groups has M neighbours. Of
+    random ones a fraction k / M is common.
+
+    Args:
+        encoders: Features of the same rows.
+        groups: (N,) recording of each video.
+        k: Neighbours.
+
+    Raises:
+        ConfigError: k is not a whole number of 1 or more.
+        DataError: The rows are not the same, or features are not finite.
+    """
+    check_k(k)
+    for other in encoders[1:]:
+        _check_rows(encoders[0], other)
+    pairs = same_group(groups)
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    others = len(groups) - sizes[group]  # M
+    found = [nearest(each.x, each.x, k, pairs).index.numpy() for each in encoders]
+    return [
+        Agreement(first, second, *_overlap(found[first], found[second], others), (found[first], found[second]))
+        for first, second in combinations(range(len(encoders)), 2)
+    ]
+
+
+def _overlap(
+    first: NDArray[np.int64], second: NDArray[np.int64], others: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], float]:
+    """Return the fraction of common neighbours (N,), and what is expected of random ones."""
+    count = np.zeros(len(first))
+    for column in second.T:  # a column at a time: all at once are N k² comparisons in memory
+        count += ((first == column[:, None]) & (column[:, None] >= 0)).any(axis=1)
+    there = others > 0
+    neighbours = np.minimum(first.shape[1], others)
+    common = np.divide(count, neighbours, out=np.full(len(first), np.nan), where=there)
+    return common, float((neighbours[there] / others[there]).mean()) if there.any() else np.nan
+
+
+@dataclass(frozen=True)
+class ChangedNeighbours:
+    """A video of which two encoders find different neighbours."""
+
+    row: int
+    common: float  # fraction of the neighbours that both find
+    first: list[int]  # rows, nearest first
+    second: list[int]
+
+
+def most_changed(agreement: Agreement, n: int, seed: int = 0) -> list[ChangedNeighbours]:
+    """Return the n videos with the fewest common neighbours, fewest first; equal ones in a random, fixed order.
+
+    By rows they would be of the first class of the list: of many videos encoders often have no common neighbour.
+    """
+    rows = np.flatnonzero(~np.isnan(agreement.common))
+    rows = generator(seed, _STREAM).permutation(rows)
+    rows = rows[np.argsort(agreement.common[rows], kind="stable")][:n]
+    first, second = ([each[row][each[row] >= 0].tolist() for row in rows] for each in agreement.nearest)
+    return [
+        ChangedNeighbours(int(row), float(agreement.common[row]), *both)
+        for row, *both in zip(rows, first, second, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Whether an encoder finds a video by other clips of it."""
+
+    cosine: NDArray[np.float64]  # (N,) of the two features of each video
+    others: float  # mean cosine of different videos; NaN: there is one video
+    rank: NDArray[np.float64]  # (N,) of the own video among all, from 1
+    recall: float  # R@1: fraction of videos whose nearest is the own one
+
+
+def stability(features: Features, changed: Features) -> Stability:
+    """Compare features of videos with those of other clips of them: other crops, or clips that are shifted in time.
+
+    Each video of `changed` is searched for in `features`, the videos of its recording too. Videos as near as the own
+    one are in a random order: the rank is its expected value, and R@1 counts its probability of rank 1, so that an
+    encoder whose features are all equal has R@1 = 1 / N.
+
+    Raises:
+        DataError: The rows are not the same, or features are not finite.
+    """
+    _check_rows(features, changed)
+    gallery, query = _unit(features), _unit(changed)
+    cosine = (query * gallery).sum(dim=1)
+    count = len(gallery)
+    nearer, equal = torch.empty(count), torch.empty(count)
+    step = max(1, _BLOCK // max(1, count))
+    for start in range(0, count, step):
+        block = slice(start, start + step)
+        difference = query[block] @ gallery.T - cosine[block, None]
+        nearer[block] = (difference > _EQUAL).sum(dim=1).float()
+        equal[block] = (difference.abs() <= _EQUAL).sum(dim=1).float() - 1  # without itself
+    rank = 1 + nearer.double() + equal.double() / 2
+    recall = torch.where(nearer == 0, 1 / (1 + equal.double()), 0.0).mean().item()
+    of_pairs = (query.sum(dim=0) @ gallery.sum(dim=0) - cosine.sum()).item()
+    return Stability(cosine.numpy(), of_pairs / (count * (count - 1)) if count > 1 else np.nan, rank.numpy(), recall)
+
+
+def _unit(features: Features) -> Tensor:
+    check_finite("gallery", features.x)
+    return functional.normalize(features.x.double(), dim=1)
+
+
+def _check_rows(one: Features, other: Features) -> None:
+    if not torch.equal(one.index, other.index):
+        raise DataError(f"the features are not of the same videos: {len(one)} and {len(other)} rows of a list")
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Where encoders predict different classes."""
+
+    order: NDArray[np.int64]  # (N,) rows: the most useful to label, or whose label to check, first
+    entropy: NDArray[np.float64]  # (N,) of the votes, nats
+    margin: NDArray[np.float64]  # (N,) fraction of the votes for a class minus that for another; see `disagreement`
+
+
+def disagreement(predicted: NDArray[np.int64], labels: NDArray[np.int64] | None = None) -> Disagreement:
+    """Order videos by the entropy of the votes of the encoders, highest first, then by the margin, lowest first.
+
+    This is query by committee with vote entropy (Dagan and Engelson, 1995). The margin of a video without a label is
+    between the two classes with most votes; with a label it is between that class and the best other one, so that of
+    equal entropies those come first whose label most encoders contradict. Rows are the last criterion.
+
+    Args:
+        predicted: (E, N) class that each encoder predicts; -1, no prediction, counts as a class.
+        labels: (N,) class of each video, -1: not known.
+    """
+    same = (predicted == predicted[:, None]).sum(axis=1) / len(predicted)  # (E, N) fraction of the votes for each vote
+    entropy = np.log(1 / same).mean(axis=0)
+    most = np.take_along_axis(predicted, same.argmax(axis=0)[None], axis=0)[0]
+    own = most if labels is None else np.where(labels >= 0, labels, most)
+    margin = (predicted == own).mean(axis=0) - np.where(predicted == own, 0, same).max(axis=0)
+    # Sums in another order differ in the last bits: those are no difference.
+    order = np.lexsort((np.arange(len(own)), margin.round(9), -entropy.round(9)))
+    return Disagreement(order, entropy, margin)

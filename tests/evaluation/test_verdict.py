@@ -65,11 +65,11 @@ def test_what_is_said_without_labels():
     names, floors = ["big", "small", "thumbnails", "differences"], {2, 3}
     shared = {(0, 1): 0.4, (0, 2): 0.1, (0, 3): 0.2, (1, 2): 0.3, (1, 3): 0.05, (2, 3): 0.02}
     agreements = [agreement(*pair, mean) for pair, mean in shared.items()]
-    found = describe_without_labels(names, floors, agreements, {0: stable(0.98), 1: stable(0.5)}, 3, 40)
+    found = describe_without_labels(names, floors, agreements, {"other clips": {0: stable(0.98), 1: stable(0.5)}}, 3, 40)
     assert found == (
         "Of the 10 nearest videos of a video in common: big and small 40.0 %. By chance 1.2 %.",
         "In common with what learned nothing: big 20.0 % with differences; small 30.0 % with thumbnails.",
-        "How often other clips of a video find that video first: big 98.0 % (cosine 0.95, of different videos 0.50); "
+        "How often other clips find their video first: big 98.0 % (cosine 0.95, of different videos 0.50); "
         "small 50.0 % (cosine 0.95, of different videos 0.50).",
         "Near copies that were of different recordings: 3 pairs of videos. Each pair counts as one recording, which "
         "leaves 40.",
@@ -89,9 +89,9 @@ def test_of_many_pairs_the_ends_are_said():
 def test_nothing_is_called_best_without_labels():
     cases = [
         (["net"], (), [], {}, 0, 1),
-        (["net"], (), [], {0: stable(1.0)}, 1, 5),
+        (["net"], (), [], {"other clips": {0: stable(1.0)}}, 1, 5),
         (["net", "other"], (), [agreement(0, 1, np.nan)], {}, 0, 1),
-        (["net", "thumbnails"], (1,), [agreement(0, 1, 0.5)], {0: stable(0.0), 1: stable(1.0)}, 2, 5),
+        (["net", "thumbnails"], (1,), [agreement(0, 1, 0.5)], {"other clips": {0: stable(0.0), 1: stable(1.0)}}, 2, 5),
         (["net", "other", "third"], (2,), [agreement(0, 1, 1.0), agreement(0, 2, 0.0)], {}, 7, 5),
     ]
     for case in cases:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.api.encoder_scores import OUTPUTS, Encoder, common_rows, extract_all, predict_all, right
+from vidssl.api.encoder_scores import OUTPUTS, VARIED, Encoder, common_rows, extract_all, of_rows, predict_all, right
 from vidssl.api.format_results import format_table
 from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Videos, job, models, path_of, read_videos
 from vidssl.api.measure_networks import JobResults, name_networks
@@ -24,12 +24,14 @@ from vidssl.distributed import choose_device
 from vidssl.errors import DataError
 from vidssl.evaluation.group_folds import fits, fold_table
 from vidssl.evaluation.paired_groups import Difference, compare_pairs
-from vidssl.evaluation.verdict import Candidate, Verdict, decide
+from vidssl.evaluation.verdict import Candidate, Verdict, decide, describe_without_labels
+from vidssl.evaluation.without_labels import Agreement, Stability, compare_neighbours, stability
 from vidssl.models.bfloat16_check import processor
 from vidssl.output_folder import claim, json_with, only_run_in
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.running_command import command_line
+from vidssl.types import Features
 from vidssl.untrusted_files import parse_json
 from vidssl.version import __version__
 from vidssl.viz.curves import training_curves
@@ -51,14 +53,15 @@ def compare(
     group: str | None = None,
     limit: Count | None = None,
     shots: Sequence[int] = (1, 5, 20),
+    same_clips: float | None = None,
     metrics: File | None = None,
     progress: Report = None,
     **options: Unpack[NetworkOptions],
 ) -> JobResults:
     """Compare encoders on videos: accuracies with recordings left out, intervals, costs, and a verdict on one page.
 
-    Classes are the labels of the list, else the folders. Features and predictions are kept in `out`: one more encoder
-    costs only itself.
+    Classes are the labels of the list, else the folders; without both the page says what can be said without labels.
+    Features and predictions are kept in `out`: one more encoder costs only itself.
 
     Args:
         videos: The videos.
@@ -68,6 +71,7 @@ def compare(
         group: Regular expression whose match in the path is the recording (default: as names state it).
         limit: Compare only so many videos, about as many of each class.
         shots: Labels a class of the logistic regressions beside that of all labels.
+        same_clips: Seconds: measure each encoder also on 4 clips of that length, the same for all.
         metrics: Metrics.jsonl of a training, for its curves on the page.
         progress: Called with (steps done, all steps, title); False: no progress; None: a bar.
         options: See `NetworkOptions`.
@@ -85,24 +89,29 @@ def compare(
         if limit is not None:
             listed = listed.rows(chosen_rows(listed, limit))
         lists = [listed, *(_in_order_of(listed, read_videos(path, options)) for path in labels)]
+        lists = [each for each in lists if (each.labels >= 0).any()]
         for each in lists:
             if (each.labels < 0).any():
-                raise DataError(f"{each.path} has videos without labels")
+                raise DataError(f"{each.path} has videos without labels: give all of them one, or none")
         groups = recording_groups(listed, group)
         curves = None if metrics is None else curves_of(Path(metrics))
         chosen = [(name, model) for name, model, _ in name_networks(models(model), None)]
         floors = [(name, f"floor:{name}") for name in FLOORS]
         chosen += [floor for floor in floors if floor[1] not in [model for _, model in chosen]]
-        encoders = extract_all(chosen, listed, identify(listed), options, folder)
+        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, vary=not lists)
         rows = common_rows(encoders)
         if not len(rows):
             raise DataError(f"no encoder could be measured; the first: {encoders[0].failure}")
         measured = [encoder for encoder in encoders if encoder.features is not None]
         _, number = np.unique(groups.number[rows], return_inverse=True)
         sections = [_section(measured, each, rows, number, shots, folder) for each in lists]
+        features = [of_rows(each.features, rows) for each in measured if each.features is not None]
+        agreements = compare_neighbours(features, number)
         results = JobResults(
             {
                 "sections": sections,
+                "common_neighbours": [_agreement(each, [one.name for one in measured]) for each in agreements],
+                **({} if lists else {"without_labels": _without_labels(measured, features, rows, agreements, number)}),
                 "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
                 "failed": {each.name: each.failure for each in encoders if each.failure is not None},
                 "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
@@ -124,7 +133,8 @@ def compare(
             write_json(folder / "results.json", dict(results))
 
         distributed.on_main(write)
-    results.text, results.file = "\n\n".join(table(results, section) for section in sections), folder / "index.html"
+    texts = [table(results, section) for section in sections] or results["without_labels"]["sentences"]
+    results.text, results.file = "\n\n".join(texts), folder / "index.html"
     return results
 
 
@@ -136,6 +146,40 @@ def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
         what = f"lacks {len(lacking)} of the videos, such as {lacking[0]}" if lacking else f"has the root {other.root}"
         raise DataError(f"{other.path} {what}; name lists of the same videos as {videos.path}")
     return other.rows([place[name] for name in videos.names])
+
+
+def _agreement(agreement: Agreement, names: Sequence[str]) -> Tree:
+    pair = {"first": names[agreement.first], "second": names[agreement.second]}
+    return {**pair, "fraction": agreement.mean, "chance": agreement.chance}
+
+
+def _without_labels(
+    encoders: Sequence[Encoder],
+    features: Sequence[Features],
+    rows: NDArray[np.int64],
+    agreements: Sequence[Agreement],
+    number: NDArray[np.int64],
+) -> Tree:
+    """Say what can be said without labels: common neighbours, and whether other clips of a video find it."""
+    stable: dict[str, dict[int, Stability]] = {}
+    for kind, what in VARIED.items():
+        for n, encoder in enumerate(encoders):
+            varied = encoder.varied.get(kind)
+            if varied is not None and np.isin(rows, varied.index.numpy()).all():
+                stable.setdefault(what, {})[n] = stability(features[n], of_rows(varied, rows))
+    floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
+    names = [encoder.name for encoder in encoders]
+    sentences = describe_without_labels(names, floors, agreements, stable, 0, int(number.max()) + 1)
+    return {
+        "sentences": list(sentences),
+        "stability": {
+            what: {
+                names[n]: {"recall": each.recall, "cosine": float(each.cosine.mean()), "others": each.others}
+                for n, each in of_kind.items()
+            }
+            for what, of_kind in stable.items()
+        },
+    }
 
 
 def curves_of(metrics: Path) -> bytes:

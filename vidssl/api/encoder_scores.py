@@ -34,6 +34,8 @@ OUTPUTS = (_FEATURES, _PREDICTIONS)  # folders of a comparison
 SAME_CLIPS = 4  # of a video
 LATER = 0.25  # seconds
 CROPPED = 0.125  # of the side
+# What is changed for features of other clips of the videos, in words.
+VARIED = {"later": f"clips {LATER:g} s later", "cropped": f"clips without an edge of {CROPPED / 2:.0%} of their size"}
 
 
 @dataclass
@@ -166,12 +168,10 @@ def common_rows(encoders: Sequence[Encoder]) -> NDArray[np.int64]:
     return np.empty(0, np.int64) if rows is None else rows
 
 
-def of_rows(features: Features, rows: NDArray[np.int64], label: NDArray[np.int64]) -> Features:
-    """Select rows of the list, with labels (N,) of their own."""
+def of_rows(features: Features, rows: NDArray[np.int64]) -> Features:
+    """Select rows of the list."""
     place = np.searchsorted(features.index.numpy(), rows)
-    return replace(
-        features, x=features.x[place], label=torch.from_numpy(label), index=features.index[place], records=()
-    )
+    return replace(features, x=features.x[place], label=features.label[place], index=features.index[place], records=())
 
 
 def predict_all(
@@ -188,7 +188,7 @@ def predict_all(
     found = {}
     for encoder in encoders:
         assert encoder.features is not None
-        features = of_rows(encoder.features, rows, label)
+        features = replace(of_rows(encoder.features, rows), label=torch.from_numpy(label))
         digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()).tobytes())
         for part in (label, groups, folds, np.array([*shots, DRAWS])):
             digest.update(np.ascontiguousarray(part).tobytes())

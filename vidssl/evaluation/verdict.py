@@ -109,7 +109,7 @@ def describe_without_labels(
     names: Sequence[str],
     floors: Collection[int],
     agreements: Sequence[Agreement],
-    stabilities: Mapping[int, Stability],
+    stabilities: Mapping[str, Mapping[int, Stability]],
     num_copies: int,
     num_groups: int,
 ) -> tuple[str, ...]:
@@ -119,18 +119,18 @@ def describe_without_labels(
         names: The encoders.
         floors: Those that learned nothing, by their places in `names`.
         agreements: Of pairs of encoders.
-        stabilities: By the places of the encoders.
+        stabilities: By what was changed, a phrase, and by the places of the encoders.
         num_copies: Pairs of near copies that were of different recording groups.
         num_groups: Recording groups, after those of copies were joined.
     """
     found = _describe_agreement(names, floors, [each for each in agreements if not math.isnan(each.mean)])
-    if stabilities:
+    for what, stability in stabilities.items():
         parts = [
             f"{names[n]} {100 * each.recall:.1f} % (cosine {each.cosine.mean():.2f}, of different videos "
             f"{each.others:.2f})"
-            for n, each in stabilities.items()
+            for n, each in stability.items()
         ]
-        found.append(f"How often other clips of a video find that video first: {'; '.join(parts)}.")
+        found.append(f"How often {what} find their video first: {'; '.join(parts)}.")
     if num_copies:
         pairs = "1 pair" if num_copies == 1 else f"{num_copies} pairs"
         found.append(

@@ -3,9 +3,11 @@
 import csv
 import io
 import re
+import runpy
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -15,6 +17,10 @@ import pytest
 from vidssl.data.video_list import read_list
 from vidssl.types import VideoRecord
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
+from vidssl.viz.disagreements import Disagreements
+from vidssl.viz.encoder_maps import EncoderMaps
+from vidssl.viz.encoder_neighbours import EncoderNeighbours
+from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.map_page import classes_column, column, write_map_page
 from vidssl.viz.pages import (
     Hit,
@@ -25,10 +31,12 @@ from vidssl.viz.pages import (
     write_report_page,
     write_retrieval_page,
 )
+from vidssl.viz.shown_videos import ShownVideos
 from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
 
 NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerror='window.broken=2'> #;&\\ é }.mp4"
 LONG = "folder/" + "v_ApplyEyeMakeup_of_a_long_name_without_a_space" * 3 + ".mp4"
+ENCODER_RESULTS = runpy.run_path(str(Path(__file__).with_name("encoder_results.py")))["encoder_results"]
 PNG = cv2.imencode(".png", np.full((400, 1400, 3), 255, np.uint8))[1].tobytes()
 WIDE, NARROW = (1280, 800), (390, 844)
 
@@ -120,6 +128,29 @@ def views_page(path: Path) -> None:
     write_views_page(path, title=NASTY, details=[("List", LONG)], settings=settings, videos=cards)
 
 
+def encoders_page(path: Path) -> None:
+    """The ten points of the map by three encoders: on the circle, mirrored on it, and in a row."""
+    angle = 2 * np.pi * np.arange(10) / 10
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    places = {"first": circle, NASTY: circle * [-1, 1], LONG: np.stack([np.arange(10.0), np.zeros(10)], axis=1)}
+    names, labels = [record.path for record in POINTS], [record.label for record in POINTS]
+    previews = {n: preview(clip(20 * n, t=1 if n == 1 else 6)) for n in range(9)}
+    videos = ShownVideos(names, labels, ["<b>Walk</b>", LONG], previews)
+    strips = [(8, [4, 7, 9, 0, 2, 3], [0, 1, 2, 3, 4, 5]), (9, [1], [2])]
+    rows = [3, 9]
+    guesses = {name: [n % 2 for n in range(10)] for name in (NASTY, "second", LONG)}
+    predicted = {name: [labels[row] for row in rows] for name, labels in guesses.items()}
+    write_encoders_page(
+        path,
+        ENCODER_RESULTS(guesses, names, [max(0, label) for label in labels], ["<b>Walk</b>", LONG]),
+        NASTY,
+        f"vidssl compare {LONG}",
+        maps=EncoderMaps(places, videos),
+        neighbours=EncoderNeighbours((NASTY, LONG), strips, videos),
+        disagreements=Disagreements(videos, rows, predicted, "entropy", [1.0, 0.5]),
+    )
+
+
 PAGES = {
     "retrieval": retrieval_page,
     "compare": compare_page,
@@ -127,6 +158,7 @@ PAGES = {
     "gradcam": gradcam_page,
     "map": map_page,
     "show": views_page,
+    "encoders": encoders_page,
 }
 
 
@@ -368,14 +400,14 @@ def at(page, *points: int) -> list[tuple[float, float]]:
     return [(middle[0] + radius * np.cos(a), middle[1] - radius * np.sin(a)) for a in angle]
 
 
-def pixels(page, places: list[tuple[float, float]]) -> list[list[int]]:
-    """Read the pixels (red, green, blue, alpha) of the map at places on the screen."""
-    script = """(places) => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
-      const canvas = document.getElementById("canvas"), box = canvas.getBoundingClientRect();
+def pixels(page, places: list[tuple[float, float]], canvas: str = "#canvas") -> list[list[int]]:
+    """Read the pixels (red, green, blue, alpha) of a map at places on the screen."""
+    script = """([places, name]) => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
+      const canvas = document.querySelector(name), box = canvas.getBoundingClientRect();
       const pen = canvas.getContext("2d");
       done(places.map(([x, y]) => [...pen.getImageData(Math.round(x - box.left), Math.round(y - box.top), 1, 1).data]));
     })))"""
-    return page.evaluate(script, places)
+    return page.evaluate(script, [places, canvas])
 
 
 def drag(page, places: list[tuple[float, float]]) -> None:
@@ -628,3 +660,177 @@ def test_thumbnails_are_drawn_at_their_points(open_page):
     page.mouse.move(x + 28, y + 20)
     page.wait_for_selector("#tip:not([hidden])")
     assert page.locator("#tip b").inner_text() == "c/6.mp4"
+
+
+# The maps and neighbours of encoders ------------------------------------------------------------------------
+
+
+def dots(page, side: str, *points: int) -> list[tuple[float, float]]:
+    """Where points are on the screen, on the circle of a map of `encoders_page`, with a margin of 18 pixels."""
+    box = page.locator(f"#map-{side} canvas").bounding_box()
+    angle = 2 * np.pi * np.array(points) / 10
+    radius = min(box["width"] - 36, (box["height"] - 36) / np.sin(0.4 * np.pi)) / 2
+    middle, sign = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2), 1 if side == "left" else -1
+    return [(middle[0] + sign * radius * np.cos(a), middle[1] - radius * np.sin(a)) for a in angle]
+
+
+def opacity(page, side: str, *points: int) -> list[int]:
+    """How opaque dots are drawn, to 255."""
+    return [pixel[3] for pixel in pixels(page, dots(page, side, *points), f"#map-{side} canvas")]
+
+
+def marked(page) -> list[int]:
+    """Points that both maps show as marked, by how opaque they are; the list has their names."""
+    left, right = (opacity(page, side, *range(10)) for side in ("left", "right"))
+    found = [n for n in range(10) if left[n] > 200]
+    assert found == [n for n in range(10) if right[n] > 200]
+    if page.locator("#marked-list").is_visible():
+        assert page.locator("#marked-list li").all_inner_texts() == [POINTS[n].path for n in found]
+    return found
+
+
+def ring(page, side: str, *points: int) -> list[tuple[float, float]]:
+    """Corners around points of one of the two maps, in the order of the points, through the middle of the circle."""
+    around = np.array(dots(page, side, *points))
+    middle = np.mean(dots(page, side, *range(10)), axis=0)
+    outside = middle + (around - middle) * 1.06
+    return [tuple(corner) for corner in [middle, *outside, middle]]
+
+
+def described(page, side: str = "left") -> str:
+    """Name of the video that a map describes, without the places where it may break."""
+    return page.locator(f"#map-{side} .tip b").text_content().replace("\u200b", "")
+
+
+@pytest.fixture
+def open_encoders(open_page) -> Callable:
+    def opened(*arguments, **settings):
+        page = open_page("encoders", *arguments, **settings)
+        page.evaluate("document.querySelector('.maps').scrollIntoView()")
+        return page
+
+    return opened
+
+
+def test_a_lasso_on_one_map_marks_the_same_videos_on_both(open_encoders):
+    page = open_encoders()
+    assert marked(page) == [*range(10)] and page.locator("#marked-list").is_hidden()
+    drag(page, ring(page, "left", 1.5, 2, 3, 3.5))
+    assert marked(page) == [2, 3]
+    assert page.locator("#marked-count").inner_text() == f"2 videos marked: {LONG} 1, no class 1."
+    drag(page, ring(page, "right", 4.5, 5, 5.5))
+    assert marked(page) == [5]
+    page.keyboard.down("Shift")
+    drag(page, ring(page, "right", 6.5, 7, 7.5))
+    page.keyboard.up("Shift")
+    assert marked(page) == [5, 7]
+    page.click("#marked-clear")
+    assert page.locator("#marked-list").is_hidden() and page.locator("#marked-copy").is_disabled()
+    assert page.locator("#marked-count").inner_text() == "No videos are marked."
+
+
+def test_the_buttons_of_classes_mark_their_videos(open_encoders):
+    page = open_encoders()
+    buttons = page.locator(".classes button")
+    assert [text.split() for text in buttons.all_inner_texts()] == [
+        ["<b>Walk</b>", "3"],
+        [LONG, "3"],
+        ["no", "class", "4"],
+    ]
+    buttons.nth(2).click()
+    assert marked(page) == [0, 3, 6, 9] and page.locator("#marked-count").inner_text() == "4 videos marked: no class 4."
+    buttons.nth(0).click()
+    assert marked(page) == [0, 1, 3, 4, 6, 7, 9]
+    buttons.nth(2).click()
+    assert marked(page) == [1, 4, 7] and page.locator("#marked-count").inner_text() == "3 videos marked: <b>Walk</b> 3."
+    assert [button.get_attribute("aria-pressed") for button in buttons.all()] == ["true", "false", "false"]
+
+
+def test_a_dot_that_is_pointed_at_shows_its_name_and_plays(open_encoders):
+    page = open_encoders()
+    page.mouse.move(*dots(page, "right", 4)[0])
+    tip = page.locator("#map-right .tip")
+    assert described(page, "right") == "c/2.mp4"
+    assert tip.locator("div").inner_text() == "<b>Walk</b>" and page.locator("#map-left .tip").is_hidden()
+    assert tip.locator(".clip").evaluate("(one) => getComputedStyle(one).animationPlayState") == "running"
+    (x, y), *_ = dots(page, "left", 4)
+    assert pixels(page, [(x + 7, y)], "#map-left canvas")[0][3] > 200  # both maps have the ring
+    page.mouse.move(*dots(page, "left", 9)[0])  # it has no preview
+    assert page.locator("#map-left .tip b").is_visible() and page.locator(".tip .clip").count() == 1 and tip.is_hidden()
+    page.mouse.move(0, 0)
+    assert page.locator("#map-left .tip").is_hidden()
+
+
+def test_another_encoder_can_be_chosen_for_each_map(open_encoders):
+    page = open_encoders()
+    before = opacity(page, "right", *range(10))
+    page.select_option("#encoder-right", label="first")
+    assert page.get_attribute("#map-right canvas", "aria-label") == "Map by first"
+    assert min(opacity(page, "right", 0, 5)) > 200 and min(before) > 200  # both are where the mirrored circle has dots
+    page.select_option("#encoder-right", label=LONG)  # a row of dots
+    assert max(opacity(page, "right", 2, 3)) == 0
+
+
+def test_the_maps_are_used_with_the_keyboard(open_encoders):
+    page = open_encoders()
+    page.focus("#map-left canvas")
+    page.keyboard.press("ArrowRight")
+    assert described(page) == NASTY
+    page.keyboard.press("ArrowUp")
+    assert described(page) == LONG
+    page.keyboard.press("Space")
+    assert page.locator("#marked-list li").all_inner_texts() == [LONG]
+    page.keyboard.press("Space")
+    assert page.locator("#marked-count").inner_text() == "No videos are marked."
+    page.keyboard.press("Escape")
+    assert page.locator("#map-left .tip").is_hidden()
+
+
+def test_the_list_of_marked_videos_is_copied_and_points_at_them(open_encoders):
+    page = open_encoders(permissions=["clipboard-read", "clipboard-write"])
+    page.locator(".classes button").nth(0).click()
+    page.click("#marked-copy")
+    assert page.locator("#marked-copy").inner_text() == "Copied"
+    assert page.evaluate("document.activeElement.id") == "marked-copy"
+    assert page.evaluate("navigator.clipboard.readText()") == f"{LONG}\nc/2.mp4\nc/5.mp4\n"
+    page.locator("#marked-list li").nth(1).hover()
+    assert described(page) == "c/2.mp4"
+
+
+def test_touch_a_finger_scrolls_over_a_map_and_draws_after_a_tap(open_encoders):
+    page = open_encoders(NARROW, has_touch=True, is_mobile=True)
+    devtools = page.context.new_cdp_session(page)
+
+    def swipe(places: list[tuple[float, float]]) -> None:
+        kinds = ["touchStart", *["touchMove"] * (len(places) - 1)]
+        for kind, (x, y) in zip(kinds, places, strict=True):
+            devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]})
+        devtools.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+    (x, y), top = dots(page, "left", 7)[0], page.evaluate("scrollY")
+    swipe([(x, y - step) for step in range(0, 120, 10)])
+    page.wait_for_function("(top) => scrollY > top + 50", arg=top)
+    assert page.locator("#marked-count").inner_text() == "No videos are marked."
+    page.evaluate("document.querySelector('.maps').scrollIntoView()")
+    page.touchscreen.tap(*dots(page, "left", 4)[0])
+    assert described(page) == "c/2.mp4"
+    top, corners = page.evaluate("scrollY"), ring(page, "left", 1.5, 2, 3, 3.5)
+    swipe([corner for pair in pairwise(corners) for corner in (pair[0], tuple(np.mean(pair, axis=0)))])
+    page.wait_for_function("document.getElementById('marked-count').innerText.startsWith('2 videos')")
+    assert marked(page) == [2, 3] and page.evaluate("scrollY") == top
+
+
+def test_neighbours_play_while_they_are_pointed_at_or_their_strip_has_the_focus(open_page):
+    page = open_page("encoders")
+    states = """() => [...document.querySelectorAll(".neighbours > li:first-child .clip")]
+      .map((one) => getComputedStyle(one)).filter((own) => own.animationName !== "none")
+      .map((own) => own.animationPlayState)"""
+    assert {*page.evaluate(states)} == {"paused"}
+    page.locator(".neighbours .clip").nth(1).hover()
+    assert page.evaluate(states).count("running") == 1
+    page.mouse.move(0, 0)
+    page.focus("a[href='disagreements.csv']")
+    for _ in range(4):  # back over the strips of both queries
+        page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.className") == "strip wide"
+    assert page.evaluate(states).count("running") == 6  # the query and five: one has no preview

@@ -6,14 +6,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidssl.viz.pages import render_page
+from vidssl.viz.disagreements import Disagreements, disagreements_content
+from vidssl.viz.encoder_maps import EncoderMaps, maps_content
+from vidssl.viz.encoder_neighbours import EncoderNeighbours, neighbours_content
+from vidssl.viz.pages import number_previews, render_page
 
 _MEASURES = {"knn": "kNN", "R@1": "R@1"}
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 900, 380, 52, 40, 870, 320
 
 
-def write_encoders_page(path: Path, results: Mapping[str, Any], title: str, command: str) -> None:
-    """Write the page."""
+def write_encoders_page(
+    path: Path,
+    results: Mapping[str, Any],
+    title: str,
+    command: str,
+    maps: EncoderMaps | None = None,
+    neighbours: EncoderNeighbours | None = None,
+    disagreements: Disagreements | None = None,
+) -> None:
+    """Write the page, with those of the last three parts that are given; each preview is embedded once."""
+    parts = [part for part in (maps, neighbours, disagreements) if part is not None]
+    sprites = number_previews(clip for part in parts for clip in part.previews)
     encoders: Mapping[str, Any] = results["encoders"]
     order = sorted(encoders, key=lambda name: -encoders[name]["accuracy"]["knn"])
     measures = [*encoders[order[0]]["accuracy"]]
@@ -21,7 +34,7 @@ def write_encoders_page(path: Path, results: Mapping[str, Any], title: str, comm
         path,
         "encoders.html",
         title=title,
-        sprites={},
+        sprites=sprites,
         verdict=results["verdict"],
         columns=[_column(measure) for measure in measures],
         rows=[_row(name, encoders[name], measures, results) for name in order],
@@ -31,6 +44,9 @@ def write_encoders_page(path: Path, results: Mapping[str, Any], title: str, comm
         | _axes(encoders),
         dots=_dots(encoders, order),
         note=_note(results),
+        maps=None if maps is None else maps_content(maps, sprites),
+        neighbours=None if neighbours is None else neighbours_content(neighbours, sprites),
+        disagreements=None if disagreements is None else disagreements_content(disagreements, sprites),
         footer=_footer(results),
         command=command,
     )

@@ -57,6 +57,13 @@ def column(name: str, texts: Sequence[str]) -> Column:
     return Column(name, (), numbers)
 
 
+def scaled_places(places: NDArray[np.floating[Any]]) -> dict[str, list[float]]:
+    """Scale places (N, 2) for a page: x and y around 0, the longer side is 1, y downwards as on screens."""
+    low, high = places.min(axis=0), places.max(axis=0)
+    scaled = (places - (low + high) / 2) / (float((high - low).max()) or 1.0)
+    return {"x": [round(float(x), 5) for x in scaled[:, 0]], "y": [round(-float(y), 5) for y in scaled[:, 1]]}
+
+
 def write_map_page(
     path: Path,
     *,
@@ -72,8 +79,6 @@ def write_map_page(
     `records` have paths as in a list: the page writes lists of the points that are selected. The points can be coloured
     by each of `columns`, and those in `previews`, by their row, play.
     """
-    low, high = places.min(axis=0), places.max(axis=0)
-    scaled = (places - (low + high) / 2) / (float((high - low).max()) or 1.0)  # the longer side is 1
     render_page(
         path,
         "map.html",
@@ -81,8 +86,7 @@ def write_map_page(
         details=details,
         sprites={},
         points={
-            "x": [round(float(x), 5) for x in scaled[:, 0]],
-            "y": [round(-float(y), 5) for y in scaled[:, 1]],  # upwards
+            **scaled_places(places),
             "rows": [[record.path, record.label, record.start, record.end] for record in records],
             "columns": [{"name": each.name, "classes": each.classes, "values": list(each.values)} for each in columns],
             "clips": {

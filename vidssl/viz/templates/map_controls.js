@@ -14,13 +14,6 @@ function videoAt(x, y, reach) {
   return best;
 }
 
-const element = (tag, text, parent) => {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  parent.append(made);
-  return made;
-};
-
 function describe(i) {
   tip.replaceChildren();
   const [name, , start, end] = data.rows[i], clip = data.clips[i];
@@ -50,11 +43,8 @@ function placeTip() {
   tip.classList.toggle("fixed", kept >= 0);
   const x = X[i] * view.scale + view.left, y = Y[i] * view.scale + view.top;
   const thumbnail = thumbnails.find((one) => one.row === i), gap = thumbnail === undefined ? radiusOf() + 10 : thumbnail.w / 2 + 8;
-  const w = tip.offsetWidth, h = tip.offsetHeight;
+  placeBeside(tip, x, y, gap, width, height);
   tip.hidden = x < 0 || y < 0 || x > width || y > height; // moved out of sight
-  const beside = x + gap + w + 4 < width ? x + gap : x - gap - w;
-  tip.style.left = `${Math.max(4, Math.min(beside, width - w - 4))}px`;
-  tip.style.top = `${Math.max(4, Math.min(y - h / 2, height - h - 4))}px`;
 }
 
 function keep(i) {
@@ -73,11 +63,6 @@ function hover(i) {
 
 const pointers = new Map(); // position of each pointer that is down
 let drag = null; // of the first one: where it started, whether it moved, and whether it draws the lasso
-
-const at = (event) => {
-  const box = canvas.getBoundingClientRect();
-  return [event.clientX - box.left, event.clientY - box.top];
-};
 
 canvas.addEventListener("pointerdown", (event) => {
   if (event.button !== 0) return;
@@ -230,15 +215,6 @@ $("search").addEventListener("input", apply);
 $("column").addEventListener("change", () => setColumn(Number($("column").value)));
 
 // Selection ----------------------------------------------------------------------------------------------
-
-function inside(x, y, corners) {
-  let is = false;
-  for (let a = 0, b = corners.length - 1; a < corners.length; b = a++) {
-    const [ax, ay] = corners[a], [bx, by] = corners[b];
-    if (ay > y !== by > y && x < ((bx - ax) * (y - ay)) / (by - ay) + ax) is = !is;
-  }
-  return is;
-}
 
 function selectInside(corners, adds) {
   if (!adds) selected.fill(0);

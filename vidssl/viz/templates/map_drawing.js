@@ -1,11 +1,10 @@
-// The map of map.html: what is shown, colours, drawing and view. map_controls.js follows in the same scope.
+// The map of map.html: what is shown, colours, drawing and view. In the same scope, map_basics.js is before it, and
+// map_controls.js follows.
 
-const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("points").textContent);
 const X = Float32Array.from(data.x), Y = Float32Array.from(data.y), count = X.length;
 const names = data.rows.map((row) => row[0]), lower = names.map((name) => name.toLowerCase());
 const canvas = $("canvas"), context = canvas.getContext("2d"), tip = $("tip");
-const dark = matchMedia("(prefers-color-scheme: dark)");
 const MOST_THUMBNAILS = 300; // thumbnails are drawn while at most so many points are in view
 const STEPS = 48; // colours of a column of numbers
 
@@ -18,16 +17,9 @@ let over = -1, kept = -1, isLasso = false, lasso = [], width = 0, height = 0, ra
 
 // Colours ------------------------------------------------------------------------------------------------
 
-const FIRST = [[217, 65], [24, 85], [150, 55], [330, 62], [48, 80], [275, 50], [188, 75], [2, 68], [95, 50], [250, 12]];
 const SCALE = {
   light: [[224, 169, 46], [209, 85, 47], [142, 32, 100], [47, 17, 89]],
   dark: [[106, 70, 190], [186, 70, 148], [238, 115, 78], [255, 214, 100]],
-};
-
-const classColor = (n) => {
-  const [hue, saturation] = FIRST[n] ?? [(n * 137.508) % 360, 45 + (n % 3) * 15];
-  const shift = n < FIRST.length ? 0 : (Math.floor(n / 10) % 3) * 9 - 9;
-  return `hsl(${hue} ${saturation}% ${(dark.matches ? 64 : 45) + shift}%)`;
 };
 
 const scaleColor = (part) => {
@@ -35,8 +27,6 @@ const scaleColor = (part) => {
   const n = Math.min(stops.length - 2, Math.floor(part * (stops.length - 1))), rest = part * (stops.length - 1) - n;
   return `rgb(${stops[n].map((value, i) => Math.round(value + rest * (stops[n + 1][i] - value))).join(" ")})`;
 };
-
-const unknown = () => (dark.matches ? "#747a83" : "#9aa0a8");
 
 const range = (values) => {
   let low = Infinity, high = -Infinity;
@@ -71,20 +61,8 @@ function dot(fill, radius, faint) {
   const key = `${fill} ${radius} ${faint}`;
   let made = dots.get(key);
   if (made === undefined) {
-    const size = 2 * Math.ceil(radius + ratio + 0.5);
-    const drawing = document.createElement("canvas");
-    drawing.width = drawing.height = size;
-    const pen = drawing.getContext("2d");
-    const disc = (color, r) => {
-      pen.fillStyle = color;
-      pen.beginPath();
-      pen.arc(size / 2, size / 2, r, 0, 7);
-      pen.fill();
-    };
-    pen.globalAlpha = faint ? 0.13 : 1;
-    if (!faint && radius > 2.5 * ratio) disc(dark.matches ? "#1a1c20" : "#fff", radius + 0.7 * ratio); // parts neighbours
-    disc(fill, radius);
-    made = { size, pixels: new Uint32Array(pen.getImageData(0, 0, size, size).data.buffer) };
+    const image = dotImage(fill, radius, ratio, faint), size = image.width;
+    made = { size, pixels: new Uint32Array(image.getContext("2d").getImageData(0, 0, size, size).data.buffer) };
     dots.set(key, made);
   }
   return made;
@@ -162,16 +140,7 @@ function draw() {
   if ($("thumbnails").checked && inView.length <= MOST_THUMBNAILS) drawThumbnails(inView);
   if (lasso.length > 1) {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.beginPath();
-    for (const [x, y] of lasso) context.lineTo(x, y);
-    context.closePath();
-    context.fillStyle = dark.matches ? "rgb(143 178 255 / .16)" : "rgb(42 91 199 / .12)";
-    context.fill();
-    context.strokeStyle = dark.matches ? "#8fb2ff" : "#2a5bc7";
-    context.setLineDash([5, 4]);
-    context.lineWidth = 1.5;
-    context.stroke();
-    context.setLineDash([]);
+    drawLasso(context, lasso);
   }
   placeTip();
 }

@@ -1,0 +1,48 @@
+"""A results.json of a comparison of encoders, for the tests of its page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def encoder_results(
+    predicted: Mapping[str, Sequence[int]], names: Sequence[str], labels: Sequence[int], class_names: Sequence[str]
+) -> dict[str, Any]:
+    """Make the results of encoders by the classes that they predict; the last one is a floor."""
+    best, *_, floor = predicted
+    clip = {"frames": 8, "seconds": 2.0, "sampling_rate": None}
+
+    def encoder(number: int, name: str) -> dict[str, Any]:
+        right = sum(map(int.__eq__, predicted[name], labels)) / len(labels)
+        return {
+            "floor": name == floor,
+            "accuracy": {"knn": right, "R@1": right, "logistic": right, "logistic_1": right / 2},
+            "predicted": {"knn": [*predicted[name]]},
+            "protocol": {"clip": clip, "clips": 3, "size": 112},
+            "checkpoint": {"licence": "MIT", "training": ["kinetics"]},
+            "dimension": 512,
+            "megabytes": 40.0,
+            "seconds_per_video": 0.02 * 4**number,
+            "peak_megabytes": 900.0,
+        }
+
+    return {
+        "encoders": {name: encoder(number, name) for number, name in enumerate(predicted)},
+        "verdict": {"best": best, "cheapest": best, "answer": f"{best} is best.", "doubts": ["There are few videos."]},
+        "pairs": [
+            {"first": best, "second": name, "difference": 0.1, "interval": [0.02, 0.18], "reason": None}
+            for name in predicted
+            if name != best
+        ],
+        "chance": 0.2,
+        "groups": {"how": "the names", "count": 3},
+        "videos": [*names],
+        "labels": [*labels],
+        "classes": [
+            {"name": name, "videos": labels.count(number), "groups": 2} for number, name in enumerate(class_names)
+        ],
+        "failed": {},
+        "seconds": 12.0,
+        "processor": "a processor",
+        "date": "2026-01-01",
+        "versions": {"vidssl": "0.1.0", "torch": "2.9.0"},
+    }

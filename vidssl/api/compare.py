@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl import distributed
+from vidssl.api.encoder_page_parts import DISAGREEMENTS, page_parts
 from vidssl.api.encoder_scores import OUTPUTS, VARIED, Encoder, common_rows, extract_all, of_rows, predict_all, right
 from vidssl.api.format_results import format_table
 from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Videos, job, models, path_of, read_videos
@@ -80,7 +81,7 @@ def compare(
         What results.json has.
     """
     folder = Path(out)
-    outputs = ["results.json", "index.html", "curves.png", *(f"{name}/*" for name in OUTPUTS)]
+    outputs = ["results.json", "index.html", "curves.png", DISAGREEMENTS, *(f"{name}/*" for name in OUTPUTS)]
     inputs = {"videos": path_of(videos), **{f"labels.{n}": Path(path) for n, path in enumerate(labels)}}
     claim(folder, "encoder comparison", outputs, inputs=inputs, before=json_with("results.json", "sections"))
     start = time.perf_counter()
@@ -127,9 +128,9 @@ def compare(
         def write() -> None:
             if curves is not None:
                 write_whole(folder / "curves.png", curves)
-            write_encoders_page(
-                folder / "index.html", results, f"Encoders for {listed.path.name}", command_line(), curves
-            )
+            title = f"Encoders for {listed.path.name}"
+            parts = page_parts(results, listed, rows, features, agreements, folder)
+            write_encoders_page(folder / "index.html", results, title, command_line(), curves, **parts)
             write_json(folder / "results.json", dict(results))
 
         distributed.on_main(write)

@@ -20,30 +20,25 @@ def write_encoders_page(
     results: Mapping[str, Any],
     title: str,
     command: str,
+    curves: bytes | None = None,
     maps: EncoderMaps | None = None,
     neighbours: EncoderNeighbours | None = None,
     disagreements: Disagreements | None = None,
 ) -> None:
-    """Write the page, with those of the last three parts that are given; each preview is embedded once."""
+    """Write the page, with the parts that are given; `curves` is a PNG file. Each preview is embedded once."""
     parts = [part for part in (maps, neighbours, disagreements) if part is not None]
     sprites = number_previews(clip for part in parts for clip in part.previews)
-    encoders: Mapping[str, Any] = results["encoders"]
-    order = sorted(encoders, key=lambda name: -encoders[name]["accuracy"]["knn"])
-    measures = [*encoders[order[0]]["accuracy"]]
+    sections = [_section(section, results) for section in results["sections"]]
     render_page(
         path,
         "encoders.html",
         title=title,
         sprites=sprites,
-        verdict=results["verdict"],
-        columns=[_column(measure) for measure in measures],
-        rows=[_row(name, encoders[name], measures, results) for name in order],
-        classes=_classes(results, order),
+        sections=sections,
+        unlabelled=_unlabelled(results),
+        facts=[_facts(name, encoder) for name, encoder in results["encoders"].items()],
         failed=results["failed"],
-        chart={"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM}
-        | _axes(encoders),
-        dots=_dots(encoders, order),
-        note=_note(results),
+        curves=curves,
         maps=None if maps is None else maps_content(maps, sprites),
         neighbours=None if neighbours is None else neighbours_content(neighbours, sprites),
         disagreements=None if disagreements is None else disagreements_content(disagreements, sprites),
@@ -52,26 +47,68 @@ def write_encoders_page(
     )
 
 
+def _section(section: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of the labels of one list."""
+    accuracy, predicted = section["accuracy"], section["predicted"]
+    order = sorted(accuracy, key=lambda name: -accuracy[name]["knn"])
+    encoders = {
+        name: {**results["encoders"][name], "accuracy": accuracy[name], "predicted": predicted[name]} for name in order
+    }
+    measures = [*accuracy[order[0]]]
+    frame = {"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM}
+    return {
+        "name": section["name"] if len(results["sections"]) > 1 else "",
+        "verdict": section["verdict"],
+        "columns": [_column(measure) for measure in measures],
+        "rows": [_row(name, encoders[name], measures, section) for name in order],
+        "classes": _classes(section, encoders, order),
+        "chart": frame | _axes(encoders),
+        "dots": _dots(encoders, order),
+        "note": _note(section, results),
+    }
+
+
+def _unlabelled(results: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is shown of videos without labels: sentences, the encoders, and what pairs of them have in common."""
+    if "without_labels" not in results:
+        return None
+    stability = results["without_labels"]["stability"]
+    return {
+        "sentences": results["without_labels"]["sentences"],
+        "columns": [*stability],
+        "rows": [
+            _facts(name, encoder) | {"numbers": [stability[what].get(name, {}).get("recall") for what in stability]}
+            for name, encoder in results["encoders"].items()
+        ],
+        "pairs": sorted(results["common_neighbours"], key=lambda pair: -pair["fraction"]),
+    }
+
+
 def _column(measure: str) -> str:
     if measure.startswith("logistic_"):
         return f"{measure.removeprefix('logistic_')} a class"
     return _MEASURES.get(measure, "all labels")
 
 
-def _row(name: str, encoder: Mapping[str, Any], measures: Sequence[str], results: Mapping[str, Any]) -> dict[str, Any]:
-    difference, interval = _against_best(name, results)
-    clip, protocol, origin = encoder["protocol"]["clip"], encoder["protocol"], encoder["checkpoint"]
-    seconds, memory = encoder.get("seconds_per_video"), encoder.get("peak_megabytes")
-    span = "the whole video" if clip["seconds"] == "whole" else _seconds(clip)
-    best, cheapest = results["verdict"]["best"], results["verdict"]["cheapest"]
-    return {
-        "name": name,
+def _row(name: str, encoder: Mapping[str, Any], measures: Sequence[str], section: Mapping[str, Any]) -> dict[str, Any]:
+    difference, interval = _against_best(name, section)
+    best, cheapest = section["verdict"]["best"], section["verdict"]["cheapest"]
+    return _facts(name, encoder) | {
         "best": name == best,
-        "floor": encoder["floor"],
         "note": "best" if name == best else "not shown to be worse, cheapest" if name == cheapest else "",
         "numbers": [encoder["accuracy"][measure] for measure in measures],
         "difference": difference,
         "interval": interval,
+    }
+
+
+def _facts(name: str, encoder: Mapping[str, Any]) -> dict[str, Any]:
+    clip, protocol, origin = encoder["protocol"]["clip"], encoder["protocol"], encoder["checkpoint"]
+    seconds, memory = encoder.get("seconds_per_video"), encoder.get("peak_megabytes")
+    span = "the whole video" if clip["seconds"] == "whole" else _seconds(clip)
+    return {
+        "name": name,
+        "floor": encoder["floor"],
         "seconds": "–" if seconds is None else f"{seconds:.2g}",
         "memory": "–" if memory is None else f"{memory / 1e3:.1f} GB",
         "dimension": f"{encoder['dimension']:,}",
@@ -88,9 +125,9 @@ def _seconds(clip: Mapping[str, Any]) -> str:
     return f"every {clip['sampling_rate']}. frame"
 
 
-def _against_best(name: str, results: Mapping[str, Any]) -> tuple[str, str]:
-    best = results["verdict"]["best"]
-    for pair in results["pairs"]:
+def _against_best(name: str, section: Mapping[str, Any]) -> tuple[str, str]:
+    best = section["verdict"]["best"]
+    for pair in section["pairs"]:
         if {pair["first"], pair["second"]} == {name, best}:
             sign = 1 if pair["first"] == name else -1
             text = f"{100 * sign * pair['difference']:+.1f}"
@@ -101,14 +138,14 @@ def _against_best(name: str, results: Mapping[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
-def _classes(results: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]]:
-    label, encoders, found = results["labels"], results["encoders"], []
+def _classes(section: Mapping[str, Any], encoders: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]]:
+    label, best, found = section["labels"], section["verdict"]["best"], []
     numbers = sorted({*label})
-    names = dict(zip(numbers, (one["name"] for one in results["classes"]), strict=True))
-    for number, one in zip(numbers, results["classes"], strict=True):
+    names = dict(zip(numbers, (one["name"] for one in section["classes"]), strict=True))
+    for number, one in zip(numbers, section["classes"], strict=True):
         rows = [row for row, own in enumerate(label) if own == number]
         predicted = {name: [encoders[name]["predicted"]["knn"][row] for row in rows] for name in order}
-        wrong = Counter(each for each in predicted[results["verdict"]["best"]] if each != number)
+        wrong = Counter(each for each in predicted[best] if each != number)
         found.append(
             {
                 **one,
@@ -116,7 +153,7 @@ def _classes(results: Mapping[str, Any], order: Sequence[str]) -> list[dict[str,
                 "confused": ", ".join(f"{names.get(each, '–')} {count}" for each, count in wrong.most_common(2)),
             }
         )
-    return sorted(found, key=lambda each: each["accuracy"][order.index(results["verdict"]["best"])])
+    return sorted(found, key=lambda each: each["accuracy"][order.index(best)])
 
 
 def _timed(encoders: Mapping[str, Any]) -> list[float]:
@@ -167,11 +204,11 @@ def _dots(encoders: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, A
     return found
 
 
-def _note(results: Mapping[str, Any]) -> str:
+def _note(section: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     groups = results["groups"]
     return (
-        f"{len(results['videos'])} videos of {len(results['classes'])} classes and {groups['count']} recordings, "
-        f"by {groups['how']}; chance {100 * results['chance']:.1f} %. Each video is predicted once, with its recording "
+        f"{len(results['videos'])} videos of {len(section['classes'])} classes and {groups['count']} recordings, "
+        f"by {groups['how']}; chance {100 * section['chance']:.1f} %. Each video is predicted once, with its recording "
         "left out: kNN by a vote of 20 neighbours, R@1 by the nearest video, the others by logistic regression on all "
         "labels or on so many of each class, the mean of 20 draws. Intervals are for these networks on new recordings, "
         "not for other training seeds; the tests behind the verdict are adjusted for the number of pairs."

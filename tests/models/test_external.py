@@ -1,6 +1,9 @@
 """Encoders of other libraries: their features are those of the library itself, called directly."""
 
 import json
+import os
+import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.functional import resize
 
 import vidssl
 from vidssl import commands
 from vidssl.data.to_device import normalised
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError
-from vidssl.models.external import LIBRARIES, is_external, load_external
+from vidssl.models.external import LIBRARIES, Encoder, facts_of, is_external, load_external
 from vidssl.transforms.crops import center_crop
 
 SIZES = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}}
@@ -32,6 +37,8 @@ def features_of(name, frames, **options):
     """Features (D,) of one clip, as vidssl makes them."""
     encoder, backbone = load_external(name, **options)
     crop = encoder.crop or (lambda x: center_crop(x, encoder.size, encoder.short_side).frames)
+    if not name.startswith("hub:"):
+        pickle.dumps(encoder.crop)  # for workers, whose way to start may be spawn
     view = torch.from_numpy(np.ascontiguousarray(crop(frames)))[None]
     with torch.no_grad():
         return encoder, backbone.eval()(normalised(view, encoder.mean, encoder.std))[0]
@@ -68,12 +75,22 @@ def vjepa2(folder):
 def videoprism(folder):
     import transformers as tr
 
+    if not hasattr(tr, "VideoPrismVisionModel"):
+        pytest.skip(f"transformers {tr.__version__} has no VideoPrism")
     layers = {"num_spatial_layers": 2, "num_temporal_layers": 1, "num_auxiliary_layers": 1}
     shape = {"image_size": 36, "num_frames": 4, "tubelet_size": [1, 18, 18]}
     config = tr.VideoPrismVisionConfig(**shape, **layers, **{k: v for k, v in WIDE.items() if k != "num_hidden_layers"})
     processor = tr.LlavaOnevisionVideoProcessor(size={"height": 36, "width": 36}, do_normalize=False)
     network = saved(folder, config, processor, tr.VideoPrismVisionModel)
     return network, lambda m, x: m(**x).last_hidden_state.mean(1)
+
+
+def vivit(folder):
+    """Its processor is one of images that takes the frames of a clip; it has an offset beside a mean."""
+    import transformers as tr
+
+    config = tr.VivitConfig(image_size=32, num_frames=4, tubelet_size=[2, 8, 8], **WIDE)
+    return saved(folder, config, tr.VivitImageProcessor(**SIZES)), lambda m, x: m(**x).pooler_output
 
 
 def dinov2(folder):
@@ -121,7 +138,7 @@ def timm_wrapper(folder):
     return network, lambda m, x: m(**x).pooler_output
 
 
-CLIPS, IMAGES = (videomae, vjepa2, videoprism), (dinov2, clip, siglip2, timm_wrapper)
+CLIPS, IMAGES = (videomae, vjepa2, videoprism, vivit), (dinov2, clip, siglip2, timm_wrapper)
 
 
 @pytest.mark.parametrize("family", [*CLIPS, *IMAGES], ids=lambda family: family.__name__)
@@ -131,7 +148,7 @@ def test_transformers(family, tmp_path):
 
     network, expected = family(tmp_path)
     frames = frames_of(4)
-    if family in CLIPS:
+    if family in CLIPS and family is not vivit:
         processor = tr.AutoVideoProcessor.from_pretrained(tmp_path)
         inputs = processor([torch.from_numpy(frames)], return_tensors="pt", do_sample_frames=False)
     else:
@@ -145,7 +162,7 @@ def test_transformers(family, tmp_path):
     torch.testing.assert_close(found, wanted.mean(dim=0), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["r3d_18", "s3d", "mvit_v2_s", "swin3d_t", "resnet18", "vit_b_16"])
+@pytest.mark.parametrize("name", ["r3d_18", "s3d", "mvit_v2_s", "swin3d_t", "resnet18", "vit_b_16", "squeezenet1_1"])
 def test_torchvision(name):
     """Without weights, with the preprocessing of the weights; the features are what the last layer gets."""
     from torchvision.models import get_model, get_model_weights
@@ -155,12 +172,13 @@ def test_torchvision(name):
     frames = frames_of(16, 70, 90)
     torch.manual_seed(0)
     network, seen = get_model(name, weights=None).eval(), []
-    layers = [m for m in network.modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv3d)]
+    kinds = torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d
+    layers = [m for m in network.modules() if isinstance(m, kinds)]
     layers[-1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.no_grad():
         clip = preset(torch.from_numpy(frames))
         network(clip if encoder.images else clip[None])
-    wanted = seen[0].mean(dim=(2, 3, 4)) if seen[0].ndim == 5 else seen[0]  # s3d averages after its classifier
+    wanted = seen[0].flatten(2).mean(dim=2) if seen[0].ndim > 2 else seen[0]  # of maps after the classifier
     _, found = features_of(f"torchvision:{name}@none,count=16", frames)
     torch.testing.assert_close(found, wanted.mean(dim=0), rtol=1e-4, atol=1e-4)
 
@@ -202,6 +220,10 @@ def means():
 
 def no_size():
     return Means(), {}
+
+
+def maps():
+    return torch.nn.Identity(), {"size": 16}
 """
 
 
@@ -218,7 +240,7 @@ def test_python(own):
     encoder, found = features_of(own, frames)
     pixels = torch.from_numpy(np.ascontiguousarray(center_crop(frames, 16, 20).frames)) / 255 - 0.5  # (T, 3, S, S)
     torch.testing.assert_close(found, pixels.mean(dim=(2, 3)).T.flatten(), rtol=1e-4, atol=1e-4)
-    assert encoder.facts.licence == "MIT" and encoder.facts.training == ("not stated",)
+    assert encoder.licence == "MIT" and encoder.training == ("not stated",)
 
 
 def test_onnx(tmp_path):
@@ -249,6 +271,10 @@ def vjepa2_tiny_32():
     return Small(), torch.nn.Identity()
 
 
+def dinov2_tiny():
+    return torch.nn.Sequential(torch.nn.AvgPool2d(56), torch.nn.Flatten())
+
+
 def vjepa2_preprocessor(crop_size):
     def prepare(frames):  # (T, H, W, 3)
         clip = torch.from_numpy(frames[:, :crop_size, :crop_size].copy()).permute(3, 0, 1, 2) / 255
@@ -275,6 +301,12 @@ def test_hub(tmp_path):
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     torch.testing.assert_close(found, ((pixels - mean) / std).mean(dim=(0, 2, 3)), rtol=1e-4, atol=1e-4)
     assert encoder.size == 32 and encoder.frames == 4
+    encoder, found = features_of(f"hub:{tmp_path}:dinov2_tiny,count=4", frames, trust=True)
+    large = resize(torch.from_numpy(frames), [256], InterpolationMode.BICUBIC)  # the short side; the long one is 360
+    pixels = (large[:, :, 16:240, 68:292] / 255 - mean) / std
+    wanted = torch.nn.functional.avg_pool2d(pixels, 56).flatten(1).mean(dim=0)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert encoder.images and encoder.size == 224
     with pytest.raises(CheckpointError, match=r"how other prepares its frames is not known: .*python:"):
         load_external(f"hub:{tmp_path}:other", trust=True)
 
@@ -294,22 +326,158 @@ def test_hub(tmp_path):
         ("onnx:none.onnx", CheckpointError, "there is no file none.onnx"),
         ("python:own_encoder", ConfigError, "is not python:PACKAGE.MODULE:FUNCTION"),
         ("python:own_encoder:no_size", ConfigError, "returns a module and a dictionary with size"),
+        (
+            "python:own_encoder:maps",
+            ConfigError,
+            r"Identity makes \(1, 3, 8, 16, 16\) of a clip .*: wrap it in a module",
+        ),
         ("python:own_encoder:nothing", ConfigError, "no attribute 'nothing'"),
         ("python:no_such_module:f", CheckpointError, "python:no_such_module:f needs a package that is not installed"),
     ],
 )
 def test_what_is_wrong_is_one_line(own, monkeypatch, name, kind, message):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(kind, match=message) as caught:
         load_external(name)
     assert "\n" not in str(caught.value)
 
 
-def test_a_library_is_imported_when_it_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    monkeypatch.delitem(sys.modules, LIBRARIES["timm"], raising=False)
-    with pytest.raises(CheckpointError, match=r"timm:x needs a package that is not installed .*: pip install timm"):
-        load_external("timm:x")
+@pytest.mark.parametrize(
+    ("library", "package"), [("timm", "timm"), ("transformers", "transformers"), ("onnx", "onnxruntime")]
+)
+def test_a_library_that_is_not_installed(monkeypatch, library, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "vidssl.models.external.load_transformers", raising=False)
+    message = rf"{library}:x needs a package that is not installed \(.*{package}.*\): pip install {package}$"
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_external(f"{library}:x")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_package_that_code_of_others_needs(tmp_path):
+    """It is named; torch.hub itself is there."""
+    (tmp_path / "hubconf.py").write_text("dependencies = []\nimport no_such_package\n")
+    with pytest.raises(CheckpointError, match=r"not installed \(No module named 'no_such_package'\): install it"):
+        load_external(f"hub:{tmp_path}:dinov2_tiny", trust=True)
+
+
+OFFLINE = """
+import socket
+import sys
+
+
+def refuse(*args, **kwargs):
+    raise OSError("no network")
+
+
+socket.socket.connect = socket.getaddrinfo = refuse
+from vidssl.errors import UntrustedError
+from vidssl.models.external import load_external
+
+load_external("floor:differences")
+print(sorted({"timm", "transformers", "onnxruntime"} & sys.modules.keys()))
+for name in sys.argv[1:]:
+    try:
+        print(load_external(name)[1].dim)
+    except UntrustedError as error:
+        print(error)
+        print(load_external(name, trust=True)[1].dim)
+"""
+CODE = """
+import torch
+import transformers
+
+
+class TinyConfig(transformers.PretrainedConfig):
+    model_type = "tiny_of_others"
+
+
+class Tiny(transformers.PreTrainedModel):
+    config_class = TinyConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layer = torch.nn.Linear(3, 5)
+        self.post_init()
+
+    def forward(self, x):
+        return self.layer(x.mean(dim=(2, 3)))
+"""
+
+
+def cached(hub, name):
+    """Folder of a network in the cache of the Hugging Face Hub."""
+    folder = hub / f"models--{name.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("0" * 40)
+    (folder / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    return folder / "snapshots" / ("0" * 40)
+
+
+def test_weights_come_from_the_caches_without_network(tmp_path):
+    """And no library is imported before it is named; code of others runs with trust alone."""
+    timm = pytest.importorskip("timm")
+    tr = pytest.importorskip("transformers")
+    from safetensors.torch import save_file
+    from torchvision.models import ShuffleNet_V2_X0_5_Weights, shufflenet_v2_x0_5
+
+    hub, torch_hub = tmp_path / "hub", tmp_path / "torch/hub"
+    dinov2(cached(hub, "org/small"))
+    save_file(
+        timm.create_model("test_resnet").state_dict(), cached(hub, "timm/test_resnet.r160_in1k") / "model.safetensors"
+    )
+    of_others = cached(hub, "org/code")
+    tr.BitImageProcessor(**SIZES).save_pretrained(of_others)
+    (of_others / "code_of_others.py").write_text(CODE)
+    classes = {"AutoConfig": "code_of_others.TinyConfig", "AutoModel": "code_of_others.Tiny"}
+    (of_others / "config.json").write_text(json.dumps({"model_type": "tiny_of_others", "auto_map": classes}))
+    save_file(
+        {"layer.weight": torch.ones(5, 3), "layer.bias": torch.ones(5)},
+        of_others / "model.safetensors",
+        {"format": "pt"},
+    )
+    (torch_hub / "owner_repository_main").mkdir(parents=True)
+    (torch_hub / "owner_repository_main/hubconf.py").write_text(HUB)
+    (torch_hub / "checkpoints").mkdir()
+    file = Path(ShuffleNet_V2_X0_5_Weights.DEFAULT.url).name
+    torch.save(shufflenet_v2_x0_5().state_dict(), torch_hub / "checkpoints" / file)
+
+    names = ("transformers:org/small", "timm:test_resnet.r160_in1k", "torchvision:shufflenet_v2_x0_5")
+    untrusted = ("hub:owner/repository:dinov2_tiny", "transformers:org/code")
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "TORCH_HOME": str(tmp_path / "torch"), "HF_HUB_OFFLINE": "1"}
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_MODULES_CACHE", "TRANSFORMERS_CACHE"):
+        environment.pop(variable, None)
+    command = [sys.executable, "-c", OFFLINE, *names, *untrusted]
+    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    imported, small, image, shuffle, hub_refused, of_hub, code_refused, of_code = made.stdout.splitlines()
+    assert imported == "[]" and (small, shuffle, of_hub, of_code) == ("32", "1024", "48", "5") and int(image) > 0
+    assert hub_refused.endswith("runs the code of owner/repository: give --trust if you know its author")
+    assert code_refused == "transformers:org/code comes with code: give --trust if you know its author"
+
+
+@pytest.mark.parametrize(
+    ("weights", "licence", "training"),
+    [
+        ("torchvision KINETICS400_V1", "not stated", ("Kinetics-400",)),
+        ("torchvision IMAGENET1K_SWAG_E2E_V1", "CC-BY-NC-4.0", ("Instagram", "ImageNet-1K")),
+        ("transformers MCG-NJU/videomae-base", "CC-BY-NC-4.0", ("Kinetics-400",)),
+        ("transformers MCG-NJU/videomae-base-ssv2", "not stated", ("not stated",)),
+        ("hub facebookresearch/dinov2:main dinov2_vits14", "Apache-2.0", ("LVD-142M",)),
+        ("timm resnet50.a1_in1k", "not stated", ("ImageNet-1K",)),
+        ("timm vit_base_patch16_224.augreg_in21k_ft_in1k", "not stated", ("ImageNet-21K", "ImageNet-1K")),
+        (None, "not stated", ("none",)),
+    ],
+)
+def test_licence_and_training_sets(weights, licence, training):
+    """Of the table; what the library states itself comes first."""
+    encoder = Encoder(torch.nn.Identity(), 16, **facts_of(weights))
+    assert (encoder.licence, encoder.training) == (licence, training)
+    if weights is not None:
+        assert facts_of(weights, "MIT")["licence"] == "MIT"
+
+
+def test_names_of_libraries():
     assert all(is_external(f"{library}:x") for library in LIBRARIES)
     assert not any(map(is_external, ("random", "vidssl-small", "output/timm:x", "timm", "hf-hub:a/b", None)))
 

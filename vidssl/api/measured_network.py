@@ -25,7 +25,7 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, Extract, LibraryClips, TestClips, extract
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods import METHODS, Method
-from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
 from vidssl.models.external import Encoder, is_external, load_external
 from vidssl.models.layer_features import check_grid
 from vidssl.models.weights import (
@@ -122,7 +122,7 @@ def device_of(model: Model, options: NetworkOptions) -> torch.device:
     """Choose the device: that of a module's weights, unless one is named."""
     wanted = options.get("device", "auto")
     if isinstance(model, nn.Module) and wanted == "auto":
-        return _device_of_weights(model)
+        return device_of_weights(model)
     return choose_device(wanted)
 
 
@@ -259,7 +259,7 @@ def _load_module(module: nn.Module, options: NetworkOptions, device: torch.devic
         raise ConfigError(
             f"this {type(module).__name__} does not state its clips: give test=vidssl.TestClips(…), or cfg, a config"
         )
-    backbone = module if isinstance(module, Backbone) else _ModuleBackbone(module, test)
+    backbone = module if isinstance(module, Backbone) else ModuleBackbone(module, test.clip.frames, test.size)
     kind = f"{type(module).__module__}.{type(module).__qualname__}"
     origin = {"path": kind, "module": True}
     weights = {"module": kind, "sha256": _hash_of_weights(module)}
@@ -271,10 +271,10 @@ def _load_external(name: str, options: NetworkOptions, device: torch.device) -> 
     """Load an encoder of another library, with the clips that it is used with there."""
     encoder, backbone = load_external(name, options.get("trust", False))
     test = options.get("test") or _library_clips(name, encoder, options)
-    facts = {"licence": encoder.facts.licence, "training": encoder.facts.training, "source": encoder.facts.source}
+    facts = {"licence": encoder.licence, "training": encoder.training, "source": encoder.source}
     origin = {"path": name, "library": encoder.version, **facts}
     weights = {"encoder": name, "library": encoder.version, "sha256": _hash_of_weights(backbone)}
-    training = partial(TrainingVideos, name, None, f"trained on: {', '.join(encoder.facts.training)}")
+    training = partial(TrainingVideos, name, None, f"trained on: {', '.join(encoder.training)}")
     return Subject(backbone.to(device), test, device, origin, weights, training=training)
 
 
@@ -312,36 +312,6 @@ def _hash_of_weights(module: nn.Module) -> str:
             digest.update(f"{weight.dtype} {tuple(weight.shape)}".encode())
             digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-class _ModuleBackbone(Backbone):
-    """Any module from clips to features as a backbone."""
-
-    def __init__(self, module: nn.Module, test: TestClips) -> None:
-        super().__init__()
-        self.module, training = module, module.training
-        clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=_device_of_weights(module))
-        with torch.no_grad():
-            features: Any = module.eval()(clip)
-        module.train(training)
-        self.train(training)
-        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1:
-            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise ConfigError(
-                f"{type(module).__name__} makes {shape} of a clip {tuple(clip.shape)}, not features (1, D): wrap it in "
-                "a module that does"
-            )
-        self.dim = features.shape[1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode clips."""
-        features: Tensor = self.module(x)
-        return features
-
-
-def _device_of_weights(module: nn.Module) -> torch.device:
-    tensors = (*module.parameters(), *module.buffers())
-    return tensors[0].device if tensors else torch.device("cpu")
 
 
 def chosen_clips(options: NetworkOptions, run: Run) -> TestClips:

@@ -101,6 +101,41 @@ class Backbone(nn.Module):
             raise ConfigError(f"{cls.__name__} has no layer 3, which regions need: use {_RESNETS}")
 
 
+class ModuleBackbone(Backbone):
+    """Any module from clips (B, 3, T, S, S) to features (B, D) as a backbone, without layers.
+
+    Raises:
+        ConfigError: The module makes something else of a clip of `frames` (T) and `size` (S).
+    """
+
+    def __init__(self, module: nn.Module, frames: int, size: int) -> None:
+        super().__init__()
+        self.module, training = module, module.training
+        clip = torch.zeros(1, 3, frames, size, size, device=device_of_weights(module))
+        with torch.no_grad():
+            features: Any = module.eval()(clip)
+        module.train(training)
+        self.train(training)
+        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1:
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise ConfigError(
+                f"{type(module).__name__} makes {shape} of a clip {tuple(clip.shape)}, not features (1, D): wrap it in "
+                "a module that does"
+            )
+        self.dim = features.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode clips."""
+        features: Tensor = self.module(x)
+        return features
+
+
+def device_of_weights(module: nn.Module) -> torch.device:
+    """Return the device of a module; the CPU if it has no weights."""
+    tensors = (*module.parameters(), *module.buffers())
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
 def run_stages(x: Tensor, stages: Mapping[str, Callable[[Tensor], Tensor]], out: Sequence[str]) -> list[Tensor]:
     """Apply named stages one after the other, up to the last that `out` names, and return the outputs it names."""
     found: dict[str, Tensor] = {}

@@ -1,27 +1,42 @@
 """Encoders of other libraries by name, `LIBRARY:NAME`; a library is imported, and weights read, when one is named."""
 
-import importlib
+import csv
+import pkgutil
 import re
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from vidssl.errors import CheckpointError, ConfigError, UntrustedError
-from vidssl.models.backbones import Backbone
-from vidssl.models.external.facts import NOT_STATED, Facts
-from vidssl.types import Frames
+from vidssl.errors import CheckpointError, ConfigError, VidsslError
+from vidssl.models.backbones import Backbone, ModuleBackbone
+from vidssl.types import Count, Frames, Positive
 
-# The module that loads the encoders of a library: load(name, trust) -> Encoder.
+# Package of a library, and the function here that loads its encoders: load(name, trust) -> Encoder.
 LIBRARIES = {
-    name: f"{__name__}.load_{name}"
-    for name in ("torchvision", "timm", "transformers", "hub", "onnx", "python", "floor")
+    "torchvision": ("torchvision", "load_classifiers:load_torchvision"),
+    "timm": ("timm", "load_classifiers:load_timm"),
+    "transformers": ("transformers", "load_transformers:load"),
+    "hub": ("torch", "load_hub:load"),
+    "onnx": ("onnxruntime", "load_own:load_onnx"),
+    "python": ("", "load_own:load_python"),
+    "floor": ("vidssl", "load_own:load_floor"),
 }
-Joined = Literal["mean", "concatenate", "differences"]
-_SETTING = re.compile(r",(frames|count|seconds)=([^,]*)$")
+# Settings that may follow a name: their types, and what they are in words.
+_SETTINGS: dict[str, tuple[TypeAdapter[Any], str]] = {
+    "frames": (TypeAdapter(Literal["mean", "concatenate", "differences"]), "mean, concatenate or differences"),
+    "count": (TypeAdapter(Count), "1 or more"),
+    "seconds": (TypeAdapter(Literal["whole"] | Positive), "above 0, or whole"),
+}
+_LAST_SETTING = re.compile(rf",({'|'.join(_SETTINGS)})=([^,]*)$")
+# Of weights whose `LIBRARY NAME` begins like a pattern, the first of several. It holds only what the sources state.
+_FACTS = Path(__file__).with_name("facts.csv")
 
 
 @dataclass(frozen=True)
@@ -42,8 +57,30 @@ class Encoder:
     images: bool = False  # it encodes frames, not clips
     frames: int = 8  # T
     seconds: float | Literal["whole"] = "whole"  # span of a clip
-    facts: Facts = field(default_factory=Facts)
+    licence: str = "not stated"  # of the weights
+    training: tuple[str, ...] = ("not stated",)  # sets
+    source: str = "not stated"  # of what is stated
     version: str = ""  # of the library
+
+
+class Called(nn.Module):
+    """Features (B, D) by `call(network, x)` of clips (B, 3, T, S, S) or images (B, 3, S, S), as a module.
+
+    Outputs of transformers, tuples and tokens (B, N, D) are reduced to their pooled, first and mean feature.
+    """
+
+    def __init__(self, network: Any, call: Callable[[Any, Tensor], Any] = nn.Module.__call__) -> None:
+        super().__init__()
+        self.network, self.call = network, call
+
+    def forward(self, x: Tensor) -> Any:
+        """Encode clips or images."""
+        output = self.call(self.network, x)
+        pooled = (getattr(output, name, None) for name in ("pooler_output", "last_hidden_state"))
+        output = next((features for features in pooled if features is not None), output)
+        if isinstance(output, tuple | list):
+            output = output[0]
+        return output.mean(dim=1) if isinstance(output, Tensor) and output.ndim == 3 else output
 
 
 def is_external(name: object) -> bool:
@@ -59,101 +96,85 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
 
     Raises:
         CheckpointError: The library is not installed, has no such encoder, or its weights cannot be loaded.
-        ConfigError: A setting is wrong.
+        ConfigError: A setting is wrong, or the network does not make features (B, D) of clips.
         UntrustedError: The encoder is code of others, and `trust` is False.
     """
-    plain, settings = _split(name)
-    library, _, inner = plain.partition(":")
+    plain, settings = name, dict[str, Any]()
+    while found := _LAST_SETTING.search(plain):
+        kind, limits = _SETTINGS[found[1]]
+        try:
+            settings[found[1]] = kind.validate_python(found[2])
+        except ValueError:
+            raise ConfigError(f"{found[0][1:]} of {name}: {found[1]} is {limits}") from None
+        plain = plain[: found.start()]
+    encoder = load_encoder(plain, trust)
+    frames, seconds = settings.get("count", encoder.frames), settings.get("seconds", encoder.seconds)
+    joined, network = settings.get("frames"), encoder.network.eval()
+    if joined is not None and not encoder.images:
+        raise ConfigError(f"{plain} encodes clips: frames={joined} is for encoders of images")
+    if joined == "differences" and frames < 2:
+        raise ConfigError("frames=differences needs two frames or more: count=8")
+    if encoder.images:
+        network = Called(network, partial(_of_frames, joined=joined or "mean"))
+    return replace(encoder, frames=frames, seconds=seconds), ModuleBackbone(network, frames, encoder.size)
+
+
+def load_encoder(name: str, trust: bool = False) -> Encoder:
+    """Load an encoder by its name without settings; errors are those of `load_external`."""
+    library, _, inner = name.partition(":")
+    package, function = LIBRARIES[library]
     try:
-        load = importlib.import_module(LIBRARIES[library]).load
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # weights that are drawn are the same each time
-            encoder: Encoder = load(inner, trust)
-    except (CheckpointError, ConfigError, UntrustedError):
+            encoder: Encoder = pkgutil.resolve_name(f"{__name__}.{function}")(inner, trust)
+    except VidsslError:
         raise
-    except ImportError as error:
-        package = {"onnx": "onnxruntime", "hub": "torch"}.get(library, library)
-        raise CheckpointError(
-            f"{plain} needs a package that is not installed ({error}): pip install {package}"
-        ) from None
     except Exception as error:  # of the library: no such name, no network, damaged files
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise CheckpointError(f"{library} cannot load {inner}: {reason}") from None
-    chosen = {"frames": settings.get("count", encoder.frames), "seconds": settings.get("seconds", encoder.seconds)}
-    encoder = Encoder(**{**encoder.__dict__, **chosen})
-    if "frames" in settings and not encoder.images:
-        raise ConfigError(f"{plain} encodes clips: frames={settings['frames']} is for encoders of images")
-    return encoder, ExternalBackbone(encoder, settings.get("frames", "mean"))
+        reason = " ".join(str(error).split())[:300]
+        if not isinstance(error, ImportError):
+            raise CheckpointError(f"{library} cannot load {inner}: {type(error).__name__}: {reason}") from None
+        # Of another package than the library's own, the name to install may differ from the one to import.
+        remedy = f"pip install {package}" if error.name == package else "install it, or add its folder to PYTHONPATH"
+        raise CheckpointError(f"{name} needs a package that is not installed ({reason}): {remedy}") from None
+    return replace(encoder, version=f"{package} {sys.modules[package].__version__}") if package else encoder
 
 
-def _split(name: str) -> tuple[str, dict[str, Any]]:
-    settings: dict[str, Any] = {}
-    while found := _SETTING.search(name):
-        name, key, value = name[: found.start()], found[1], found[2]
-        try:
-            if key == "frames":
-                if value not in ("mean", "concatenate", "differences"):
-                    raise ValueError("mean, concatenate or differences")
-                settings[key] = value
-            elif key == "count":
-                settings[key] = int(value)
-                if settings[key] < 1:
-                    raise ValueError("a number of frames")
-            else:
-                settings[key] = value if value == "whole" else float(value)
-                if value != "whole" and not settings[key] > 0:
-                    raise ValueError("a number of seconds, or whole")
-        except ValueError:
-            limits = {
-                "frames": "mean, concatenate or differences",
-                "count": "1 or more",
-                "seconds": "above 0, or whole",
-            }
-            raise ConfigError(f"{found[0][1:]} of {name}: {key} is {limits[key]}") from None
-    return name, settings
+def _of_frames(network: nn.Module, x: Tensor, joined: str) -> Tensor:
+    """Encode clips (B, 3, T, S, S) by a network of images."""
+    each: Tensor = network(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1))  # (B, T, D)
+    if joined == "differences":
+        each = each.diff(dim=1)
+    return each.mean(dim=1) if joined == "mean" else each.flatten(1)
 
 
-class ExternalBackbone(Backbone):
-    """An encoder of another library as a backbone, without layers."""
-
-    def __init__(self, encoder: Encoder, frames: Joined) -> None:
-        super().__init__()
-        self.network, self._frames, self._images = encoder.network.eval(), frames, encoder.images
-        if encoder.images and frames == "differences" and encoder.frames < 2:
-            raise ConfigError("frames=differences needs two frames or more: count=8")
-        clip = torch.zeros(1, 3, encoder.frames, encoder.size, encoder.size)
-        with torch.inference_mode():
-            features: Any = self(clip)
-        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1:
-            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise CheckpointError(f"the encoder makes {shape} of a clip {tuple(clip.shape)}, not features (1, D)")
-        self.dim = features.shape[1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode clips."""
-        if not self._images:
-            features: Tensor = self.network(x)
-            return features
-        each: Tensor = self.network(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1))  # (B, T, D)
-        if self._frames == "mean":
-            return each.mean(dim=1)
-        return (each if self._frames == "concatenate" else each.diff(dim=1)).flatten(1)
+def facts_of(weights: str | None, licence: str | None = None, source: str | None = None) -> dict[str, Any]:
+    """Return fields of `Encoder` for `LIBRARY NAME`, None if it is untrained; what the library states comes first."""
+    if weights is None:
+        return {"training": ("none",)}
+    with _FACTS.open(encoding="utf-8", newline="") as file:
+        row = next(row for row in csv.DictReader(file) if re.match(row["pattern"], weights))
+    training = tuple(row["training"].split("; "))
+    return {"licence": licence or row["licence"], "training": training, "source": source or row["source"]}
 
 
-def pooled(output: Any) -> Tensor:
-    """Return features (B, D) of what a network returns: a tensor, tokens (B, N, D), or an output of transformers."""
-    for name in ("pooler_output", "last_hidden_state"):
-        if getattr(output, name, None) is not None:
-            output = getattr(output, name)
-            break
-    if isinstance(output, tuple | list):
-        output = output[0]
-    return output.mean(dim=1) if isinstance(output, Tensor) and output.ndim == 3 else output
+def preprocessed_by(prepare: Callable[[Tensor], Tensor], network: nn.Module, **fields: Any) -> Encoder:
+    """Return an encoder with its library's preprocessing of uint8 frames (T, 3, H, W).
+
+    `prepare` makes normalised frames (T, 3, S, S) or a clip (3, T, S, S). S, the order, mean and standard deviation are
+    those of two frames, black and white; `fields` are the others of `Encoder`.
+    """
+    black, white = (prepare(torch.full((2, 3, 48, 64), value, dtype=torch.uint8)).double() for value in (0, 255))
+    channels, (height, width) = black.shape.index(3), black.shape[2:]
+    low, high = (x.movedim(channels, 0)[:, 0, height // 2, width // 2] for x in (black, white))  # not of a border
+    # Rounded: the numbers that the library states, whatever float32 makes of them.
+    mean, std = (tuple(float(f"{x:.6g}") for x in xs.tolist()) for xs in (low / (low - high), 1 / (high - low)))
+    crop = partial(_pixels, prepare=prepare, channels=channels, mean=mean, std=std)
+    return Encoder(network, min(height, width), mean, std, crop, **fields)
 
 
-def as_frames(frames: Frames) -> Tensor:
-    """Return frames (T, 3, H, W) as a tensor of the same memory order that libraries expect: contiguous."""
-    return torch.from_numpy(np.ascontiguousarray(frames))
-
-
-__all__ = ["NOT_STATED", "Encoder", "ExternalBackbone", "Facts", "is_external", "load_external"]
+def _pixels(frames: Frames, prepare: Callable[[Tensor], Tensor], channels: int, mean: Any, std: Any) -> Frames:
+    """Take the normalisation back, which the device does. This is exact: libraries resize bytes to bytes."""
+    views = prepare(torch.from_numpy(frames.copy())).movedim(channels, 1)
+    mean, std = (torch.tensor(x).view(3, 1, 1) for x in (mean, std))
+    pixels: Frames = (255 * (views * std + mean)).round().clamp(0, 255).to(torch.uint8).contiguous().numpy()
+    return pixels

@@ -4,137 +4,79 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import transformers
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoVideoProcessor
+from transformers.video_processing_utils import BaseVideoProcessor
 
 from vidssl.errors import UntrustedError
-from vidssl.models.external import Encoder, as_frames, pooled
-from vidssl.models.external.facts import facts_of
-from vidssl.types import Frames
+from vidssl.models.external import Called, Encoder, facts_of, preprocessed_by
 
-_RATE = 30.0  # frames a second that the number of frames of a clip and the stride count in, where nothing is stated
+# Stride in training, of 30 frames a second: VideoMAE (Tong et al., 2022), TimeSformer (Bertasius et al., 2021), ViViT
+# (Arnab et al., 2021). Of other video networks nothing is stated: 1.
+_STRIDES = {"videomae": 4, "timesformer": 32, "vivit": 2}
 
 
-def load(name: str, trust: bool = False) -> Encoder:
-    """Load a network and its processor; see `vidssl.models.external`."""
+def load(name: str, trust: bool) -> Encoder:
+    """Load a network and its processor."""
     name, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
     options: dict[str, Any] = {"trust_remote_code": trust, **({"revision": revision} if revision else {})}
     try:
-        config = AutoConfig.from_pretrained(name, **options)
-        network = AutoModel.from_pretrained(name, **options).eval()
+        config, network = (of.from_pretrained(name, **options) for of in (AutoConfig, AutoModel))
         processor = _processor(name, options)
     except ValueError as error:
         if "trust_remote_code" in str(error) and not trust:
             raise UntrustedError(f"transformers:{name} comes with code: give --trust if you know its author") from None
         raise
-    frames = next((getattr(config, key) for key in ("frames_per_clip", "num_frames") if hasattr(config, key)), None)
-    vision = getattr(config, "vision_config", config)
-    frames = frames or getattr(vision, "num_frames", None)
-    any_shape = getattr(processor, "max_num_patches", None) is not None
-    if hasattr(processor, "val_transforms"):  # a network of timm
-        from vidssl.models.external.load_timm import crop_of
-
-        crop, scale, stated = crop_of(processor.val_transforms), 1.0, processor.data_config
-        mean, std = stated["mean"], stated["std"]
-    else:
-        crop = partial(_whole_patches if any_shape else _crop, processor=processor)
-        scale = 255 * processor.rescale_factor if processor.do_rescale else 255.0
-        mean = processor.image_mean if processor.do_normalize else (0.0,)
-        std = processor.image_std if processor.do_normalize else (1.0,)
-    cut = crop(np.zeros((2, 3, 48, 64), np.uint8))
-    stride = _STRIDES.get(config.model_type, 1)
-    return Encoder(
-        network=_Patches(network, processor) if any_shape else _Features(network, frames is not None),
-        crop=crop,
-        size=min(cut.shape[2:]),
-        any_shape=any_shape,
-        mean=tuple(value / scale for value in mean),
-        std=tuple(value / scale for value in std),
-        images=frames is None,
-        frames=frames or 8,
-        seconds="whole" if frames is None else frames * stride / _RATE,
-        version=f"transformers {transformers.__version__}",
-        facts=facts_of("transformers", name),
-    )
-
-
-# Stride of the frames in training: VideoMAE (Tong et al., 2022), TimeSformer (Bertasius et al., 2021), ViViT (2021).
-_STRIDES = {"videomae": 4, "timesformer": 32, "vivit": 2}
+    prepare, facts = partial(_prepare, processor=processor), facts_of(f"transformers {name}")
+    parts = (config, getattr(config, "vision_config", None))
+    counts = [getattr(part, key, None) for part in parts for key in ("frames_per_clip", "num_frames")]
+    if frames := next(filter(None, counts), None):
+        seconds = frames * _STRIDES.get(config.model_type, 1) / 30
+        return preprocessed_by(prepare, Called(network, _of_clips), frames=frames, seconds=seconds, **facts)
+    if most := getattr(processor, "max_num_patches", None):
+        network = Called(network, partial(_of_patches, size=processor.patch_size, most=most))
+        return preprocessed_by(prepare, network, images=True, any_shape=True, **facts)
+    return preprocessed_by(prepare, Called(network, _of_images), images=True, **facts)
 
 
 def _processor(name: str, options: dict[str, Any]) -> Any:
-    videos: Any = AutoVideoProcessor
-    images: Any = AutoImageProcessor
     try:
-        return videos.from_pretrained(name, **options)
-    except (OSError, ValueError, ImportError):
-        return images.from_pretrained(name, **options)
+        return AutoVideoProcessor.from_pretrained(name, **options)
+    except (OSError, ValueError, ImportError):  # those of images have none, and some of clips one of images
+        return AutoImageProcessor.from_pretrained(name, **options)
 
 
-def _crop(frames: Frames, processor: Any) -> Frames:
-    """Apply the spatial part: what is left is the arithmetic of each pixel."""
-    plain: dict[str, Any] = {"do_rescale": False, "do_normalize": False, "return_tensors": "pt"}
-    tensor = as_frames(frames)
-    if hasattr(processor, "video_processor_type") or (
-        "Video" in type(processor).__name__ and hasattr(processor, "sample_frames")
-    ):
-        made = processor([tensor], do_sample_frames=False, **plain)
+def _prepare(frames: Tensor, processor: Any) -> Tensor:
+    if isinstance(processor, BaseVideoProcessor):
+        made = processor([frames], return_tensors="pt", do_sample_frames=False)
     else:
-        made = processor(list(tensor), **plain)
+        made = processor(list(frames), return_tensors="pt")
+    views: Tensor
     (views,) = (value for name, value in made.items() if name.startswith("pixel_values"))
-    crop: Frames = torch.as_tensor(views).reshape(len(frames), 3, *views.shape[-2:]).to(torch.uint8).numpy()
-    return crop
+    if "spatial_shapes" not in made:
+        return views.reshape(len(frames), 3, *views.shape[-2:])
+    rows, columns = made["spatial_shapes"][0].tolist()  # the same of all frames; other patches are padding
+    size = processor.patch_size
+    grid = views[:, : rows * columns].reshape(-1, rows, columns, size, size, 3)
+    return grid.permute(0, 5, 1, 3, 2, 4).reshape(-1, 3, rows * size, columns * size)
 
 
-class _Features(nn.Module):
-    """The features of clips or images, by the method of the network for that, else its pooled output."""
-
-    def __init__(self, network: Any, clips: bool) -> None:
-        super().__init__()
-        self.network, self.clips = network, clips
-        names = ("get_video_features", "get_vision_features") if clips else ("get_image_features",)
-        self.method = next((getattr(network, name) for name in names if hasattr(network, name)), network)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode clips (B, 3, T, S, S) or images (B, 3, S, S)."""
-        return pooled(self.method(x.transpose(1, 2) if self.clips else x))
+def _of_clips(network: Any, x: Tensor) -> Any:
+    method = getattr(network, "get_video_features", getattr(network, "get_vision_features", network))
+    return method(x.transpose(1, 2))
 
 
-class _Patches(nn.Module):
-    """SigLIP 2 for images of any shape: of their patches, with a mask."""
-
-    def __init__(self, network: Any, processor: Any) -> None:
-        super().__init__()
-        self.network, self.size, self.most = network, processor.patch_size, processor.max_num_patches
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode images (B, 3, H, W), whose sides are multiples of the patch."""
-        from transformers.models.siglip2.image_processing_siglip2 import convert_image_to_patches, pad_along_first_dim
-
-        patches = [pad_along_first_dim(convert_image_to_patches(image, self.size), self.most) for image in x]
-        padded, masks = zip(*patches, strict=True)
-        shapes = torch.tensor([[side // self.size for side in x.shape[-2:]]] * len(x))
-        method = getattr(self.network, "get_image_features", self.network)
-        mask = torch.stack(masks).to(x.device)
-        return pooled(
-            method(pixel_values=torch.stack(padded), pixel_attention_mask=mask, spatial_shapes=shapes.to(x.device))
-        )
+def _of_images(network: Any, *x: Tensor) -> Any:
+    return getattr(network, "get_image_features", network)(*x)
 
 
-def _whole_patches(frames: Frames, processor: Any) -> Frames:
-    """Resize as the processor does: the shape stays nearly the same, and the sides are multiples of the patch."""
-    from transformers.image_utils import SizeDict
-    from transformers.models.siglip2.image_processing_siglip2 import get_image_size_for_max_num_patches
-
-    height, width = get_image_size_for_max_num_patches(
-        image_height=frames.shape[2],
-        image_width=frames.shape[3],
-        patch_size=processor.patch_size,
-        max_num_patches=processor.max_num_patches,
-    )
-    size = SizeDict(height=height, width=width)
-    resized: Frames = processor.resize(image=as_frames(frames), size=size, resample=processor.resample).numpy()
-    return resized
+def _of_patches(network: Any, x: Tensor, size: int, most: int) -> Any:
+    """Encode images (B, 3, H, W) of any shape by SigLIP 2: their patches (B, most, 3 size²), a mask, and the grid."""
+    rows, columns = x.shape[2] // size, x.shape[3] // size
+    patches = x.reshape(-1, 3, rows, size, columns, size).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+    padded = functional.pad(patches, (0, 0, 0, most - rows * columns))
+    mask = torch.arange(most, device=x.device).expand(len(x), -1) < rows * columns
+    shapes = torch.tensor([[rows, columns]] * len(x), device=x.device)
+    return _of_images(network, padded, mask.int(), shapes)

@@ -1,9 +1,11 @@
-"""What a trained network must exceed, without weights: `floor:thumbnails` and `floor:differences`."""
+"""What a trained network must exceed, without weights: `floor:thumbnails`, `floor:differences`, `floor:untrained`."""
 
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vidssl.config import installed_configs, read
 from vidssl.errors import CheckpointError
+from vidssl.models.backbones import build_backbone
 from vidssl.models.external import Encoder
 from vidssl.models.external.facts import Facts
 from vidssl.version import __version__
@@ -13,12 +15,11 @@ _SIZE = 64
 
 
 def load(name: str, trust: bool = False) -> Encoder:
-    """Return a floor; see `vidssl.models.external`."""
-    floors: dict[str, nn.Module] = {"thumbnails": _Thumbnails(), "differences": _Differences()}
-    if name not in floors:
-        raise CheckpointError(f"there is no floor:{name}: floor:thumbnails, floor:differences")
+    """Return a floor; see `vidssl.models.external`. All have the clips of the config `small_cpu`."""
+    if name not in FLOORS:
+        raise CheckpointError(f"there is no floor:{name}: {', '.join(f'floor:{known}' for known in FLOORS)}")
     return Encoder(
-        network=floors[name],
+        network=FLOORS[name](),
         size=_SIZE,
         mean=(0.45,),
         std=(0.225,),
@@ -47,3 +48,18 @@ class _Differences(_Thumbnails):
     def image(self, x: Tensor) -> Tensor:
         """Reduce clips (B, 3, T, H, W) to images (B, 3, H, W)."""
         return x.diff(dim=2).abs().mean(dim=2)
+
+
+class _Untrained(nn.Module):
+    """The two streams of the config `small_cpu` with random weights, of seed 0 as the caller draws them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = build_backbone(**read(installed_configs()["pretrain/small_cpu"])["backbone"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute features (B, 256), unit vectors of each stream, so that both count alike in the mean of clips too."""
+        return self.backbone.finish(self.backbone(x))
+
+
+FLOORS: dict[str, type[nn.Module]] = {"thumbnails": _Thumbnails, "differences": _Differences, "untrained": _Untrained}

@@ -16,6 +16,7 @@ from torchvision.transforms.functional import resize
 
 import vidssl
 from vidssl import commands
+from vidssl.api.measured_network import load_subject
 from vidssl.data.to_device import normalised
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.models.external import LIBRARIES, Encoder, facts_of, is_external, load_external
@@ -519,5 +520,15 @@ def test_floors():
     for name, equal in (("thumbnails", True), ("differences", False)):
         one, other = (features_of(f"floor:{name}", frames)[1] for frames in (still, moving))
         assert one.shape == (768,) and torch.equal(one, other) == equal
-    with pytest.raises(CheckpointError, match="there is no floor:x"):
+    with pytest.raises(CheckpointError, match="there is no floor:x: floor:thumbnails, floor:differences, floor:untr"):
         load_external("floor:x")
+
+
+def test_the_untrained_floor_is_that_of_small_cpu():
+    """Weights, clips and features of a clip are those of `random` with the config."""
+    of_config, floor = load_subject("random", {"cfg": "small_cpu"}), load_subject("floor:untrained", {})
+    for name in ("clip", "clips", "crops", "size", "short_side", "mean", "std"):
+        assert getattr(floor.test, name) == getattr(of_config.test, name), name
+    clips = torch.rand(2, 3, 4, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(floor.backbone(clips), of_config.backbone.finish(of_config.backbone(clips)))

@@ -49,6 +49,8 @@ class Plan(NamedTuple):
     request: Tree  # what decides the numbers beside network, clips and lists
     compute: Callable[[], Computed]
     train: VideoList | None = None  # the training videos, if they are used
+    # Returns what is asked for beside the numbers of the network and its results, new or existing, lack.
+    complement: Callable[[Results], Results] = lambda results: {}
 
 
 @dataclass(frozen=True)
@@ -178,36 +180,44 @@ class Prepared(NamedTuple):
     def measure(self, out: Path | None, reuse: bool = True) -> Results:
         """Return the results of the request that exist; else measure, and write them."""
         with ExitStack() as stack:
+            results = None
             if out is not None:
                 stack.enter_context(only_run_in(out))
-                existing = distributed.on_main(lambda: existing_results(out, self.request, reuse=reuse))
-                if existing is not None:
-                    return existing
-            overlap = self.subject.count_overlap(self.query, self.plan.train)
-            computed = self.plan.compute()
-            if overlap["gallery"] and computed.equal_features is not None:
-                overlap["gallery"]["equal_features"] = computed.equal_features
-                distributed.on_main(lambda: report_equal_features(overlap, self.query.path))
-            train = self.plan.train
-            results = complete(
-                {
-                    **computed.results,
-                    "list": str(self.query.path),
-                    "train_list": None if train is None else str(train.path),
-                    **self.subject.describe(),
-                },
-                request=self.request,
-                overlap=overlap,
-                query=self.query.fingerprint,
-                gallery=None if train is None else train.fingerprint,
-            )
+                results = distributed.on_main(lambda: existing_results(out, self.request, reuse=reuse))
+            if results is None:
+                results = self._measure(out)
+            added = self.plan.complement(results)
+            whole = {**results, **{name: value for name, value in added.items() if name not in results}}
+            if out is not None and whole.keys() != results.keys():
+                distributed.on_main(lambda: write_results(out, whole))
+        return whole
 
-            def write(folder: Path) -> None:
-                computed.write(folder)
-                write_results(folder, results)  # last: if it exists, the rest is complete
+    def _measure(self, out: Path | None) -> Results:
+        overlap = self.subject.count_overlap(self.query, self.plan.train)
+        computed = self.plan.compute()
+        if overlap["gallery"] and computed.equal_features is not None:
+            overlap["gallery"]["equal_features"] = computed.equal_features
+            distributed.on_main(lambda: report_equal_features(overlap, self.query.path))
+        train = self.plan.train
+        results = complete(
+            {
+                **computed.results,
+                "list": str(self.query.path),
+                "train_list": None if train is None else str(train.path),
+                **self.subject.describe(),
+            },
+            request=self.request,
+            overlap=overlap,
+            query=self.query.fingerprint,
+            gallery=None if train is None else train.fingerprint,
+        )
 
-            if out is not None:
-                distributed.on_main(lambda: write(out))
+        def write(folder: Path) -> None:
+            computed.write(folder)
+            write_results(folder, results)  # last: if it exists, the rest is complete
+
+        if out is not None:
+            distributed.on_main(lambda: write(out))
         return results
 
 
@@ -258,14 +268,17 @@ def name_networks(models: Sequence[Model], out: Path | None) -> list[tuple[str, 
 # Splits -----------------------------------------------------------------------------------------------------
 
 # What each split has its own of, beside numbers.
-_PER_SPLIT = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
+_PER_SPLIT = (
+    *("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details"),
+    *("floors", "floors_details"),
+)
 
 
 def over_splits(splits: Sequence[int], out: Path | None, one: Callable[[int, Path | None], Results]) -> Results:
     """Run the job `one` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
 
-    It holds `splits` (what differs between them), `mean`, `spread` (the standard deviation, n - 1; empty for a single
-    split), and the rest from the results of the first split.
+    It holds `splits` (what differs between them), `mean` and `spread`, of floors that all splits have too, and the rest
+    from the results of the first split.
     """
     if out is not None:
         check_names(out, [f"split{split}/results.json" for split in splits])
@@ -275,15 +288,24 @@ def over_splits(splits: Sequence[int], out: Path | None, one: Callable[[int, Pat
         for split, results in of_split.items()
     }
     first = of_split[splits[0]]
-    names = [n for n, v in first.items() if isinstance(v, float) and all(n in results for results in of_split.values())]
-    columns = {name: [results[name] for results in of_split.values()] for name in names}
     results = {
         "splits": own,
-        "mean": {name: mean(column) for name, column in columns.items()},
-        "spread": {name: stdev(column) for name, column in columns.items()} if len(splits) > 1 else {},
+        **_mean_and_spread([*of_split.values()]),
         **{name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT}},
     }
+    if all("floors" in each for each in of_split.values()):
+        results["floors"] = {
+            name: _mean_and_spread([each["floors"][name] for each in of_split.values()]) for name in first["floors"]
+        }
     results = complete_splits(results, {str(split): found for split, found in of_split.items()})
     if out is not None:
         distributed.on_main(lambda: write_results(out, results))
     return results
+
+
+def _mean_and_spread(of_splits: Sequence[Results]) -> Tree:
+    """Return `mean` and `spread` (standard deviation, n - 1; empty for a single split) of the numbers that all have."""
+    names = [n for n, v in of_splits[0].items() if isinstance(v, float) and all(n in each for each in of_splits)]
+    columns = {name: [each[name] for each in of_splits] for name in names}
+    spread = {name: stdev(column) for name, column in columns.items()} if len(of_splits) > 1 else {}
+    return {"mean": {name: mean(column) for name, column in columns.items()}, "spread": spread}

@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 
 from vidssl.api.format_results import format_clips, format_count, write_csv
 from vidssl.api.job_arguments import File, Model, NetworkOptions, Videos, job, path_of
+from vidssl.api.measure_floors import format_floors, measure_floors
 from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
 from vidssl.api.measured_network import Subject
 from vidssl.atomic import write_whole
@@ -46,6 +47,7 @@ def test(
     train_list: Videos | None = None,
     protocol: Sequence[str | Mapping[str, Any]] | None = None,
     splits: Sequence[int] | None = None,
+    floors: bool = False,
     progress: Report = None,
     **options: Unpack[NetworkOptions],
 ) -> JobResults:
@@ -62,6 +64,8 @@ def test(
             attentive, knn, localization, logistic, lowshot, multilabel_logistic, multilabel_lowshot, multilabel_svm,
             order, retrieval, svm, uniformity (default: those that fit the network and its lists).
         splits: Test once per split, as 1 2 3; the number replaces `{split}` in paths and settings.
+        floors: Measure also what learned nothing, by the same protocols: thumbnails, differences of frames, an
+            untrained network, and chance.
         progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
         options: See `NetworkOptions`.
 
@@ -70,13 +74,13 @@ def test(
     """
     folder, file = None if out is None else Path(out), path_of(videos)
     if file is not None and file.suffix in PROJECTS["test list"]:
-        others = {"train_list": train_list, "protocol": protocol, "splits": splits}
+        others = {"train_list": train_list, "protocol": protocol, "splits": splits, "floors": floors or None}
         given = [name for name, value in others.items() if value is not None]
         return load_project("test list", file.suffix).test(model, file, folder, options, given)  # type: ignore[no-any-return]
     protocols, settings = (None, []) if protocol is None else protocol_choices(protocol)
     if settings:
         options["settings"] = [*options.get("settings", ()), *settings]
-    work = Protocols(protocols)
+    work = Protocols(protocols, floors=floors)
     results = measure_networks(work, [model], videos, options, folder, train_list, splits, table=table)
     only = JobResults(next(iter(results.values())))
     only.text, only.file = results.text, results.file
@@ -91,6 +95,7 @@ class Protocols(Measurement):
     command: ClassVar[str] = "test"
     protocols: Sequence[Tree] | None = None
     check: Callable[[], None] = lambda: None  # that of `extract`
+    floors: bool = False
 
     def needs_training(self) -> bool:
         """Whether a protocol compares with training videos."""
@@ -99,7 +104,23 @@ class Protocols(Measurement):
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Build the protocols, and check that they fit the lists."""
         chosen, gallery = plan_protocols(subject, query, train, self.protocols)
-        return Plan(describe_protocols(chosen), partial(self._compute, subject, query, gallery, chosen), gallery)
+        compute = partial(self._compute, subject, query, gallery, chosen)
+        return Plan(
+            describe_protocols(chosen), compute, gallery, partial(self._floors, subject, query, gallery, chosen)
+        )
+
+    def _floors(
+        self,
+        subject: Subject,
+        query: VideoList,
+        gallery: VideoList | None,
+        protocols: Mapping[str, EvaluationProtocol],
+        results: Results,
+    ) -> Results:
+        """Measure the floors, if results lack those that are asked for."""
+        if not self.floors or "floors" in results:
+            return {}
+        return measure_floors(subject, protocols, query, gallery, self.check)
 
     def _compute(
         self, subject: Subject, query: VideoList, gallery: VideoList | None, protocols: Mapping[str, EvaluationProtocol]
@@ -240,14 +261,21 @@ def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tenso
 
 
 def table(networks: Mapping[str, Results]) -> str:
-    """Format the numbers of a test of one network as a short table."""
-    results = next(iter(networks.values()))
+    """Format the numbers of a test of one network as a short table; with floors in rows."""
+    name, results = next(iter(networks.items()))
     test, splits = results["protocol"], list(results.get("splits", {}).values())
     counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results])
     head = f"{counts}; {format_clips(test)}, percent"
     lines = [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
+    lines += format_floors(name or "network", results, _cell) if "floors" in results else _numbers(results, splits)
+    details = [found for one in splits or [results] for found in one.get("details", {}).values()]
+    return "\n".join([*lines, *dict.fromkeys(found["note"] for found in details if "note" in found)])
+
+
+def _numbers(results: Results, splits: Sequence[Results]) -> list[str]:
     numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
     width = max((len(name) for name in numbers), default=0)
+    lines = []
     for name, value in numbers.items():
         if name.endswith("_spread"):
             continue
@@ -258,8 +286,7 @@ def table(networks: Mapping[str, Results]) -> str:
         if len(splits) > 1:
             line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
         lines.append(line)
-    details = [found for one in splits or [results] for found in one.get("details", {}).values()]
-    return "\n".join([*lines, *dict.fromkeys(found["note"] for found in details if "note" in found)])
+    return lines
 
 
 def _cell(name: str, value: float) -> str:

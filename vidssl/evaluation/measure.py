@@ -47,6 +47,21 @@ def _checked(protocol: EvaluationProtocol, gallery: Features, query: Features, e
     return measured
 
 
+def apply_protocols(
+    protocols: Mapping[str, EvaluationProtocol],
+    gallery: Features | None,
+    query: Features,
+    exclude: Tensor,
+    probabilities: Features | None = None,
+) -> dict[str, Measured]:
+    """Apply protocols to features, without a gallery to those of the queries; `probabilities` are the classifier's."""
+    found = {}
+    for name, protocol in progress(protocols.items(), title="measure", unit="protocol", leave=False):
+        asked = probabilities if protocol.probabilities and probabilities is not None else query
+        found[name] = _checked(protocol, query if gallery is None else gallery, asked, exclude)
+    return found
+
+
 def need_gallery(names: Sequence[str] | None) -> bool:
     """Whether one of the protocols may compare with a gallery: the default ones, None, do; plug-ins may be unknown."""
     return names is None or any(name not in PROTOCOLS or PROTOCOLS[name].gallery for name in names)
@@ -109,10 +124,7 @@ def measure(
 
     def compute() -> tuple[dict[str, Measured], int]:
         own = own_rows(galleries or queries, queries)
-        found = {
-            name: _checked(protocol, q if g is None else g, probabilities if protocol.probabilities else q, own)
-            for name, protocol in progress(protocols.items(), title="measure", unit="protocol", leave=False)
-        }
+        found = apply_protocols(protocols, g, q, own, probabilities)
         if g is None or galleries is None:
             return found, 0
         return found, count_equal_features(q.x, g.x, queries.records, galleries.records)

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vidssl.config import installed_configs, read
 from vidssl.errors import CheckpointError, ConfigError
+from vidssl.models.backbones import build_backbone
 from vidssl.models.external import Called, Encoder
 
 
@@ -83,4 +85,8 @@ def _small(image: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 FLOORS: dict[str, Callable[[], nn.Module]] = {
     "thumbnails": partial(Called, lambda x: x[:, :, x.shape[2] // 2], _small),  # middle frames: colours and background
     "differences": partial(Called, lambda x: x.diff(dim=2).abs().mean(dim=2), _small),  # of consecutive frames: motion
+    # The two streams of the config `small_cpu` with random weights, of the seed that the caller sets.
+    "untrained": lambda: Called(
+        build_backbone(**read(installed_configs()["pretrain/small_cpu"])["backbone"]), lambda net, x: net.finish(net(x))
+    ),
 }

@@ -1,0 +1,153 @@
+"""What learned nothing, measured beside a network: thumbnails, differences of frames, an untrained network, chance."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from vidssl import distributed
+from vidssl.api.format_results import format_clips, format_count, format_table
+from vidssl.api.job_arguments import NetworkOptions
+from vidssl.api.measured_network import Subject, load_subject
+from vidssl.data.find_same_videos import own_rows
+from vidssl.data.video_list import VideoList
+from vidssl.evaluation.features import extract
+from vidssl.evaluation.measure import apply_protocols
+from vidssl.evaluation.metrics import chance
+from vidssl.evaluation.protocols import EvaluationProtocol
+from vidssl.evaluation.result_files import Results
+from vidssl.models.backbones import Backbone
+from vidssl.models.external.load_own import FLOORS
+from vidssl.types import Features
+
+_OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic", "attentive")  # the numbers that `chance` is the chance of
+_OF_DIRECTIONS = ("order", "order_pairs")  # accuracies of two classes of equal size
+_NONE = "–"
+
+
+def measure_floors(
+    subject: Subject,
+    protocols: Mapping[str, EvaluationProtocol],
+    query: VideoList,
+    gallery: VideoList | None,
+    check: Callable[[], None],
+) -> Results:
+    """Measure what learned nothing by the protocols of a network; each video is decoded once for all floors.
+
+    Returns `floors`, the numbers of each by its name; `floors_details`; and, if all videos have labels, `chance`: the
+    expected accuracy of the class of a random video of the gallery, without one of the tested list. `check` is that
+    of `extract`.
+    """
+    left_out = {name: reason for name, protocol in protocols.items() if (reason := _why_left_out(protocol))}
+    applied = {name: protocol for name, protocol in protocols.items() if name not in left_out}
+    if not applied:
+        by_chance = distributed.on_main(lambda: _by_chance(query, gallery))
+        return {"floors": {}, "floors_details": {"left_out": left_out}, **by_chance}
+    options: NetworkOptions = {"workers": subject.test.workers, "allow_missing": subject.test.allow_missing}
+    floors = {name: load_subject(f"floor:{name}", {**options, "device": "cpu"}) for name in FLOORS}
+    clips = floors["untrained"].test  # those of all
+    encoder = _SideBySide([floor.encoder for floor in floors.values()]).to(subject.device).eval()
+    reverse = any(protocol.reverse for protocol in applied.values())
+    g = None
+    if gallery is not None:
+        g = extract(encoder, gallery, clips, subject.device, "gallery of floors", check=check, reverse=reverse)
+    q = extract(encoder, query, clips, subject.device, "queries of floors", check=check, reverse=reverse)
+
+    def compute() -> Results:
+        queries = query.rows(q.index.tolist())
+        galleries = None if g is None or gallery is None else gallery.rows(g.index.tolist())
+        own = own_rows(galleries or queries, queries)
+        of_galleries = [None] * len(floors) if g is None else encoder.parts(g)
+        numbers = {}
+        for name, of_gallery, of_query in zip(floors, of_galleries, encoder.parts(q), strict=True):
+            found = apply_protocols(applied, of_gallery, of_query, own)
+            numbers[name] = {key: value for measured in found.values() for key, value in measured.numbers.items()}
+        return {"floors": numbers, **_by_chance(queries, galleries)}
+
+    details = {
+        "protocol": floors["untrained"].describe()["protocol"],
+        "left_out": left_out,
+        "num_videos": len(q),
+        "num_train": None if g is None else len(g),
+        "missing": [{"path": path, "reason": reason} for path, reason in q.missing],
+        "missing_train": [{"path": path, "reason": reason} for path, reason in (g.missing if g else ())],
+    }
+    return {**distributed.on_main(compute), "floors_details": details}
+
+
+def _why_left_out(protocol: EvaluationProtocol) -> str | None:
+    if protocol.probabilities:
+        return "they have no classifier"
+    return "they have no feature maps" if protocol.maps else None
+
+
+def _by_chance(query: VideoList, gallery: VideoList | None) -> Results:
+    """Return `chance`, as the protocol `retrieval` does; nothing where a video has no label."""
+    lists = (query, query if gallery is None else gallery)
+    if any((videos.labels < 0).any() for videos in lists):
+        return {}
+    tested, compared = (
+        Features(torch.empty(len(videos), 0), torch.from_numpy(videos.labels), torch.arange(len(videos)))
+        for videos in lists
+    )
+    return {"chance": chance(tested, compared, None if gallery is None else own_rows(gallery, query))}
+
+
+class _SideBySide(Backbone):
+    """Several backbones that see the same clips, as one: their features side by side, (B, sum of D)."""
+
+    def __init__(self, backbones: Sequence[Backbone]) -> None:
+        super().__init__()
+        self.backbones = backbones
+        self.registered = nn.ModuleList(backbones)  # moves them to a device
+        self.dims = [backbone.dim for backbone in backbones]
+        self.dim = sum(self.dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode clips."""
+        return torch.cat([backbone(x) for backbone in self.backbones], dim=1)
+
+    def parts(self, features: Features) -> list[Features]:
+        """Return the features of each backbone, as `extract` makes them of it alone."""
+        x = torch.split(features.x, self.dims, dim=1)
+        reverse = [None] * len(x) if features.reverse is None else torch.split(features.reverse, self.dims, dim=1)
+        return [
+            replace(
+                features,
+                x=backbone.finish(own.contiguous()),
+                reverse=None if other is None else backbone.finish(other.contiguous()),
+            )
+            for backbone, own, other in zip(self.backbones, x, reverse, strict=True)
+        ]
+
+
+def format_floors(network: str, results: Results, cell: Callable[[str, float], str]) -> list[str]:
+    """Format the numbers of a network and of floors: a row for each, and what was measured; `cell` formats a number."""
+    splits = list(results.get("splits", {}).values())
+
+    def text(name: str, found: Results) -> str:
+        number = (found["mean"] if splits else found).get(name)
+        spread = found["spread"].get(name) if splits else found.get(f"{name}_spread")
+        if number is None:
+            return _NONE
+        return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
+
+    def by_chance(name: str) -> str:
+        if name in _OF_DIRECTIONS:
+            return cell(name, 0.5)
+        return text("chance", results) if name in _OF_CLASSES or name.startswith("lowshot@") else _NONE
+
+    numbers = results["mean"] if splits else {name: v for name, v in results.items() if isinstance(v, float)}
+    columns = [name for name in numbers if name != "chance" and not name.endswith("_spread")]
+    rows = [["", *columns], [network, *(text(name, results) for name in columns)]]
+    rows += [[floor, *(text(name, found) for name in columns)] for floor, found in results["floors"].items()]
+    guessed = [by_chance(name) for name in columns]
+    if {*guessed} != {_NONE}:
+        rows.append(["chance", *guessed])
+    lines = format_table(rows, "<" + ">" * len(columns))
+    details = [one["floors_details"] for one in splits or [results]]
+    if "protocol" in details[0]:
+        counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in details)
+        lines.append(f"floors: {counts}; {format_clips(details[0]['protocol'])}")
+    return lines + [f"floors without {name}: {reason}" for name, reason in details[0]["left_out"].items()]

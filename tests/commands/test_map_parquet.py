@@ -53,7 +53,7 @@ def test_thumbnails_are_animations(page, digits):
     assert [row for row, image in enumerate(images) if image is not None] == [0, 5, 10]
     for row in (0, 5, 10):
         shown = Image.open(io.BytesIO(images[row]["bytes"]))
-        assert shown.format == "GIF" and shown.n_frames > 1 and shown.info["loop"] == 0
+        assert shown.format == "WEBP" and shown.n_frames > 1 and shown.info["loop"] == 0
 
 
 def test_the_page_is_written_too_and_names_network_and_folder(page, digits):

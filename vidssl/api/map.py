@@ -16,6 +16,7 @@ from vidssl.api.format_results import claim_results, format_count
 from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of
 from vidssl.api.map_columns import read_columns
 from vidssl.api.map_parquet import FILE, animation, check_pyarrow, write_parquet
+from vidssl.api.map_suspects import find_suspects
 from vidssl.api.measure_networks import JobResults
 from vidssl.atomic import file_hash
 from vidssl.data.preview_frames import middle_frames
@@ -120,6 +121,7 @@ def draw_map(
     places = layouts.layout(x, name, seed)
     near = nearest(folder.features.x, folder.features.x, K, own_rows(count))
     class_kind, labels = _class_names(videos)
+    found = find_suspects(videos, folder.features.x, near)
     previews, animations, missing = _previews(videos, folder, thumbnails, parquet)
     results: Results = {
         "num_videos": count,
@@ -130,6 +132,7 @@ def draw_map(
         "neighbours_kept": kept_neighbours(x, places),
         "thumbnails": len(previews),
         "not_decoded": [{"path": path, "reason": text} for path, text in missing.items()],
+        "suspects": found.results(videos.names),
         "columns": [each.name for each in added],
         "columns_matched": matched,
         "missing": [{"path": path, "reason": text} for path, text in folder.features.missing],
@@ -146,7 +149,9 @@ def draw_map(
         records=records,
         columns=[*by_class, *added],
         previews=previews,
-        details=_details(results),
+        near=near.index.tolist(),
+        suspects=found.sections(videos.names),
+        details=[("Folder", str(videos.root)), ("Network", _network(folder)), *_details(results)],
     )
     if parquet:
         write_parquet(out / FILE, videos, labels, places, near, animations)
@@ -205,6 +210,12 @@ def _previews(
     return made, animations, missing
 
 
+def _network(folder: FeatureFolder) -> str:
+    """Name the network: what it was loaded from, else its weights by the start of their checksum."""
+    weights = folder.request.get("weights", {})
+    return folder.network or weights.get("encoder") or f"weights {weights.get('sha256', 'untrained')[:12]}"
+
+
 def _details(results: Results) -> list[tuple[str, str]]:
     """Describe the map at the head of its page."""
     details = {
@@ -231,6 +242,8 @@ def summary(results: Results) -> list[str]:
     ]
     if kept := _kept(results):
         lines.append(f"{kept} of the 10 nearest neighbours by features are among the 10 nearest on the map")
+    counts = {name.replace("_", " "): len(rows or ()) for name, rows in results["suspects"].items() if name != "reason"}
+    lines.append("look at: " + ", ".join(f"{number} {name}" for name, number in counts.items()))
     if results["columns"]:
         lines.append(f"{results['columns_matched']} of them have values of {', '.join(results['columns'])}")
     return lines

@@ -58,7 +58,8 @@ def test_thumbnails_are_animations(page, digits):
 
 def test_the_page_is_written_too_and_names_network_and_folder(page, digits):
     assert json.loads((page / "results.json").read_text())["num_videos"] == 16
-    assert (page / "index.html").exists()
+    text = (page / "index.html").read_text()
+    assert "<dt>Network</dt><dd>random</dd>" in text and f"<dt>Folder</dt><dd>{digits}</dd>" in text
 
 
 def test_spans_and_unknown_labels(digits, tmp_path):

@@ -147,9 +147,31 @@ def test_spans_of_a_video_have_their_own_values(digits, draw, tmp_path):
     given = [tmp_path / "list.csv", *UNTRAINED, "--root", digits, "--layout", "pca"]
     _, points = draw(*given, "--columns", tmp_path / "table.csv")
     assert [row[2:] for row in points["rows"]] == [[0, 0.3], [0.3, 0.6], [None, None]]
-    (values,) = points["columns"]  # without labels there are no classes
+    (values,) = points["columns"]  # without labels there are no classes, nor folders in one folder
     assert [values["classes"][n] for n in values["values"]] == ["first", "second", "whole"]
     assert read_list(tmp_path / "page/videos.csv").records[1].end == 0.6
+
+
+def test_without_labels_folders_are_colours_and_suspects_have_their_names(digits, draw, tmp_path):
+    names = read_list(digits / "motion/test.csv").names
+    for n, name in enumerate(names):
+        target = tmp_path / "videos/all" / ("left" if n % 2 else "right") / "deep" / f"{n:02d}.mp4"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((digits / name).read_bytes())
+    copy = tmp_path / "videos/all/right/deep/copy.mp4"
+    copy.write_bytes((digits / names[1]).read_bytes())
+    printed, points = draw(tmp_path / "videos", *UNTRAINED)
+    (column,) = points["columns"]
+    assert column["name"] == "folder" and column["classes"] == ["left", "right"]
+    folders = [row[0].split("/")[1] for row in points["rows"]]
+    assert [column["classes"][value] for value in column["values"]] == folders
+    rows = [row[0] for row in points["rows"]]
+    results = json.loads((tmp_path / "page/results.json").read_text())
+    pair = {"all/left/deep/01.mp4", "all/right/deep/copy.mp4"}
+    assert any({*each["paths"]} == pair for each in results["suspects"]["near_duplicates"])
+    assert {rows[points["near"][rows.index(one)][0]] for one in pair} == pair
+    assert str(tmp_path / "videos") in (tmp_path / "page/index.html").read_text()
+    assert "look at: " in printed
 
 
 def test_a_map_of_one_video(digits, draw, tmp_path):

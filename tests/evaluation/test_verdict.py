@@ -65,7 +65,9 @@ def test_what_is_said_without_labels():
     names, floors = ["big", "small", "thumbnails", "differences"], {2, 3}
     shared = {(0, 1): 0.4, (0, 2): 0.1, (0, 3): 0.2, (1, 2): 0.3, (1, 3): 0.05, (2, 3): 0.02}
     agreements = [agreement(*pair, mean) for pair, mean in shared.items()]
-    found = describe_without_labels(names, floors, agreements, {"other clips": {0: stable(0.98), 1: stable(0.5)}}, 3, 40)
+    found = describe_without_labels(
+        names, floors, agreements, {"other clips": {0: stable(0.98), 1: stable(0.5)}}, 3, 40
+    )
     assert found == (
         "Of the 10 nearest videos of a video in common: big and small 40.0 %. By chance 1.2 %.",
         "In common with what learned nothing: big 20.0 % with differences; small 30.0 % with thumbnails.",

@@ -21,7 +21,7 @@ from vidssl.viz.disagreements import Disagreements
 from vidssl.viz.encoder_maps import EncoderMaps
 from vidssl.viz.encoder_neighbours import EncoderNeighbours
 from vidssl.viz.encoders_page import write_encoders_page
-from vidssl.viz.map_page import classes_column, column, write_map_page
+from vidssl.viz.map_page import Suspects, classes_column, column, write_map_page
 from vidssl.viz.pages import (
     Hit,
     QueryRow,
@@ -108,7 +108,15 @@ def map_page(path: Path) -> None:
     previews = {n: preview(clip(20 * n, t=1 if n == 1 else 6)) for n in range(9)}
     places = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     write_map_page(
-        path, title=NASTY, places=places, records=POINTS, columns=columns, previews=previews, details=[("Layout", LONG)]
+        path,
+        title=NASTY,
+        places=places,
+        records=POINTS,
+        columns=columns,
+        previews=previews,
+        near=[[(n + 1) % 10, (n + 5) % 10, -1] for n in range(10)],
+        suspects=[Suspects("Outliers", [(3, NASTY)], 250), Suspects("Near-duplicates", [], 0)],
+        details=[("Layout", LONG)],
     )
 
 
@@ -834,3 +842,27 @@ def test_neighbours_play_while_they_are_pointed_at_or_their_strip_has_the_focus(
         page.keyboard.press("Shift+Tab")
     assert page.evaluate("document.activeElement.className") == "strip wide"
     assert page.evaluate(states).count("running") == 6  # the query and five: one has no preview
+
+
+def test_a_click_lists_and_marks_the_nearest_videos(open_map):
+    page = open_map()
+    assert page.locator("#near button").count() == 0 and "Click a point" in page.inner_text("#near-of")
+    (x, y), (beside_x, beside_y) = at(page, 3, 4)
+    line = [(x + beside_x) / 2, (y + beside_y) / 2]
+    assert pixels(page, [line])[0][3] == 0
+    page.mouse.click(x, y)
+    listed = page.locator("#near button").all_inner_texts()
+    assert [text.split("\n")[0] for text in listed] == [POINTS[4].path, POINTS[8].path]
+    assert any(pixels(page, [[line[0] + dx, line[1] + dy]])[0][3] > 0 for dx in (-1, 0, 1) for dy in (-1, 0, 1))
+    page.locator("#near button").first.click()
+    assert POINTS[4].path in page.inner_text("#near-of")
+    page.keyboard.press("Escape")
+    assert page.locator("#near button").count() == 0
+
+
+def test_videos_to_look_at_are_listed(open_map):
+    page = open_map()
+    assert page.locator("#suspects option").all_inner_texts() == ["Outliers (250)"]
+    assert "The first 1 of 250" in page.inner_text("#cut")
+    page.locator("#suspected button").click()
+    assert POINTS[3].path in page.inner_text("#near-of")

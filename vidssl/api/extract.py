@@ -168,6 +168,7 @@ def extract_to(
             for _, reason in sorted(gap for part in parts for gap in part.features.missing):
                 _log.warning("skipped: %s", reason)
             _check_rows(parts)
+        parts = [replace(part, network=subject.name) for part in parts]
         distributed.on_main(lambda: write_folder(path, request, parts))
     if cluster is not None:
         shutil.rmtree(path / PARTS, ignore_errors=True)

@@ -1,7 +1,8 @@
 """A page with a zoomable map of features in two dimensions, with the videos."""
 
 import logging
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,8 @@ from vidssl.api.extract import extract
 from vidssl.api.format_results import claim_results, format_count
 from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of
 from vidssl.api.map_columns import read_columns
+from vidssl.api.map_parquet import FILE, animation, check_pyarrow, write_parquet
+from vidssl.api.map_suspects import find_suspects
 from vidssl.api.measure_networks import JobResults
 from vidssl.atomic import file_hash
 from vidssl.data.preview_frames import middle_frames
@@ -22,6 +25,8 @@ from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.evaluation.search import nearest
+from vidssl.evaluation.suspects import K, own_rows
 from vidssl.output_folder import check_names
 from vidssl.progress import Report, progress
 from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
@@ -42,6 +47,7 @@ def map(
     columns: File | None = None,
     thumbnails: Natural = 1000,
     seed: Natural = 0,
+    to: Literal["page", "parquet"] = "page",
     progress: Report = None,
     **options: Unpack[NetworkOptions],
 ) -> JobResults:
@@ -59,10 +65,13 @@ def map(
         columns: CSV file of values to colour by, joined by the column path.
         thumbnails: Videos that play, evenly spaced over the list; each adds about 10 kB.
         seed: Seed of UMAP.
+        to: Parquet also writes videos.parquet beside the page, for embedding-atlas, Spotlight and others.
         progress: As of `test`.
         options: See `NetworkOptions`.
     """
     folder, values = Path(out), None if columns is None else Path(columns)
+    if to == "parquet":
+        check_pyarrow()
     if features is None:
         if videos is None or model is None:
             raise ConfigError("a map needs features=FOLDER (of vidssl extract), or videos and a network")
@@ -76,7 +85,7 @@ def map(
         return JobResults()
     root = options.get("root")
     place = None if root is None else Path(root)
-    found = JobResults(draw_map(Path(features), folder, layout, values, thumbnails, seed, place))
+    found = JobResults(draw_map(Path(features), folder, layout, values, thumbnails, seed, place, to == "parquet"))
     found.text, found.file = "\n".join(summary(found)), folder / "index.html"
     return found
 
@@ -89,8 +98,9 @@ def draw_map(
     thumbnails: int = 1000,
     seed: int = 0,
     root: Path | None = None,
+    parquet: bool = False,
 ) -> Results:
-    """Write a page with a map of the features in a folder; the options are those of `map`."""
+    """Write a page with a map of the features in a folder, and videos.parquet; the options are those of `map`."""
     try:
         folder = read_folder(features, "give a folder that vidssl extract has written")
     except OSError as error:
@@ -109,7 +119,10 @@ def draw_map(
     _log.info("layout of %d features: %s%s", count, _NAMES[name], f", {reason}" if reason else "")
     x = folder.features.x.numpy()
     places = layouts.layout(x, name, seed)
-    previews, missing = _previews(videos, folder, thumbnails)
+    near = nearest(folder.features.x, folder.features.x, K, own_rows(count))
+    class_kind, labels = _class_names(videos)
+    found = find_suspects(videos, folder.features.x, near)
+    previews, animations, missing = _previews(videos, folder, thumbnails, parquet)
     results: Results = {
         "num_videos": count,
         "dim": x.shape[1],
@@ -119,6 +132,7 @@ def draw_map(
         "neighbours_kept": kept_neighbours(x, places),
         "thumbnails": len(previews),
         "not_decoded": [{"path": path, "reason": text} for path, text in missing.items()],
+        "suspects": found.results(videos.names),
         "columns": [each.name for each in added],
         "columns_matched": matched,
         "missing": [{"path": path, "reason": text} for path, text in folder.features.missing],
@@ -127,8 +141,7 @@ def draw_map(
     drawn = {"layout": name, "seed": seed, "thumbnails": thumbnails, "columns": columns and file_hash(columns)}
     request = {**folder.request, "command": "map", "map": drawn}
     results = complete(results, request=request, overlap=None, query=folder.request["list"])
-    labels = [videos.class_name(record.label) if record.label >= 0 else "" for record in records]
-    by_class = [classes_column("class", labels, videos.classes)] if any(labels) else []
+    by_class = [classes_column(class_kind, labels, videos.classes)] if any(labels) else []
     write_map_page(
         out / "index.html",
         title=f"Map of {features.name}",
@@ -136,8 +149,12 @@ def draw_map(
         records=records,
         columns=[*by_class, *added],
         previews=previews,
-        details=_details(results),
+        near=near.index.tolist(),
+        suspects=found.sections(videos.names),
+        details=[("Folder", str(videos.root)), ("Network", _network(folder)), *_details(results)],
     )
+    if parquet:
+        write_parquet(out / FILE, videos, labels, places, near, animations)
     existing_results(out, request, reuse=False)
     write_results(out, results)
     return results
@@ -154,22 +171,49 @@ def _choose(wanted: str, count: int) -> tuple[str, str]:
     return "umap", ""
 
 
-def _previews(videos: VideoList, folder: FeatureFolder, most: int) -> tuple[dict[int, Preview], dict[str, str]]:
-    """Make thumbnails of at most `most` videos, evenly spaced; also list those that cannot be decoded, and why."""
+def _class_names(videos: VideoList) -> tuple[str, list[str]]:
+    """Return what divides the videos, `class` or `folder`, and its name for each, "" if unknown.
+
+    Without labels these are the folders, below the one that all are in.
+    """
+    if (videos.labels >= 0).any():
+        return "class", [videos.class_name(label) if label >= 0 else "" for label in videos.labels.tolist()]
+    folders = [PurePosixPath(name).parent.parts for name in videos.names]
+    shared = len([*takewhile(lambda level: len({*level}) == 1, zip(*folders, strict=False))])  # levels above all
+    names = [parts[shared] if len(parts) > shared else "" for parts in folders]
+    return "folder", names
+
+
+def _previews(
+    videos: VideoList, folder: FeatureFolder, most: int, animated: bool
+) -> tuple[dict[int, Preview], dict[int, bytes], dict[str, str]]:
+    """Make thumbnails of at most `most` videos, evenly spaced, and animations of the same if wanted.
+
+    The third result are those that cannot be decoded, and why.
+    """
     fps = folder.request.get("protocol", {}).get("fps")
     count = len(videos)
     rows = np.unique(np.arange(min(most, count)) * count // max(1, min(most, count))).tolist()
     width, height, frames, quality = THUMBNAIL
-    made, missing = {}, {}
+    made, animations, missing = {}, {}, {}
     for row in progress(rows, title="thumbnails", unit="video", leave=False):
         try:
-            made[row] = preview(middle_frames(videos.records[row], fps), width, height, frames, quality)
+            middle = middle_frames(videos.records[row], fps)
+            made[row] = preview(middle, width, height, frames, quality)
+            if animated:
+                animations[row] = animation(middle)
         except DataError as error:
             missing[videos.names[row]] = str(error)
     if missing:
         first = next(iter(missing.values()))
         _log.warning("%d videos have no thumbnail as they cannot be decoded, the first: %s", len(missing), first)
-    return made, missing
+    return made, animations, missing
+
+
+def _network(folder: FeatureFolder) -> str:
+    """Name the network: what it was loaded from, else its weights by the start of their checksum."""
+    weights = folder.request.get("weights", {})
+    return folder.network or weights.get("encoder") or f"weights {weights.get('sha256', 'untrained')[:12]}"
 
 
 def _details(results: Results) -> list[tuple[str, str]]:
@@ -198,6 +242,8 @@ def summary(results: Results) -> list[str]:
     ]
     if kept := _kept(results):
         lines.append(f"{kept} of the 10 nearest neighbours by features are among the 10 nearest on the map")
+    counts = {name.replace("_", " "): len(rows or ()) for name, rows in results["suspects"].items() if name != "reason"}
+    lines.append("look at: " + ", ".join(f"{number} {name}" for name, number in counts.items()))
     if results["columns"]:
         lines.append(f"{results['columns_matched']} of them have values of {', '.join(results['columns'])}")
     return lines

@@ -62,6 +62,7 @@ class FeatureFolder:
     spans: Sequence[tuple[float | None, float | None, float | None]]
     root: Path  # the folder that the paths are relative to
     classes: tuple[str, ...]  # empty if the list has no class names
+    network: str = ""  # what it was loaded from; empty: not known
 
     def videos(self, rows: Sequence[int], root: Path | None = None) -> VideoList:
         """List the videos of some rows; `root` replaces the stored one if the videos were moved."""
@@ -110,6 +111,7 @@ def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> N
         "request": request,
         "root": str(parts[0].root),
         "classes": parts[0].classes,
+        "network": parts[0].network,
         "missing": [{"path": name, "reason": reason} for name, reason in missing],
         "versions": {"vidssl": __version__, "torch": torch.__version__},
     }
@@ -154,6 +156,7 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
             [*zip(*numbers, strict=True)],
             Path(meta["root"]),
             tuple(meta["classes"]),
+            meta.get("network", ""),  # folders of earlier versions do not name it
         )
     except _DAMAGED as error:
         raise DamagedFolderError(f"{path} is damaged ({type(error).__name__}: {error})") from None

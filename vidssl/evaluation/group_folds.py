@@ -1,5 +1,6 @@
 """Predict each video of a set once, with its recording group left out: kNN, nearest video, few and all labels."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,11 +45,14 @@ def fold_table(groups: NDArray[np.int64], label: NDArray[np.int64], seed: int = 
     count = min(FOLDS, len(np.unique(groups)))
     if count < 2:
         raise DataError("all videos are of one recording group: name groups with group=REGEX, or add videos")
+    count = max(2, min(count, int(np.unique(label, return_counts=True)[1].max())))  # scikit-learn refuses more
     order = int(generator(seed, _FOLD_STREAM).integers(2**31))
     table = np.full(len(label), -1)
     splitter = StratifiedGroupKFold(count, shuffle=True, random_state=order)
-    for fold, (_, rows) in enumerate(splitter.split(label, label, groups)):
-        table[rows] = fold
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class")  # it is in some of the folds
+        for fold, (_, rows) in enumerate(splitter.split(label, label, groups)):
+            table[rows] = fold
     return table
 
 

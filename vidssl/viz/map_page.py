@@ -27,6 +27,15 @@ class Column:
     values: Sequence[float | None]  # (N,) index of the class, or number; None: unknown
 
 
+@dataclass(frozen=True)
+class Suspects:
+    """Videos that a person should look at for one reason."""
+
+    name: str
+    rows: Sequence[tuple[int, str]]  # row and what is suspected
+    total: int  # the page can list fewer
+
+
 def classes_column(name: str, texts: Sequence[str], order: Sequence[str] = ()) -> Column:
     """Make a column of classes of the text of each point, "" if unknown; `order` are classes to list first."""
     counts = Counter(text for text in texts if text)
@@ -72,12 +81,15 @@ def write_map_page(
     records: Sequence[VideoRecord],
     columns: Sequence[Column],
     previews: Mapping[int, Preview],
+    near: Sequence[Sequence[int]] = (),
+    suspects: Sequence[Suspects] = (),
     details: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Write a page with a point for each video, at `places` (N, 2).
 
     `records` have paths as in a list: the page writes lists of the points that are selected. The points can be coloured
-    by each of `columns`, and those in `previews`, by their row, play.
+    by each of `columns`, and those in `previews`, by their row, play. A click on a point marks and lists those that are
+    nearest by features, `near`: rows for each video, nearest first, -1 for none.
     """
     render_page(
         path,
@@ -89,6 +101,10 @@ def write_map_page(
             **scaled_places(places),
             "rows": [[record.path, record.label, record.start, record.end] for record in records],
             "columns": [{"name": each.name, "classes": each.classes, "values": list(each.values)} for each in columns],
+            "near": [[other for other in rows if other >= 0] for rows in near],
+            "suspects": [
+                {"name": each.name, "rows": list(each.rows), "total": each.total} for each in suspects if each.rows
+            ],
             "clips": {
                 str(row): [clip.count, clip.width, clip.height, base64.b64encode(clip.jpeg).decode()]
                 for row, clip in previews.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
 
 from vidssl.atomic import write_whole
 from vidssl.types import Frames, VideoRecord
@@ -75,15 +76,22 @@ def preview(
     frames: Frames, width: int = WIDTH, height: int = HEIGHT, count: int = _FRAMES, quality: int = 75
 ) -> Preview:
     """Make the preview of one video from its frames (T, 3, H, W): `count` of them, shrunk to fit width and height."""
-    total, _, own_height, own_width = frames.shape
-    scale = min(1.0, height / own_height, width / own_width)
-    size = max(1, round(own_width * scale)), max(1, round(own_height * scale))
-    kept = frames[np.linspace(0, total - 1, min(count, total)).round().astype(int)].transpose(0, 2, 3, 1)
-    small = [cv2.resize(np.ascontiguousarray(frame), size, interpolation=cv2.INTER_AREA) for frame in kept]
+    total = len(frames)
+    small = shrunk(frames[np.linspace(0, total - 1, min(count, total)).round().astype(int)], width, height)
+    size = small[0].shape[1], small[0].shape[0]
     strip = cv2.cvtColor(np.concatenate(small, axis=1), cv2.COLOR_RGB2BGR)
     # Full colour resolution: subsampled chroma would mix colours of neighbouring frames at the seams.
     how = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
     return Preview(cv2.imencode(".jpg", strip, how)[1].tobytes(), len(small), *size)
+
+
+def shrunk(frames: Frames, width: int, height: int) -> list[NDArray[np.uint8]]:
+    """Shrink frames (T, 3, H, W) to fit width and height: images (H, W, 3). Smaller ones stay as they are."""
+    own_height, own_width = frames.shape[2:]
+    scale = min(1.0, height / own_height, width / own_width)
+    size = max(1, round(own_width * scale)), max(1, round(own_height * scale))
+    images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
+    return [np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8) for image in images]
 
 
 def write_retrieval_page(

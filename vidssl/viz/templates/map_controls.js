@@ -49,6 +49,7 @@ function placeTip() {
 
 function keep(i) {
   kept = i;
+  if ($("near") !== null) listNear();
   redraw();
 }
 
@@ -153,7 +154,7 @@ function apply() {
     state[i] = hiddenClasses.has(color[i]) ? 0 : matches ? 2 : 1;
     if (text !== "" && state[i] === 2) found.push(i);
   }
-  if (kept >= 0 && state[kept] === 0) kept = -1;
+  if (kept >= 0 && state[kept] === 0) keep(-1);
   over = -1;
   $("matches").hidden = text === "";
   $("matches").textContent = `${found.length.toLocaleString("en")} ${found.length === 1 ? "video" : "videos"} found${found.length > 50 ? ", the first 50:" : ""}`;

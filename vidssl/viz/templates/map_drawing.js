@@ -136,6 +136,7 @@ function draw() {
     }
   }
   context.stroke();
+  drawNear(radius);
   thumbnails = [];
   if ($("thumbnails").checked && inView.length <= MOST_THUMBNAILS) drawThumbnails(inView);
   if (lasso.length > 1) {
@@ -162,7 +163,7 @@ function drawThumbnails(rows) {
     const frame = Math.floor(clip[0] / 2);
     context.drawImage(image, frame * clip[1], 0, clip[1], clip[2], x, y, w, h);
     const isMarked = selected[row] === 1 || row === over || row === kept;
-    context.strokeStyle = isMarked ? (dark.matches ? "#fff" : "#111") : palette[color[row]];
+    context.strokeStyle = isMarked ? (dark.matches ? "#fff" : "#111") : nearOf(kept).includes(row) ? nearColor() : palette[color[row]];
     context.strokeRect(x, y, w, h);
   }
 }

@@ -1,0 +1,98 @@
+"""How many wrong labels `vidssl map` finds: `python benchmarks/suspects.py FEATURES [--share 0.05] [--seeds 5]`.
+
+FEATURES is a folder of `vidssl extract` of videos with right labels, or in folders of classes. Of each seed a share of
+the labels is replaced by that of another class drawn at random: of single videos, or of whole recordings. Printed are
+the precision and the recall of the rule, and of others with their best threshold for half of the wrong labels.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from measure import finish, table
+
+from vidssl.data.recording_groups import labelled_by_folders, recording_groups
+from vidssl.evaluation import suspects
+from vidssl.evaluation.feature_folder import read_folder
+from vidssl.keyed_generators import generator
+
+
+def swapped(label, groups, share, whole, seed):
+    """Replace a share of the labels (N,), of videos or of `whole` recordings."""
+    draw, number, found = generator(seed, 1), int(label.max()) + 1, label.copy()
+    units = groups if whole else np.arange(len(label))
+    changed = 0
+    for unit in draw.permutation(np.unique(units)):
+        if changed >= round(share * len(label)):
+            break
+        rows = np.flatnonzero(units == unit)
+        found[rows] = (label[rows] + draw.integers(1, number)) % number
+        changed += len(rows)
+    return found
+
+
+def precision_at_half(margin, wrong):
+    """Precision of the first rows by margin that hold half of the wrong labels."""
+    order = np.argsort(-margin)
+    right = np.cumsum(wrong[order])
+    return float(np.max((right / np.arange(1, len(order) + 1))[right >= wrong.sum() / 2]))
+
+
+def alone(confidence, label):
+    """Margin of one estimate (N, classes)."""
+    rows, rest = np.arange(len(label)), confidence.copy()
+    rest[rows, label] = -1
+    return rest.max(axis=1) - confidence[rows, label]
+
+
+def main():
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("features", type=Path)
+    parser.add_argument("--share", type=float, default=0.05, help="of wrong labels")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parsed = parser.parse_args()
+    folder = read_folder(parsed.features, "give a folder of vidssl extract")
+    videos = labelled_by_folders(folder.videos(range(len(folder.features.x))))
+    x, groups = folder.features.x, recording_groups(videos).number
+    label = np.unique(videos.labels, return_inverse=True)[1]
+    numbers = {}
+    for whole in (False, True):
+        found = []
+        for seed in range(parsed.seeds):
+            given = swapped(label, groups, parsed.share, whole, seed)
+            wrong, scores = given != label, suspects.score_labels(x, given, groups)
+            rows, classes = scores.suspects, int(label.max()) + 1
+            estimates = {
+                "logistic regression": suspects._left_out(x.double().numpy(), given, groups, classes, 0),
+                "10 nearest videos": suspects._voted(x, given, classes),
+            }
+            found.append(
+                {
+                    "precision": float(wrong[rows].mean()) if len(rows) else 0.0,
+                    "recall": float(wrong[rows].sum() / wrong.sum()),
+                    "right class": float((scores.proposed == label)[rows][wrong[rows]].mean()),
+                    "P at R 0.5, both": precision_at_half(scores.margin, wrong),
+                    **{
+                        f"P at R 0.5, {name}": precision_at_half(alone(each, given), wrong)
+                        for name, each in estimates.items()
+                    },
+                }
+            )
+        by_name = {name: [each[name] for each in found] for name in found[0]}
+        numbers["recordings" if whole else "videos"] = {
+            name: [float(np.mean(values)), float(np.std(values, ddof=1))] for name, values in by_name.items()
+        }
+    right = len(suspects.score_labels(x, label, groups).suspects)
+    print(f"{len(label)} videos; with the labels as they are {right} are suspects")
+    rows = [
+        [f"{kind} with wrong labels", *(f"{mean:.2f} ± {deviation:.2f}" for mean, deviation in each.values())]
+        for kind, each in numbers.items()
+    ]
+    print(table(["", *numbers["videos"]], rows))
+    finish({**numbers, "suspects of right labels": right}, parsed.json)
+
+
+if __name__ == "__main__":
+    main()

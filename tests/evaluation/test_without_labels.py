@@ -55,13 +55,13 @@ def test_chance_is_what_random_features_have_in_common():
     rng = generator(1, 0)
     groups = np.repeat(np.arange(12), [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 15, 15])
     means = []
-    for _ in range(200):
+    for _ in range(100):
         one, other = (features(rng.normal(size=(60, 30))) for _ in range(2))
         (found,) = compare_neighbours([one, other], groups)
         means.append(found.mean)
     expected = np.mean([10 / (60 - (groups == group).sum()) for group in groups])
     assert found.chance == pytest.approx(expected)
-    assert np.mean(means) == pytest.approx(expected, abs=4 * np.std(means) / np.sqrt(200))
+    assert np.mean(means) == pytest.approx(expected, abs=4 * np.std(means) / np.sqrt(100))
 
 
 def test_few_videos_and_one_group():

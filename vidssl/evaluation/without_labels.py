@@ -60,7 +60,7 @@ def compare_neighbours(encoders: Sequence[Features], groups: NDArray[np.int64], 
     """
     check_k(k)
     for other in encoders[1:]:
-        _check_rows(encoders[0], other)
+        check_same_rows(encoders[0], other)
     pairs = same_group(groups)
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     others = len(groups) - sizes[group]  # M
@@ -129,7 +129,7 @@ def stability(features: Features, changed: Features) -> Stability:
     Raises:
         DataError: The rows are not the same, or features are not finite.
     """
-    _check_rows(features, changed)
+    check_same_rows(features, changed)
     gallery, query = _unit(features), _unit(changed)
     cosine = (query * gallery).sum(dim=1)
     count = len(gallery)
@@ -151,7 +151,8 @@ def _unit(features: Features) -> Tensor:
     return functional.normalize(features.x.double(), dim=1)
 
 
-def _check_rows(one: Features, other: Features) -> None:
+def check_same_rows(one: Features, other: Features) -> None:
+    """Raise a DataError if features are not of the same rows of a list."""
     if not torch.equal(one.index, other.index):
         raise DataError(f"the features are not of the same videos: {len(one)} and {len(other)} rows of a list")
 

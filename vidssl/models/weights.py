@@ -1,6 +1,7 @@
 """Load checkpoints of vidssl and of other projects into backbones and methods."""
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,15 +11,22 @@ import torch
 from pydantic import BeforeValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
+from vidssl import distributed
 from vidssl.config import Settings, Tree
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError, first_few
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
-from vidssl.models.checkpoint_layouts import Network, find_networks, flatten
+from vidssl.models.checkpoint_layouts import INFLATED, Network, find_networks, flatten
+from vidssl.models.external import is_external
 from vidssl.models.hub_download import download
-from vidssl.models.match_backbone import Match, choose_match, compare, match_backbones, shapes_of
+from vidssl.models.inflate import check_inflatable, check_same_shape, inflate
+from vidssl.models.library_weights import read_library_weights
+from vidssl.models.match_backbone import Match, check_architecture, choose_match, compare, match_backbones, shapes_of
+from vidssl.models.pixel_normalization import Normalization, fold_normalization, normalization_of
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported
 from vidssl.registry import did_you_mean
+
+_log = logging.getLogger(__name__)
 
 _OWN = {path.stem: path for path in (Path(__file__).parents[1] / "weights").glob("*.safetensors")}
 EXPORTED = "model.safetensors"  # in a folder of `vidssl export`
@@ -164,9 +172,12 @@ def write_backbone(
 class InitialWeights(Settings):
     """Initial weights of a backbone."""
 
-    file: str = Field(min_length=1)  # checkpoint of vidssl or of another project
+    # Checkpoint of vidssl or of another project, or weights by name: torchvision:NAME[@WEIGHTS], timm:NAME[.TAG].
+    file: str = Field(min_length=1)
     partial: bool = False  # load only the weights that fit
     keys: dict[str, str] = Field(default={})  # prefixes of names in the file, and their replacements
+    inflate: bool = False  # the weights are those of a 2D ResNet, the backbone is a 3D one
+    fold: bool = False  # into the first convolution: the mean and std of the weights, where those of the run differ
 
 
 def _from_file(value: Any) -> Any:
@@ -174,7 +185,7 @@ def _from_file(value: Any) -> Any:
 
 
 def _to_file(initial: InitialWeights) -> Any:
-    return initial.model_dump() if initial.partial or initial.keys else initial.file
+    return initial.model_dump() if initial != InitialWeights(file=initial.file) else initial.file
 
 
 Initial = Annotated[InitialWeights, BeforeValidator(_from_file), PlainSerializer(_to_file)]
@@ -232,26 +243,70 @@ def load_backbone(
     return backbone.eval()
 
 
-def load_initial(backbone: Backbone, settings: InitialWeights, trust: bool = False) -> Match:
+def load_initial(
+    backbone: Backbone,
+    settings: InitialWeights,
+    trust: bool = False,
+    name: str | None = None,
+    normalization: Normalization | None = None,
+) -> Match:
     """Load the weights of a file of any project into a backbone; `str()` of the result is one line for the log.
+
+    `name` is that of the backbone, for errors, and `normalization` the mean and std of the run's pixels. If the weights
+    were trained with others, that is a warning with the settings to use, or they are folded into the first convolution.
 
     Raises:
         CheckpointError: The file is not a valid checkpoint, or its weights do not fit the backbone.
+        ConfigError: It is a name without trained weights, or mean and std cannot be folded.
     """
-    return _fill(backbone, read_anything(settings.file, trust), settings)
-
-
-def _fill(backbone: Backbone, content: Any, settings: InitialWeights) -> Match:
-    source, own, trained = settings.file, shapes_of(backbone), ""
-    if is_checkpoint(content) and not settings.keys:
-        weights = flatten(content["method"])
-        names = {name.removeprefix("backbone."): name for name in weights if name.startswith("backbone.")}
-        networks = [Network("vidssl", "backbone.", names)]
-        trained = f", 'backbone={json.dumps(content['config']['backbone'])}'"
+    trained: Normalization | None
+    architecture = None
+    if is_external(settings.file):
+        architecture, content, trained = read_library_weights(settings.file, trust)
     else:
-        weights = flatten(content)
+        content = read_anything(settings.file, trust)
+        trained = normalization_of(content["config"]) if is_checkpoint(content) else None
+    match = _fill(backbone, content, settings, name or type(backbone).__name__, architecture)
+    if settings.fold and (trained is None or normalization is None):
+        raise ConfigError(f"init.fold: {settings.file} states no mean and std: set data.mean and data.std to its own")
+    if trained is not None and normalization is not None and not trained.is_close(normalization):
+        if settings.fold:
+            fold_normalization(backbone, trained, normalization)
+        elif distributed.is_main():
+            _log.warning("%s was trained with another mean and std: set %s, or init.fold=true", settings.file, trained)
+    return match
+
+
+def _fill(
+    backbone: Backbone,
+    content: Any,
+    settings: InitialWeights,
+    name: str = "the backbone",
+    architecture: str | None = None,
+) -> Match:
+    """Load the content of a file; `architecture` is that of weights by name."""
+    source, own, trained = settings.file, shapes_of(backbone), ""
+    whole = is_checkpoint(content) and not settings.keys
+    weights = flatten(content["method"] if whole else content)
+    online = {name.removeprefix("backbone."): name for name in weights if name.startswith("backbone.")}
+    if whole:
+        trained = f", 'backbone={json.dumps(content['config']['backbone'])}'"
+    if settings.inflate:
+        check_inflatable(backbone, name, source)
+        networks = find_networks([*online.values()] if whole else weights, settings.keys, source, own, INFLATED)
+        if not networks:
+            raise CheckpointError(f"{source} holds no 2D ResNet with torchvision's names: leave out init.inflate")
+        for network in networks:
+            if not settings.partial:
+                check_same_shape(network, weights, own, source)
+            weights = inflate(network, weights, own)
+    elif whole:
+        networks = [Network("vidssl", "backbone.", online)]
+    else:
         networks = find_networks(weights, settings.keys, source, own)
     matches = [compare(network, weights, own, source, {"name": "the backbone"}) for network in networks]
+    if architecture is not None and not settings.partial:
+        check_architecture(architecture, name, matches, source)
     match = choose_match(matches, weights, source, settings.partial, trained)
     check_finite(match.weights, source)
     backbone.load_state_dict(match.weights, strict=False)

@@ -63,7 +63,17 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
         UntrustedError: The encoder is code of others, and `trust` is False.
     """
     plain, settings = _split(name)
-    library, _, inner = plain.partition(":")
+    encoder = load_encoder(plain, trust)
+    chosen = {"frames": settings.get("count", encoder.frames), "seconds": settings.get("seconds", encoder.seconds)}
+    encoder = Encoder(**{**encoder.__dict__, **chosen})
+    if "frames" in settings and not encoder.images:
+        raise ConfigError(f"{plain} encodes clips: frames={settings['frames']} is for encoders of images")
+    return encoder, ExternalBackbone(encoder, settings.get("frames", "mean"))
+
+
+def load_encoder(name: str, trust: bool = False) -> Encoder:
+    """Load an encoder by its name without settings; errors are those of `load_external`."""
+    library, _, inner = name.partition(":")
     try:
         load = importlib.import_module(LIBRARIES[library]).load
         with torch.random.fork_rng(devices=()):
@@ -74,16 +84,12 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
     except ImportError as error:
         package = {"onnx": "onnxruntime", "hub": "torch"}.get(library, library)
         raise CheckpointError(
-            f"{plain} needs a package that is not installed ({error}): pip install {package}"
+            f"{name} needs a package that is not installed ({error}): pip install {package}"
         ) from None
     except Exception as error:  # of the library: no such name, no network, damaged files
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise CheckpointError(f"{library} cannot load {inner}: {reason}") from None
-    chosen = {"frames": settings.get("count", encoder.frames), "seconds": settings.get("seconds", encoder.seconds)}
-    encoder = Encoder(**{**encoder.__dict__, **chosen})
-    if "frames" in settings and not encoder.images:
-        raise ConfigError(f"{plain} encodes clips: frames={settings['frames']} is for encoders of images")
-    return encoder, ExternalBackbone(encoder, settings.get("frames", "mean"))
+    return encoder
 
 
 def _split(name: str) -> tuple[str, dict[str, Any]]:
@@ -156,4 +162,4 @@ def as_frames(frames: Frames) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(frames))
 
 
-__all__ = ["NOT_STATED", "Encoder", "ExternalBackbone", "Facts", "is_external", "load_external"]
+__all__ = ["NOT_STATED", "Encoder", "ExternalBackbone", "Facts", "is_external", "load_encoder", "load_external"]

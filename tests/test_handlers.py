@@ -11,7 +11,7 @@ from vidssl.api.check import check
 from vidssl.api.shrink import ShrinkSettings, shrink_list
 from vidssl.data import track_files
 from vidssl.errors import CheckpointError
-from vidssl.models import build_backbone, checkpoint_files, load_backbone, weights
+from vidssl.models import build_backbone, checkpoint_files, initial_weights, load_backbone, weights
 from vidssl.tracking import proposals
 from vidssl.types import Tracks
 from vidssl.video import decode
@@ -148,7 +148,7 @@ def cached(video, network, patch):
 
 
 def loaded(video, network, patch):
-    patch.setattr(weights, "flatten", mistaken)
+    patch.setattr(initial_weights, "flatten", mistaken)
     load_backbone(network)
 
 

@@ -27,17 +27,10 @@ from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.external import Encoder, is_external, load_external
+from vidssl.models.initial_weights import InitialWeights, load_initial
 from vidssl.models.layer_features import check_grid
 from vidssl.models.pixel_normalization import Normalization
-from vidssl.models.weights import (
-    InitialWeights,
-    backbone_weights,
-    is_checkpoint,
-    load_initial,
-    load_state,
-    read_anything,
-    weights_file,
-)
+from vidssl.models.weights import backbone_weights, is_checkpoint, load_state, read_anything, weights_file
 from vidssl.plugins import code_of
 from vidssl.transforms.recipes import check_short_side
 from vidssl.types import Features

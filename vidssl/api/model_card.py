@@ -15,8 +15,8 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.result_files import Results, weights_of
 from vidssl.models.backbones import Backbone
+from vidssl.models.initial_weights import InitialWeights
 from vidssl.models.two_streams import TwoStreams
-from vidssl.models.weights import InitialWeights
 from vidssl.untrusted_files import read_json
 from vidssl.version import __version__
 

@@ -35,8 +35,8 @@ from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
+from vidssl.models.initial_weights import load_initial
 from vidssl.models.pixel_normalization import Normalization
-from vidssl.models.weights import load_initial
 from vidssl.output_folder import claim, only_run_in
 from vidssl.transforms import RECIPES
 

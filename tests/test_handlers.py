@@ -11,7 +11,7 @@ from vidssl.api.check import check
 from vidssl.api.shrink import ShrinkSettings, shrink_list
 from vidssl.data import track_files
 from vidssl.errors import CheckpointError
-from vidssl.models import build_backbone, checkpoint_files, load_backbone, weights
+from vidssl.models import build_backbone, checkpoint_files, initial_weights, load_backbone, weights
 from vidssl.tracking import proposals
 from vidssl.types import Tracks
 from vidssl.video import decode
@@ -25,6 +25,7 @@ BROAD = {"Exception", "BaseException"}
 ALLOWED = {
     "models/checkpoint_files.py _load": "torch.load raises errors of a dozen types, and with trust runs code of anyone",
     "models/checkpoint_files.py read_without_objects": "torch.load, likewise",
+    "models/external/__init__.py load_encoder": "other libraries, which download and read files of any kind",
     "models/export_graph.py _explained": "torch's exporters; the network has run before, and the error is the cause",
     "models/external/__init__.py load_encoder": "the libraries that encoders are of; the message names the type",
     "models/hub_download.py download": "the libraries of huggingface_hub",
@@ -149,7 +150,7 @@ def cached(video, network, patch):
 
 
 def loaded(video, network, patch):
-    patch.setattr(weights, "flatten", mistaken)
+    patch.setattr(initial_weights, "flatten", mistaken)
     load_backbone(network)
 
 

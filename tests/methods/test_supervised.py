@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy
 from vidssl.errors import ConfigError
 from vidssl.methods.supervised import Supervised
 from vidssl.models import build_backbone
-from vidssl.models.weights import FORMAT, InitialWeights, load_initial
+from vidssl.models.initial_weights import InitialWeights, load_initial
+from vidssl.models.weights import FORMAT
 from vidssl.types import Batch
 
 

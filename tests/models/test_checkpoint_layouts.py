@@ -682,17 +682,17 @@ class Run(Settings):
     init: Initial | None = None
 
 
+PLAIN = {"file": "a", "partial": False, "keys": {}, "inflate": False, "fold": False}
+
+
 @pytest.mark.parametrize(
     ("tree", "settings", "dumped"),
     [
         ("a.pyth", {"file": "a.pyth"}, "a.pyth"),
         ({"file": "a.pyth"}, {"file": "a.pyth"}, "a.pyth"),
-        ({"file": "a", "partial": True}, {"file": "a", "partial": True}, {"file": "a", "partial": True, "keys": {}}),
-        (
-            {"file": "a", "keys": {"x.": ""}},
-            {"file": "a", "keys": {"x.": ""}},
-            {"file": "a", "partial": False, "keys": {"x.": ""}},
-        ),
+        ({"file": "a", "partial": True}, {"file": "a", "partial": True}, {**PLAIN, "partial": True}),
+        ({"file": "a", "keys": {"x.": ""}}, {"file": "a", "keys": {"x.": ""}}, {**PLAIN, "keys": {"x.": ""}}),
+        ({"file": "a", "inflate": True}, {"file": "a", "inflate": True}, {**PLAIN, "inflate": True}),
         (None, None, None),
     ],
 )

@@ -24,7 +24,8 @@ from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.methods import METHODS
 from vidssl.models import build_backbone, load_backbone, weights
-from vidssl.models.weights import FORMAT, InitialWeights, load_initial, load_state, read_anything, read_checkpoint
+from vidssl.models.initial_weights import InitialWeights, load_initial
+from vidssl.models.weights import FORMAT, load_state, read_anything, read_checkpoint
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 

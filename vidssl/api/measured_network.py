@@ -27,16 +27,10 @@ from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
 from vidssl.models.external import Encoder, is_external, load_external
+from vidssl.models.initial_weights import InitialWeights, load_initial
 from vidssl.models.layer_features import check_grid
-from vidssl.models.weights import (
-    InitialWeights,
-    backbone_weights,
-    is_checkpoint,
-    load_initial,
-    load_state,
-    read_anything,
-    weights_file,
-)
+from vidssl.models.pixel_normalization import Normalization
+from vidssl.models.weights import backbone_weights, is_checkpoint, load_state, read_anything, weights_file
 from vidssl.plugins import code_of
 from vidssl.transforms.recipes import check_short_side
 from vidssl.types import Features
@@ -226,9 +220,12 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
         # The config can map weight names, if its `init` is this file. Weights that the file lacks depend on the seed.
         initial = run.init if run.init is not None and run.init.file == name else InitialWeights(file=name)
         digest = file_hash(Path(name))
-        matched = str(load_initial(backbone, initial, options.get("trust", False)))
+        pixels = Normalization(run.data.mean, run.data.std)
+        matched = str(load_initial(backbone, initial, options.get("trust", False), run.backbone.name, pixels))
         origin = {"path": name, "sha256": digest, "matched": matched}
-        weights |= {"sha256": digest, **initial.model_dump(mode="json", exclude={"file"})}
+        # Requests are those of before there were `inflate` and `fold`.
+        added = {key: True for key in ("inflate", "fold") if getattr(initial, key)}
+        weights |= {"sha256": digest, "partial": initial.partial, "keys": initial.keys, **added}
         training = partial(TrainingVideos, name, None, "weights of another project do not name it")
     backbone = backbone.to(device).eval()
     return Subject(backbone, chosen_clips(options, run), device, origin, weights, run, training=training)

@@ -15,6 +15,7 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.result_files import Results, weights_of
 from vidssl.models.backbones import Backbone
+from vidssl.models.initial_weights import InitialWeights
 from vidssl.models.two_streams import TwoStreams
 from vidssl.untrusted_files import read_json
 from vidssl.version import __version__
@@ -56,10 +57,18 @@ def describe_network(run: Run, test: TestClips, network: Backbone, checkpoint: T
             "lists": [Path(*Path(each.list).parts[-2:]).as_posix() for each in run.data.lists],
             "steps": checkpoint["step"],
             "batch_size": run.batch_size,
+            **({} if run.init is None else {"init": _named(run.init)}),
         },
         "checkpoint": checkpoint,
         "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
     }
+
+
+def _named(init: InitialWeights) -> str:
+    """Name what a run started from: a file by name and folder, or the name of a library."""
+    file = Path(*Path(init.file).parts[-2:]).as_posix()
+    changes = ", ".join(name for name in ("partial", "inflate", "fold") if getattr(init, name))
+    return f"{file} ({changes})" if changes else file
 
 
 def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> list[tuple[str, Results]]:
@@ -133,7 +142,7 @@ def model_card(name: str, description: Tree, results: Sequence[tuple[str, Result
         "clip": ", ".join(f"{key} {value}" for key, value in clip.items()),
         "test": f"{format_clips(test)}, short side {test['short_side']}",
         "training": f"{training['method']} on {', '.join(training['lists'])}: {training['steps']} steps of "
-        f"{training['batch_size']} videos",
+        f"{training['batch_size']} videos" + (f", from {training['init']}" if "init" in training else ""),
         "checkpoint": f"{description['checkpoint']['file']}, sha256 {description['checkpoint']['sha256']}",
         "versions": ", ".join(f"{key} {value}" for key, value in description["versions"].items()),
     }

@@ -35,7 +35,8 @@ from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
-from vidssl.models.weights import load_initial
+from vidssl.models.initial_weights import load_initial
+from vidssl.models.pixel_normalization import Normalization
 from vidssl.output_folder import claim, only_run_in
 from vidssl.transforms import RECIPES
 
@@ -191,7 +192,9 @@ def initial_backbone(run: RunSettings) -> Backbone:
     """Build the backbone, with the weights of `init` unless the run is resumed."""
     backbone: Backbone = build(BACKBONES, run.backbone)
     if run.init is not None and not saved_checkpoints(Path(run.output) / "checkpoints"):
-        matched = load_initial(backbone, run.init, run.checkpoint.trust)
+        data = getattr(run, "data", None)  # runs of all kinds have it
+        pixels = None if data is None else Normalization(data.mean, data.std)
+        matched = load_initial(backbone, run.init, run.checkpoint.trust, run.backbone.name, pixels)
         if distributed.is_main():
             _log.info("%s", matched)
     return backbone

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from vidssl.config import Settings
 from vidssl.engine.optim import OptimizerConfig
-from vidssl.models.weights import Initial
+from vidssl.models.initial_weights import Initial
 
 SyncBN = Literal["auto", "sync", "shuffle", "local"]
 

@@ -4,7 +4,7 @@ Two tables hold what is known: `LAYOUTS` (naming schemes) and `BRANCHES` (which 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -53,6 +53,24 @@ LAYOUTS = (
     Layout("torchvision", r"patch_embed\.proj\.weight"),  # swin3d
 )
 
+# 2D ResNets under the names of the 3D ResNets that they can be inflated into.
+_BLOCKS = (
+    (r"^conv1\.", "blocks.0.conv."),
+    (r"^bn1\.", "blocks.0.norm."),
+    (r"^layer(\d)\.(\d+)\.", r"blocks.\1.res_blocks.\2."),
+    (r"\.downsample\.0\.", ".branch1_conv."),
+    (r"\.downsample\.1\.", ".branch1_norm."),
+    *(
+        (rf"(res_blocks\.\d+)\.{theirs}{number}\.", rf"\1.branch2.{ours}_{letter}.")
+        for theirs, ours in (("conv", "conv"), ("bn", "norm"))
+        for number, letter in enumerate("abc", start=1)
+    ),
+)
+INFLATED = (
+    Layout("torchvision, inflated", r"layer1\.0\.conv3\.weight", _BLOCKS),  # bottlenecks
+    Layout("torchvision, inflated", r"layer1\.0\.conv1\.weight", _BLOCKS + _BASIC),
+)
+
 # (loaded, ignored): of two networks whose prefixes differ in this component only.
 BRANCHES = (
     ("backbone", "backbone_hist"),  # SlowFast: the online network, not its moving average
@@ -86,11 +104,16 @@ def flatten(content: Any, prefix: str = "", depth: int = 0) -> dict[str, Tensor]
 
 
 def find_networks(
-    weights: Iterable[str], keys: Mapping[str, str], source: str, own_names: Iterable[str]
+    weights: Iterable[str],
+    keys: Mapping[str, str],
+    source: str,
+    own_names: Iterable[str],
+    layouts: Sequence[Layout] | None = None,
 ) -> list[Network]:
     """Find the networks in a file by the names of its weights, some of whose prefixes are replaced (`keys`).
 
-    The layout of the wanted backbone itself (`own_names`) is found too, with and without `net.`.
+    They have one of the `layouts`. By default these are `LAYOUTS` and that of the wanted backbone itself (`own_names`),
+    with and without `net.`.
 
     Raises:
         CheckpointError: A prefix in `keys` is never used, or two weights would get one name.
@@ -100,7 +123,7 @@ def find_networks(
     top = "net." if first.startswith("net.") else ""
     own = Layout("vidssl", re.escape(first.removeprefix(top)))
     found: dict[str, Layout] = {}  # by prefix
-    for layout in (*LAYOUTS, own):
+    for layout in (*LAYOUTS, own) if layouts is None else layouts:
         for name in names:
             if match := re.fullmatch(rf"((?:.*?\.)??)(?:net\.)?{layout.sign}", name):
                 found.setdefault(match[1], layout)

@@ -128,3 +128,14 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
             "init.keys={PREFIX: ''} (Python: keys=)"
         )
     return best
+
+
+def check_architecture(architecture: str, backbone: str, matches: list[Match], source: str) -> None:
+    """Raise a CheckpointError if weights by name, of an `architecture`, fit no match with the named `backbone`."""
+    if any(not match.misfits for match in matches):
+        return
+    misfits = min((match.misfits for match in matches), key=len, default=[])
+    remedy = f"set backbone={{name: {architecture}}}" if architecture in BACKBONES else "name other weights"
+    if (architecture, backbone) in (("resnet18", "resnet3d18"), ("resnet50", "resnet3d50")):
+        remedy += ", or init.inflate=true"
+    raise CheckpointError(f"{source} is {architecture}, and the backbone {backbone}{_first(misfits)}: {remedy}")

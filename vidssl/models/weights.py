@@ -1,23 +1,18 @@
-"""Load checkpoints of vidssl and of other projects into backbones and methods."""
+"""Read and write checkpoints and weights: files, and the names that stand for them."""
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
-from pydantic import BeforeValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
-from vidssl.config import Settings, Tree
+from vidssl.config import Tree
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError, first_few
-from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
+from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
-from vidssl.models.checkpoint_layouts import Network, find_networks, flatten
 from vidssl.models.hub_download import download
-from vidssl.models.match_backbone import Match, choose_match, compare, match_backbones, shapes_of
-from vidssl.plugins import explaining, import_modules, modules_of, not_imported
 from vidssl.registry import did_you_mean
 
 _OWN = {path.stem: path for path in (Path(__file__).parents[1] / "weights").glob("*.safetensors")}
@@ -159,103 +154,6 @@ def write_backbone(
     kept = {name: content[name] for name in ("format", "config", "step")}
     described = {} if network is None else {"network": network}
     write_safetensors(Path(path), weights, {**kept, "backbone_only": True, **described})
-
-
-class InitialWeights(Settings):
-    """Initial weights of a backbone."""
-
-    file: str = Field(min_length=1)  # checkpoint of vidssl or of another project
-    partial: bool = False  # load only the weights that fit
-    keys: dict[str, str] = Field(default={})  # prefixes of names in the file, and their replacements
-
-
-def _from_file(value: Any) -> Any:
-    return {"file": value} if isinstance(value, str) else value
-
-
-def _to_file(initial: InitialWeights) -> Any:
-    return initial.model_dump() if initial.partial or initial.keys else initial.file
-
-
-Initial = Annotated[InitialWeights, BeforeValidator(_from_file), PlainSerializer(_to_file)]
-
-
-def load_backbone(
-    path: str | Path,
-    arch: str | None = None,
-    *,
-    partial: bool = False,
-    keys: Mapping[str, str] | None = None,
-    trust: bool = False,
-    imports: Sequence[str] = (),
-) -> Backbone:
-    """Load the trained backbone of a checkpoint of vidssl or of another project, on the CPU and in eval mode.
-
-    Its `run_config` is the config of the run that trained it, if vidssl did: `vidssl.extract` takes the clips from it.
-
-    Args:
-        path: A file, a folder of `vidssl export` or of a run, or the name of a network: see `weights_file`.
-        arch: Name of the backbone; default: from the checkpoint's config, else from names and shapes of the weights.
-        partial: Load only the weights that fit, and initialise the others; other projects' files need `arch` then.
-        keys: Prefixes of names in the file, and their replacements; the longest counts, `""` removes one.
-        trust: As `read_anything`; also import the modules that the config of the checkpoint names.
-        imports: Modules with your own backbones, which are imported first.
-
-    Raises:
-        ConfigError: There is no backbone of that name.
-        CheckpointError: The file is not a valid checkpoint, or its weights do not fit the backbone.
-    """
-    import_modules(imports, "imports")
-    if arch is not None:
-        BACKBONES[arch]  # raises a ConfigError with the nearest name
-    content = read_anything(path, trust)
-    initial = InitialWeights(file=str(path), partial=partial, keys=dict(keys or {}))
-    if is_checkpoint(content):
-        settings = content["config"]["backbone"]
-        if arch not in (None, settings["name"]):
-            raise CheckpointError(f"{path} holds a {settings['name']}, not a {arch}: leave out arch")
-    else:
-        weights = flatten(content)
-        matches = match_backbones(weights, initial.keys, initial.file, arch)
-        settings = choose_match(matches, weights, initial.file, partial and arch is not None).backbone
-    named = modules_of(content["config"], str(path)) if is_checkpoint(content) else []
-    if trust:
-        import_modules(named, f"config of {path}: imports")
-    with explaining(not_imported(named)):
-        backbone = build_backbone(**settings)
-    if is_checkpoint(content) and not (partial or keys):
-        load_state(backbone, backbone_weights(content), initial.file)
-    else:
-        _fill(backbone, content, initial)
-    if is_checkpoint(content):
-        backbone.run_config = content["config"]
-    return backbone.eval()
-
-
-def load_initial(backbone: Backbone, settings: InitialWeights, trust: bool = False) -> Match:
-    """Load the weights of a file of any project into a backbone; `str()` of the result is one line for the log.
-
-    Raises:
-        CheckpointError: The file is not a valid checkpoint, or its weights do not fit the backbone.
-    """
-    return _fill(backbone, read_anything(settings.file, trust), settings)
-
-
-def _fill(backbone: Backbone, content: Any, settings: InitialWeights) -> Match:
-    source, own, trained = settings.file, shapes_of(backbone), ""
-    if is_checkpoint(content) and not settings.keys:
-        weights = flatten(content["method"])
-        names = {name.removeprefix("backbone."): name for name in weights if name.startswith("backbone.")}
-        networks = [Network("vidssl", "backbone.", names)]
-        trained = f", 'backbone={json.dumps(content['config']['backbone'])}'"
-    else:
-        weights = flatten(content)
-        networks = find_networks(weights, settings.keys, source, own)
-    matches = [compare(network, weights, own, source, {"name": "the backbone"}) for network in networks]
-    match = choose_match(matches, weights, source, settings.partial, trained)
-    check_finite(match.weights, source)
-    backbone.load_state_dict(match.weights, strict=False)
-    return match
 
 
 def check_finite(weights: Mapping[str, Any], source: str) -> None:

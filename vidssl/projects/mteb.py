@@ -17,7 +17,8 @@ from vidssl.api.job_arguments import NetworkOptions
 from vidssl.atomic import file_hash
 from vidssl.errors import ConfigError
 from vidssl.losses import unit
-from vidssl.models.weights import load_backbone, weights_file
+from vidssl.models.initial_weights import load_backbone
+from vidssl.models.weights import weights_file
 from vidssl.progress import Report
 
 _VIDEOS = 64  # whose files are written to disk at a time

@@ -1,0 +1,168 @@
+"""Load checkpoints of vidssl and of other projects, and weights by name, into backbones."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from vidssl import distributed
+from vidssl.config import Settings
+from vidssl.errors import CheckpointError, ConfigError
+from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
+from vidssl.models.checkpoint_layouts import INFLATED, Network, find_networks, flatten
+from vidssl.models.external import is_external
+from vidssl.models.inflate import check_inflatable, check_same_shape, inflate
+from vidssl.models.library_weights import read_library_weights
+from vidssl.models.match_backbone import Match, check_architecture, choose_match, compare, match_backbones, shapes_of
+from vidssl.models.pixel_normalization import Normalization, fold_normalization, normalization_of
+from vidssl.models.weights import backbone_weights, check_finite, is_checkpoint, load_state, read_anything
+from vidssl.plugins import explaining, import_modules, modules_of, not_imported
+
+_log = logging.getLogger(__name__)
+
+
+class InitialWeights(Settings):
+    """Initial weights of a backbone."""
+
+    # Checkpoint of vidssl or of another project, or weights by name: torchvision:NAME[@WEIGHTS], timm:NAME[.TAG].
+    file: str = Field(min_length=1)
+    partial: bool = False  # load only the weights that fit
+    keys: dict[str, str] = Field(default={})  # prefixes of names in the file, and their replacements
+    inflate: bool = False  # the weights are those of a 2D ResNet, the backbone is a 3D one
+    fold: bool = False  # into the first convolution: the mean and std of the weights, where those of the run differ
+
+
+def _from_file(value: Any) -> Any:
+    return {"file": value} if isinstance(value, str) else value
+
+
+def _to_file(initial: InitialWeights) -> Any:
+    return initial.model_dump() if initial != InitialWeights(file=initial.file) else initial.file
+
+
+Initial = Annotated[InitialWeights, BeforeValidator(_from_file), PlainSerializer(_to_file)]
+
+
+def load_backbone(
+    path: str | Path,
+    arch: str | None = None,
+    *,
+    partial: bool = False,
+    keys: Mapping[str, str] | None = None,
+    trust: bool = False,
+    imports: Sequence[str] = (),
+) -> Backbone:
+    """Load the trained backbone of a checkpoint of vidssl or of another project, on the CPU and in eval mode.
+
+    Its `run_config` is the config of the run that trained it, if vidssl did: `vidssl.extract` takes the clips from it.
+
+    Args:
+        path: A file, a folder of `vidssl export` or of a run, or the name of a network: see `weights_file`.
+        arch: Name of the backbone; default: from the checkpoint's config, else from names and shapes of the weights.
+        partial: Load only the weights that fit, and initialise the others; other projects' files need `arch` then.
+        keys: Prefixes of names in the file, and their replacements; the longest counts, `""` removes one.
+        trust: As `read_anything`; also import the modules that the config of the checkpoint names.
+        imports: Modules with your own backbones, which are imported first.
+
+    Raises:
+        ConfigError: There is no backbone of that name.
+        CheckpointError: The file is not a valid checkpoint, or its weights do not fit the backbone.
+    """
+    import_modules(imports, "imports")
+    if arch is not None:
+        BACKBONES[arch]  # raises a ConfigError with the nearest name
+    content = read_anything(path, trust)
+    initial = InitialWeights(file=str(path), partial=partial, keys=dict(keys or {}))
+    if is_checkpoint(content):
+        settings = content["config"]["backbone"]
+        if arch not in (None, settings["name"]):
+            raise CheckpointError(f"{path} holds a {settings['name']}, not a {arch}: leave out arch")
+    else:
+        weights = flatten(content)
+        matches = match_backbones(weights, initial.keys, initial.file, arch)
+        settings = choose_match(matches, weights, initial.file, partial and arch is not None).backbone
+    named = modules_of(content["config"], str(path)) if is_checkpoint(content) else []
+    if trust:
+        import_modules(named, f"config of {path}: imports")
+    with explaining(not_imported(named)):
+        backbone = build_backbone(**settings)
+    if is_checkpoint(content) and not (partial or keys):
+        load_state(backbone, backbone_weights(content), initial.file)
+    else:
+        _fill(backbone, content, initial)
+    if is_checkpoint(content):
+        backbone.run_config = content["config"]
+    return backbone.eval()
+
+
+def load_initial(
+    backbone: Backbone,
+    settings: InitialWeights,
+    trust: bool = False,
+    name: str | None = None,
+    normalization: Normalization | None = None,
+) -> Match:
+    """Load the weights of a file of any project into a backbone; `str()` of the result is one line for the log.
+
+    `name` is that of the backbone, for errors, and `normalization` the mean and std of the run's pixels. If the weights
+    were trained with others, that is a warning with the settings to use, or they are folded into the first convolution.
+
+    Raises:
+        CheckpointError: The file is not a valid checkpoint, or its weights do not fit the backbone.
+        ConfigError: It is a name without trained weights, or mean and std cannot be folded.
+    """
+    trained: Normalization | None
+    architecture = None
+    if is_external(settings.file):
+        architecture, content, trained = read_library_weights(settings.file, trust)
+    else:
+        content = read_anything(settings.file, trust)
+        trained = normalization_of(content["config"]) if is_checkpoint(content) else None
+    match = _fill(backbone, content, settings, name or type(backbone).__name__, architecture)
+    if settings.fold and (trained is None or normalization is None):
+        raise ConfigError(f"init.fold: {settings.file} states no mean and std: set data.mean and data.std to its own")
+    if trained is not None and normalization is not None and not trained.is_close(normalization):
+        if settings.fold:
+            fold_normalization(backbone, trained, normalization)
+        elif distributed.is_main():
+            _log.warning("%s was trained with another mean and std: set %s, or init.fold=true", settings.file, trained)
+    return match
+
+
+def _fill(
+    backbone: Backbone,
+    content: Any,
+    settings: InitialWeights,
+    name: str = "the backbone",
+    architecture: str | None = None,
+) -> Match:
+    """Load the content of a file; `architecture` is that of weights by name."""
+    source, own, trained = settings.file, shapes_of(backbone), ""
+    whole = is_checkpoint(content) and not settings.keys
+    weights = flatten(content["method"] if whole else content)
+    online = {name.removeprefix("backbone."): name for name in weights if name.startswith("backbone.")}
+    if whole:
+        trained = f", 'backbone={json.dumps(content['config']['backbone'])}'"
+    if settings.inflate:
+        check_inflatable(backbone, name, source)
+        networks = find_networks([*online.values()] if whole else weights, settings.keys, source, own, INFLATED)
+        if not networks:
+            raise CheckpointError(f"{source} holds no 2D ResNet with torchvision's names: leave out init.inflate")
+        for network in networks:
+            if not settings.partial:
+                check_same_shape(network, weights, own, source)
+            weights = inflate(network, weights, own)
+    elif whole:
+        networks = [Network("vidssl", "backbone.", online)]
+    else:
+        networks = find_networks(weights, settings.keys, source, own)
+    matches = [compare(network, weights, own, source, {"name": "the backbone"}) for network in networks]
+    if architecture is not None and not settings.partial:
+        check_architecture(architecture, name, matches, source)
+    match = choose_match(matches, weights, source, settings.partial, trained)
+    check_finite(match.weights, source)
+    backbone.load_state_dict(match.weights, strict=False)
+    return match

@@ -19,11 +19,12 @@ from vidssl.api.measure_networks import JobResults, name_networks
 from vidssl.atomic import write_json, write_whole
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
-from vidssl.data.recording_groups import chosen_rows, labelled_by_folders, recording_groups
+from vidssl.data.recording_groups import Groups, chosen_rows, labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.errors import DataError
 from vidssl.evaluation.group_folds import fits, fold_table
+from vidssl.evaluation.near_copies import near_copies
 from vidssl.evaluation.paired_groups import Difference, compare_pairs
 from vidssl.evaluation.verdict import Candidate, Verdict, decide, describe_without_labels
 from vidssl.evaluation.without_labels import Agreement, Stability, compare_neighbours, stability
@@ -104,18 +105,27 @@ def compare(
         if not len(rows):
             raise DataError(f"no encoder could be measured; the first: {encoders[0].failure}")
         measured = [encoder for encoder in encoders if encoder.features is not None]
-        _, number = np.unique(groups.number[rows], return_inverse=True)
-        sections = [_section(measured, each, rows, number, shots, folder) for each in lists]
         features = [of_rows(each.features, rows) for each in measured if each.features is not None]
+        groups, copies = _with_copies(groups.of_rows(rows), measured, features)
+        number = groups.number
+        sections = [_section(measured, each, rows, number, copies, shots, folder) for each in lists]
         agreements = compare_neighbours(features, number)
+        without = {}
+        if not lists:
+            without["without_labels"] = _without_labels(measured, features, rows, agreements, number, copies)
         results = JobResults(
             {
                 "sections": sections,
                 "common_neighbours": [_agreement(each, [one.name for one in measured]) for each in agreements],
-                **({} if lists else {"without_labels": _without_labels(measured, features, rows, agreements, number)}),
+                **(
+                    {}
+                    if lists
+                    else {"without_labels": _without_labels(measured, features, rows, agreements, number, copies)}
+                ),
                 "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
                 "failed": {each.name: each.failure for each in encoders if each.failure is not None},
                 "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
+                "near_copies": [[listed.names[rows[one]], listed.names[rows[other]]] for one, other in copies],
                 "videos": [listed.names[row] for row in rows],
                 "missing": [listed.names[row] for row in np.setdiff1d(np.arange(len(listed)), rows)],
                 "seconds": time.perf_counter() - start,
@@ -139,6 +149,19 @@ def compare(
     return results
 
 
+def _with_copies(
+    groups: Groups, encoders: Sequence[Encoder], features: Sequence[Features]
+) -> tuple[Groups, list[tuple[int, int]]]:
+    """Find near copies by the floors, and join them into one recording if the recordings are not stated."""
+    of_path = {encoder.facts["checkpoint"]["path"]: each for encoder, each in zip(encoders, features, strict=True)}
+    if not {"floor:thumbnails", "floor:differences"} <= of_path.keys():
+        return groups, []
+    copies = near_copies(of_path["floor:thumbnails"], of_path["floor:differences"], groups.number)
+    if groups.stated or not copies:
+        return groups, copies
+    return groups.joined(copies, f"{groups.how}, {len(copies)} pairs of near copies joined"), copies
+
+
 def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
     """Return the rows of another list of the same videos, in their order."""
     place = {name: row for row, name in enumerate(other.names)}
@@ -160,6 +183,7 @@ def _without_labels(
     rows: NDArray[np.int64],
     agreements: Sequence[Agreement],
     number: NDArray[np.int64],
+    copies: Sequence[tuple[int, int]],
 ) -> Tree:
     """Say what can be said without labels: common neighbours, and whether other clips of a video find it."""
     stable: dict[str, dict[int, Stability]] = {}
@@ -170,7 +194,7 @@ def _without_labels(
                 stable.setdefault(what, {})[n] = stability(features[n], of_rows(varied, rows))
     floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
     names = [encoder.name for encoder in encoders]
-    sentences = describe_without_labels(names, floors, agreements, stable, 0, int(number.max()) + 1)
+    sentences = describe_without_labels(names, floors, agreements, stable, len(copies), int(number.max()) + 1)
     return {
         "sentences": list(sentences),
         "stability": {
@@ -201,6 +225,7 @@ def _section(
     videos: VideoList,
     rows: NDArray[np.int64],
     number: NDArray[np.int64],
+    copies: Sequence[tuple[int, int]],
     shots: Sequence[int],
     out: Path,
 ) -> Tree:
@@ -228,9 +253,10 @@ def _section(
         for one in np.unique(label)
     ]
     names = [encoder.name for encoder in encoders]
+    between = sum(number[one] != number[other] for one, other in copies)
     return {
         "name": videos.path.parent.name if videos.path.suffix == ".csv" else videos.path.name,
-        "verdict": _verdict(decide(candidates, pairs, int(number.max()) + 1, counts, by_chance), names),
+        "verdict": _verdict(decide(candidates, pairs, int(number.max()) + 1, counts, by_chance, between), names),
         "chance": by_chance,
         "accuracy": {
             name: {measure: float(each.mean()) for measure, each in hit.items()} for name, hit in hits.items()

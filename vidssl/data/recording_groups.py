@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,12 @@ class Groups:
 
     number: NDArray[np.int64]  # (N,) 0, 1, …
     how: str  # what they were made by, for people
+    stated: bool = True  # by names or by a pattern; otherwise each video is one, unless files are equal
+
+    def of_rows(self, rows: NDArray[np.int64]) -> "Groups":
+        """Select rows."""
+        _, number = np.unique(self.number[rows], return_inverse=True)
+        return replace(self, number=number.astype(np.int64))
 
     def joined(self, pairs: Iterable[tuple[int, int]], how: str) -> "Groups":
         """Join the groups of pairs of rows."""
@@ -35,7 +41,7 @@ class Groups:
         for one, other in pairs:
             parent[root(int(self.number[one]))] = root(int(self.number[other]))
         _, number = np.unique([root(int(group)) for group in self.number], return_inverse=True)
-        return Groups(number.astype(np.int64), how)
+        return replace(self, number=number.astype(np.int64), how=how)
 
 
 def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
@@ -62,10 +68,11 @@ def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
     if sum(name is not None for name in names) > len(names) / 2:
         return _numbered(names, "the recordings that the names state (_gNN_)")
     copies = find_copies(videos.root, videos.names)
-    return _numbered([copies.get(name, name) for name in videos.names], "the videos, equal files together")
+    each = [copies.get(name, name) for name in videos.names]
+    return replace(_numbered(each, "the videos, equal files together"), stated=False)
 
 
-def _numbered(names: list[str | None], how: str) -> Groups:
+def _numbered(names: Sequence[str | None], how: str) -> Groups:
     each = [f"\n{row}" if name is None else name for row, name in enumerate(names)]
     _, number = np.unique(each, return_inverse=True)
     return Groups(number.astype(np.int64), how)

@@ -87,6 +87,8 @@ def predict(
 
     `advance` is called after each fit, `fits(…)` times.
     """
+    from threadpoolctl import threadpool_limits
+
     label = features.label.numpy()
     neighbours = nearest(features.x, features.x, min(K, len(label)), same_group(groups))
     voted = metrics.vote(neighbours, features, K).numpy()
@@ -94,17 +96,20 @@ def predict(
     first = torch.where(there, neighbours.index[:, 0], -1).numpy()
     x = features.x.double().numpy()
     logistic, few = np.full(len(label), -1), {n: np.zeros(len(label)) for n in shots}
-    for fold in range(int(folds.max()) + 1):
-        test, rest = folds == fold, folds != fold
-        deviation = x[rest].std(axis=0)  # of all videos that are not left out, with labels or not
-        z = (x - x[rest].mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-        logistic[test] = _classify(z, label, np.flatnonzero(rest), test, COSTS, groups)
-        advance()
-        for n in shots:
-            for draw in range(DRAWS):
-                rows = draw_labels(rest, label, n, draw, fold, seed)
-                few[n][test] += (_classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]) / DRAWS
-                advance()
+    with threadpool_limits(
+        1
+    ):  # the fits are so small that threads cost more than they save, on a busy machine 50 times
+        for fold in range(int(folds.max()) + 1):
+            test, rest = folds == fold, folds != fold
+            deviation = x[rest].std(axis=0)  # of all videos that are not left out, with labels or not
+            z = (x - x[rest].mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+            logistic[test] = _classify(z, label, np.flatnonzero(rest), test, COSTS, groups)
+            advance()
+            for n in shots:
+                for draw in range(DRAWS):
+                    rows = draw_labels(rest, label, n, draw, fold, seed)
+                    few[n][test] += (_classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]) / DRAWS
+                    advance()
     return Predictions(voted, first, logistic, few)
 
 
@@ -122,11 +127,15 @@ def _classify(
 
     if len(np.unique(label[rows])) == 1:
         return np.full(int(test.sum()), label[rows[0]])
+    wanted, given = x[test], x[rows]
+    if len(rows) < x.shape[1]:  # the weights are a sum of the rows: in their span the solution is the same, and cheap
+        span, _ = np.linalg.qr(given.T)
+        wanted, given = wanted @ span, given @ span
     model = LogisticRegression(max_iter=2000)
     count = min(3, len(np.unique(groups[rows])))
     splitter = GroupKFold(count) if count > 1 and len(costs) > 1 else None
-    cost, _ = choose_cost(model, x[rows], label[rows], costs, splitter, groups=groups[rows])
-    predicted: NDArray[np.int64] = model.set_params(C=cost).fit(x[rows], label[rows]).predict(x[test])
+    cost, _ = choose_cost(model, given, label[rows], costs, splitter, groups=groups[rows])
+    predicted: NDArray[np.int64] = model.set_params(C=cost).fit(given, label[rows]).predict(wanted)
     return predicted
 
 

@@ -49,6 +49,7 @@ def decide(
     num_groups: int,
     class_counts: Sequence[tuple[str, int, int]],
     chance: float,
+    num_copies: int = 0,
 ) -> Verdict:
     """Decide between encoders by their primary number.
 
@@ -58,6 +59,7 @@ def decide(
         num_groups: Recording groups of all videos.
         class_counts: Name, videos and groups of each class.
         chance: Of the primary number.
+        num_copies: Pairs of near copies in different recording groups.
     """
     trained = [n for n, each in enumerate(candidates) if not each.floor] or [*range(len(candidates))]
     best = max(trained, key=lambda n: candidates[n].accuracy)
@@ -74,7 +76,9 @@ def decide(
     if cheapest != best:
         ratio = (candidates[best].seconds or 0.0) / (candidates[cheapest].seconds or 1e-9)
         answer += f" {candidates[cheapest].name} is not shown to be worse, and takes 1/{ratio:.0f} of the time."
-    return Verdict(best, cheapest, answer, tuple(_doubts(candidates, pairs, best, num_groups, class_counts)))
+    return Verdict(
+        best, cheapest, answer, tuple(_doubts(candidates, pairs, best, num_groups, class_counts, num_copies))
+    )
 
 
 def _doubts(
@@ -83,6 +87,7 @@ def _doubts(
     best: int,
     num_groups: int,
     class_counts: Sequence[tuple[str, int, int]],
+    num_copies: int,
 ) -> list[str]:
     found = []
     for n, each in enumerate(candidates):
@@ -90,6 +95,10 @@ def _doubts(
             found.append(f"{candidates[best].name} is not shown to be better than {each.name}, which learned nothing.")
     if num_groups < _FEW_GROUPS:
         found.append(f"There are only {num_groups} recordings: small differences cannot be seen.")
+    if num_copies:
+        found.append(
+            f"Videos of different recordings show the same footage, {num_copies} pairs: near_copies in results.json."
+        )
     few = [name for name, videos, _ in class_counts if videos < _FEW_VIDEOS]
     alone = [name for name, _, groups in class_counts if groups < 2]
     if few:

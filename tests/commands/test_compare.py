@@ -32,15 +32,9 @@ def found(digits, tmp_path_factory):
     return compare(digits, out), out
 
 
-def features_of(out):
-    """The features that were kept, by their dimension: each encoder of these tests has another one."""
-    read = (loaded(path) for path in sorted((out / "features").iterdir()) if path.is_dir())
-    return {each.x.shape[1]: each for each in read}
-
-
 def test_every_video_is_predicted_by_the_others_of_other_recordings(found):
     results, out = found
-    kept, group = features_of(out), np.array(results["groups"]["number"])
+    group = np.array(results["groups"]["number"])
     assert len(np.unique(group)) == 10 and {*results["encoders"]} == {
         "random",
         "thumbnails",
@@ -51,7 +45,7 @@ def test_every_video_is_predicted_by_the_others_of_other_recordings(found):
     for section in results["sections"]:
         label = np.array(section["labels"])
         for name, facts in results["encoders"].items():
-            x = kept[facts["dimension"]].x.numpy()
+            x = loaded(out / facts["features"]).x.numpy()
             x = x / np.linalg.norm(x, axis=1, keepdims=True)
             nearest, voted = [], []
             for row in range(len(x)):

@@ -100,6 +100,7 @@ def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Pa
     facts = {
         "checkpoint": subject.origin,
         "protocol": subject.describe()["protocol"],
+        "features": path.relative_to(out).as_posix(),
         "dimension": subject.encoder.dim,
         "megabytes": weights / 1e6,
     }

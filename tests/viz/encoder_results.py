@@ -11,12 +11,13 @@ def encoder_results(
     best, *_, floor = predicted
     clip = {"frames": 8, "seconds": 2.0, "sampling_rate": None}
 
-    def encoder(number: int, name: str) -> dict[str, Any]:
+    def accuracy(name: str) -> dict[str, float]:
         right = sum(map(int.__eq__, predicted[name], labels)) / len(labels)
+        return {"knn": right, "R@1": right, "logistic": right, "logistic_1": right / 2}
+
+    def encoder(number: int, name: str) -> dict[str, Any]:
         return {
             "floor": name == floor,
-            "accuracy": {"knn": right, "R@1": right, "logistic": right, "logistic_1": right / 2},
-            "predicted": {"knn": [*predicted[name]]},
             "protocol": {"clip": clip, "clips": 3, "size": 112},
             "checkpoint": {"licence": "MIT", "training": ["kinetics"]},
             "dimension": 512,
@@ -25,8 +26,10 @@ def encoder_results(
             "peak_megabytes": 900.0,
         }
 
-    return {
-        "encoders": {name: encoder(number, name) for number, name in enumerate(predicted)},
+    section = {
+        "name": "motion",
+        "accuracy": {name: accuracy(name) for name in predicted},
+        "predicted": {name: {"knn": [*classes]} for name, classes in predicted.items()},
         "verdict": {"best": best, "cheapest": best, "answer": f"{best} is best.", "doubts": ["There are few videos."]},
         "pairs": [
             {"first": best, "second": name, "difference": 0.1, "interval": [0.02, 0.18], "reason": None}
@@ -34,12 +37,16 @@ def encoder_results(
             if name != best
         ],
         "chance": 0.2,
-        "groups": {"how": "the names", "count": 3},
-        "videos": [*names],
         "labels": [*labels],
         "classes": [
             {"name": name, "videos": labels.count(number), "groups": 2} for number, name in enumerate(class_names)
         ],
+    }
+    return {
+        "sections": [section],
+        "encoders": {name: encoder(number, name) for number, name in enumerate(predicted)},
+        "groups": {"how": "the names", "count": 3},
+        "videos": [*names],
         "failed": {},
         "seconds": 12.0,
         "processor": "a processor",

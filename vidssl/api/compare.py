@@ -100,10 +100,14 @@ def compare(
         chosen = [(name, model) for name, model, _ in name_networks(models(model), None)]
         floors = [(name, f"floor:{name}") for name in FLOORS]
         chosen += [floor for floor in floors if floor[1] not in [model for _, model in chosen]]
-        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, vary=not lists)
+        vary = not lists
+        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, vary)
         rows = common_rows(encoders)
+        wanted = [encoder for encoder in encoders if encoder.name not in FLOORS]
+        if (failed := wanted[0].failure) and all(each.failure for each in wanted):
+            raise failed  # floors alone compare nothing
         if not len(rows):
-            raise DataError(f"no encoder could be measured; the first: {encoders[0].failure}")
+            raise DataError(f"{listed.path}: there is no video that all encoders can be measured on")
         measured = [encoder for encoder in encoders if encoder.features is not None]
         features = [of_rows(each.features, rows) for each in measured if each.features is not None]
         groups, copies = _with_copies(groups.of_rows(rows), measured, features)
@@ -123,7 +127,7 @@ def compare(
                     else {"without_labels": _without_labels(measured, features, rows, agreements, number, copies)}
                 ),
                 "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
-                "failed": {each.name: each.failure for each in encoders if each.failure is not None},
+                "failed": {each.name: str(each.failure) for each in encoders if each.failure is not None},
                 "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
                 "near_copies": [[listed.names[rows[one]], listed.names[rows[other]]] for one, other in copies],
                 "videos": [listed.names[row] for row in rows],

@@ -46,7 +46,7 @@ class Encoder:
     floor: bool = False  # thumbnails, differences of frames, an untrained network
     facts: Tree = field(default_factory=dict)
     features: Features | None = None
-    failure: str | None = None
+    failure: VidsslError | None = None
     varied: dict[str, Features] = field(default_factory=dict)  # of other clips of the videos
 
 
@@ -78,7 +78,7 @@ def extract_all(
                     encoder.varied = _vary(title, kind, videos, data, out)
         except VidsslError as error:
             _log.warning("%s is left out: %s", name, error)
-            found.append(Encoder(name, failure=str(error)))
+            found.append(Encoder(name, failure=error))
     return found
 
 

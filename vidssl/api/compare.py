@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
@@ -26,6 +25,7 @@ from vidssl.errors import DataError
 from vidssl.evaluation.group_folds import fits, fold_table
 from vidssl.evaluation.near_copies import near_copies
 from vidssl.evaluation.paired_groups import Difference, compare_pairs
+from vidssl.evaluation.result_files import complete
 from vidssl.evaluation.verdict import Candidate, Verdict, decide, describe_without_labels
 from vidssl.evaluation.without_labels import Agreement, Stability, compare_neighbours, stability
 from vidssl.models.bfloat16_check import processor
@@ -35,7 +35,6 @@ from vidssl.progress import progress as bar
 from vidssl.running_command import command_line
 from vidssl.types import Features
 from vidssl.untrusted_files import parse_json
-from vidssl.version import __version__
 from vidssl.viz.curves import training_curves
 from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.figure import png
@@ -114,6 +113,7 @@ def compare(
         number = groups.number
         sections = [_section(measured, each, rows, number, copies, shots, folder) for each in lists]
         agreements = compare_neighbours(features, number)
+        request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
         without = {}
         if not lists:
             without["without_labels"] = _without_labels(measured, features, rows, agreements, number, copies)
@@ -121,11 +121,7 @@ def compare(
             {
                 "sections": sections,
                 "common_neighbours": [_agreement(each, [one.name for one in measured]) for each in agreements],
-                **(
-                    {}
-                    if lists
-                    else {"without_labels": _without_labels(measured, features, rows, agreements, number, copies)}
-                ),
+                **without,
                 "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
                 "failed": {each.name: str(each.failure) for each in encoders if each.failure is not None},
                 "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
@@ -134,9 +130,8 @@ def compare(
                 "missing": [listed.names[row] for row in np.setdiff1d(np.arange(len(listed)), rows)],
                 "seconds": time.perf_counter() - start,
                 "processor": processor(),
-                "date": time.strftime("%Y-%m-%d"),
-                "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
             }
+            | complete({}, request=request, overlap=None, query=listed.fingerprint)
         )
 
         def write() -> None:
@@ -249,6 +244,7 @@ def _section(
             encoder.floor,
             encoder.facts["checkpoint"].get("licence", ""),
             encoder.facts["checkpoint"].get("training", ()),
+            (encoder.facts["overlap"] or {}).get("tested", 0),
         )
         for encoder in encoders
     ]

@@ -25,6 +25,7 @@ from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
 from vidssl.errors import VidsslError
 from vidssl.evaluation.group_folds import DRAWS, Predictions, predict
+from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.types import Features
 from vidssl.untrusted_files import read_arrays, read_json
 
@@ -100,6 +101,7 @@ def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Pa
     facts = {
         "checkpoint": subject.origin,
         "protocol": subject.describe()["protocol"],
+        "overlap": measure_overlap(videos, None, subject.training)["training"],  # with the videos of its training
         "features": path.relative_to(out).as_posix(),
         "dimension": subject.encoder.dim,
         "megabytes": weights / 1e6,

@@ -22,6 +22,7 @@ class Candidate:
     floor: bool = False  # thumbnails, differences, an untrained network
     licence: str = ""
     training: Sequence[str] = ()
+    seen: int = 0  # of the videos, those that it was trained on
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def _doubts(
         found.append(f"Classes of fewer than {_FEW_VIDEOS} videos: {_listed(few)}.")
     if alone:
         found.append(f"Classes of one recording, which cannot be recognised with it left out: {_listed(alone)}.")
+    found += [f"{each.name} was trained on {each.seen} of these videos." for each in candidates if each.seen]
     unknown = [each.name for each in candidates if not each.floor and "not stated" in each.training]
     if unknown:
         found.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")

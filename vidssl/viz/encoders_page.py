@@ -217,4 +217,4 @@ def _note(section: Mapping[str, Any], results: Mapping[str, Any]) -> str:
 
 def _footer(results: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    return f"Measured in {results['seconds']:.0f} s on {results['processor']}, {results['date']}; {versions}."
+    return f"Measured in {results['seconds']:.0f} s on {results['processor']}, {results['date'][:10]}; {versions}."

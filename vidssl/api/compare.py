@@ -244,7 +244,7 @@ def _section(
             encoder.floor,
             encoder.facts["checkpoint"].get("licence", ""),
             encoder.facts["checkpoint"].get("training", ()),
-            (encoder.facts["overlap"] or {}).get("tested", 0),
+            (encoder.facts["overlap"] or {}).get("videos", 0),
         )
         for encoder in encoders
     ]

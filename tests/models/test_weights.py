@@ -404,14 +404,15 @@ def test_damaged_metadata_are_errors_of_one_line(metadata, tmp_path):
     assert "cannot load checkpoint" in one_line(load_backbone, tmp_path / "own.safetensors")
 
 
-def test_the_network_that_comes_with_vidssl():
-    file = weights.weights_file("vidssl-small")
-    assert file.stat().st_size <= 6e6 and (file.parent / "LICENSE").exists()
-    config = read_checkpoint("vidssl-small")["config"]
+@pytest.mark.parametrize("name", ["vidssl-small", "vidssl-free"])
+def test_the_networks_that_come_with_vidssl(name):
+    file = weights.weights_file(name)
+    assert file.stat().st_size <= 6e6 and file.name in (file.parent / "LICENSE").read_text()
+    config = read_checkpoint(name)["config"]
     assert not re.search(r"(?<![\w.])/\w", json.dumps(config)), "no paths of the machine that trained it"
-    features = load_backbone("vidssl-small")(torch.zeros(1, 3, 4, 64, 64))
+    features = load_backbone(name)(torch.zeros(1, 3, 4, 64, 64))
     assert features.shape == (1, 256) and features.isfinite().all()
-    assert load_subject("vidssl-small", {"device": "cpu"}).origin["path"] == "vidssl-small"
+    assert load_subject(name, {"device": "cpu"}).origin["path"] == name
 
 
 # Whole methods ----------------------------------------------------------------------------------------------

@@ -22,15 +22,7 @@ from vidssl.viz.encoder_maps import EncoderMaps
 from vidssl.viz.encoder_neighbours import EncoderNeighbours
 from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.map_page import Suspects, classes_column, column, write_map_page
-from vidssl.viz.pages import (
-    Hit,
-    QueryRow,
-    Section,
-    preview,
-    write_compare_page,
-    write_report_page,
-    write_retrieval_page,
-)
+from vidssl.viz.pages import Hit, QueryRow, Section, preview, write_report_page, write_retrieval_page
 from vidssl.viz.shown_videos import ShownVideos
 from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
 
@@ -63,14 +55,6 @@ def retrieval_page(path: Path) -> None:
     write_retrieval_page(
         path, title=NASTY, results=results, queries=rows, previews=previews, class_names=names, details=details
     )
-
-
-def compare_page(path: Path) -> None:
-    numbers = {"R@1": 0.25, "R@5": 0.5, "R@10": 0.75, "knn": 0.5, "chance": 0.125, "num_queries": 1000}
-    runs = {"random": {"motion": numbers, LONG: numbers}, NASTY: {"motion": {**numbers, "R@1": 0.5, "R@5": 0.4}}}
-    strip = [(NASTY, preview(clip(10))), (LONG, preview(clip(120))), ("still", preview(clip(200, t=1)))]
-    links = [(NASTY, "a/index.html"), (LONG, "b c/index.html")]
-    write_compare_page(path, title=LONG, summary=NASTY, runs=runs, curves=PNG, links=links, strip=strip)
 
 
 def report_page(path: Path) -> None:
@@ -153,6 +137,7 @@ def encoders_page(path: Path) -> None:
         ENCODER_RESULTS(guesses, names, [max(0, label) for label in labels], ["<b>Walk</b>", LONG]),
         NASTY,
         f"vidssl compare {LONG}",
+        PNG,
         maps=EncoderMaps(places, videos),
         neighbours=EncoderNeighbours((NASTY, LONG), strips, videos),
         disagreements=Disagreements(videos, rows, predicted, "entropy", [1.0, 0.5]),
@@ -161,7 +146,6 @@ def encoders_page(path: Path) -> None:
 
 PAGES = {
     "retrieval": retrieval_page,
-    "compare": compare_page,
     "report": report_page,
     "gradcam": gradcam_page,
     "map": map_page,
@@ -322,7 +306,7 @@ def test_images_have_a_text(open_page, name):
     assert page.locator(unnamed).count() == 0
 
 
-@pytest.mark.parametrize("name", ["retrieval", "compare", "gradcam", "show"])
+@pytest.mark.parametrize("name", ["retrieval", "gradcam", "show"])
 def test_videos_play_stop_under_the_pointer_and_pause(open_page, name):
     page = open_page(name)
     states = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one).animationPlayState)"
@@ -341,7 +325,7 @@ def test_videos_play_stop_under_the_pointer_and_pause(open_page, name):
     assert {*page.evaluate(states)} == {"running"}
 
 
-@pytest.mark.parametrize("name", ["retrieval", "compare", "gradcam", "show"])
+@pytest.mark.parametrize("name", ["retrieval", "gradcam", "show"])
 def test_videos_do_not_play_if_the_system_asks_for_less_motion(open_page, name):
     page = open_page(name, reduced_motion="reduce")
     styles = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one))"

@@ -50,7 +50,11 @@ ONE = Features(torch.ones(1, 4), torch.tensor([-1]), torch.tensor([0]))
         (lambda: vidssl.search(ROWS, one_per_video=True), ConfigError, "needs the files"),
         (lambda: vidssl.extract("vidssl-small", "x.mp4", clip=2), TypeError, "'clip'.*did you mean 'clips'"),
         (lambda: vidssl.extract("vidssl-small", "x.mp4", croops=2), TypeError, "'croops'.*did you mean 'crops'"),
-        (lambda: vidssl.load_backbone("vidssl-big"), CheckpointError, "vidssl-big.*did you mean 'vidssl-small'.*there"),
+        (
+            lambda: vidssl.load_backbone("vidssl-big"),
+            CheckpointError,
+            "vidssl-big.*did you mean 'vidssl-.*there are: vidssl-free, vidssl-small",
+        ),
         (lambda: vidssl.load_backbone("vidssl-smal"), CheckpointError, "did you mean 'vidssl-small'"),
         (lambda: vidssl.extract("vidssl-smal", ["x.mp4"]), VidsslError, "did you mean 'vidssl-small'|x.mp4"),
         (lambda: vidssl.load_backbone(nn.Linear(2, 2)), ConfigError, "is a path or a name, got a Linear"),

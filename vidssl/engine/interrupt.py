@@ -1,4 +1,7 @@
-"""Signals that stop a run: it saves at the next step boundary. The same signal again ends it at once."""
+"""Signals that stop a run: it saves at the next step boundary. The same signal again ends it at once.
+
+Within two seconds the repetition of a signal that programs send is an echo of it.
+"""
 
 import os
 import signal

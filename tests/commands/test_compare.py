@@ -132,6 +132,47 @@ def test_only_some_of_the_videos(digits, tmp_path):
     assert len(results["videos"]) == 12 and max(counts.values()) - min(counts.values()) <= 1
 
 
+def test_the_same_clips_for_all_beside_the_own_ones(digits, tmp_path):
+    """Each encoder is there twice; of the second all clips span what was asked for, from the same times."""
+    results = compare(digits, tmp_path / "out", same_clips=0.4, labels=(), model=("floor:thumbnails", "vidssl-small"))
+    encoders = results["encoders"]
+    assert {*encoders} == {
+        name + kind
+        for name in ("floor:thumbnails", "vidssl-small", "differences", "untrained")
+        for kind in ("", ", same clips")
+    }
+    for name, facts in encoders.items():
+        protocol = facts["protocol"]
+        assert (protocol["clip"].get("seconds") == 0.4) == name.endswith("same clips"), name
+        if name.endswith("same clips"):
+            assert (protocol["clips"], protocol["crops"]) == (encoder_scores.SAME_CLIPS, 1)
+            assert (
+                protocol["clip"]["frames"] == encoders[name.removesuffix(", same clips")]["protocol"]["clip"]["frames"]
+            )
+    listed = digits / "motion/train.csv"
+    clip = {"frames": 4, "seconds": 0.4}
+    test = vidssl.TestClips(clip=clip, clips=4, crops=1, size=64, mean=(0.45,), std=(0.225,), workers=0)
+    expected = vidssl.extract(vidssl.load_backbone("vidssl-small"), listed, test=test).x
+    np.testing.assert_allclose(
+        loaded(tmp_path / "out" / encoders["vidssl-small, same clips"]["features"]).x, expected, atol=1e-6
+    )
+
+
+def test_videos_without_labels(digits, tmp_path):
+    """Nothing is called best, and what is measured is there for each encoder."""
+    videos, out = digits / "videos/train", tmp_path / "out"
+    results = vidssl.compare(videos, model=["vidssl-small", "floor:thumbnails"], out=out, clips=1, workers=0)
+    assert results["sections"] == [] and str(results)
+    said = " ".join(results["without_labels"]["sentences"])
+    page = re.sub(r"<(script|style).*?</\1>", "", (out / "index.html").read_text(), flags=re.S)
+    assert "vidssl-small" in said and said.split(". ")[0] in page and not re.search(r"\bbest\b", said + page)
+    assert {*results["without_labels"]["stability"]} == {*encoder_scores.VARIED.values()}
+    for of_kind in results["without_labels"]["stability"].values():
+        assert {*of_kind} == {*results["encoders"]} and all(0 <= each["recall"] <= 1 for each in of_kind.values())
+    pairs = {(pair["first"], pair["second"]): pair["fraction"] for pair in results["common_neighbours"]}
+    assert len(pairs) == 6 and all(0 <= fraction <= 1 for fraction in pairs.values())
+
+
 def test_mistakes(digits, tmp_path, write_video, capsys):
     for given, named in (
         (

@@ -326,7 +326,7 @@ def test_hub(tmp_path):
         ("transformers:no/such_network", CheckpointError, "transformers cannot load no/such_network: .*"),
         ("onnx:none.onnx", CheckpointError, "there is no file none.onnx"),
         ("python:own_encoder", ConfigError, "is not python:PACKAGE.MODULE:FUNCTION"),
-        ("python:own_encoder:no_size", ConfigError, "returns a module and a dictionary with size"),
+        ("python:own_encoder:no_size", ConfigError, "returns a module, and a dictionary with size"),
         (
             "python:own_encoder:maps",
             ConfigError,

@@ -96,9 +96,8 @@ def predict(
     first = torch.where(there, neighbours.index[:, 0], -1).numpy()
     x = features.x.double().numpy()
     logistic, few = np.full(len(label), -1), {n: np.zeros(len(label)) for n in shots}
-    with threadpool_limits(
-        1
-    ):  # the fits are so small that threads cost more than they save, on a busy machine 50 times
+    # The fits are so small that threads cost more than they save: on a busy machine fifty times.
+    with threadpool_limits(1):
         for fold in range(int(folds.max()) + 1):
             test, rest = folds == fold, folds != fold
             deviation = x[rest].std(axis=0)  # of all videos that are not left out, with labels or not

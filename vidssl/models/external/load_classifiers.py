@@ -13,7 +13,6 @@ from vidssl.errors import CheckpointError
 from vidssl.models.external import Encoder, facts_of, preprocessed_by
 from vidssl.registry import did_you_mean
 
-_LAYERS = (nn.Linear, nn.Conv2d, nn.Conv3d)  # the last is the classifier
 _CLIP = re.compile(r"`?(frame_rate|clip_len)=([\d.]+)")  # in torchvision's text about weights of video networks
 
 
@@ -30,8 +29,8 @@ def load_torchvision(name: str, trust: bool) -> Encoder:
     if not hasattr(preset, "crop_size"):
         raise CheckpointError(f"torchvision:{name} is no classifier of images or videos")
     network = get_model(name, weights=None if tag == "none" else weights)
-    layers = [path for path, layer in network.named_modules() if isinstance(layer, _LAYERS)]
-    network.set_submodule(layers[-1], nn.Identity())
+    layers = [path for path, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d)]
+    network.set_submodule(layers[-1], nn.Identity())  # the classifier
     trained = None if tag == "none" else f"torchvision {weights.name}"
     facts = facts_of(trained, weights.meta.get("license"), weights.meta.get("recipe"))
     if not type(preset).__name__.startswith("Video"):

@@ -29,9 +29,7 @@ def load_onnx(name: str, trust: bool) -> Encoder:
         clips, clip, short_side = stated["input"], stated["clip"], int(stated["test"]["short_side"])
         frames, size = (int(length) for length in clips["shape"][2:4])
     except (KeyError, ValueError, TypeError):
-        raise CheckpointError(
-            f"{name} states no clips as files of `vidssl export --to onnx` do: load it by python:MODULE:FUNCTION"
-        ) from None
+        raise CheckpointError(f"{name} states no clips, as `vidssl export` does: use python:MODULE:FUNCTION") from None
     return Encoder(
         network=Called(session, _run),
         size=size,
@@ -62,9 +60,7 @@ def load_python(name: str, trust: bool) -> Encoder:
     known = Encoder.__dataclass_fields__.keys() - {"network"}
     if not isinstance(network, nn.Module) or "size" not in stated or not stated.keys() <= known:
         keys = ", ".join(sorted(known))
-        raise ConfigError(
-            f"python:{name} returns a module and a dictionary with size, and of {keys}: see docs/encoders.md"
-        )
+        raise ConfigError(f"python:{name} returns a module, and a dictionary with size and of {keys}: docs/encoders.md")
     return Encoder(network, **stated)
 
 

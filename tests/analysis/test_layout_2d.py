@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from vidssl.analysis.layout_2d import check_layout, has_umap, kept_neighbours, layout
+from vidssl.analysis.layout_2d import check_layout, has_umap, kept_neighbours, layout, turned_onto
 from vidssl.errors import ConfigError, DataError
 from vidssl.keyed_generators import generator
 
@@ -102,3 +102,19 @@ def test_all_neighbours_of_equal_places_are_kept_and_one_video_has_none():
     assert kept_neighbours(x, x) == 1.0
     assert kept_neighbours(np.repeat(x, 2, axis=0), np.repeat(x, 2, axis=0), k=1) == 1.0  # copies find each other
     assert kept_neighbours(x[:1], x[:1]) is None
+
+
+def test_a_layout_is_turned_and_mirrored_onto_another_one():
+    rng = generator(3, 0)
+    places = rng.normal(size=(40, 2)).astype(np.float32)
+    turn = np.array([[np.cos(2), -np.sin(2)], [np.sin(2), np.cos(2)]]) @ np.diag([1, -1])
+    moved = (places @ turn + [3, -1]).astype(np.float32)
+    np.testing.assert_allclose(turned_onto(moved, places), places - places.mean(axis=0), atol=1e-5)
+    noisy = places + rng.normal(size=places.shape).astype(np.float32)
+    best = turned_onto(moved, noisy)
+    for angle in np.linspace(0, 2 * np.pi, 25):  # no other turn is closer
+        c, s = np.cos(angle), np.sin(angle)
+        other = (moved - moved.mean(axis=0)) @ np.array([[c, -s], [s, c]])
+        aim = noisy - noisy.mean(axis=0)
+        assert np.sum((best - aim) ** 2) <= np.sum((other - aim) ** 2) + 1e-4
+    assert turned_onto(np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)).shape == (1, 2)

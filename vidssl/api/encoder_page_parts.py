@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.analysis.layout_2d import UMAP_NEEDS, has_umap, layout
+from vidssl.analysis.layout_2d import UMAP_NEEDS, has_umap, layout, turned_onto
 from vidssl.api.format_results import write_csv
 from vidssl.config import Tree
 from vidssl.data.preview_frames import middle_frames
@@ -66,7 +66,10 @@ def page_parts(
     )
     parts: dict[str, Any] = {"neighbours": EncoderNeighbours((names[first], names[second]), queries, shown)}
     kind = "umap" if has_umap() and len(rows) >= UMAP_NEEDS else "pca"
-    parts["maps"] = EncoderMaps({n: layout(f.x.numpy(), kind) for n, f in zip(names, features, strict=True)}, shown)
+    order = [first, second, *(n for n in range(len(names)) if n not in (first, second))]
+    places = {names[n]: layout(features[n].x.numpy(), kind) for n in order}
+    turned = {name: turned_onto(each, places[names[first]]) for name, each in places.items()}
+    parts["maps"] = EncoderMaps(turned, shown)
     if section is not None and listed is not None:
         parts["disagreements"] = _list_to_label(section, listed, shown, out)
     return parts

@@ -194,7 +194,7 @@ def differences(one: Correct, other: Correct, groups: Mapping[str, Names], seed:
     drawn = rng.multinomial(len(named), np.full(len(named), 1 / len(named)), DRAWS)  # how often each group
     weights = drawn / (drawn @ sizes)[:, None]
     found = []
-    for metric in range(len(METRICS)):
+    for metric in range(len(next(iter(one.values())))):
         sampled, wanted = np.zeros(DRAWS), 0.0
         for sign, network in ((1, one), (-1, other)):
             sums = _sums_of_groups(network, metric, rows, len(named))  # (seeds, groups): videos that are right

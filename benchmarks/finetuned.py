@@ -1,0 +1,67 @@
+r"""Compare classifiers over splits and seeds: top-1 accuracies, and differences with intervals.
+
+    python benchmarks/finetuned.py --splits 1 2 3 --seeds 0 1 2 --out output/finetuned/results.json \
+        tuned='output/tuned/split{split}/seed{seed}/test' scratch='output/scratch/split{split}/seed{seed}/test'
+
+A classifier is NAME=FOLDER, the folder of `vidssl test --protocol accuracy`; the others are subtracted from the first.
+Accuracies and intervals are those of frozen.py.
+"""
+
+import argparse
+import csv
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+from frozen import Correct, accuracies, differences, format_accuracy, format_difference
+from leave_one_out import Names
+from measure import finish, table
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("classifiers", nargs="+", metavar="NAME=FOLDER")
+    parser.add_argument("--splits", nargs="+", required=True)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--group", default=r"(\w+_g\d+)_", help="expression for the recording group in a video's name")
+    parser.add_argument("--out", type=Path, required=True, help="results.json")
+    parsed = parser.parse_args()
+    tested: dict[str, list[str]] = {}
+    correct: dict[str, Correct] = {}
+    for name, folder in (text.split("=", 1) for text in parsed.classifiers):
+        correct[name] = {}
+        for split in parsed.splits:
+            for seed in parsed.seeds:
+                file = Path(folder.format(split=split, seed=seed)) / "predictions_accuracy.csv"
+                with file.open(newline="") as stream:
+                    rows = [*csv.DictReader(stream)]
+                paths = [row["path"] for row in rows]
+                if tested.setdefault(split, paths) != paths:
+                    sys.exit(f"{file} is not a test of the videos of the first one of split {split}")
+                correct[name][split, seed] = np.array([[row["class"] == row["predicted"] for row in rows]])
+    groups: dict[str, Names] = {split: groups_of(paths, parsed.group) for split, paths in tested.items()}
+    base, *others = correct
+    print(table(["classifier", "top-1"], [[name, format_accuracy(*accuracies(correct[name]))] for name in correct]))
+    below = {name: differences(correct[base], correct[name], groups) for name in others}
+    if below:
+        rows = [[name, format_difference(*each)] for name, each in below.items()]
+        print(table([f"{base} minus", "top-1"], rows))
+    kept = {
+        name: {f"{split}, seed {seed}": float(each.mean()) for (split, seed), each in of.items()}
+        for name, of in correct.items()
+    }
+    finish({"arguments": sys.argv[1:], "accuracies": kept, "differences": below}, parsed.out)
+
+
+def groups_of(paths: list[str], pattern: str) -> Names:
+    """Return what a pattern finds in each path."""
+    found = [re.search(pattern, path) for path in paths]
+    if None in found:
+        sys.exit(f"--group {pattern} finds nothing in {paths[found.index(None)]}")
+    return np.array([match[1] for match in found if match])
+
+
+if __name__ == "__main__":
+    main()

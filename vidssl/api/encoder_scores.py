@@ -160,9 +160,12 @@ def _reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _peak() -> float:
-    """Largest resident memory since `_reset_peak`, megabytes."""
-    status = Path("/proc/self/status").read_text()
+def _peak() -> float | None:
+    """Largest resident memory since `_reset_peak`, megabytes; None where the system does not state it as Linux does."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
     return float(status.partition("VmHWM:")[2].split()[0]) / 1e3
 
 

@@ -293,6 +293,8 @@ def encode_videos(
     missing = sorted(pair for _, pairs in found for pair in pairs)
     if len(missing) == len(dataset):
         path = dataset.videos.path
+        if len(missing) == 1:
+            raise DataError(f"the only video of {path} cannot be read: {missing[0][1]}")
         raise DataError(f"none of the {len(missing)} videos of {path} can be read; the first: {missing[0][1]}")
     if missing:
         test.check_skipped(missing, count_files(), dataset.videos.path)  # those of all processes

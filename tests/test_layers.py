@@ -13,6 +13,7 @@ LAYERS = (
         "errors",
         "atomic",
         "progress",
+        "left_out",
         "worker_transport",
         "running_command",
         "plugins",

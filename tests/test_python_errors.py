@@ -86,8 +86,12 @@ def test_a_wrong_setting_of_python_is_that_of_a_file(registry):
 
 def test_a_broken_video_names_the_remedy_of_the_caller(tmp_path):
     (tmp_path / "a.mp4").write_bytes(b"no video" * 99)
-    with pytest.raises(DataError, match=r"a.mp4.*allow_missing=True"):
+    with pytest.raises(DataError, match=r"^the only video of \S+ cannot be read: \S+a.mp4: not a video"):
         vidssl.extract("vidssl-small", tmp_path, workers=0, progress=False)
+    (tmp_path / "b.mp4").write_bytes(b"no video" * 99)
+    with pytest.raises(DataError, match=r"^2 of 2 .*a.mp4.*at most 1 .*allow_missing=True"):
+        vidssl.extract("vidssl-small", tmp_path, workers=0, progress=False)
+    (tmp_path / "b.mp4").unlink()
     sampler = SAMPLERS["center"](SAMPLERS["center"].Config(frames=2, sampling_rate=1))
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=16, short_side=16))
     with pytest.raises(DataError, match=r"a.mp4.*skip=True") as caught:

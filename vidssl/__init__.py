@@ -16,11 +16,15 @@ Names:      list_backbones, list_methods, list_configs, list_weights, list_sampl
 """
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
-if sys.platform == "win32":  # workers are forked, and files locked with fcntl
-    raise ImportError("vidssl runs on Linux, not on Windows: use WSL 2, a Linux container or another machine")
+try:
+    importlib.import_module("fcntl")  # locks folders; where it is missing, processes cannot be forked either
+except ImportError:
+    raise ImportError(
+        "vidssl runs on Linux, not on Windows or another system without fcntl: use WSL 2, a Linux container or another "
+        "machine"
+    ) from None
 
 if TYPE_CHECKING:
     from vidssl.api.analyze_all import analyze_all as analyze_all

@@ -35,6 +35,8 @@ _ends: set[socket.socket] = set()
 
 def usable_cpus() -> int:
     """Count the CPUs that this process may run on: by affinity, which Slurm sets, not by a quota of CPU time."""
+    if not hasattr(os, "sched_getaffinity"):  # of Linux
+        return os.cpu_count() or 1
     return len(os.sched_getaffinity(0))
 
 
@@ -92,7 +94,8 @@ def ordered(
         yield from (function(task, guard) for task in tasks)
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with suppress(ValueError, OSError):  # some systems allow less than the hard limit says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     owner, failed = os.getpid(), dict[int, str]()
     pool = [_Worker(function, timeout, _INLINE // ahead, failed) for _ in range(workers)]
     try:

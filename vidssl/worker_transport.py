@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 from vidssl.errors import DataError
@@ -46,7 +47,8 @@ def pack(value: object, inline: int) -> Message:
     if len(pickled) + sum(buffer.raw().nbytes for buffer in buffers) <= inline:
         return pickle.dumps(value, protocol=5) if buffers else pickled
     spans: list[tuple[int, int]] = []
-    file = open(os.memfd_create("vidssl"), "w+b")
+    # Where there are no anonymous memory files, which are of Linux, it is a file without a name on the disk.
+    file: IO[bytes] = open(os.memfd_create("vidssl"), "w+b") if hasattr(os, "memfd_create") else TemporaryFile()
     for buffer in buffers:
         file.seek(-(-file.tell() // 64) * 64)  # aligned for vector instructions
         spans.append((file.tell(), buffer.raw().nbytes))

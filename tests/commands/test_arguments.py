@@ -427,7 +427,8 @@ def test_errors_name_options(digits, tmp_path, capsys):
     with pytest.raises(ConfigError, match=r"name the splits: splits=\[1, 2, 3\]$"):
         vidssl.test("vidssl-small", words[0], out=tmp_path / "x")
     (tmp_path / "a.mp4").write_bytes(b"no video" * 99)
-    words = [str(tmp_path / "a.mp4"), "--checkpoint", "vidssl-small", "--workers", "0", "--out", str(tmp_path / "x")]
+    (tmp_path / "b.mp4").write_bytes(b"no video" * 99)
+    words = [str(tmp_path), "--checkpoint", "vidssl-small", "--workers", "0", "--out", str(tmp_path / "x")]
     with pytest.raises(DataError, match=r"a.mp4.*--allow-missing"):
         commands.run("extract", words)
 

@@ -251,7 +251,6 @@ def test_another_frame_rate_is_another_request(options, tmp_path, never):
     [
         ({"clips": 2}, "protocol.clips 1 stored, 2 requested"),
         ({"crops": 3}, "protocol.crops 1 stored, 3 requested"),
-        ({"allow_missing": True}, "protocol.allow_missing False stored, True requested"),
         ({"settings": [*SETTINGS, "seed=5"]}, "weights.seed"),
         ({"settings": [*SETTINGS, "backbone.width=12"]}, "weights.backbone.width"),
         ("list", "list "),
@@ -275,6 +274,15 @@ def test_features_of_another_request_are_refused(options, digits, tmp_path, neve
     message = str(caught.value)
     assert message.startswith(f"{path} holds features of another request (") and named in message
     assert message.endswith("): choose another folder for the features") and "\n" not in message
+    assert files(path) == before
+
+
+def test_whether_others_may_be_left_out_does_not_change_features(options, digits, tmp_path, never):
+    videos = write_list(tmp_path / "videos", digits, 3, broken=(1,))
+    path = extract("random", videos, out=tmp_path / "x", **options).path
+    before = files(path)
+    never()
+    assert extract("random", videos, out=tmp_path / "x", allow_missing=True, **options).missing
     assert files(path) == before
 
 
@@ -428,10 +436,10 @@ def test_fault_4_nothing_that_can_be_read(options, digits, tmp_path):
 
 
 def test_fault_4_a_broken_video_leaves_no_file(options, digits, tmp_path):
-    videos = write_list(tmp_path / "videos", digits, 4, broken=(3,))
-    with pytest.raises(DataError, match=r"3\.mp4: not a video"):
+    videos = write_list(tmp_path / "videos", digits, 8, broken=(3, 5))
+    with pytest.raises(DataError, match=r"^2 of 4 videos of .*3\.mp4: not a video.*; at most 1 may be left out"):
         extract("random", videos, out=tmp_path / "out/x", shard="1/2", **options)
-    assert len(extract("random", videos, out=tmp_path / "out/x", shard="0/2", **options)) == 2
+    assert len(extract("random", videos, out=tmp_path / "out/x", shard="0/2", **options)) == 4
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.0-of-2"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
-from vidssl.evaluation import features
+from vidssl.data.dataset import ClipDataset
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -74,27 +74,27 @@ def copies(digits, tmp_path):
 
 @pytest.mark.parametrize("index", [False, True])
 def test_a_folder_in_itself_is_read_once(index, run_tool, copies, tmp_path, caplog, monkeypatch):
-    calls, encode = [], features.encode_videos
-    monkeypatch.setattr(features, "encode_videos", lambda *given, **how: calls.append(1) or encode(*given, **how))
+    decoded, plan = [], ClipDataset.plan  # the frames of a video are planned, then decoded
+    monkeypatch.setattr(ClipDataset, "plan", lambda self, key, meta: decoded.append(key) or plan(self, key, meta))
     linked = tmp_path / "linked"
     linked.mkdir()
     for file in copies.iterdir():
         (linked / file.name).hardlink_to(file)
     found = {}
     for name, other in (("same", copies / ".." / "videos"), ("two", linked)):
-        calls.clear()
+        decoded.clear()
         caplog.clear()
         more = ("--index", tmp_path / f"{name}.features") if index else ()
-        given = ("--gallery", other, "--query", copies, "--allow-missing", "--out", tmp_path / name, *more)
+        given = ("--gallery", other, "--query", copies, "--out", tmp_path / name, *more)
         assert run_tool(*given)[1] == 0
         found[name] = json.loads((tmp_path / name / "results.json").read_text())
-        assert len(calls) == (1 if name == "same" else 2)
-        assert caplog.text.count("skipped: ") == len(calls)
+        assert len(decoded) == (5 if name == "same" else 10)
+        assert caplog.text.count("left out:") == 1 and caplog.text.count("broken.mp4: ") == len(decoded) / 5
         assert found[name]["num_queries"] == found[name]["num_gallery"] == 5
         assert len(found[name]["missing_queries"]) == len(found[name]["missing_gallery"]) == 1
     assert found["same"]["duplicates"] == 1
     page = (tmp_path / "same" / "index.html").read_text()
-    assert "1 pair<" in page and "1 videos" not in page and "1 video<" in page
+    assert "1 pair<" in page and "1 videos" not in page and "1 video cannot be read and is left out<" in page
 
 
 def test_more_neighbours_than_videos_are_noted(run_tool, digits, tmp_path):

@@ -456,7 +456,7 @@ def test_fault_10_and_11_after_too_many_the_run_stops(how, said, spell, spoiled,
 
 def test_fault_10_where_none_may_be_broken_the_first_stops_the_run(spell, digits, tmp_path):
     spell(hang, "00003.mp4")
-    run = toy(digits / "motion/test.csv", tmp_path / "run", "data.timeout=0.3")  # 5 % of 16 videos is none
+    run = toy(digits / "motion/test.csv", tmp_path / "run", "data.timeout=0.3", "data.max_broken=0")
     with pytest.raises(
         DataError, match=r"00003\.mp4: timed out .* 1 of 16 .*; the limit is 0: .*raise data.max_broken"
     ):

@@ -295,7 +295,7 @@ def test_hub(tmp_path):
     (tmp_path / "hubconf.py").write_text(HUB.replace("_32", "_032"))
     frames = frames_of(4)
     name = f"hub:{tmp_path}:vjepa2_tiny_032"
-    with pytest.raises(UntrustedError, match=r"runs the code of .*: give --trust"):
+    with pytest.raises(UntrustedError, match=r"runs the code of .*: give trust=True"):
         load_external(name)
     encoder, found = features_of(name, frames, trust=True)
     pixels = torch.from_numpy(frames[:, :, :32, :32].copy()) / 255
@@ -453,8 +453,8 @@ def test_weights_come_from_the_caches_without_network(tmp_path):
     assert made.returncode == 0, made.stderr
     imported, small, image, shuffle, hub_refused, of_hub, code_refused, of_code = made.stdout.splitlines()
     assert imported == "[]" and (small, shuffle, of_hub, of_code) == ("32", "1024", "48", "5") and int(image) > 0
-    assert hub_refused.endswith("runs the code of owner/repository: give --trust if you know its author")
-    assert code_refused == "transformers:org/code comes with code: give --trust if you know its author"
+    assert hub_refused.endswith("runs the code of owner/repository: give trust=True if you know its author")
+    assert code_refused == "transformers:org/code comes with code: give trust=True if you know its author"
 
 
 @pytest.mark.parametrize(

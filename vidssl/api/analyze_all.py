@@ -25,6 +25,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import KeptFeatures
 from vidssl.evaluation.result_files import Results, complete, write_results
 from vidssl.keyed_generators import generator
+from vidssl.left_out import left_out
 from vidssl.output_folder import check_names
 from vidssl.progress import Report
 from vidssl.viz.pages import Section, write_report_page
@@ -169,7 +170,13 @@ def analyze_all(
         def write() -> None:
             write_results(folder, results)
             details = _details(subject, query, path_of(videos), train, path_of(train_list))
-            write_report_page(page, title=f"Analysis of {subject.name}", details=details, sections=sections)
+            write_report_page(
+                page,
+                title=f"Analysis of {subject.name}",
+                details=details,
+                sections=sections,
+                left_out=[*left_out().values()],
+            )
 
         distributed.on_main(write)
     found = JobResults(results)

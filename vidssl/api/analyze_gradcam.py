@@ -40,6 +40,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.keyed_generators import generator
+from vidssl.left_out import left_out
 from vidssl.models.backbones import BACKBONES
 from vidssl.progress import Report
 
@@ -99,7 +100,7 @@ def analyze_gradcam(
         drawn = generator(seed).permutation(len(listed))[:limit].tolist()
         for name, one, place in name_networks(several, folder):
             assert place is not None
-            subject = one_clip(load_subject(one, options, shared_config=len(several) > 1))
+            subject = one_clip(load_subject(one, options, shared_config=len(several) > 1)).skipping_few()
             work = GradCam(target, gallery is not None, where, limit, overlays, seed, randomize, drawn)
             explained = explain_layers(work, subject, listed, searched, place, layer)
             for stream, (results, overlaid) in explained.items():
@@ -113,7 +114,7 @@ def draw_maps(subject: Subject, listed: VideoList, out: Path, boxes: Path | None
     """Explain a network that is loaded, with the default settings; return the table, and the image of some videos."""
     claim_results(out, "gradcam", {"list": listed.path}, [Path(subject.name), boxes])
     drawn = generator(0).permutation(len(listed))[: GradCam.limit].tolist()
-    work, one = GradCam(boxes=boxes, drawn=drawn), one_clip(subject)
+    work, one = GradCam(boxes=boxes, drawn=drawn), one_clip(subject).skipping_few()
     explained = explain_layers(work, one, listed, listed, out, None)
     name = PurePath(subject.name).stem
     found = {f"{name} {stream}".rstrip(): results for stream, (results, _) in explained.items()}
@@ -195,7 +196,7 @@ class GradCam(Measurement):
             found = dict(_explain(subject, listed, searched, self.drawn, self.layer, pairs))
             if not found:
                 raise DataError(f"none of the {len(self.drawn)} videos drawn from {listed.path} can be read")
-            rows = [row for row in self.drawn if row in found][: self.overlays]
+            rows, reasons = [row for row in self.drawn if row in found][: self.overlays], left_out()
             self.shown.update({row: found[row] for row in rows})
             results: Results = {
                 "target": target,
@@ -205,7 +206,11 @@ class GradCam(Measurement):
                 "zero_maps": sum(not one.clip.map.any() for one in found.values()),
                 **(_mass(subject, listed, found, boxes) if boxes is not None else {}),
                 "videos": [_describe(listed, searched, row, one) for row, one in found.items()],
-                "missing": [{"path": listed.names[row]} for row in self.drawn if row not in found],
+                "missing": [
+                    {"path": listed.names[row], "reason": reasons.get(listed.records[row].path, "")}
+                    for row in self.drawn
+                    if row not in found
+                ],
                 "gallery": None if gallery is None else str(gallery.path),
                 "boxes": None if self.boxes is None else str(self.boxes),
                 "seed": self.seed,

@@ -119,7 +119,7 @@ class Invariance(Measurement, Measure):
     ) -> Computed:
         test = subject.test
         trajectories = Trajectories(test.clip, test.clips, test.size, names, test.short_side)
-        dataset = trajectories.dataset(query, test, boxes, test.allow_missing)
+        dataset = trajectories.dataset(query, test, boxes, test.skips)
         # A video has as many versions of each clip as there are transformations.
         fewer = test.model_copy(update={"batch_size": max(1, test.batch_size // test.clips)})
         columns, missing = encode_videos(

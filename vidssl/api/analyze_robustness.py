@@ -192,7 +192,7 @@ def _measure(
     # The views of a batch are in memory together, in each worker: bound them.
     views = test.clip.frames * 3 * test.size**2 * len(clips.versions) * test.clips
     fewer = test.model_copy(update={"batch_size": max(1, min(test.batch_size, _BATCH_BYTES // views))})
-    dataset = clips.dataset(query, test, seed, test.allow_missing)
+    dataset = clips.dataset(query, test, seed, test.skips)
     (index, x), missing = encode_videos(encoder, dataset, fewer, device, encode, "corrupted videos")
     x = finished(encoder, x)
 

@@ -86,7 +86,9 @@ def compare(
     claim(folder, "encoder comparison", outputs, inputs=inputs, before=json_with("results.json", "sections"))
     start = time.perf_counter()
     with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
-        listed = labelled_by_folders(read_videos(videos, options))
+        given = read_videos(videos, options)
+        strict = given.is_labelled or len(labels) > 0  # folders as labels are no test set that somebody has made
+        listed = labelled_by_folders(given)
         if limit is not None:
             listed = listed.rows(chosen_rows(listed, limit))
         lists = [listed, *(_in_order_of(listed, read_videos(path, options)) for path in labels)]
@@ -100,7 +102,7 @@ def compare(
         floors = [(name, f"floor:{name}") for name in FLOORS]
         chosen += [floor for floor in floors if floor[1] not in [model for _, model in chosen]]
         vary = not lists
-        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, vary)
+        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, vary, strict)
         rows = common_rows(encoders)
         wanted = [encoder for encoder in encoders if encoder.name not in FLOORS]
         if (failed := wanted[0].failure) and all(each.failure for each in wanted):
@@ -127,7 +129,7 @@ def compare(
                 "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
                 "near_copies": [[listed.names[rows[one]], listed.names[rows[other]]] for one, other in copies],
                 "videos": [listed.names[row] for row in rows],
-                "missing": [listed.names[row] for row in np.setdiff1d(np.arange(len(listed)), rows)],
+                "missing": _missing(listed, rows, measured),
                 "seconds": time.perf_counter() - start,
                 "processor": processor(),
             }
@@ -138,14 +140,24 @@ def compare(
             if curves is not None:
                 write_whole(folder / "curves.png", curves)
             title = f"Encoders for {listed.path.name}"
+            reasons = [each["reason"] or each["path"] for each in results["missing"]]
             parts = page_parts(results, listed, rows, features, agreements, folder)
-            write_encoders_page(folder / "index.html", results, title, command_line(), curves, **parts)
+            write_encoders_page(
+                folder / "index.html", results, title, command_line(), curves, **parts, left_out=reasons
+            )
             write_json(folder / "results.json", dict(results))
 
         distributed.on_main(write)
     texts = [table(results, section) for section in sections] or results["without_labels"]["sentences"]
     results.text, results.file = "\n\n".join(texts), folder / "index.html"
     return results
+
+
+def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[Encoder]) -> list[Tree]:
+    """Describe the videos that are not compared, as an encoder could not read them."""
+    reasons = {path: reason for each in encoders if each.features is not None for path, reason in each.features.missing}
+    lacking = np.setdiff1d(np.arange(len(videos)), rows).tolist()
+    return [{"path": videos.names[row], "reason": reasons.get(videos.records[row].path, "")} for row in lacking]
 
 
 def _with_copies(

@@ -23,7 +23,7 @@ from vidssl.config import Tree
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
-from vidssl.errors import VidsslError
+from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.group_folds import DRAWS, Predictions, predict
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.types import Features
@@ -59,16 +59,19 @@ def extract_all(
     out: Path,
     same_seconds: float | None = None,
     vary: bool = False,
+    strict: bool = True,
 ) -> list[Encoder]:
     """Extract the features of each encoder, unless they are in `out`; one that fails does not lose the others.
 
     With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
-    With `vary` the features of other clips of the videos are extracted too.
+    With `vary` the features of other clips of the videos are extracted too. Without `strict` a few videos that cannot
+    be read are left out, instead of the encoder.
     """
     found = []
     for name, model in models:
         try:
             subject = load_subject(model, options, shared_config=True)
+            subject = subject if strict else subject.skipping_few()
             kinds = {name: subject}
             if same_seconds is not None:
                 kinds[f"{name}, same clips"] = with_clips(subject, same_seconds)
@@ -78,6 +81,8 @@ def extract_all(
                 if vary:
                     encoder.varied = _vary(title, kind, videos, data, out)
         except VidsslError as error:
+            if isinstance(error, DataError) and not any(each.features is not None for each in found):
+                raise  # the videos are at fault: the other encoders would say the same
             _log.warning("%s is left out: %s", name, error)
             found.append(Encoder(name, failure=error))
     return found
@@ -155,9 +160,12 @@ def _reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _peak() -> float:
-    """Largest resident memory since `_reset_peak`, megabytes."""
-    status = Path("/proc/self/status").read_text()
+def _peak() -> float | None:
+    """Largest resident memory since `_reset_peak`, megabytes; None where the system does not state it as Linux does."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
     return float(status.partition("VmHWM:")[2].split()[0]) / 1e3
 
 

@@ -28,6 +28,7 @@ from vidssl.evaluation.feature_folder import (
 )
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.result_files import describe_changes
+from vidssl.left_out import leave_out
 from vidssl.output_folder import only_run_in
 from vidssl.progress import Report
 from vidssl.types import Features
@@ -93,7 +94,7 @@ def extract(
     claim_features(path, [path_of(videos)])
     listed = read_videos(videos, options)
     with distributed.joined(device_of(model, options)):
-        subject = load_subject(model, options)
+        subject = load_subject(model, options).skipping_few()
         # Only the main process reads the sizes of the files: on a network drive that takes time.
         data = distributed.on_main(lambda: identify(listed))
         extract_to(subject, listed, data, path, part or (0, 1), windows=windows, cluster=cluster)
@@ -115,13 +116,14 @@ def merge(out: File) -> Features:
         claim_features(out)
         with only_run_in(out):
             write_folder(out, request, parts)
+    leave_out(gap for part in parts for gap in part.features.missing)
     return loaded(out)
 
 
 def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, options: NetworkOptions) -> Features:
     listed = read_videos(videos, options)
     with distributed.joined(device_of(model, options)):
-        subject = load_subject(model, options)
+        subject = load_subject(model, options).skipping_few()
         rows = listed if windows is None else windows_of(listed, windows, subject.test)
         found = features.extract(subject.encoder, rows, subject.test, subject.device)
     return replace(found, records=rows.rows(found.index.tolist()).records, windows=windows is not None)
@@ -154,7 +156,7 @@ def extract_to(
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
     if any(other != request for other in distributed.gather_objects(request)):
         raise ConfigError("processes of one run have different arguments: start each shard by itself")
-    if distributed.on_main(lambda: _there(path, request, videos.classes)):
+    if distributed.on_main(lambda: _there(path, request, videos.classes, subject.test)):
         return
     claim_features(path, [videos.path])
     with only_run_in(path):
@@ -165,9 +167,11 @@ def extract_to(
             parts = [_folder(found, videos, path, request)]
         else:
             parts = [*cluster.extract(subject, videos, path, request)]
-            for _, reason in sorted(gap for part in parts for gap in part.features.missing):
-                _log.warning("skipped: %s", reason)
             _check_rows(parts)
+            missing = [gap for part in parts for gap in part.features.missing]
+            if missing:
+                subject.test.check_skipped(missing, len({record.path for record in videos.records}), videos.path)
+            leave_out(missing)
         parts = [replace(part, network=subject.name) for part in parts]
         distributed.on_main(lambda: write_folder(path, request, parts))
     if cluster is not None:
@@ -191,13 +195,7 @@ def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: P
     """Cut a list into windows on the main process, for all processes."""
     return distributed.on_main(
         lambda: cut_into_windows(
-            videos,
-            windows,
-            test,
-            workers=test.workers,
-            timeout=test.timeout,
-            keep_missing=test.allow_missing,
-            pool=pool,
+            videos, windows, test, workers=test.workers, timeout=test.timeout, keep_missing=test.skips, pool=pool
         )
     )
 
@@ -210,9 +208,16 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
     remedy, again = "choose another index, or extract one with gallery=LIST", "extract it with gallery=LIST"
     index = _open(path, remedy, again, verify=False)
     wanted = {**index.request, **subject.request(shard=(0, 1))}  # of any list
-    wanted["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # either is fine here
     _check_request(index, wanted, "search with the same network and clips, or choose another index")
+    _check_missing(index, subject.test)
     return index
+
+
+def _check_missing(folder: FeatureFolder, test: TestClips) -> None:
+    """Note the videos that features lack; a DataError if they are too many for these settings."""
+    missing = folder.features.missing
+    test.check_skipped(missing, len({*folder.names}) + len(dict(missing)), folder.path)
+    leave_out(missing)
 
 
 def _check_rows(parts: Sequence[FeatureFolder]) -> None:
@@ -233,14 +238,19 @@ def _part(out: Path, number: int, parts: int) -> Path:
     return out.with_name(f"{out.name}.{number}-of-{parts}")
 
 
-def _there(path: Path, request: Tree, classes: tuple[str, ...]) -> bool:
-    """Whether a folder holds features of the request; those of another request are an error."""
+def _there(path: Path, request: Tree, classes: tuple[str, ...], test: TestClips | None = None) -> bool:
+    """Whether a folder holds features of the request; those of another request are an error.
+
+    With `test` it is an error too if they lack more videos than these settings allow.
+    """
     try:
         if path.exists() and any(not file.name.startswith(".") for file in path.iterdir()):
             stored = read_folder(path, _REMEDY)
             _check_request(stored, request, _REMEDY)
             if stored.classes != classes:
                 raise DataError(f"{path} was extracted with another classes.txt: {_REMEDY}")
+            if test is not None:
+                _check_missing(stored, test)
             _log.info("%s holds these features already", path)
             return True
     except DamagedFolderError as error:
@@ -252,8 +262,14 @@ def _there(path: Path, request: Tree, classes: tuple[str, ...]) -> bool:
 
 def _check_request(folder: FeatureFolder, requested: Tree, remedy: str) -> None:
     stored = {**folder.request, "data": completed(folder.request["data"], requested["data"])}
-    if changes := describe_changes(stored, requested):
+    if changes := describe_changes(_deciding(stored), _deciding(requested)):
         raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
+
+
+def _deciding(request: Tree) -> Tree:
+    """Return a request without what does not change the features of a video: whether others may be left out."""
+    protocol = {name: value for name, value in request.get("protocol", {}).items() if name != "allow_missing"}
+    return {**request, "protocol": protocol}
 
 
 def _read_parts(out: Path) -> list[FeatureFolder]:

@@ -20,6 +20,7 @@ from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
+from vidssl.left_out import leave_out
 from vidssl.models.two_streams import TwoStreams
 from vidssl.types import Batch, Frames
 
@@ -66,7 +67,7 @@ def pair_maps(
     """Compute the maps of pairs of videos for their cosine similarity.
 
     Row n of both lists is a pair; yields n, both maps and the similarity. Pairs of which a video cannot be read are
-    left out if the test settings allow missing videos.
+    left out if the test settings allow it.
     """
     test, encoder = subject.test, subject.encoder
     halves = [_batches(test.dataset(part), test, subject.device) for part in (videos, others)]
@@ -118,7 +119,17 @@ def box_masks(
 
 
 def _batches(dataset: ClipDataset, test: TestClips, device: torch.device) -> Generator[Batch, None, None]:
-    return on_device(eval_loader(dataset, test.batch_size, test.workers, 0, 1, test.timeout), device)
+    """Load clips; videos that cannot be read are left out, if the settings allow it."""
+    skipped: list[tuple[str, str]] = []
+    with closing(on_device(eval_loader(dataset, test.batch_size, test.workers, 0, 1, test.timeout), device)) as batches:
+        for batch in batches:
+            if batch.replaced:
+                skipped += batch.replaced
+                test.check_skipped(
+                    skipped, len({record.path for record in dataset.videos.records}), dataset.videos.path
+                )
+                leave_out(batch.replaced)
+            yield batch
 
 
 def _rows(batch: Batch, wanted: list[int]) -> Tensor:

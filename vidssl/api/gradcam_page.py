@@ -71,6 +71,7 @@ def write_page(
         table=table(found),
         details=[("Videos", videos), ("Drawn with seed", str(first["seed"])), *legend(found)],
         rows=rows,
+        left_out=[each["reason"] or each["path"] for each in first["missing"]],
     )
 
 

@@ -17,6 +17,7 @@ from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, Interrupted
 from vidssl.evaluation.features import TestClips
+from vidssl.left_out import named_at_end
 from vidssl.output_folder import remove_unused
 from vidssl.plugins import import_modules
 from vidssl.progress import Report, reporting
@@ -58,7 +59,8 @@ class NetworkOptions(TypedDict, total=False):
         device: Device of the network (default auto); a module is used where its weights are, unless one is named.
         root: Folder of the videos of a list (default: the one in root.txt).
         allow_external: Accept paths outside of the root.
-        allow_missing: Skip and count videos that are unreadable.
+        allow_missing: Skip videos that cannot be read, whatever their number. Without it one of them is an error where
+            labels are measured; elsewhere one, or up to 5 % of the videos, are skipped, and more are an error.
         trust: Load a checkpoint with pickled objects; such a file can run any code.
         imports: Modules with your own methods, backbones, protocols …; those that weights name are not imported by
             themselves.
@@ -101,7 +103,7 @@ def job(function: Callable[P, T]) -> Callable[P, T]:
         options = arguments.get("options", {})
         import_modules(options.get("imports", arguments.get("imports", ())), "imports")
         report: Report = arguments.get("progress")
-        with _only_this_report(report), _torch_state_kept():
+        with _only_this_report(report), _torch_state_kept(), named_at_end():
             try:
                 return function(*args, **kwargs)
             except BaseException as error:

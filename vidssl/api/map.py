@@ -27,6 +27,7 @@ from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import nearest
 from vidssl.evaluation.suspects import K, own_rows
+from vidssl.left_out import leave_out
 from vidssl.output_folder import check_names
 from vidssl.progress import Report, progress
 from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
@@ -106,6 +107,7 @@ def draw_map(
     except OSError as error:
         raise DataError(f"cannot read {features}: {error.strerror}; vidssl extract writes such folders") from None
     count = len(folder.features.x)
+    leave_out(folder.features.missing)
     if not count:
         raise DataError(f"{features} has no features: none of the videos could be read")
     name, reason = _choose(layout, count)
@@ -152,6 +154,7 @@ def draw_map(
         near=near.index.tolist(),
         suspects=found.sections(videos.names),
         details=[("Folder", str(videos.root)), ("Network", _network(folder)), *_details(results)],
+        left_out=[reason for _, reason in folder.features.missing],
     )
     if parquet:
         write_parquet(out / FILE, videos, labels, places, near, animations)

@@ -47,6 +47,7 @@ def measure_floors(
     options: NetworkOptions = {"workers": subject.test.workers, "allow_missing": subject.test.allow_missing}
     floors = {name: load_subject(f"floor:{name}", {**options, "device": "cpu"}) for name in FLOORS}
     clips = floors["untrained"].test  # those of all
+    clips = clips.skipping_few() if subject.test.skips else clips
     encoder = _SideBySide([floor.encoder for floor in floors.values()]).to(subject.device).eval()
     reverse = any(protocol.reverse for protocol in applied.values())
     g = None

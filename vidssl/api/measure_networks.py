@@ -223,6 +223,8 @@ class Prepared(NamedTuple):
 
 def prepare(measurement: Measurement, subject: Subject, query: VideoList, train: VideoList | None) -> Prepared:
     """Check that a network and its lists can be measured."""
+    if not query.is_labelled:
+        subject = subject.skipping_few()
     plan = measurement.plan(subject, query, train)
     request = distributed.on_main(lambda: _request(measurement, subject, query, plan))
     return Prepared(measurement, subject, query, plan, request)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,10 @@ class Subject:
     def name(self) -> str:
         """What it was loaded from."""
         return str(self.origin["path"])
+
+    def skipping_few(self) -> "Subject":
+        """Return the network for a job that reports no number on labels: it may leave out a few unreadable videos."""
+        return replace(self, test=self.test.skipping_few())
 
     def extract(self, videos: VideoList, title: str = "features", classify: Classifier | None = None) -> Features:
         """Extract the features of videos, as `vidssl.evaluation.features.extract`."""

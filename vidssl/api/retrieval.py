@@ -128,6 +128,8 @@ def retrieval(
         # Without labels nothing is measured that the training could have seen.
         labelled = not one_video and bool((queries.labels >= 0).all())
         training = subject.count_overlap(queries)["training"] if labelled else None
+        if not labelled or (listed is not None and (listed.labels < 0).any()):  # then no R@k is reported
+            subject = subject.skipping_few()
         loaded = load_gallery(
             subject, listed, searched, options.get("root"), (queries.path, data), windows, one_per_video
         )

@@ -67,11 +67,8 @@ def write_page(
         _log.warning("%d videos of the page cannot be decoded, the first: %s", len(images.missing), first)
     test, origin = subject.test, subject.origin
     source = "" if test.short_side is None else f" of a short side of {test.short_side}"
-    missing = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
+    missing = {each["path"]: each["reason"] for each in results["missing_queries"] + results["missing_gallery"]}
     same = query.path == gallery.path
-    unread = (
-        f"{missing[0]} video{'s' * (missing[0] > 1)}" if same else f"{missing[0]} queries, {missing[1]} of the gallery"
-    )
     duplicates = results["duplicates"]
     windows = results["windows"]
     details = {
@@ -80,7 +77,6 @@ def write_page(
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
         "Backbone": subject.name if subject.run is None else str(subject.run.backbone.name),
         "Protocol": f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each",
-        "Cannot be read": unread if any(missing) else "",
         "Duplicates": f"{duplicates} pair{'s' * (duplicates > 1)}{', ignored' * results['drop_duplicates']}"
         if duplicates
         else "",
@@ -100,6 +96,7 @@ def write_page(
             details=[(name, value) for name, value in details.items() if value],
             total_queries=len(query),
             gallery_unit="videos" if windows is None else "windows",
+            left_out=[missing[path] for path in sorted(missing)],
         )
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None

@@ -25,6 +25,7 @@ from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.run_setup import initial_backbone, training_dataset
 from vidssl.engine.training_lists import training_list
 from vidssl.errors import ConfigError, DataError
+from vidssl.left_out import leave_out, left_out
 from vidssl.output_folder import claim, page_with
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
@@ -189,6 +190,7 @@ def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "
     still: list[tuple[str, Draw, list[Frames]]] = []
     total = min(videos, len(listed))
     for samples in bar(show_views(run, videos, draws), title="show", unit="video", total=total, leave=False):
+        leave_out(pair for sample in samples for pair in sample.replaced)
         drawn = [_draw(sample, listed) for sample in samples]
         cards.append(VideoCard(listed.names[samples[0].row], _facts(samples[0], listed), tuple(drawn)))
         if drawn[0].views and len(still) < _STILL:
@@ -211,6 +213,7 @@ def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "
             details=details,
             settings=[(title, to_yaml(tree)) for title, tree in settings],
             videos=cards,
+            left_out=[*left_out().values()],
         )
         if still:
             write_whole(out / "views.png", png(views_sheet(still)))

@@ -89,6 +89,12 @@ class VideoList:
         return found
 
     @property
+    def is_labelled(self) -> bool:
+        """Whether the list says what is in its videos: labels, or numbers of a project."""
+        several = self.records[0].label_set is not None  # in all rows or in none
+        return several or bool(self.columns) or bool((self.labels >= 0).any())
+
+    @property
     def columns(self) -> dict[str, NDArray[np.float64]]:
         """(N,) numbers of the columns that a project reads, NaN where missing."""
         return self.records.columns

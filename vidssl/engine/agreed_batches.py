@@ -10,6 +10,7 @@ import torch
 
 from vidssl import distributed
 from vidssl.atomic import write_whole
+from vidssl.data.dataset import most_broken
 from vidssl.data.loader import Loader
 from vidssl.data.to_device import on_device
 from vidssl.engine.config_schema import Run
@@ -66,7 +67,7 @@ class Feed:
                 _log.warning("broken video %d, the next one takes its place: %s", number, reason)
         self._broken.update(new)
         limit = self._run.data.max_broken
-        if len(self._broken) > limit * self._num_records:
+        if len(self._broken) > most_broken(self._num_records, limit):
             report, text = Path(self._run.output) / "broken-videos.csv", StringIO()
             csv.writer(text, lineterminator="\n").writerows([("path", "reason"), *self._broken.items()])
             if distributed.is_main():

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_mod
 
 from vidssl.config import Settings, Tree, bind, choice, read, without_former
 from vidssl.data.clip_samplers import SAMPLERS
+from vidssl.data.dataset import MAX_BROKEN
 from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
 from vidssl.engine.settings_of_all_runs import RunSettings
@@ -68,7 +69,8 @@ class Data(DecodeSettings):
     moving_digits: RenderedDigits | None = None  # synthetic videos, rendered if missing
     workers: int = Field(default=2, ge=0)
     timeout: float = Field(default=120.0, gt=0)  # seconds for decoding one video; after a second timeout it is broken
-    max_broken: float = Field(default=0.05, ge=0, le=1)  # fraction of broken videos at which the run stops
+    # Fraction of the videos that may be broken, but at least one unless it is 0; with more the run stops.
+    max_broken: float = Field(default=MAX_BROKEN, ge=0, le=1)
     mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
     std: tuple[float, ...] = (0.225,)
     augment: Literal["cpu", "device"] = "cpu"  # where the operations of recipes after their crop run

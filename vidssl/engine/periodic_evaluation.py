@@ -15,6 +15,7 @@ from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
+from vidssl.left_out import named_at_once
 from vidssl.methods.base import Method
 from vidssl.models.backbones import BACKBONES
 
@@ -80,8 +81,9 @@ def encode_list(
     """
     fixed = {"clips": 1, "crops": 1, "precision": run.precision, "allow_missing": True}
     test = evaluation_clips(run).model_copy(update=fixed)
-    columns, _ = encode_videos(
-        network, test.dataset(videos), test, device, lambda _, views: (next(views),), "rows", check=request.check
-    )
+    with named_at_once():
+        columns, _ = encode_videos(
+            network, test.dataset(videos), test, device, lambda _, views: (next(views),), "rows", check=request.check
+        )
     index, rows = columns
     return index.to(device), rows.to(device)

@@ -12,7 +12,7 @@ from vidssl import distributed
 from vidssl.atomic import write_whole
 from vidssl.config import build, dump
 from vidssl.data.clip_samplers import SAMPLERS
-from vidssl.data.dataset import REPLACING, ClipDataset
+from vidssl.data.dataset import REPLACING, ClipDataset, most_broken
 from vidssl.data.loader import Loader
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import VideoList
@@ -161,7 +161,7 @@ class Saver:
 def training_dataset(run: Run, videos: VideoList, tracks: Path | None, on_device: bool = False) -> ClipDataset:
     """Build the dataset that a run trains on; the last two are those of `ClipDataset`."""
     recipes = [build(RECIPES, view) for view in run.data.views]
-    sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos))
+    sampler, limit = build(SAMPLERS, run.data.sampler), most_broken(len(videos), run.data.max_broken)
     return ClipDataset(
         videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks, on_device=on_device, remedy=REPLACING
     )

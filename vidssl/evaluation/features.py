@@ -1,26 +1,29 @@
 """Features of a list of videos: backbone outputs, averaged over the clips and crops of each video."""
 
-import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from vidssl import distributed
 from vidssl.config import Settings
 from vidssl.data.clip_samplers import ClipSettings, Uniform
-from vidssl.data.dataset import SKIPPING, ClipDataset
+from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
 from vidssl.data.loader import eval_loader
+from vidssl.data.shared_decoding import file_numbers
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError
+from vidssl.errors import DataError, first_few
+from vidssl.left_out import leave_out
 from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.layer_features import LayerFeatures, check_grid
@@ -30,7 +33,6 @@ from vidssl.transforms.recipes import Recipe, UniformCrops
 from vidssl.types import Batch, Features, Frames
 from vidssl.video.reader import DecodeSettings
 
-_log = logging.getLogger(__name__)
 Classifier = Callable[[Tensor], Tensor]  # backbone outputs (B, D) to class probabilities (B, classes)
 
 
@@ -67,7 +69,29 @@ class TestClips(FeatureSettings, DecodeSettings):
     workers: int = Field(default=2, ge=0)
     timeout: float = 120.0  # seconds per video
     stream: str | None = None  # of a backbone with streams, the one that is measured; None: all
-    allow_missing: bool = False  # skip videos that cannot be read; otherwise they are an error
+    allow_missing: bool = False  # skip videos that cannot be read, whatever their number
+    _few: bool = PrivateAttr(default=False)  # skip a few of them, as `skipping_few`
+
+    def skipping_few(self) -> Self:
+        """Return these settings for a job that reports no number on labels: it may skip `most_broken` of the videos."""
+        settings = self.model_copy()
+        settings._few = True
+        return settings
+
+    @property
+    def skips(self) -> bool:
+        """Whether a video that cannot be read is skipped; if not, the first one is an error."""
+        return self.allow_missing or self._few
+
+    def check_skipped(self, skipped: Iterable[tuple[str, str]], count: int, source: Path) -> None:
+        """Raise a DataError if the videos skipped, path and reason, are too many of the `count` videos of `source`."""
+        reasons = dict(skipped)  # a file may have several rows
+        limit = count if self.allow_missing else most_broken(count) if self._few else 0
+        if len(reasons) > limit:
+            raise DataError(
+                f"{len(reasons)} of {count} videos of {source} cannot be read: "
+                f"{first_few(reasons.values(), separator='; ')}; at most {limit} may be left out here: {SKIPPING}"
+            )
 
     @property
     def cells(self) -> int:
@@ -87,9 +111,7 @@ class TestClips(FeatureSettings, DecodeSettings):
         """Build the dataset whose samples are all views of a video."""
         sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
         settings = UniformCrops.Config(size=self.size, short_side=self.short_side, crops=self.crops)
-        return ClipDataset(
-            videos, sampler, [UniformCrops(settings)], reading=self, skip=self.allow_missing, remedy=SKIPPING
-        )
+        return ClipDataset(videos, sampler, [UniformCrops(settings)], reading=self, skip=self.skips, remedy=SKIPPING)
 
 
 class LibraryClips(TestClips):
@@ -103,9 +125,7 @@ class LibraryClips(TestClips):
         if self.crop is None:
             return super().dataset(videos)
         sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
-        return ClipDataset(
-            videos, sampler, [_LibraryCrop(self.crop)], reading=self, skip=self.allow_missing, remedy=SKIPPING
-        )
+        return ClipDataset(videos, sampler, [_LibraryCrop(self.crop)], reading=self, skip=self.skips, remedy=SKIPPING)
 
 
 class _LibraryCrop(Recipe):
@@ -144,7 +164,7 @@ def extract(
 ) -> Features:
     """Average the features of all views of each video, as in `encode_videos`; the encoder is `test.encoder(backbone)`.
 
-    With `test.allow_missing` videos that cannot be read have no row. With `classify` the class probabilities are
+    Videos that cannot be read and are skipped have no row. With `classify` the class probabilities are
     appended to the features of each view. With `reverse` the reversed clips are encoded too, without decoding again.
     `shard` and `rows` select videos as in `encode_videos`.
     """
@@ -222,17 +242,19 @@ def encode_videos(
     `encode` makes tensors with B rows from a batch of B videos with uint8 views, and from an iterator over the features
     (B, D) of each view: to save memory, only one view is float at a time. `shard` (i, n) takes the videos i, i + n,
     i + 2n, …, which may be none, and `rows` those at some positions among them. `check` is called before each batch; a
-    VidsslError or Interrupted that it raises ends the work on all processes. Videos that the dataset skips are logged.
+    VidsslError or Interrupted that it raises ends the work on all processes. Videos that the dataset skips are named at
+    the end of the job.
 
     Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
-    reason of each skipped video, ordered by path. A DataError is raised if all are skipped, a ConfigError if bfloat16
-    is wrong on this CPU.
+    reason of each skipped video, ordered by path. A DataError is raised if all are skipped, or more than the settings
+    allow of those that are encoded here; a ConfigError if bfloat16 is wrong on this CPU.
     """
     if test.precision == "bfloat16":
         check_bfloat16(encoder, [(test.clip.frames, test.size)], device, gradients=False)
     first, parts = shard
     mine = first + parts * distributed.rank(), parts * distributed.world()
     loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, rows)
+    count_files = cache(lambda: len({*_paths(dataset, shard, rows)}))  # only if a video cannot be read
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=test.precision == "bfloat16")
 
     def work() -> tuple[list[Tensor], list[tuple[str, str]]]:
@@ -250,7 +272,9 @@ def encode_videos(
                 waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
                 for batch in batches:
                     check()
-                    missing += batch.replaced
+                    if batch.replaced:
+                        missing += batch.replaced
+                        test.check_skipped(missing, count_files(), dataset.videos.path)
                     if len(batch.index):
                         features = (encoder(normalised(view, test.mean, test.std)).float() for view in batch.views)
                         with autocast:
@@ -267,13 +291,24 @@ def encode_videos(
 
     found = distributed.gather_outcomes(work)
     missing = sorted(pair for _, pairs in found for pair in pairs)
-    for _, reason in missing if distributed.is_main() else ():
-        _log.warning("skipped: %s", reason)
     if len(missing) == len(dataset):
         path = dataset.videos.path
+        if len(missing) == 1:
+            raise DataError(f"the only video of {path} cannot be read: {missing[0][1]}")
         raise DataError(f"none of the {len(missing)} videos of {path} can be read; the first: {missing[0][1]}")
+    if missing:
+        test.check_skipped(missing, count_files(), dataset.videos.path)  # those of all processes
+        if distributed.is_main():
+            leave_out(missing)
     columns = _joined([columns for columns, _ in found if columns])
     return [column[columns[0].argsort()] for column in columns], tuple(missing)
+
+
+def _paths(dataset: ClipDataset, shard: tuple[int, int], rows: slice) -> Iterator[str]:
+    """Yield the files that are encoded by all processes together."""
+    first, parts = shard
+    for row in np.flatnonzero(file_numbers(dataset.videos) % parts == first)[rows].tolist():
+        yield dataset.videos.records[row].path
 
 
 def _joined(rows: list[list[Tensor]]) -> list[Tensor]:

@@ -11,6 +11,7 @@ import torch
 from vidssl.atomic import write_json
 from vidssl.config import Tree, differences
 from vidssl.evaluation.train_test_overlap import report_equal_features, report_overlap
+from vidssl.left_out import leave_out
 from vidssl.running_command import command_line
 from vidssl.untrusted_files import read_json
 from vidssl.version import __version__
@@ -78,6 +79,8 @@ def existing_results(out: Path, request: Tree, *, reuse: bool = True) -> Results
         if results["overlap"]:
             report_overlap(results["overlap"], results["list"])
             report_equal_features(results["overlap"], results["list"])
+        missing = [*results.get("missing", ()), *results.get("missing_train", ())]
+        leave_out((each["path"], each.get("reason") or each["path"]) for each in missing)
         return dict(results)
     if reason is not None:
         _log.info("%s holds %s: replacing it", path, reason)

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from vidssl.api.extract import extract
 from vidssl.api.job_arguments import NetworkOptions
 from vidssl.atomic import file_hash
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, DataError
 from vidssl.losses import unit
 from vidssl.models.initial_weights import load_backbone
 from vidssl.models.weights import weights_file
@@ -60,6 +60,8 @@ class VideoEncoder:
                 batch = files[start : start + _VIDEOS]["video"]
                 paths = [_on_disk(video, Path(folder) / str(n)) for n, video in enumerate(batch)]
                 found = extract(self.backbone, paths, progress=progress, **self._options)
+                if found.missing:
+                    raise DataError(f"{found.missing[0][1]}; MTEB needs a row for each video: replace this file")
                 rows.append(found.x.numpy())
         return np.concatenate(rows)
 

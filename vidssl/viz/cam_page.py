@@ -34,8 +34,11 @@ def write_cam_page(
     table: Sequence[Sequence[str]],
     details: Sequence[tuple[str, str]],
     rows: Sequence[CamRow],
+    left_out: Sequence[str] = (),
 ) -> None:
-    """Write the page; the first row of `table` is its header."""
+    """Write the page; the first row of `table` is its header. `left_out` are videos that cannot be read, and why."""
     clips = [clip for row in rows for clip in (row.video, *(clip for cell in row.cells for _, clip in cell.clips))]
     sprites = number_previews(clips)
-    render_page(path, "gradcam.html", title=title, table=table, details=details, rows=rows, sprites=sprites)
+    render_page(
+        path, "gradcam.html", title=title, table=table, details=details, rows=rows, sprites=sprites, left_out=left_out
+    )

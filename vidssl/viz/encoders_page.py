@@ -24,6 +24,7 @@ def write_encoders_page(
     maps: EncoderMaps | None = None,
     neighbours: EncoderNeighbours | None = None,
     disagreements: Disagreements | None = None,
+    left_out: Sequence[str] = (),
 ) -> None:
     """Write the page, with the parts that are given; `curves` is a PNG file. Each preview is embedded once."""
     parts = [part for part in (maps, neighbours, disagreements) if part is not None]
@@ -38,6 +39,7 @@ def write_encoders_page(
         unlabelled=_unlabelled(results),
         facts=[_facts(name, encoder) for name, encoder in results["encoders"].items()],
         failed=results["failed"],
+        left_out=left_out,
         curves=curves,
         maps=None if maps is None else maps_content(maps, sprites),
         neighbours=None if neighbours is None else neighbours_content(neighbours, sprites),

@@ -84,6 +84,7 @@ def write_map_page(
     near: Sequence[Sequence[int]] = (),
     suspects: Sequence[Suspects] = (),
     details: Sequence[tuple[str, str]] = (),
+    left_out: Sequence[str] = (),
 ) -> None:
     """Write a page with a point for each video, at `places` (N, 2).
 
@@ -96,6 +97,7 @@ def write_map_page(
         "map.html",
         title=title,
         details=details,
+        left_out=left_out,
         sprites={},
         points={
             **scaled_places(places),

@@ -105,12 +105,13 @@ def write_retrieval_page(
     details: Sequence[tuple[str, str]] = (),
     total_queries: int | None = None,
     gallery_unit: str = "videos",
+    left_out: Sequence[str] = (),
 ) -> None:
     """Write a page with queries and their nearest videos, playing.
 
     `results` are those of results.json. Each preview, by the `video` of queries and hits, is embedded once. Label 3
     without a name is "class 3". `total_queries` is the number of queries searched, if the page has only some of them;
-    the gallery consists of `gallery_unit`.
+    the gallery consists of `gallery_unit`. `left_out` are the videos that cannot be read, each with the reason.
     """
     hits = [hit for row in queries for hit in row.hits]
     videos: list[VideoRecord | str] = [*(row.video for row in queries), *(hit.video for hit in hits)]
@@ -127,6 +128,7 @@ def write_retrieval_page(
         title=title,
         scores=[(_TITLES.get(key, key), results[key]) for key in keys],
         details=[*_counts(results, gallery_unit), *details],
+        left_out=left_out,
         queries=queries,
         sprites=number_previews(previews[video] for video in videos),
         previews=previews,
@@ -141,10 +143,15 @@ def write_retrieval_page(
 
 
 def write_report_page(
-    path: Path, *, title: str, details: Sequence[tuple[str, str]], sections: Sequence[Section]
+    path: Path,
+    *,
+    title: str,
+    details: Sequence[tuple[str, str]],
+    sections: Sequence[Section],
+    left_out: Sequence[str] = (),
 ) -> None:
     """Write a page with the analyses of a network; `details` are names and values at its head."""
-    render_page(path, "report.html", title=title, details=details, sections=sections, sprites={})
+    render_page(path, "report.html", title=title, details=details, sections=sections, sprites={}, left_out=left_out)
 
 
 def _counts(results: Mapping[str, float], gallery_unit: str = "videos") -> list[tuple[str, str]]:
@@ -183,7 +190,7 @@ def _base64(content: bytes) -> str:
 
 
 def render_page(path: Path, template: str, **content: object) -> None:
-    """Render one of the templates, and write the page."""
+    """Render one of the templates, and write the page. `left_out` are videos that cannot be read, with the reasons."""
     environment = Environment(
         loader=PackageLoader("vidssl.viz"),
         autoescape=True,
@@ -192,6 +199,6 @@ def render_page(path: Path, template: str, **content: object) -> None:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=_percent, points=_points, short=_short, base64=_base64)
-    page = environment.get_template(template).render(content)
+    page = environment.get_template(template).render({"left_out": (), **content})
     # File names on Linux may hold bytes that are not UTF-8: they become "?".
     write_whole(path, page.encode("utf-8", errors="replace"))

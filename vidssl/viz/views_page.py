@@ -58,6 +58,7 @@ def write_views_page(
     details: Sequence[tuple[str, str]],
     settings: Sequence[tuple[str, str]],
     videos: Sequence[VideoCard],
+    left_out: Sequence[str] = (),
 ) -> None:
     """Write the page: `details` are names and values at its head, `settings` titles and texts (YAML) below them."""
     render_page(
@@ -67,6 +68,7 @@ def write_views_page(
         details=details,
         settings=settings,
         videos=videos,
+        left_out=left_out,
         colors=COLORS,
         sprites=number_previews(view.clip for video in videos for draw in video.draws for view in draw.views),
     )

@@ -1,4 +1,4 @@
-"""Networks of torch.hub: `hub:OWNER/REPOSITORY:ENTRY`, or `hub:FOLDER:ENTRY`. They are code of others: --trust."""
+"""Networks of torch.hub: `hub:OWNER/REPOSITORY:ENTRY`, or `hub:FOLDER:ENTRY`. They are code of others: trust=True."""
 
 import re
 from functools import partial
@@ -23,7 +23,7 @@ def load(name: str, trust: bool) -> Encoder:
     if not repository:
         raise CheckpointError(f"hub:{name} is not hub:OWNER/REPOSITORY:ENTRY")
     if not trust:
-        raise UntrustedError(f"hub:{name} runs the code of {repository}: give --trust if you know its author")
+        raise UntrustedError(f"hub:{name} runs the code of {repository}: give trust=True if you know its author")
     if not entry.startswith(("vjepa2", "dinov2")):
         raise CheckpointError(f"how {entry} prepares its frames is not known: use python:MODULE:FUNCTION")
     source = "local" if Path(repository).is_dir() else "github"

@@ -1,0 +1,301 @@
+"""Files that cannot be read, in every job that applies a network to videos: which are left out, and who says so."""
+
+import csv
+import html
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vidssl import commands
+from vidssl.data.dataset import most_broken
+from vidssl.errors import VidsslError
+from vidssl.evaluation.features import TestClips
+from vidssl.left_out import leave_out, left_out, named_at_end, named_at_once
+from vidssl.video.reader import DecodeSettings
+
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+# Folders and names that a shell, a page, a list or a URL could take apart.
+FOLDERS = ("ピアノ", 'street "cameras"', "Pferde–Rennen", "it's & <b>")
+BROKEN = ("ピアノ/broken.mp4", "it's & <b>/cut short's \"end\".mp4")
+GOOD = 40
+
+
+@pytest.fixture(scope="module")
+def folder(digits, tmp_path_factory):
+    """Forty videos in four folders, a damaged file, one that was cut off, and a text."""
+    top = tmp_path_factory.mktemp("my videos")
+    for n in range(GOOD):
+        place = top / FOLDERS[n % len(FOLDERS)]
+        place.mkdir(exist_ok=True)
+        shutil.copy(digits / f"videos/train/{n:05d}.mp4", place / f"ünï {n:02d}.mp4")
+    (top / BROKEN[0]).write_bytes(b"no video" * 99)
+    (top / BROKEN[1]).write_bytes((digits / "videos/train/00000.mp4").read_bytes()[:900])
+    (top / "notes.txt").write_text("not a video, and no file of the list")
+    return top
+
+
+@pytest.fixture(scope="module")
+def few(folder, tmp_path_factory):
+    """The same with ten videos, of which two are too many."""
+    top = tmp_path_factory.mktemp("few") / "videos"
+    shutil.copytree(folder, top)
+    for file in sorted(top.rglob("ünï*"))[10:]:
+        file.unlink()
+    return top
+
+
+@pytest.fixture(scope="module")
+def labelled(folder, tmp_path_factory):
+    """A list of the folder with labels, and boxes for all of it."""
+    top = tmp_path_factory.mktemp("lists")
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.mp4"))
+    with (top / "list.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *((name, FOLDERS.index(name.split("/")[0])) for name in names)])
+    with (top / "boxes.csv").open("w", encoding="utf-8", newline="") as file:
+        boxes = [(name, frame, 4, 4, 30, 30) for name in names for frame in range(24)]
+        csv.writer(file).writerows([("path", "frame", "x1", "y1", "x2", "y2"), *boxes])
+    (top / "root.txt").write_text(f"{folder}\n")
+    (top / "classes.txt").write_text("".join(f"{name}\n" for name in FOLDERS))
+    return top / "list.csv"
+
+
+NETWORK = ("--checkpoint", "random", "--cfg", TOY, "--workers", 0, "--device", "cpu")
+ONE = (*NETWORK, "--clips", 1)
+
+
+def run(command, *words):
+    return commands.run(command, [*map(str, words), "data.moving_digits=null"])
+
+
+def said(caplog):
+    return [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+
+
+# Each command, its arguments after the input, and the key of its results that names what is missing.
+UNLABELLED = {
+    "retrieval": (("retrieval", *ONE, "--gallery", "INPUT", "--query", "INPUT"), "missing_gallery missing_queries"),
+    "retrieval of one video": (("retrieval", *ONE, "--gallery", "INPUT", "--query", "ONE"), "missing_gallery"),
+    "retrieval in windows": (
+        ("retrieval", *ONE, "--gallery", "INPUT", "--query", "INPUT", "--window", 0.4),
+        "missing_gallery missing_queries",
+    ),
+    "retrieval with an index": (
+        ("retrieval", *ONE, "--gallery", "INPUT", "--query", "INPUT", "--index", "OUT/../index"),
+        "missing_gallery missing_queries",
+    ),
+    "map": (("map", "INPUT", *ONE, "--layout", "pca"), "missing"),
+    "extract": (("extract", "INPUT", *ONE), "missing"),
+    "extract windows": (("extract", "INPUT", *ONE, "--window", 0.4), "missing"),
+    "compare": (("compare", "INPUT", *ONE, "--shots", 1), "missing"),
+    "test": (("test", "INPUT", *ONE, "--protocol", "uniformity", "--train-list", "INPUT"), "missing"),
+    "invariance": (
+        ("analyze invariance", "INPUT", *ONE, "--variant", "goodfellow", "--transformations", "blur"),
+        "missing",
+    ),
+    "gradcam": (("analyze gradcam", "INPUT", *NETWORK, "--target", "similarity"), "missing"),
+    "gradcam of classes": (("analyze gradcam", "INPUT", "--checkpoint", "TRAINED", "--workers", 0), "missing"),
+}
+LABELLED = {
+    "retrieval": (("retrieval", *ONE, "--gallery", "INPUT", "--query", "INPUT"), "missing_gallery missing_queries"),
+    "compare": (("compare", "INPUT", *ONE, "--shots", 1), "missing"),
+    "test a classifier": (("test", "INPUT", "--checkpoint", "TRAINED", "--workers", 0, "--clips", 1), "missing"),
+    "uniformity": (("analyze uniformity", "INPUT", *ONE), "missing"),
+    "invariance": (("analyze invariance", "INPUT", *ONE, "--transformations", "blur"), "missing"),
+    "robustness": (
+        (
+            *("analyze robustness", "INPUT", "--checkpoint", "TRAINED", "--workers", 0),
+            *("--corruptions", "fog", "--severities", 1),
+        ),
+        "missing",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(labelled, tmp_path_factory):
+    """A classifier of the list, after two steps: the two files that cannot be read are replaced."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    given = (f"data.train={labelled}", f"output={out}", "steps=2", "method.classes=4", "data.workers=0", "device=cpu")
+    return run("train", "--cfg", TOY, *given)
+
+
+@pytest.fixture
+def started(labelled, trained, tmp_path):
+    """Run a command of the tables on an input; give its results and its page, if it writes one."""
+
+    def start(command, *words, videos):
+        places = {
+            "INPUT": videos,
+            "ONE": next(videos.rglob("ünï*")) if videos.is_dir() else None,
+            "TRAINED": trained,
+            "BOXES": labelled.with_name("boxes.csv"),
+            "OUT/../index": tmp_path / "index",
+        }
+        out = tmp_path / "out"
+        last = ["data.moving_digits=null"] if "random" in words else []
+        commands.run(command, [*(str(places.get(word, word)) for word in words), "--out", str(out), *last])
+        files = [out / name for name in ("results.json", "meta.json")]
+        page = out / "index.html"
+        return json.loads(next(file for file in files if file.exists()).read_text()), page.exists() and page.read_text()
+
+    return start
+
+
+def check_named(results, keys, page, caplog):
+    """Both files are named in the results, once on the terminal, and in the page, each with its reason."""
+    for key in keys.split():
+        assert {Path(each["path"]).name for each in results[key]} == {Path(name).name for name in BROKEN}
+        assert all("not a video" in each["reason"] for each in results[key])
+    (report,) = said(caplog)
+    lines = report.split("\n")
+    assert lines[0] == "2 videos cannot be read and are left out:" and len(lines) == 3
+    for name in BROKEN:
+        assert sum(f"{name}: not a video" in line for line in lines) == 1
+        assert caplog.text.count(f"{name}: ") == 1
+    if page:
+        listed = html.unescape(page.partition('class="left-out"')[2].partition("</details>")[0])
+        assert "2 videos cannot be read and are left out" in listed
+        assert all(listed.count(f"{name}: not a video") == 1 for name in BROKEN)
+
+
+LONG = {"compare": pytest.mark.long}  # logistic regressions
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in UNLABELLED])
+def test_without_labels_a_few_are_left_out_and_named(name, started, folder, few, caplog):
+    caplog.set_level(logging.INFO)
+    (command, *words), keys = UNLABELLED[name]
+    results, page = started(command, *words, videos=folder)
+    check_named(results, keys, page, caplog)
+    assert bool(page) == (command in ("retrieval", "map", "compare", "analyze gradcam"))
+
+
+@pytest.mark.parametrize("name", UNLABELLED)
+def test_without_labels_more_are_an_error_with_limit_and_remedy(name, started, few, caplog, tmp_path):
+    (command, *words), keys = UNLABELLED[name]
+    with pytest.raises(VidsslError) as caught:
+        started(command, *words, videos=few)
+    message = str(caught.value)
+    assert re.search(r"^2 of 12 videos of .* cannot be read: .*; at most 1 may be left out here: ", message)
+    assert all(f"{each}: not a video" in message for each in BROKEN) and "\n" not in message
+    assert "skip such videos with --allow-missing, or find all of them with vidssl check" in message
+    assert not said(caplog) and not (tmp_path / "out" / "index.html").exists()
+    results, page = started(command, *words, "--allow-missing", videos=few)
+    check_named(results, keys, page, caplog)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in LABELLED])
+def test_with_labels_one_is_an_error_unless_allowed(name, started, labelled, caplog):
+    (command, *words), keys = LABELLED[name]
+    with pytest.raises(VidsslError) as caught:
+        started(command, *words, videos=labelled)
+    message = str(caught.value)
+    assert any(f"{each}: not a video" in message for each in BROKEN) and "\n" not in message
+    assert message.endswith("skip such videos with --allow-missing, or find all of them with vidssl check")
+    assert not said(caplog)
+    results, page = started(command, *words, "--allow-missing", videos=labelled)
+    check_named(results, keys, page, caplog)
+
+
+def test_a_background_that_cannot_be_read_is_named_with_its_video(started, labelled, caplog):
+    words = ("analyze background", "INPUT", "--checkpoint", "TRAINED", "--workers", 0, "--boxes", "BOXES")
+    with pytest.raises(VidsslError, match=r"not a video.*--allow-missing"):
+        started(*words, videos=labelled)
+    results, _ = started(*words, "--allow-missing", videos=labelled)
+    (report,) = said(caplog)
+    lines = report.split("\n")
+    assert len(lines) - 1 == len(results["missing"]) > 2 and len(results["missing"]) + results["num_videos"] == 42
+    for each in results["missing"]:
+        own = each["reason"].startswith(each["path"])
+        assert f"  {each['reason'] if own else each['path'] + ': ' + each['reason']}" in lines
+
+
+@pytest.mark.parametrize("command", ["extract", "map"])
+def test_features_of_a_list_with_labels_are_no_numbers(command, started, labelled, caplog):
+    more = ("--layout", "pca") if command == "map" else ()
+    results, page = started(command, "INPUT", *ONE, *more, videos=labelled)
+    check_named(results, "missing", page, caplog)
+    caplog.clear()
+    results, page = started(command, "INPUT", *ONE, *more, videos=labelled)  # of the features that are there
+    check_named(results, "missing", page, caplog)
+
+
+def test_features_that_lack_videos_are_no_index_for_numbers_on_labels(started, labelled, tmp_path, caplog):
+    commands.run("extract", [*map(str, (labelled, *ONE, "--out", tmp_path / "index")), "data.moving_digits=null"])
+    words = ("retrieval", *ONE, "--query", "INPUT", "--index", "OUT/../index")
+    for gallery in ((), ("--gallery", "INPUT")):
+        with pytest.raises(VidsslError, match=r"^2 of 42 videos of \S+index cannot be read: .*at most 0 .*--allow-mis"):
+            started(*words, *gallery, videos=labelled)
+        caplog.clear()
+        results, page = started(*words, *gallery, "--allow-missing", videos=labelled)
+        check_named(results, "missing_gallery missing_queries", page, caplog)
+
+
+def test_show_names_what_training_replaces(folder, tmp_path, caplog):
+    run("show", "--cfg", TOY.with_name("sce.yaml"), folder, "--limit", 42, "--draws", 2, "--out", tmp_path / "out")
+    check_named({}, "", (tmp_path / "out/index.html").read_text(), caplog)
+
+
+def test_parts_of_a_list_count_on_their_own(folder, tmp_path, caplog):
+    parts = [("extract", folder, *ONE, "--out", tmp_path / "x", "--shard", f"{n}/2") for n in range(2)]
+    for part in parts:
+        run(*part)
+    caplog.clear()
+    commands.run("merge", ["--out", str(tmp_path / "x")])
+    check_named(json.loads((tmp_path / "x/meta.json").read_text()), "missing", None, caplog)
+
+
+# The rule ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "most"),
+    [
+        (1, 0.05, 1),
+        (19, 0.05, 1),
+        (40, 0.05, 2),
+        (59, 0.05, 2),
+        (60, 0.05, 3),
+        (10, 0.0, 0),
+        (10, 1.0, 10),
+        (3, 0.1, 1),
+    ],
+)
+def test_training_and_features_count_by_one_rule(count, fraction, most):
+    assert most_broken(count, fraction) == most
+
+
+def test_a_file_of_several_rows_counts_once():
+    clip = {"frames": 2, "sampling_rate": 1}
+    skipped = [("a", "a: gone"), ("a", "a: cut"), ("b", "b: gone")]
+    test = TestClips(clip=clip).skipping_few()
+    test.check_skipped(skipped, 40, Path("list"))
+    with pytest.raises(VidsslError, match=r"^2 of 39 videos of list cannot be read: a: cut; b: gone; at most 1 "):
+        test.check_skipped(skipped, 39, Path("list"))
+    TestClips(clip=clip, allow_missing=True).check_skipped(skipped, 2, Path("list"))
+    assert test.skips and not TestClips(clip=clip).skips and isinstance(test, DecodeSettings)
+    # What may be left out does not decide numbers: requests do not state it.
+    assert test.model_dump() == TestClips(clip=clip).model_dump()
+
+
+def test_only_the_outer_block_names_and_a_failed_one_none(caplog):
+    with named_at_end():
+        with named_at_end():
+            leave_out([("b", "b: gone"), ("a", "a: gone")])
+        assert not said(caplog) and left_out() == {"a": "a: gone", "b": "b: gone"}
+        leave_out([("a", "a: gone")])
+        with named_at_once():
+            leave_out([("c", "c: gone")])
+            assert said(caplog) == ["1 video cannot be read and is left out:\n  c: gone"]
+    assert said(caplog)[1:] == ["2 videos cannot be read and are left out:\n  a: gone\n  b: gone"]
+    caplog.clear()
+    with pytest.raises(VidsslError), named_at_end():
+        leave_out([("a", "a: gone")])
+        raise VidsslError("another one")
+    assert not said(caplog) and left_out() == {}
+    leave_out([("a", "a: gone")])  # outside of a job, as in a loop of one's own
+    assert len(said(caplog)) == 1

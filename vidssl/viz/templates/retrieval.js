@@ -4,8 +4,6 @@ const GROUP = 4; // rows
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const feed = $("rows"), search = $("search"), misses = $("misses"), chosen = $("class");
-const SVG = "http://www.w3.org/2000/svg";
-const PAGES = "M5.5 5.5h8v8h-8zM10.5 5.5v-3h-8v8h3", TICK = "M3 8.5l3.5 3.5L13 5"; // lines of icons
 
 const element = (tag, name, parent, text = "") => {
   const made = document.createElement(tag);
@@ -40,14 +38,7 @@ function clip([file, count, width, height, enlarged], text, parent) {
   image.src = file;
 }
 
-function icon(button, lines) {
-  const drawn = document.createElementNS(SVG, "svg"), path = document.createElementNS(SVG, "path");
-  drawn.setAttribute("viewBox", "0 0 16 16");
-  drawn.setAttribute("aria-hidden", "true");
-  path.setAttribute("d", lines);
-  drawn.append(path);
-  button.replaceChildren(drawn);
-}
+const setIcon = (button, name) => button.replaceChildren($(name).content.cloneNode(true));
 
 function figure(video, similarity, parent, { right = null, isCopy = false, maps = [] } = {}) {
   const [file, label, span, moment, preview] = data.videos[video], [name, , link] = data.files[file];
@@ -83,7 +74,7 @@ function figure(video, similarity, parent, { right = null, isCopy = false, maps 
   copy.title = "Copy the path";
   copy.setAttribute("aria-label", `Copy the path of ${name}`);
   copy.dataset.file = file;
-  icon(copy, PAGES);
+  setIcon(copy, "pages");
   if (cut > 0) element("span", "folder", path, breakable(name.slice(0, cut)));
   element("span", "", path, breakable(name.slice(cut)));
   if (span) element("div", "moment", words, span);
@@ -151,6 +142,7 @@ function arrange() {
     const group = element("div", "group", feed);
     group.dataset.first = first;
     group.style.setProperty("--count", Math.min(GROUP, shown.length - first));
+    if (first < 2 * GROUP) fill(group); // at once, so that nothing flickers
     near.observe(group);
   }
   $("empty").hidden = shown.length > 0 || data.queries.length === 0;
@@ -218,10 +210,10 @@ feed.addEventListener("click", (event) => {
   document.execCommand("copy"); // navigator.clipboard is missing on pages that are opened as files in some browsers
   text.remove();
   button.focus({ preventScroll: true });
-  icon(button, TICK);
+  setIcon(button, "tick");
   $("count").textContent = "Path copied";
   setTimeout(() => {
-    icon(button, PAGES);
+    setIcon(button, "pages");
     showCount();
   }, 2000);
 });

@@ -31,7 +31,7 @@ NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerr
 LONG = "folder/" + "v_ApplyEyeMakeup_of_a_long_name_without_a_space" * 3 + ".mp4"
 ENCODER_RESULTS = runpy.run_path(str(Path(__file__).with_name("encoder_results.py")))["encoder_results"]
 PNG = cv2.imencode(".png", np.full((400, 1400, 3), 255, np.uint8))[1].tobytes()
-WIDE, NARROW = (1280, 800), (390, 844)
+WIDE, NARROW, HIGH = (1280, 800), (390, 844), (1280, 4000)
 
 
 def clip(value: int, t: int = 6, h: int = 60, w: int = 80) -> np.ndarray:
@@ -400,7 +400,7 @@ def rows_shown(page) -> list[int]:
 
 
 def test_the_filters_of_the_retrieval_page(open_page):
-    page = open_page("retrieval")
+    page = open_page("retrieval", HIGH)
     page.wait_for_selector(".row >> nth=5")
     assert rows_shown(page) == [0, 1, 2, 3, 4, 5] and page.locator("#empty").is_hidden()
     assert page.inner_text("#count") == "6 queries"
@@ -426,11 +426,11 @@ def test_the_filters_of_the_retrieval_page(open_page):
 
 
 def test_names_are_whole_and_hits_and_misses_have_a_sign(open_page):
-    page = open_page("retrieval")
+    page = open_page("retrieval", HIGH)
     page.wait_for_selector(".row >> nth=5")
     names = page.locator(".row .query .file").all_text_contents()
     assert [name.replace("\u200b", "") for name in names] == [NASTY, LONG, "x.mp4"] * 2
-    cut = "(one) => one.scrollWidth > one.clientWidth || getComputedStyle(one).textOverflow === 'ellipsis'"
+    cut = "(one) => one.scrollWidth > one.clientWidth + 3 || getComputedStyle(one).textOverflow === 'ellipsis'"
     assert not any(page.locator(".file, .class").evaluate_all(f"(all) => all.map({cut})"))
     first = page.locator(".row").first
     assert first.locator(".hits > li").evaluate_all("(all) => all.map((one) => one.className)") == ["miss", "hit"]
@@ -441,12 +441,12 @@ def test_names_are_whole_and_hits_and_misses_have_a_sign(open_page):
     assert first.locator(".moment").all_inner_texts() == ["1.5-4 s"]
     assert page.locator(".same").all_inner_texts() == ["Duplicate of the query"]
     assert first.locator(".none").inner_text() == f"{LONG}: cannot be decoded"
-    page.wait_for_function("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
+    page.wait_for_function("() => [...document.images].every((image) => image.complete && image.naturalWidth > 0)")
     assert [image.get_attribute("loading") for image in page.locator("img").all()] == ["lazy"] * 12
 
 
 def test_a_video_opens_at_its_moment_and_its_path_is_copied(open_page, files):
-    page = open_page("retrieval", permissions=["clipboard-read", "clipboard-write"])
+    page = open_page("retrieval", HIGH, permissions=["clipboard-read", "clipboard-write"])
     place = files("retrieval").parent / "videos/a b#.txt"
     assert page.locator("a.frame").count() == 1  # the other files are not there
     with page.context.expect_page() as opened:
@@ -457,15 +457,15 @@ def test_a_video_opens_at_its_moment_and_its_path_is_copied(open_page, files):
         assert page.evaluate("navigator.clipboard.readText()") == str(path)
         assert page.inner_text("#count") == "Path copied"
         assert page.evaluate("document.activeElement.className") == "copy"
-    page.wait_for_function("document.getElementById('count').innerText === '6 queries'")
+    page.wait_for_function("() => document.getElementById('count').innerText === '6 queries'")
 
 
 def test_a_page_that_is_moved_keeps_its_previews(browser, files, tmp_path):
     shutil.copytree(files("retrieval").parent, tmp_path / "moved", ignore=shutil.ignore_patterns("videos"))
-    page = browser.new_page()
+    page = browser.new_page(viewport={"width": HIGH[0], "height": HIGH[1]})
     page.goto((tmp_path / "moved/index.html").as_uri())
     page.wait_for_function(
-        "document.images.length === 12 && [...document.images].every((one) => one.naturalWidth > 0)", timeout=5000
+        "() => document.images.length === 12 && [...document.images].every((one) => one.naturalWidth > 0)", timeout=5000
     )
     page.close()
 
@@ -473,20 +473,20 @@ def test_a_page_that_is_moved_keeps_its_previews(browser, files, tmp_path):
 @SIZES
 def test_rows_are_drawn_as_one_scrolls_and_only_near_the_screen(open_page, size):
     page = open_page("long retrieval", size)
-    page.wait_for_function("document.querySelectorAll('.row').length > 0")
+    page.wait_for_function("() => document.querySelectorAll('.row').length > 0")
     first, height = rows_shown(page), page.evaluate("document.documentElement.scrollHeight")
     assert first == [*range(len(first))] and 4 <= len(first) <= 40
     assert page.locator("article").first.get_attribute("aria-setsize") == "1000"
     assert "The page has 1,000 of 2,000 queries" in page.locator(".legend").inner_text()
     page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-    page.wait_for_function("[...document.querySelectorAll('.row')].at(-1)?.dataset.query === '999'")
+    page.wait_for_function("() => [...document.querySelectorAll('.row')].at(-1)?.dataset.query === '999'")
     page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-    page.wait_for_function("document.querySelectorAll('.row').length <= 60")
+    page.wait_for_function("() => document.querySelectorAll('.row').length <= 60")
     last = rows_shown(page)
     assert last == [*range(1000 - len(last), 1000)] and 0 not in last
     assert page.evaluate("document.documentElement.scrollHeight") == pytest.approx(height, rel=0.2)
     page.fill("#search", "a5/")
-    page.wait_for_function("document.querySelectorAll('.row').length > 0")
+    page.wait_for_function("() => document.querySelectorAll('.row').length > 0")
     numbers = [n for n in range(1000) if n % 37 == 5]
     assert page.inner_text("#count") == f"{len(numbers)} of 1,000 queries"
     assert rows_shown(page) == numbers[: len(rows_shown(page))]

@@ -195,8 +195,13 @@ def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoLi
         leader = first.get(one) or first.get(other) or one
         for record, name in ((one, query.names[n]), (other, gallery.names[row])):
             first[record] = leader
-            groups.setdefault(leader, {})[record] = with_span(name, record.start, record.end)
-    return [[*names.values()] for names in groups.values()]
+            groups.setdefault(leader, {})[record] = name
+    found = []
+    for names in groups.values():
+        clear = len({*names.values()}) == len(names)  # not if two folders have files of one name
+        shown = [(record, name if clear else record.path) for record, name in names.items()]
+        found.append([with_span(text, record.start, record.end) for record, text in shown])
+    return found
 
 
 def _title(videos: VideoList) -> str:

@@ -187,21 +187,18 @@ def _missing(results: Results) -> Iterable[Results]:
 
 
 def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoList) -> list[list[str]]:
-    """The names of videos that are equal, by group; each pair is a query and a gallery row."""
-    first: dict[VideoRecord, VideoRecord] = {}  # a video to the first of its group
-    groups: dict[VideoRecord, dict[VideoRecord, str]] = {}  # of which the names
+    """The names of files that are equal, by group; each pair is a query and a gallery row."""
+    first: dict[str, str] = {}  # a path to the first of its group
+    groups: dict[str, dict[str, str]] = {}  # of which the paths and their names
     for n, row in sorted(pairs):
-        one, other = query.records[n], gallery.records[row]
+        one, other = query.records[n].path, gallery.records[row].path
         leader = first.get(one) or first.get(other) or one
-        for record, name in ((one, query.names[n]), (other, gallery.names[row])):
-            first[record] = leader
-            groups.setdefault(leader, {})[record] = name
-    found = []
-    for names in groups.values():
-        clear = len({*names.values()}) == len(names)  # not if two folders have files of one name
-        shown = [(record, name if clear else record.path) for record, name in names.items()]
-        found.append([with_span(text, record.start, record.end) for record, text in shown])
-    return found
+        for path, name in ((one, query.names[n]), (other, gallery.names[row])):
+            first[path] = leader
+            groups.setdefault(leader, {})[path] = name
+    # Two folders may have files of one name.
+    found = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in groups.values()]
+    return [names for names in found if len(names) > 1]  # moments of one file may be equal
 
 
 def _title(videos: VideoList) -> str:

@@ -74,6 +74,7 @@ setup(
             "umap-learn",
             "pyarrow",
             "playwright",
+            "axe-playwright-python",
             "onnx",
             "onnxruntime",
             "onnxscript",

@@ -3,14 +3,16 @@
 import fcntl
 import gc
 import importlib
+import json
 import logging
 import os
+import re
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -181,6 +183,35 @@ def start_world() -> Callable[..., object]:
 def run_script() -> Callable[..., tuple[int, str, str]]:
     """Run a script as a command: `run_script("a.py", "--out", "x", cwd=folder)` gives its status, stdout and stderr."""
     return WORLD["run_script"]
+
+
+class ShownVideo(NamedTuple):
+    """A video on the page of a retrieval."""
+
+    name: str  # with its span
+    link: str  # relative to the page; "": none
+    preview: bytes | None  # JPEG
+    is_copy: bool = False  # of its query
+    maps: tuple[bytes, ...] = ()
+
+
+def _search_page(folder: Path) -> list[tuple[ShownVideo, list[ShownVideo]]]:
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    data = json.loads(re.search(r'type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+    def shown(video: int, _: float = 1.0, is_copy: int = 0, *maps: list[Any]) -> ShownVideo:
+        file, _, span, moment, preview = data["videos"][video]
+        name, _, link = data["files"][file]
+        stored = [None if each is None else (folder / each[0]).read_bytes() for each in (preview, *maps)]
+        return ShownVideo(f"{name} {span}".strip(), link + moment, stored[0], bool(is_copy), (*stored[1:],))
+
+    return [(shown(video), [shown(*hit) for hit in hits]) for video, hits in data["queries"]]
+
+
+@pytest.fixture(scope="session")
+def search_page() -> Callable[[Path], list[tuple[ShownVideo, list[ShownVideo]]]]:
+    """Read the page of a retrieval: `search_page(folder)` lists the queries and the nearest videos of each."""
+    return _search_page
 
 
 @pytest.fixture(scope="session")

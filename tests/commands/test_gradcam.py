@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -132,16 +131,22 @@ def test_pairs_without_a_video_that_cannot_be_read(trained, digits, tmp_path):
         list(pair_maps(strict, listed.rows(range(5)), read_list(others, None, True), "layer3"))
 
 
-def test_the_retrieval_page_shows_maps(trained, digits, tmp_path):
+def test_the_retrieval_page_shows_maps(trained, digits, tmp_path, search_page, monkeypatch):
     given = {"gallery": digits / "motion/train.csv", "query": digits / "motion/test.csv", **OPTIONS}
     plain = retrieval(trained, out=tmp_path / "plain", page_queries=2, page_hits=3, **given)
     mapped = retrieval(trained, out=tmp_path / "mapped", page_queries=2, page_hits=3, gradcam="layer2", **given)
     assert {**plain, "date": ""} == {**mapped, "date": ""}
-    before, page = ((tmp_path / name / "index.html").read_text() for name in ("plain", "mapped"))
-    for whose in ("query", "this video"):
-        assert page.count(f'aria-label="Map of the {whose}"') == 6
-    assert "Map of the" not in before
-    assert len({*re.findall(r"class=\"clip (v\d+)\"", page)}) > len({*re.findall(r"class=\"clip (v\d+)\"", before)})
+    before, shown = (search_page(tmp_path / name) for name in ("plain", "mapped"))
+    assert {len(hit.maps) for _, hits in before for hit in hits} == {0}
+    maps = [hit.maps for _, hits in shown for hit in hits]
+    assert len(maps) == 6 and len({*maps}) == 6 and {len(pair) for pair in maps} == {2}
+    assert [[hit._replace(maps=()) for hit in hits] for _, hits in shown] == [hits for _, hits in before]
+    monkeypatch.setattr("vidssl.api.retrieval.MAPPED_QUERIES", 1)
+    retrieval(trained, out=tmp_path / "default", page_hits=1, gradcam="layer2", **given)
+    assert (
+        len(search_page(tmp_path / "default")) == 1
+        and "1 of 16 queries" in (tmp_path / "default/index.html").read_text()
+    )
 
 
 def test_what_is_refused(trained, digits, tmp_path):

@@ -59,7 +59,7 @@ OUTPUTS = {
     ("test of splits", "out"): (f"DIGITS/motion/{{split}}.csv --splits 1 2 --out OUT {NETWORK}", ["results.json"]),
     ("retrieval", "out"): (
         f"--gallery TRAIN --query LIST --out OUT {NETWORK}",
-        ["results.json", "index.html", "retrieval.png"],
+        ["results.json", "index.html", "retrieval.png", "previews/notes.txt"],
     ),
     ("retrieval", "index"): (
         f"--gallery TRAIN --query LIST --index OUT --out ELSE {NETWORK}",

@@ -2,7 +2,10 @@
 
 import json
 import logging
+import os
+import re
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import features
 from vidssl.keyed_generators import generator
 from vidssl.types import VideoRecord
+from vidssl.viz.pages import preview
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 SETTINGS = ["data.moving_digits=null", "data.train=none.csv"]
@@ -135,7 +139,7 @@ def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
         assert len({len(line) for line in (titles, plain)}) == 1
 
 
-def test_links_to_one_file_are_one_video(options, lists, without_picture, tmp_path, caplog):
+def test_links_to_one_file_are_one_video(options, lists, without_picture, tmp_path, caplog, search_page):
     """A query under another name finds everything but itself, and nothing is called a copy."""
     gallery, _ = lists
     root = gallery.parent
@@ -144,11 +148,8 @@ def test_links_to_one_file_are_one_video(options, lists, without_picture, tmp_pa
     (root / "q.csv").write_text("path,label\nlinked/2.mp4,0\nlink.mp4,0\ntrain/7.mp4,0\n")
     found = retrieval(query=root / "q.csv", gallery=gallery, out=tmp_path / "out", page_hits=50, **options)
     assert found["duplicates"] == 0 and "bit-identical" not in caplog.text
-    page = (tmp_path / "out/index.html").read_text()
-    rows = page.partition('id="rows"')[2].split('<li class="row')[1:]
-    for row, own in zip(rows, (2, 3, 7), strict=True):
-        shown = [n for n in range(20) if f'title="train/{n}.mp4"' in row.partition('class="hits"')[2]]
-        assert shown == [n for n in range(20) if n != own]
+    for (_, hits), own in zip(search_page(tmp_path / "out"), (2, 3, 7), strict=True):
+        assert {hit.name for hit in hits} == {f"train/{n}.mp4" for n in range(20) if n != own}
     for name, own in (("linked/2.mp4", 2), ("link.mp4", 3)):
         near = retrieval(query=root / name, gallery=gallery, out=tmp_path / f"one{own}", k=30, **options)
         assert sorted(hit["path"] for hit in near["neighbours"]) == sorted(
@@ -156,7 +157,7 @@ def test_links_to_one_file_are_one_video(options, lists, without_picture, tmp_pa
         )
 
 
-def test_spans_that_overlap_are_one_video(options, lists, without_picture, tmp_path):
+def test_spans_that_overlap_are_one_video(options, lists, without_picture, tmp_path, search_page):
     gallery, _ = lists
     root = gallery.parent
     rows = ["train/0.mp4,0,0,0.5", "train/0.mp4,0,0.5,0.9", "train/1.mp4,0,,"]
@@ -166,7 +167,9 @@ def test_spans_that_overlap_are_one_video(options, lists, without_picture, tmp_p
     near = retrieval(query=root / "train/1.mp4", gallery=gallery, out=tmp_path / "two", **options)
     assert {(hit["start"], hit["end"]) for hit in near["neighbours"]} == {(0, 0.5), (0.5, 0.9)}
     assert "train/0.mp4 0.5-0.9 s" in near.text
-    assert "train/0.mp4 0-0.5 s" in (tmp_path / "two/index.html").read_text()
+    ((_, hits),) = search_page(tmp_path / "two")
+    assert {hit.name for hit in hits} == {"train/0.mp4 0-0.5 s", "train/0.mp4 0.5-0.9 s"}
+    assert hits[0].preview != hits[1].preview
 
 
 def test_copies_are_counted_and_left_out_when_asked(options, lists, without_picture, tmp_path, caplog):
@@ -201,7 +204,7 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, without_pict
     assert found["R@1"] >= 3 / 8 and found["R@1"] > dropped["R@1"]
 
 
-def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
+def test_one_video_finds_what_its_list_finds(options, lists, tmp_path, search_page):
     gallery, query = lists
     extract(videos=gallery, out=tmp_path / "g", **options)
     extract(videos=query, out=tmp_path / "q", **options)
@@ -221,13 +224,14 @@ def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
         assert found == json.loads((tmp_path / f"out{n}/results.json").read_text())
         lines = found.text.splitlines()
         assert len(lines) == 9 and lines[2].split()[0] == "1" and lines[2].endswith(f"train/{order[0]}.mp4")
-    page = (tmp_path / "out5/index.html").read_text()
-    assert "test/5 in" in page and page.count('class="neutral"') == 7 and "the only query" in page
+    assert "Nearest videos of test/5 in" in (tmp_path / "out5/index.html").read_text()
+    ((_, hits),) = search_page(tmp_path / "out5")
+    assert [hit.name for hit in hits] == [hit["path"] for hit in near]
     assert (tmp_path / "out5/retrieval.png").stat().st_size > 1000
 
 
-def test_the_gallerys_videos_are_not_read_again(options, lists, without_picture, tmp_path, caplog):
-    """They may be gone, or be elsewhere by now: the page is grey for them, or shows them where they are."""
+def test_the_gallerys_videos_are_not_read_again(options, lists, without_picture, tmp_path, caplog, search_page):
+    """They may be gone, or be elsewhere by now: the page lists them, or shows them where they are."""
     gallery, _ = lists
     root = gallery.parent
     expected = retrieval(
@@ -239,15 +243,19 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, without_picture,
     assert found["neighbours"] == expected["neighbours"]
     (notice,) = (record.getMessage() for record in caplog.records if "cannot be decoded" in record.getMessage())
     assert notice.startswith("10 videos of the page cannot be decoded, the first: ") and "No such file" in notice
-    assert "10 videos, grey here" in (tmp_path / "gone/index.html").read_text()
+    assert "10 videos cannot be read" in (tmp_path / "gone/index.html").read_text()
+    ((_, hits),) = search_page(tmp_path / "gone")
+    assert {(hit.link, hit.preview) for hit in hits} == {("", None)} and len(hits) == 10
     (tmp_path / "new").mkdir()
     shutil.move(tmp_path / "elsewhere", tmp_path / "new/train")
     caplog.clear()
     moved = options | {"root": tmp_path / "new"}
     retrieval(query=root / "test/0.mp4", out=tmp_path / "moved", index=tmp_path / "g", **moved)
     assert "cannot be decoded" not in caplog.text
-    pages = [(tmp_path / name / "index.html").read_text() for name in ("before", "moved")]
-    assert pages[0].replace("videos/train", "X/g") == pages[1].replace(f"{tmp_path.name}/g", "X/g")
+    ((_, before), (_, after)) = (*search_page(tmp_path / "before"), *search_page(tmp_path / "moved"))
+    assert [hit.preview for hit in before] == [hit.preview for hit in after] and None not in [h.preview for h in after]
+    assert {hit.link.rpartition("/")[0] for hit in before} == {"../videos/train"}
+    assert {hit.link.rpartition("/")[0] for hit in after} == {"../new/train"}
 
 
 def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
@@ -483,6 +491,63 @@ def test_previews_of_folders_of_images_go_by_the_frame_rate_of_the_run(tmp_path)
     assert middle_frames(record, fps=10.0).min() == 255
     with pytest.raises(DataError, match="lies outside the file, which is 1\\.60 s long"):
         middle_frames(record)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_page_has_all_queries_and_each_video_once(options, lists, without_picture, tmp_path, search_page, workers):
+    gallery, _ = lists
+    shutil.copy(gallery.parent / "train/3.mp4", gallery.parent / "train/copy.mp4")
+    with open(gallery, "a") as file:
+        file.write("train/copy.mp4,0\n")
+    of = {"gallery": gallery, "query": gallery, "out": tmp_path / "out", **options, "workers": workers}
+    found = retrieval(**of)
+    shown = search_page(tmp_path / "out")
+    assert [video.name for video, _ in shown] == [*read_list(gallery).names] and found["duplicates"] == 1
+    assert all(len(hits) == 6 for _, hits in shown)
+    files = {path.name for path in (tmp_path / "out/previews").iterdir()}
+    assert len(files) == 20  # of 21 videos, two are equal
+    for video, hits in shown:
+        for one in (video, *hits):
+            assert (tmp_path / "out" / one.link).samefile(gallery.parent / one.name)
+            assert one.preview == preview(middle_frames(VideoRecord(str(gallery.parent / one.name)))).jpeg
+    copies = {(video.name, hit.name) for video, hits in shown for hit in hits if hit.is_copy}
+    assert copies == {("train/3.mp4", "train/copy.mp4"), ("train/copy.mp4", "train/3.mp4")}
+    retrieval(**of, page_queries=2, page_hits=1)  # its previews are fewer, and those of before go
+    shown = search_page(tmp_path / "out")
+    assert [video.name for video, _ in shown] == ["train/0.mp4", "train/10.mp4"]
+    assert {path.name for path in (tmp_path / "out/previews").iterdir()} < files
+    assert "2 of 21 queries" in (tmp_path / "out/index.html").read_text()
+
+
+def test_equal_videos_are_listed_by_group(options, lists, without_picture, tmp_path):
+    gallery, query = lists
+    root = gallery.parent
+    for name in ("train/a.mp4", "train/b.mp4", "test/c.mp4"):
+        shutil.copy(root / "test/2.mp4", root / name)
+    gallery.write_text(gallery.read_text() + "train/a.mp4,0\ntrain/b.mp4,0\n")
+    query.write_text(query.read_text() + "test/c.mp4,0\n")
+    of = {"query": query, "gallery": gallery, "out": tmp_path / "out", **options, "batch_size": 1}
+    assert retrieval(**of)["duplicates"] == 4
+    page = (tmp_path / "out/index.html").read_text()
+    assert re.findall("<li>(.*)</li>", page) == ["test/2.mp4 = train/a.mp4 = train/b.mp4 = test/c.mp4"]
+    assert "4 videos are duplicates of one another" in page
+    retrieval(query=root / "test/2.mp4", gallery=gallery, out=tmp_path / "one", **options)
+    page = (tmp_path / "one/index.html").read_text()
+    assert re.findall("<li>(.*)</li>", page) == ["2.mp4 = train/a.mp4 = train/b.mp4"]
+
+
+def test_a_video_that_crashes_costs_its_preview_alone(options, lists, tmp_path, search_page, monkeypatch):
+    def crash(record, fps=None):
+        if record.path.endswith("train/4.mp4"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return middle_frames(record, fps)
+
+    gallery, _ = lists
+    monkeypatch.setattr("vidssl.api.retrieval_page.middle_frames", crash)
+    monkeypatch.setattr("vidssl.api.retrieval_page._sheet", lambda *_: b"")
+    retrieval(query=gallery, gallery=gallery, out=tmp_path / "out", **(options | {"workers": 1}))
+    assert {video.name for video, _ in search_page(tmp_path / "out") if video.preview is None} == {"train/4.mp4"}
+    assert "1 video cannot be read" in (tmp_path / "out/index.html").read_text()
 
 
 def test_a_page_of_a_gallery_of_one(options, lists, tmp_path, caplog):

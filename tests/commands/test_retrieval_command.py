@@ -73,7 +73,7 @@ def copies(digits, tmp_path):
 
 
 @pytest.mark.parametrize("index", [False, True])
-def test_a_folder_in_itself_is_read_once(index, run_tool, copies, tmp_path, caplog, monkeypatch):
+def test_a_folder_in_itself_is_read_once(index, run_tool, copies, tmp_path, caplog, monkeypatch, search_page):
     decoded, plan = [], ClipDataset.plan  # the frames of a video are planned, then decoded
     monkeypatch.setattr(ClipDataset, "plan", lambda self, key, meta: decoded.append(key) or plan(self, key, meta))
     linked = tmp_path / "linked"
@@ -94,7 +94,11 @@ def test_a_folder_in_itself_is_read_once(index, run_tool, copies, tmp_path, capl
         assert len(found[name]["missing_queries"]) == len(found[name]["missing_gallery"]) == 1
     assert found["same"]["duplicates"] == 1
     page = (tmp_path / "same" / "index.html").read_text()
-    assert "1 pair<" in page and "1 videos" not in page and "1 video cannot be read and is left out<" in page
+    assert "1 video cannot be read<" in page and "<li>1.mp4 = copy.mp4</li>" in page
+    shown = [(video.name, hit.name) for video, hits in search_page(tmp_path / "same") for hit in hits if hit.is_copy]
+    assert shown == [("1.mp4", "copy.mp4"), ("copy.mp4", "1.mp4")]
+    page = (tmp_path / "two" / "index.html").read_text()  # names that both folders have are not enough
+    assert f"<li>{copies}/0.mp4 = {linked}/0.mp4</li>" in page
 
 
 def test_more_neighbours_than_videos_are_noted(run_tool, digits, tmp_path):

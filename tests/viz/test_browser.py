@@ -22,7 +22,8 @@ from vidssl.viz.encoder_maps import EncoderMaps
 from vidssl.viz.encoder_neighbours import EncoderNeighbours
 from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.map_page import Suspects, classes_column, column, write_map_page
-from vidssl.viz.pages import Hit, QueryRow, Section, preview, write_report_page, write_retrieval_page
+from vidssl.viz.pages import Section, preview, write_report_page
+from vidssl.viz.retrieval_page import FoundVideo, Hit, QueryRow, store_preview, write_retrieval_page
 from vidssl.viz.shown_videos import ShownVideos
 from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
 
@@ -30,7 +31,7 @@ NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerr
 LONG = "folder/" + "v_ApplyEyeMakeup_of_a_long_name_without_a_space" * 3 + ".mp4"
 ENCODER_RESULTS = runpy.run_path(str(Path(__file__).with_name("encoder_results.py")))["encoder_results"]
 PNG = cv2.imencode(".png", np.full((400, 1400, 3), 255, np.uint8))[1].tobytes()
-WIDE, NARROW = (1280, 800), (390, 844)
+WIDE, NARROW, HIGH = (1280, 800), (390, 844), (1280, 4000)
 
 
 def clip(value: int, t: int = 6, h: int = 60, w: int = 80) -> np.ndarray:
@@ -43,17 +44,53 @@ def clip(value: int, t: int = 6, h: int = 60, w: int = 80) -> np.ndarray:
 
 
 def retrieval_page(path: Path) -> None:
-    """Six queries of two classes; the nearest video of the first and the fourth is of the other class."""
-    previews = {"a": preview(clip(10)), "b": preview(clip(120)), "still": preview(clip(200, t=1))}
-    rows = [
-        QueryRow(key, name, n % 2, (Hit("b", NASTY, (n + (n % 3 == 0)) % 2, 0.9), Hit("a", LONG, 0, 0.5)))
-        for n, (key, name) in enumerate(zip(["a", "b", "still"] * 2, [NASTY, LONG, "x.mp4"] * 2, strict=True))
+    """Six queries of two classes; the nearest video of the first and the fourth is of the other class.
+
+    The first is a file that is there; a neighbour cannot be decoded.
+    """
+    opened = path.parent / "videos/a b#.txt"
+    opened.parent.mkdir(parents=True, exist_ok=True)
+    opened.write_text("opened")
+    strips = {"a": clip(10), "b": clip(120), "still": clip(200, t=1)}
+    stored = {name: store_preview(preview(frames), path.parent) for name, frames in strips.items()}
+    names = {"a": NASTY, "b": LONG, "still": "x.mp4"}
+    videos = [
+        FoundVideo(
+            names[key],
+            str(opened) if n == 0 else f"/nowhere/{n}",
+            n % 2,
+            1.5 if n == 0 else None,
+            4.0 if n == 0 else None,
+            stored[key],
+        )
+        for n, key in enumerate(["a", "b", "still"] * 2)
     ]
+    videos += [FoundVideo(NASTY, "/nowhere/hit", label, preview=stored["b"]) for label in (0, 1)]
+    videos.append(FoundVideo(LONG, "/nowhere/broken", 0))
+    rows = [QueryRow(n, (Hit(6 + (n + (n % 3 == 0)) % 2, 0.9, is_copy=n == 1), Hit(8, 0.5))) for n in range(6)]
     results = {"R@1": 0.5, "R@5": 0.75, "R@10": 0.9, "R@20": 1.0, "knn": 0.5, "chance": 0.5, "num_queries": 6}
-    details = [("Checkpoint", LONG), ("Protocol", NASTY)]
-    names = ["<b>Walk</b>", "AVeryLongClassNameWithoutAnySpaceInIt"]
     write_retrieval_page(
-        path, title=NASTY, results=results, queries=rows, previews=previews, class_names=names, details=details
+        path,
+        title=NASTY,
+        results=results,
+        videos=videos,
+        queries=rows,
+        class_names=["<b>Walk</b>", "AVeryLongClassNameWithoutAnySpaceInIt"],
+        details=[("Network", NASTY)],
+        protocol=[("Checkpoint", LONG)],
+        unread=[(LONG, NASTY)],
+        copies=[[NASTY, LONG]],
+    )
+
+
+def long_retrieval_page(path: Path) -> None:
+    """Each of 1,000 videos and the next six, by 37 cameras."""
+    stored = [store_preview(preview(clip(10 * n)), path.parent) for n in range(20)]
+    names = [f"a{n % 37}/clip {n:04d}.mp4" for n in range(1000)]
+    videos = [FoundVideo(name, f"/nowhere/{name}", preview=stored[n % 20]) for n, name in enumerate(names)]
+    rows = [QueryRow(n, tuple(Hit((n + k) % 1000, 1 - k / 10) for k in range(1, 7))) for n in range(1000)]
+    write_retrieval_page(
+        path, title=NASTY, results={}, videos=videos, queries=rows, details=[("Network", NASTY)], num_queries=2000
     )
 
 
@@ -146,6 +183,7 @@ def encoders_page(path: Path) -> None:
 
 PAGES = {
     "retrieval": retrieval_page,
+    "long retrieval": long_retrieval_page,
     "report": report_page,
     "gradcam": gradcam_page,
     "map": map_page,
@@ -199,7 +237,8 @@ def open_page(browser, files) -> Iterator[Callable]:
         page.on("pageerror", lambda error: problems.append(f"error: {error}"))
 
         def requested(request) -> None:
-            if request.url.partition("#")[0] != address and not request.url.startswith(("data:", "blob:")):
+            beside = f"{address.removesuffix('index.html')}previews/"
+            if request.url.partition("#")[0] != address and not request.url.startswith(("data:", "blob:", beside)):
                 problems.append(f"request: {request.url[:200]}")
 
         page.on("request", requested)
@@ -258,7 +297,7 @@ def test_a_narrow_screen_has_no_horizontal_scroll_bar(open_page, name):
     page = open_page(name, NARROW)
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
     overflowing = """() => [...document.querySelectorAll("main *")].filter((one) => one.checkVisibility()
-      && one.getBoundingClientRect().right > innerWidth + 1 && !one.closest("pre, .wide, .scroll, textarea"))
+      && one.getBoundingClientRect().right > innerWidth + 1 && !one.closest("pre, .wide, .scroll, textarea, .clip"))
       .map((one) => one.outerHTML.slice(0, 120))"""
     assert page.evaluate(overflowing) == []
 
@@ -270,7 +309,9 @@ def test_names_are_text_and_no_address_leads_out_of_the_page(open_page, files, n
     page = open_page(name)
     texts = page.locator("h1, dd, p, figcaption").all_text_contents()
     assert any(NASTY in text for text in texts)  # whole, as text
-    assert page.evaluate("[...document.images].every((image) => image.src.startsWith('data:'))")
+    assert page.evaluate(
+        "[...document.images].every((image) => /^(data:|previews\\/)/.test(image.getAttribute('src')))"
+    )
     assert page.evaluate("[...document.links].every((link) => link.protocol === 'file:')")
     assert page.locator("[onerror], main :is(b b, i i, u)").count() == 0
 
@@ -278,12 +319,13 @@ def test_names_are_text_and_no_address_leads_out_of_the_page(open_page, files, n
 @EVERY
 def test_everything_that_can_be_used_has_a_name_and_is_reached_with_the_keyboard(open_page, name):
     page = open_page(name)
-    usable = "button, select, input, textarea, a[href], canvas[tabindex]"
+    usable = "button, select, input, textarea, summary, a[href], canvas[tabindex]"
     wanted = page.evaluate(
         f"""() => [...document.querySelectorAll("{usable}")].filter((one) => one.checkVisibility() && !one.disabled)
         .map((one, n) => {{
           one.dataset.number = n;
-          return one.getAttribute("aria-label") ?? (one.labels?.[0]?.innerText || one.innerText);
+          const text = one.labels?.[0]?.innerText || one.innerText || one.querySelector("img")?.alt;
+          return one.getAttribute("aria-label") ?? text;
         }})"""
     )
     assert all(text and text.strip() for text in wanted)
@@ -306,16 +348,30 @@ def test_images_have_a_text(open_page, name):
     assert page.locator(unnamed).count() == 0
 
 
-@pytest.mark.parametrize("name", ["retrieval", "gradcam", "show"])
+@pytest.mark.parametrize("name", ["retrieval", "long retrieval", "gradcam", "map", "show"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(open_page, name, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-playwright-python")
+    page = open_page(name, color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    found = axe.Axe().run(page).response["violations"]
+    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == []
+
+
+MOVING = {"retrieval": ".clip img", "gradcam": ".clip", "show": ".clip"}  # what plays in a page
+
+
+@pytest.mark.parametrize("name", MOVING)
 def test_videos_play_stop_under_the_pointer_and_pause(open_page, name):
     page = open_page(name)
-    states = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one).animationPlayState)"
+    moving = f"[...document.querySelectorAll('{MOVING[name]}')].map((one) => getComputedStyle(one))"
+    states = f"{moving}.filter((own) => own.animationName !== 'none').map((own) => own.animationPlayState)"
     assert {*page.evaluate(states)} == {"running"}
-    first = page.locator(".clip").first
-    moves = "(one) => getComputedStyle(one).backgroundPositionX"
-    before = first.evaluate(moves)
-    page.wait_for_function(f"(before) => ({moves})(document.querySelector('.clip')) !== before", arg=before)
-    first.hover()
+    place = f"({moving})[0]"
+    before = page.evaluate(f"{place}.backgroundPositionX + {place}.transform")
+    page.wait_for_function(f"(before) => {place}.backgroundPositionX + {place}.transform !== before", arg=before)
+    page.locator(".clip").first.hover()
     assert page.evaluate(states).count("paused") == 1
     page.mouse.move(0, 0)
     page.focus("#pause")
@@ -325,10 +381,10 @@ def test_videos_play_stop_under_the_pointer_and_pause(open_page, name):
     assert {*page.evaluate(states)} == {"running"}
 
 
-@pytest.mark.parametrize("name", ["retrieval", "gradcam", "show"])
+@pytest.mark.parametrize("name", MOVING)
 def test_videos_do_not_play_if_the_system_asks_for_less_motion(open_page, name):
     page = open_page(name, reduced_motion="reduce")
-    styles = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one))"
+    styles = f"[...document.querySelectorAll('{MOVING[name]}')].map((one) => getComputedStyle(one))"
     states = f"{styles}.filter((own) => own.animationName !== 'none').map((own) => own.animationPlayState)"
     assert {*page.evaluate(states)} == {"paused"}
     page.locator(".clip").first.hover()
@@ -338,39 +394,128 @@ def test_videos_do_not_play_if_the_system_asks_for_less_motion(open_page, name):
 # Retrieval --------------------------------------------------------------------------------------------------
 
 
+def rows_shown(page) -> list[int]:
+    """Numbers of the queries that are in the page, in order."""
+    return page.evaluate("[...document.querySelectorAll('.row')].map((row) => Number(row.dataset.query))")
+
+
 def test_the_filters_of_the_retrieval_page(open_page):
-    page = open_page("retrieval")
-
-    def shown() -> list[int]:
-        rows = page.evaluate("[...document.querySelectorAll('.row')].map((row) => row.checkVisibility())")
-        return [n for n, visible in enumerate(rows) if visible]
-
-    assert shown() == [0, 1, 2, 3, 4, 5] and page.locator("#empty").is_hidden()
+    page = open_page("retrieval", HIGH)
+    page.wait_for_selector(".row >> nth=5")
+    assert rows_shown(page) == [0, 1, 2, 3, 4, 5] and page.locator("#empty").is_hidden()
+    assert page.inner_text("#count") == "6 queries"
     page.click("#misses")
-    assert shown() == [0, 3] and page.get_attribute("#misses", "aria-pressed") == "true"
+    assert rows_shown(page) == [0, 3] and page.get_attribute("#misses", "aria-pressed") == "true"
+    assert page.inner_text("#count") == "2 of 6 queries"
     page.select_option("#class", label="<b>Walk</b>")
-    assert shown() == [0]
+    assert rows_shown(page) == [0]
     page.focus("#misses")
     page.keyboard.press("Enter")
-    assert shown() == [0, 2, 4]
-    page.evaluate("document.querySelectorAll('.row').forEach((row) => row.dataset.miss = 0)")
-    page.keyboard.press("Enter")
-    assert shown() == [] and page.locator("#empty").is_visible()
+    assert rows_shown(page) == [0, 2, 4]
+    page.select_option("#class", label="All classes")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search" and page.input_value("#search") == ""
+    for text, expected in (("X.MP4", [2, 5]), ("x.mp4 <b>walk", [2]), ("averylong", [1, 3, 5]), ("folder/", [1, 4])):
+        page.fill("#search", text)
+        assert rows_shown(page) == expected, text
+    page.fill("#search", "nothing of this name")
+    assert rows_shown(page) == [] and page.locator("#empty").is_visible()
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".row >> nth=5")
+    assert rows_shown(page) == [0, 1, 2, 3, 4, 5] and page.input_value("#search") == ""
+
+
+def test_names_are_whole_and_hits_and_misses_have_a_sign(open_page):
+    page = open_page("retrieval", HIGH)
+    page.wait_for_selector(".row >> nth=5")
+    names = page.locator(".row .query .file").all_text_contents()
+    assert [name.replace("\u200b", "") for name in names] == [NASTY, LONG, "x.mp4"] * 2
+    cut = "(one) => one.scrollWidth > one.clientWidth + 3 || getComputedStyle(one).textOverflow === 'ellipsis'"
+    assert not any(page.locator(".file, .class").evaluate_all(f"(all) => all.map({cut})"))
+    first = page.locator(".row").first
+    assert first.locator(".hits > li").evaluate_all("(all) => all.map((one) => one.className)") == ["miss", "hit"]
+    signs = first.locator(".mark")
+    assert signs.all_inner_texts() == ["✗", "✓"]
+    assert [sign.get_attribute("aria-label") for sign in signs.all()] == ["another class", "same class"]
+    assert first.locator(".number").all_inner_texts() == ["query", "similarity 0.900", "similarity 0.500"]
+    assert first.locator(".moment").all_inner_texts() == ["1.5-4 s"]
+    assert page.locator(".same").all_inner_texts() == ["Duplicate of the query"]
+    assert first.locator(".none").inner_text() == f"{LONG}: cannot be decoded"
+    page.wait_for_function("() => [...document.images].every((image) => image.complete && image.naturalWidth > 0)")
+    assert [image.get_attribute("loading") for image in page.locator("img").all()] == ["lazy"] * 12
+
+
+def test_a_video_opens_at_its_moment_and_its_path_is_copied(open_page, files):
+    page = open_page("retrieval", HIGH, permissions=["clipboard-read", "clipboard-write"])
+    place = files("retrieval").parent / "videos/a b#.txt"
+    assert page.locator("a.frame").count() == 1  # the other files are not there
+    with page.context.expect_page() as opened:
+        page.click("a.frame")
+    assert opened.value.url == f"{place.as_uri()}#t=1.5,4" and opened.value.inner_text("body") == "opened"
+    for row, path in ((0, place), (1, "/nowhere/1")):
+        page.locator(".row").nth(row).locator(".copy").first.click()
+        assert page.evaluate("navigator.clipboard.readText()") == str(path)
+        assert page.inner_text("#count") == "Path copied"
+        assert page.evaluate("document.activeElement.className") == "copy"
+    page.wait_for_function("() => document.getElementById('count').innerText === '6 queries'")
+
+
+def test_a_page_that_is_moved_keeps_its_previews(browser, files, tmp_path):
+    shutil.copytree(files("retrieval").parent, tmp_path / "moved", ignore=shutil.ignore_patterns("videos"))
+    page = browser.new_page(viewport={"width": HIGH[0], "height": HIGH[1]})
+    page.goto((tmp_path / "moved/index.html").as_uri())
+    page.wait_for_function(
+        "() => document.images.length === 12 && [...document.images].every((one) => one.naturalWidth > 0)", timeout=5000
+    )
+    page.close()
+
+
+@SIZES
+def test_rows_are_drawn_as_one_scrolls_and_only_near_the_screen(open_page, size):
+    page = open_page("long retrieval", size)
+    page.wait_for_function("() => document.querySelectorAll('.row').length > 0")
+    first, height = rows_shown(page), page.evaluate("document.documentElement.scrollHeight")
+    assert first == [*range(len(first))] and 4 <= len(first) <= 40
+    assert page.locator("article").first.get_attribute("aria-setsize") == "1000"
+    assert "The page has 1,000 of 2,000 queries" in page.locator(".legend").inner_text()
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    page.wait_for_function("() => [...document.querySelectorAll('.row')].at(-1)?.dataset.query === '999'")
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    page.wait_for_function("() => document.querySelectorAll('.row').length <= 60")
+    last = rows_shown(page)
+    assert last == [*range(1000 - len(last), 1000)] and 0 not in last
+    assert page.evaluate("document.documentElement.scrollHeight") == pytest.approx(height, rel=0.2)
+    page.fill("#search", "a5/")
+    page.wait_for_function("() => document.querySelectorAll('.row').length > 0")
+    numbers = [n for n in range(1000) if n % 37 == 5]
+    assert page.inner_text("#count") == f"{len(numbers)} of 1,000 queries"
+    assert rows_shown(page) == numbers[: len(rows_shown(page))]
+    assert 0 <= page.locator(".row").first.bounding_box()["y"] <= size[1]  # the first that fits is on the screen
+
+
+def test_page_down_and_page_up_go_from_query_to_query(open_page):
+    page = open_page("long retrieval")
+    page.locator(".copy").first.focus()
+    current = "Number(document.activeElement.closest('.row').dataset.query)"
+    for n in range(1, 60):
+        page.keyboard.press("PageDown")
+        assert page.evaluate(current) == n
+    box = page.locator(".row:focus").bounding_box()
+    assert box["y"] >= 0 and box["y"] + box["height"] <= WIDE[1]
+    page.keyboard.press("PageUp")
+    assert page.evaluate(current) == 58
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "copy" and page.evaluate(current) == 58
 
 
 def test_six_wide_hits_are_in_one_row(browser, tmp_path):
     """One video of 16:9 makes the cells wider, and they shrink to fit."""
-    previews = {"wide": preview(clip(10, h=180, w=320)), "other": preview(clip(120, h=112, w=150))}
-    assert previews["wide"].shown == (160, 90)
-    hits = tuple(Hit("other" if n else "wide", LONG, -1, 0.9) for n in range(6))
-    write_retrieval_page(
-        tmp_path / "index.html",
-        title="t",
-        results={"num_queries": 1},
-        queries=[QueryRow("other", LONG, -1, hits)],
-        previews=previews,
-        class_names=(),
-    )
+    made = {"wide": preview(clip(10, h=180, w=320)), "other": preview(clip(120, h=112, w=150))}
+    assert made["wide"].shown == (160, 90)
+    videos = [FoundVideo(LONG, f"/{name}", preview=store_preview(one, tmp_path)) for name, one in made.items()]
+    hits = tuple(Hit(int(n > 0), 0.9) for n in range(6))
+    rows = [QueryRow(1, hits)]
+    write_retrieval_page(tmp_path / "index.html", title="t", results={"num_queries": 1}, videos=videos, queries=rows)
     page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]})
     page.goto((tmp_path / "index.html").as_uri())
     boxes = [page.locator(".hits > li").nth(n).bounding_box() for n in range(6)]

@@ -18,7 +18,10 @@ _KINDS = {
     ),
     "test of a detector": ((), json_with("results.json", "numbers", "fingerprint", "short_side")),
     "splits": ((), json_with("results.json", "splits", "mean", "spread")),
-    "retrieval": (("index.html", "retrieval.png"), json_with("results.json", "gallery", "query", "one_per_video")),
+    "retrieval": (
+        ("index.html", "previews", "retrieval.png"),
+        json_with("results.json", "gallery", "query", "one_per_video"),
+    ),
     "map": (("index.html", "videos.csv", "videos.parquet"), json_with("results.json", "layout", "neighbours_kept")),
     "invariance": (("invariance.png",), json_with("results.json", "request.invariance")),
     "robustness": (("robustness.png", "examples.png"), json_with("results.json", "request.robustness")),

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -48,7 +49,19 @@ from vidssl.types import Features
 
 _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
+PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
 _REMEDY = "drop_duplicates=True ignores copies"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search has found."""
+
+    videos: VideoList  # that the neighbours are rows of
+    neighbours: Neighbours
+    numbers: Results
+    overlap: Tree  # counts, as of `describe`
+    copies: list[tuple[int, int]]  # a query and a row of the videos that are equal
 
 
 @job
@@ -62,7 +75,7 @@ def retrieval(
     center: bool = False,
     k: Count = 10,
     drop_duplicates: bool = False,
-    page_queries: Natural = 48,
+    page_queries: Natural | None = None,
     page_hits: Count = 6,
     window: Positive | None = None,
     stride: Positive | None = None,
@@ -71,7 +84,7 @@ def retrieval(
     progress: Report = None,
     **options: Unpack[NetworkOptions],
 ) -> JobResults:
-    """Search a gallery with a list of queries or one video, and write a page with the results.
+    """Search a gallery with a list of queries or one video, and write a page with all results.
 
     A query does not find itself, nor a span of its file that overlaps it. With `window`, or an index of windows, the
     gallery consists of the windows of its videos, and a neighbour is not counted if it overlaps a nearer one.
@@ -79,13 +92,13 @@ def retrieval(
     Args:
         model: The network, as in `test`.
         query: Videos to search for; the page of a single video lists its neighbours.
-        out: Folder for results.json, index.html and the still retrieval.png.
+        out: Folder for results.json, index.html with its previews, and the still retrieval.png.
         gallery: Videos to search in, likewise; optional with an `index`, which then is searched whole.
         index: Folder with the features of the gallery; extracted if it does not exist.
         center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.
         k: Neighbours for kNN, or results for one video.
         drop_duplicates: Ignore copies of the query in the gallery: files of equal content, or bit-identical features.
-        page_queries: Queries on the page, evenly spaced over the list.
+        page_queries: Queries on the page, evenly spaced over the list if it has more (default 5000; with gradcam 48).
         page_hits: Neighbours of each query on the page.
         window: Search in windows of the gallery's videos, which last so long, seconds.
         stride: Seconds from the start of a window to the start of the next (default: the window).
@@ -142,11 +155,11 @@ def retrieval(
             g, q = loaded, loaded.features if of_queries is None else of_queries
             own = queries.rows(q.index.tolist())
             if one_video:
-                videos, neighbours, numbers, counts = _search_one(g, q, own, k, drop_duplicates)
+                found = _search_one(g, q, own, k, drop_duplicates)
             else:
-                videos, neighbours, numbers, counts = _search_all(g, q, own, k, drop_duplicates, center)
+                found = _search_all(g, q, own, k, drop_duplicates, center)
             results: Results = {
-                **numbers,
+                **found.numbers,
                 "num_gallery": len(g.features.x),
                 "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
                 "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
@@ -162,18 +175,20 @@ def retrieval(
             request = _request(subject, queries, data, g, chosen)
             existing_results(folder, request, reuse=False)  # only logs: the page needs features, which results lack
             of_lists = {"query": queries.fingerprint, "gallery": g.list}
-            overlap = {"gallery": counts, "training": training}
+            overlap = {"gallery": found.overlap, "training": training}
             results = complete(results, request=request, overlap=overlap, **of_lists)
-            count = 1 if one_video else min(page_queries, len(q.x))
+            most = (PAGE_QUERIES if layer is None else MAPPED_QUERIES) if page_queries is None else page_queries
+            count = 1 if one_video else min(most, len(q.x))
             shown = [n * len(q.x) // count for n in range(count)]
             hits = k if one_video else page_hits
-            write_page(folder, subject, results, videos, own, neighbours, shown, hits, layer)
+            near, copies = found.neighbours, found.copies
+            write_page(folder, subject, results, found.videos, own, near, copies, shown, hits, layer)
             write_results(folder, results)  # last: if it exists, the rest is complete
             return results
 
-        found = JobResults(distributed.on_main(search))
-    found.text, found.file = table(found), folder / "index.html"
-    return found
+        results = JobResults(distributed.on_main(search))
+    results.text, results.file = table(results), folder / "index.html"
+    return results
 
 
 def _request(subject: Subject, queries: VideoList, data: Tree, gallery: Gallery, options: Tree) -> Tree:
@@ -217,11 +232,8 @@ def _check_decodes(video: VideoList) -> None:
 
 def _search_all(
     gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
-) -> tuple[VideoList, Neighbours, Results, Tree]:
-    """Search plain and centred.
-
-    Returns the gallery, the neighbours of the features reported first, all numbers, and the counts of `describe`.
-    """
+) -> _Found:
+    """Search plain and centred; the neighbours are those of the features that are reported first."""
     g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
     check_classes(videos, query_videos)
     labelled = bool((videos.labels >= 0).all() and (query_videos.labels >= 0).all())
@@ -248,7 +260,8 @@ def _search_all(
         numbers |= {} if note is None else {"note": note}
     pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
     numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
-    return videos, centred if center else plain, numbers, counts
+    copies = [(n, row) for n, row in duplicates.tolist()]
+    return _Found(videos, centred if center else plain, numbers, counts, copies)
 
 
 def _compare(
@@ -274,10 +287,8 @@ def _compare(
     return torch.unique(torch.cat([found.copies, pairs]), dim=0), counts
 
 
-def _search_one(
-    gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
-) -> tuple[VideoList, Neighbours, Results, Tree]:
-    """Likewise for one video: the gallery returned is its neighbours, which the results list as plain data."""
+def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool) -> _Found:
+    """Likewise for one video: the videos are its neighbours, which the results list as plain data."""
     exclude = torch.empty(0, 2, dtype=torch.int64)
     if drop_duplicates:
         exclude = equal_rows(query.x, gallery.features.x)
@@ -311,7 +322,8 @@ def _search_one(
         for n, record in enumerate(videos.records)
     ]
     results = {"neighbours": hits, "duplicates": len(duplicates)}
-    return videos, Neighbours(torch.arange(len(rows))[None], similarity), results, counts
+    neighbours = Neighbours(torch.arange(len(rows))[None], similarity)
+    return _Found(videos, neighbours, results, counts, [(0, n) for n in sorted(duplicates)])
 
 
 def table(results: Results) -> str:

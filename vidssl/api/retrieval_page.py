@@ -1,7 +1,8 @@
 """Output of a retrieval: a page with playing videos, and a still image."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,26 +19,30 @@ from vidssl.errors import DataError
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import Neighbours
 from vidssl.progress import progress
-from vidssl.types import Frames, VideoRecord
+from vidssl.types import VideoRecord
 from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat
-from vidssl.viz.pages import Hit, Preview, QueryRow, preview, write_retrieval_page
+from vidssl.viz.pages import preview
+from vidssl.viz.retrieval_page import (
+    FoundVideo,
+    Hit,
+    QueryRow,
+    StoredPreview,
+    remove_other_previews,
+    span_text,
+    store_preview,
+    write_retrieval_page,
+)
 from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
+from vidssl.worker_pool import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
+_SHEET = 6  # rows of the still image, and neighbours in a row
 
 
 def with_span(name: str, start: float | None, end: float | None) -> str:
     """Append the span of a video to its name, in seconds."""
     return f"{name} {span_text(start, end)}".rstrip()
-
-
-def span_text(start: float | None, end: float | None) -> str:
-    """Format a span in seconds, `4-5.2 s`, to hundredths; nothing for a whole video."""
-    if start is end is None:
-        return ""
-    first, last = ("" if time is None else f"{time:.2f}".rstrip("0").rstrip(".") for time in (start or 0, end))
-    return f"{first}-{last} s"
 
 
 def write_page(
@@ -47,131 +52,178 @@ def write_page(
     gallery: VideoList,
     query: VideoList,
     neighbours: Neighbours,
+    copies: Sequence[tuple[int, int]],
     shown: Sequence[int],
     hits: int,
     gradcam: str | None = None,
 ) -> None:
-    """Write `index.html` and `retrieval.png` with the queries `shown` and their nearest videos.
+    """Write `index.html`, its previews and `retrieval.png` with the queries `shown` and their nearest videos.
 
-    With `gradcam`, a layer or "" for the last one, the page has the maps of queries and videos for their similarity.
+    `copies` are pairs of a query and a gallery row that are equal. With `gradcam`, a layer or "" for the last one, the
+    page has the maps of queries and videos for their similarity.
     """
-    images = _Images(subject.test.fps)
-    queries = [images.row(gallery, query, neighbours, n, hits) for n in shown]
-    wanted = dict.fromkeys(video for row in queries for video in (row.video, *(hit.video for hit in row.hits)))
-    bar = progress(wanted, title="page", unit="video", leave=False)
-    previews: dict[VideoRecord | str, Preview] = {video: preview(images.frames(video)) for video in bar}
+    numbers: dict[VideoRecord, int] = {}
+    names: list[str] = []
+
+    def number(videos: VideoList, row: int) -> int:
+        if (record := videos.records[row]) not in numbers:
+            numbers[record] = len(names)
+            names.append(videos.names[row])
+        return numbers[record]
+
+    equal, queries = {*copies}, []
+    for n in shown:
+        pairs = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
+        found = tuple(Hit(number(gallery, g), value, (n, g) in equal) for g, value in pairs if value > -np.inf)
+        queries.append(QueryRow(number(query, n), found))
+    records = [*numbers]
+    stored, reasons = _store_previews(records, out, subject)
+    if reasons:
+        _log.warning(
+            "%d videos of the page cannot be decoded, the first: %s", len(reasons), next(iter(reasons.values()))
+        )
     if gradcam is not None:
-        queries = _with_maps(subject, queries, previews, gradcam)
-    if images.missing:
-        first = next(iter(images.missing.values()))
-        _log.warning("%d videos of the page cannot be decoded, the first: %s", len(images.missing), first)
-    test, origin = subject.test, subject.origin
-    source = "" if test.short_side is None else f" of a short side of {test.short_side}"
-    missing = {each["path"]: each["reason"] for each in results["missing_queries"] + results["missing_gallery"]}
+        queries = _with_maps(subject, queries, records, out, gradcam)
+    videos = [
+        FoundVideo(name, record.path, record.label, record.start, record.end, preview)
+        for name, record, preview in zip(names, records, stored, strict=True)
+    ]
     same = query.path == gallery.path
-    duplicates = results["duplicates"]
+    # The videos that could not be read were not searched; of those that were, an index may outlive the file.
+    unread = dict.fromkeys((entry["path"], entry["reason"]) for entry in _missing(results))
+    unread |= dict.fromkeys((names[n], reason) for n, reason in reasons.items())
     windows = results["windows"]
-    details = {
-        "Windows": "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s",
-        "Features": "centred" if results.get("centered") else "not centred",
-        "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
-        "Backbone": subject.name if subject.run is None else str(subject.run.backbone.name),
-        "Protocol": f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each",
-        "Duplicates": f"{duplicates} pair{'s' * (duplicates > 1)}{', ignored' * results['drop_duplicates']}"
-        if duplicates
-        else "",
-        "Note": results.get("note", ""),
-        "Cannot be decoded": f"{len(images.missing)} videos, grey here" if images.missing else "",
-    }
+    cut = "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s"
+    details = {"Windows": cut, "Network": subject.name}
     try:
         if queries:
-            write_whole(out / "retrieval.png", _sheet(queries, gallery, images))
+            write_whole(out / "retrieval.png", _sheet(queries, videos, records, subject.test.fps, gallery.classes))
         write_retrieval_page(
             out / "index.html",
-            title=f"Retrieval{'' if same else f': {_title(query)}'} in {_title(gallery)}",
+            title=f"Nearest videos{'' if same else f' of {_title(query)}'} in {_title(gallery)}",
             results={name: value for name, value in results.items() if isinstance(value, int | float)},
+            videos=videos,
             queries=queries,
-            previews=previews,
             class_names=gallery.classes,
             details=[(name, value) for name, value in details.items() if value],
-            total_queries=len(query),
+            protocol=_protocol(subject, results),
+            note=results.get("note", ""),
+            unread=[*unread],
+            copies=_groups(copies, query, gallery),
+            num_queries=len(query),
             gallery_unit="videos" if windows is None else "windows",
-            left_out=[missing[path] for path in sorted(missing)],
         )
+        maps = [each for row in queries for hit in row.hits for each in hit.maps or ()]
+        remove_other_previews(out, [*filter(None, stored), *maps])
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
+def _store_previews(
+    records: Sequence[VideoRecord], out: Path, subject: Subject
+) -> tuple[list[StoredPreview | None], dict[int, str]]:
+    """Decode the middle of each video and write its preview; the second result is why others have none, by row."""
+
+    def store(n: int, guard: ItemGuard) -> StoredPreview | str:
+        if n in guard.failed:
+            return f"{records[n].path}: {guard.failed[n]}"
+        guard.at(n)
+        try:
+            frames = middle_frames(records[n], subject.test.fps)
+        except DataError as error:
+            return str(error)
+        return store_preview(preview(frames), out)
+
+    test = subject.test
+    found = ordered(store, range(len(records)), test.workers, timeout=test.timeout, on_failure=lambda row, reason: None)
+    bar = [*progress(found, title="previews", unit="video", total=len(records), leave=False)]
+    reasons = {n: each for n, each in enumerate(bar) if isinstance(each, str)}
+    return [None if isinstance(each, str) else each for each in bar], reasons
+
+
 def _with_maps(
-    subject: Subject, queries: Sequence[QueryRow], previews: dict[VideoRecord | str, Preview], layer: str
+    subject: Subject, queries: Sequence[QueryRow], records: Sequence[VideoRecord], out: Path, layer: str
 ) -> list[QueryRow]:
-    """Add the maps of queries and their hits to the previews; pairs of which a video cannot be decoded have none."""
+    """Add their maps to the hits; pairs of which a video cannot be decoded have none."""
     one = one_clip(subject)
     one = replace(one, test=one.test.model_copy(update={"allow_missing": True}))
     pairs = [(row.video, hit.video) for row in queries for hit in row.hits]
     videos, others = (
-        VideoList(Path("the page"), Records(Path(), [pair[side] for pair in pairs]), ()) for side in (0, 1)
+        VideoList(Path("the page"), Records(Path(), [records[pair[side]] for pair in pairs]), ()) for side in (0, 1)
     )
-    maps: dict[tuple[VideoRecord, VideoRecord], tuple[str, str]] = {}
+    maps: dict[tuple[int, int], tuple[StoredPreview, StoredPreview]] = {}
     found = pair_maps(one, videos, others, layers_of_maps(one, layer)[0]) if pairs else ()
     for n, mine, theirs, _ in progress(found, title="maps", unit="pair", total=len(pairs), leave=False):
-        keys = f"{pairs[n]} query", f"{pairs[n]} video"
-        previews |= {
-            key: preview(draw_heat(clip.frames, clip.map)) for key, clip in zip(keys, (mine, theirs), strict=True)
-        }
-        maps[pairs[n]] = keys
+        of_query, of_video = (store_preview(preview(draw_heat(clip.frames, clip.map)), out) for clip in (mine, theirs))
+        maps[pairs[n]] = of_query, of_video
     return [
         replace(row, hits=tuple(replace(hit, maps=maps.get((row.video, hit.video))) for hit in row.hits))
         for row in queries
     ]
 
 
+def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
+    """Describe how the numbers were measured, for those who measure again."""
+    test, origin = subject.test, subject.origin
+    source = "" if test.short_side is None else f" of a short side of {test.short_side}"
+    features = "their mean subtracted (centred)" if results.get("centered") else "not centred"
+    found = {
+        "Similarity": f"cosine of features, {features}",
+        "Clips": f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each",
+        "Layer": test.layer or "",
+        "Precision": test.precision,
+        "Backbone": subject.name if subject.run is None else str(subject.run.backbone.name),
+        "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
+        "Hash of the checkpoint (sha256)": str(origin.get("sha256") or ""),
+        "Copies": "left out" if results["drop_duplicates"] else "",
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _missing(results: Results) -> Iterable[Results]:
+    """The videos that could not be read, each with path and reason."""
+    for name in ("missing", "missing_queries", "missing_gallery"):
+        yield from results.get(name, ())
+
+
+def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoList) -> list[list[str]]:
+    """The names of files that are equal, by group; each pair is a query and a gallery row."""
+    first: dict[str, str] = {}  # a path to the first of its group
+    groups: dict[str, dict[str, str]] = {}  # of which the paths and their names
+    for n, row in sorted(pairs):
+        one, other = query.records[n].path, gallery.records[row].path
+        leader = first.get(one) or first.get(other) or one
+        for path, name in ((one, query.names[n]), (other, gallery.names[row])):
+            first[path] = leader
+            groups.setdefault(leader, {})[path] = name
+    # Two folders may have files of one name.
+    found = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in groups.values()]
+    return [names for names in found if len(names) > 1]  # moments of one file may be equal
+
+
 def _title(videos: VideoList) -> str:
     return f"{videos.path.parent.name}/{videos.path.stem}".lstrip("/")
 
 
-class _Images:
-    """The videos of a page; those that cannot be decoded are grey."""
+def _sheet(
+    queries: Sequence[QueryRow],
+    videos: Sequence[FoundVideo],
+    records: Sequence[VideoRecord],
+    fps: float | None,
+    classes: Sequence[str],
+) -> bytes:
+    """Draw some of the queries with their nearest videos, for places that cannot show a page."""
 
-    def __init__(self, fps: float | None) -> None:
-        self._fps = fps  # as in `middle_frames`
-        self.missing: dict[VideoRecord, str] = {}  # and the reason
-
-    def row(self, gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int) -> QueryRow:
-        """Describe a query and its nearest videos."""
-        record = query.records[n]
-        pairs = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
-        found = [(gallery.records[g], gallery.names[g], value) for g, value in pairs if value > -np.inf]
-        return QueryRow(
-            record,
-            with_span(query.names[n], record.start, record.end),
-            record.label,
-            tuple(
-                Hit(hit, with_span(name, hit.start, hit.end), hit.label, value, span=span_text(hit.start, hit.end))
-                for hit, name, value in found
-            ),
-            span_text(record.start, record.end),
-        )
-
-    def frames(self, video: VideoRecord) -> Frames:
-        """Decode the middle of a video."""
-        try:
-            return middle_frames(video, self._fps)
-        except DataError as error:
-            self.missing[video] = str(error)
-            return np.full((1, 3, 96, 96), 225, np.uint8)
-
-
-def _sheet(queries: list[QueryRow], gallery: VideoList, images: _Images) -> bytes:
-    """Draw six of the queries with their six nearest videos, for places that cannot show a page."""
-
-    def shot(video: QueryRow | Hit, hit: bool | None) -> Shot:
-        named = 0 <= video.label < len(gallery.classes)
-        caption = gallery.classes[video.label] if named else Path(video.name).name
-        return Shot(images.frames(video.video), caption, hit)
+    def shot(video: int, hit: bool | None) -> Shot:
+        frames = np.full((1, 3, 96, 96), 225, np.uint8)  # grey, if it cannot be decoded
+        with suppress(DataError):
+            frames = middle_frames(records[video], fps)
+        label = videos[video].label
+        return Shot(frames, classes[label] if 0 <= label < len(classes) else Path(videos[video].name).name, hit)
 
     def row_of(row: QueryRow) -> list[Shot]:
-        verdicts = [None if -1 in (row.label, hit.label) else row.label == hit.label for hit in row.hits[:6]]
-        return [shot(row, None), *map(shot, row.hits, verdicts)]
+        labels = videos[row.video].label, [videos[hit.video].label for hit in row.hits[:_SHEET]]
+        verdicts = [None if -1 in (labels[0], label) else labels[0] == label for label in labels[1]]
+        return [shot(row.video, None), *(shot(hit.video, v) for hit, v in zip(row.hits, verdicts, strict=False))]
 
-    return png(retrieval_sheet([row_of(row) for row in queries[:: max(1, len(queries) // 6)][:6]]))
+    return png(retrieval_sheet([row_of(row) for row in queries[:: max(1, len(queries) // _SHEET)][:_SHEET]]))

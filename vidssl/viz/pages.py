@@ -1,7 +1,7 @@
-"""HTML pages without a server: of a retrieval, of compared runs, of all analyses; and what every page is made of."""
+"""HTML pages without a server: that of all analyses, and what every page is made of."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from vidssl.atomic import write_whole
-from vidssl.types import Frames, VideoRecord
+from vidssl.types import Frames
 
 WIDTH, HEIGHT = 160, 96  # pixels; larger frames are shrunk to fit
 GROWN = 128  # pixels; smaller frames are enlarged by a whole number to at most this height
 _FRAMES = 8  # of a preview, evenly spaced
-_TITLES = {"knn": "kNN", "chance": "Chance"}  # of columns; others have their own names
 
 
 @dataclass(frozen=True)
@@ -33,29 +32,6 @@ class Preview:
         """Width and height on the page; tiny videos are enlarged by a whole number, so that they stay sharp."""
         zoom = max(1, min(GROWN // self.height, WIDTH // self.width))
         return self.width * zoom, self.height * zoom
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One video found for a query."""
-
-    video: VideoRecord  # key of its preview
-    name: str  # such as the path in the list, with the span
-    label: int  # -1: unknown
-    similarity: float
-    maps: tuple[str, str] | None = None  # keys of the previews of their maps for this similarity: query's and video's
-    span: str = ""  # the end of the name, never cut: `4-5.2 s`
-
-
-@dataclass(frozen=True)
-class QueryRow:
-    """One query and its nearest videos, nearest first."""
-
-    video: VideoRecord  # key of its preview
-    name: str
-    label: int  # -1: unknown
-    hits: tuple[Hit, ...]
-    span: str = ""  # as in `Hit`
 
 
 @dataclass(frozen=True)
@@ -94,54 +70,6 @@ def shrunk(frames: Frames, width: int, height: int) -> list[NDArray[np.uint8]]:
     return [np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8) for image in images]
 
 
-def write_retrieval_page(
-    path: Path,
-    *,
-    title: str,
-    results: Mapping[str, float],
-    queries: Sequence[QueryRow],
-    previews: Mapping[VideoRecord | str, Preview],
-    class_names: Sequence[str] = (),
-    details: Sequence[tuple[str, str]] = (),
-    total_queries: int | None = None,
-    gallery_unit: str = "videos",
-    left_out: Sequence[str] = (),
-) -> None:
-    """Write a page with queries and their nearest videos, playing.
-
-    `results` are those of results.json. Each preview, by the `video` of queries and hits, is embedded once. Label 3
-    without a name is "class 3". `total_queries` is the number of queries searched, if the page has only some of them;
-    the gallery consists of `gallery_unit`. `left_out` are the videos that cannot be read, each with the reason.
-    """
-    hits = [hit for row in queries for hit in row.hits]
-    videos: list[VideoRecord | str] = [*(row.video for row in queries), *(hit.video for hit in hits)]
-    videos += [key for hit in hits for key in hit.maps or ()]
-    nearest = [_verdict(row.label, row.hits[0].label) for row in queries if row.hits]
-    keys = [key for key in results if key.startswith("R@")] + [key for key in _TITLES if key in results]
-
-    def class_name(label: int) -> str:
-        return class_names[label] if label < len(class_names) else f"class {label}"
-
-    render_page(
-        path,
-        "retrieval.html",
-        title=title,
-        scores=[(_TITLES.get(key, key), results[key]) for key in keys],
-        details=[*_counts(results, gallery_unit), *details],
-        left_out=left_out,
-        queries=queries,
-        sprites=number_previews(previews[video] for video in videos),
-        previews=previews,
-        total=total_queries or len(queries),
-        mapped=any(hit.maps for hit in hits),
-        classes={label: class_name(label) for label in sorted({row.label for row in queries} - {-1})},
-        judged=sum(verdict is not None for verdict in nearest),
-        right=sum(verdict is True for verdict in nearest),
-        class_name=class_name,
-        verdict=_verdict,
-    )
-
-
 def write_report_page(
     path: Path,
     *,
@@ -154,19 +82,9 @@ def write_report_page(
     render_page(path, "report.html", title=title, details=details, sections=sections, sprites={}, left_out=left_out)
 
 
-def _counts(results: Mapping[str, float], gallery_unit: str = "videos") -> list[tuple[str, str]]:
-    names = {"num_queries": ("Queries", "videos"), "num_gallery": ("Gallery", gallery_unit)}
-    return [(name, f"{int(results[key]):,} {unit}") for key, (name, unit) in names.items() if key in results]
-
-
 def number_previews(previews: Iterable[Preview]) -> dict[Preview, int]:
     """Number each distinct preview, for its CSS class."""
     return {clip: number for number, clip in enumerate(dict.fromkeys(previews))}
-
-
-def _verdict(query: int, hit: int) -> bool | None:
-    """Whether the hit has the query's class; None if unknown."""
-    return None if query < 0 or hit < 0 else query == hit
 
 
 def _short(name: str, limit: int = 20) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from math import isnan
-from pathlib import Path, PurePath
+from pathlib import Path
 from statistics import mean
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from typing_extensions import Unpack
@@ -42,6 +42,7 @@ from vidssl.evaluation.search import nearest
 from vidssl.keyed_generators import generator
 from vidssl.models.backbones import BACKBONES
 from vidssl.progress import Report
+from vidssl.viz.cam_page import CamRow
 
 _OTHER_CLIPS = ("clips", "crops", "grid", "grid_frames", "precision")  # options that maps of one clip do not have
 
@@ -92,7 +93,7 @@ def analyze_gradcam(
     where = None if boxes is None else Path(boxes)
     lists = {"list": path_of(videos), "gallery": path_of(gallery)}
     claim_results(folder, "gradcam", lists, [*map(file_of, several), options.get("cfg"), where])
-    found, shown = JobResults(), {}
+    found, shown, folders = JobResults(), {}, {}
     with distributed.joined(device_of(several[0], options)):
         listed = read_videos(videos, options)
         searched = listed if gallery is None else read_videos(gallery, options)
@@ -103,24 +104,34 @@ def analyze_gradcam(
             work = GradCam(target, gallery is not None, where, limit, overlays, seed, randomize, drawn)
             explained = explain_layers(work, subject, listed, searched, place, layer)
             for stream, (results, overlaid) in explained.items():
-                found[f"{name} {stream}".rstrip()], shown[f"{name} {stream}".rstrip()] = results, overlaid
-        distributed.on_main(lambda: write_page(folder, listed, drawn, found, shown))
+                key = f"{name} {stream}".rstrip()
+                found[key], shown[key], folders[key] = results, overlaid, str((place / stream).relative_to(folder))
+        distributed.on_main(lambda: write_page(folder, listed, searched, drawn, found, shown, folders))
     found.text, found.file = summary(found), folder / "index.html"
     return found
 
 
-def draw_maps(subject: Subject, listed: VideoList, out: Path, boxes: Path | None) -> tuple[str, bytes | None]:
-    """Explain a network that is loaded, with the default settings; return the table, and the image of some videos."""
-    claim_results(out, "gradcam", {"list": listed.path}, [Path(subject.name), boxes])
+class DrawnMaps(NamedTuple):
+    """The maps of several networks."""
+
+    found: dict[str, Results]  # by network, of one with streams by stream
+    rows: tuple[CamRow, ...]  # of the page
+
+
+def draw_maps(subjects: Mapping[str, Subject], listed: VideoList, out: Path, boxes: Path | None) -> DrawnMaps:
+    """Explain networks that are loaded, by their names, with the default settings, and write the page."""
+    read = [Path(subject.name) for subject in subjects.values()]
+    claim_results(out, "gradcam", {"list": listed.path}, [*read, boxes])
     drawn = generator(0).permutation(len(listed))[: GradCam.limit].tolist()
-    work, one = GradCam(boxes=boxes, drawn=drawn), one_clip(subject)
-    explained = explain_layers(work, one, listed, listed, out, None)
-    name = PurePath(subject.name).stem
-    found = {f"{name} {stream}".rstrip(): results for stream, (results, _) in explained.items()}
-    shown = {f"{name} {stream}".rstrip(): overlaid for stream, (_, overlaid) in explained.items()}
-    distributed.on_main(lambda: write_page(out, listed, drawn, found, shown))
-    still = out / "gradcam.png"
-    return summary(found), still.read_bytes() if still.exists() else None
+    found, shown, folders = {}, {}, {}
+    for name, subject in subjects.items():
+        place = out / name if len(subjects) > 1 else out
+        explained = explain_layers(GradCam(boxes=boxes, drawn=drawn), one_clip(subject), listed, listed, place, None)
+        for stream, (results, overlaid) in explained.items():
+            key = f"{name} {stream}".rstrip()
+            found[key], shown[key], folders[key] = results, overlaid, str((place / stream).relative_to(out))
+    rows = distributed.on_main(lambda: write_page(out, listed, listed, drawn, found, shown, folders))
+    return DrawnMaps(found, rows)
 
 
 def explain_layers(

@@ -36,6 +36,10 @@ def write_cam_page(
     rows: Sequence[CamRow],
 ) -> None:
     """Write the page; the first row of `table` is its header."""
-    clips = [clip for row in rows for clip in (row.video, *(clip for cell in row.cells for _, clip in cell.clips))]
-    sprites = number_previews(clips)
+    sprites = number_previews(previews_of(rows))
     render_page(path, "gradcam.html", title=title, table=table, details=details, rows=rows, sprites=sprites)
+
+
+def previews_of(rows: Sequence[CamRow]) -> list[Preview]:
+    """Return all previews of rows."""
+    return [clip for row in rows for clip in (row.video, *(clip for cell in row.cells for _, clip in cell.clips))]

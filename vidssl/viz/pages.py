@@ -1,4 +1,4 @@
-"""HTML pages without a server: of a retrieval, of compared runs, of all analyses; and what every page is made of."""
+"""HTML pages without a server: that of a retrieval, and what every page is made of."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,20 +56,6 @@ class QueryRow:
     label: int  # -1: unknown
     hits: tuple[Hit, ...]
     span: str = ""  # as in `Hit`
-
-
-@dataclass(frozen=True)
-class Section:
-    """One analysis on the page of a network."""
-
-    name: str  # of its folder beside the page
-    title: str
-    about: str  # what it measures
-    text: str | None = None  # its table, as the terminal shows it
-    image: bytes | None = None  # PNG
-    is_chart: bool = True  # of black on white, which dark pages invert
-    link: tuple[str, str] | None = None  # text and file
-    reason: str | None = None  # why it was left out
 
 
 def preview(
@@ -138,13 +124,6 @@ def write_retrieval_page(
         class_name=class_name,
         verdict=_verdict,
     )
-
-
-def write_report_page(
-    path: Path, *, title: str, details: Sequence[tuple[str, str]], sections: Sequence[Section]
-) -> None:
-    """Write a page with the analyses of a network; `details` are names and values at its head."""
-    render_page(path, "report.html", title=title, details=details, sections=sections, sprites={})
 
 
 def _counts(results: Mapping[str, float], gallery_unit: str = "videos") -> list[tuple[str, str]]:

@@ -205,7 +205,8 @@ def invariance_content(evidence: Evidence) -> dict[str, Any]:
         ],
         folded=True,
     )
-    verdict = verdicts.invariance(evidence.sample, results["invariance_unchanged"], scores, highest[TRAINED], untrained)
+    worded, unchanged = {_CHANGES.get(name, name): score for name, score in scores.items()}, rows[COMPARED[0]]
+    verdict = verdicts.invariance(evidence.sample, results[unchanged], worded, highest[TRAINED], untrained)
     notes = [
         "The score has no interval: the best units are chosen on these videos. It is compared with shuffled labels "
         f"instead; the line is the highest of {SHUFFLES} draws for the trained network.",

@@ -207,7 +207,7 @@ def analyze_all(
         def write() -> None:
             write_results(folder, results)
             details = _details(subject, query, path_of(videos), train, path_of(train_list))
-            notes = _notes(groups, len(query), beside, why)
+            notes = [*_notes(groups, len(query), beside, why), *_seen(overlap)]
             write_analysis_page(
                 page, title=f"Analysis of {subject.name}", details=details, sections=sections, notes=notes
             )
@@ -329,6 +329,17 @@ def _notes(groups: Groups, videos: int, beside: Subject | None, why: str) -> lis
         else f"The untrained network is not beside it: {why}.",
     ]
     return notes
+
+
+def _seen(overlap: Tree) -> list[str]:
+    """What of the tested videos the network was trained on."""
+    training = overlap["training"] or {}
+    if training.get("videos"):
+        return [f"The network was trained on {training['videos']} of the tested videos: its numbers are too high."]
+    if training.get("group_videos"):
+        count = training["group_videos"]
+        return [f"The network was trained on other videos of the recordings of {count} tested videos."]
+    return [] if "not_checked" not in training else ["Which of the tested videos it was trained on is not known."]
 
 
 def _results(

@@ -91,7 +91,7 @@ def _cell(
     folder: str,
 ) -> CamCell:
     """Describe what a network sees in a video."""
-    clips = [("map", one.clip)]
+    clips = [("this video", one.clip)]
     if one.other is not None:
         clips.append((f"most similar: {_described(searched, one.neighbour)}", one.other))
     drawn = tuple((caption, preview(draw_heat(clip.frames, clip.map))) for caption, clip in clips)

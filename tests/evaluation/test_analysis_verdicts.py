@@ -108,8 +108,8 @@ def test_invariance():
     scores = {"blurred": 5.0, "rotated": 3.0, "reversed": 4.2}
     found = invariance(MANY, 5.9, scores, 4.2, "; untrained network: under 1 of 3")
     assert found.text == (
-        "Keeps its classes under 1 of 3 changes, not under rotated (3.00), reversed (4.20): unchanged clips score 5.90, "
-        "shuffled labels up to 4.20; untrained network: under 1 of 3."
+        "Keeps its classes under 1 of 3 changes, not under rotated (3.00), reversed (4.20): unchanged clips score "
+        "5.90, shuffled labels up to 4.20; untrained network: under 1 of 3."
     )
     assert invariance(MANY, 5.9, scores, 2.9).text.startswith(
         "Keeps its classes under all 3 changes, least under rotated (3.00): "
@@ -147,8 +147,8 @@ def test_background():
     gap = Estimate(0.2, 0.05, 0.35)
     found = background(MANY, HIGH, Estimate(0.51), gap, 0.17, Beside(-0.03, Estimate(0.23, 0.1, 0.3)))
     assert found.text == (
-        "Uses the background: 71 % right before the background of another video of the class, 51 % before one of another "
-        "class, a difference of 20 points, 95 % interval 5 to 35; untrained network −3 points (less)."
+        "Uses the background: 71 % right before the background of another video of the class, 51 % before one of "
+        "another class, a difference of 20 points, 95 % interval 5 to 35; untrained network −3 points (less)."
     )
 
     def start(*gap):

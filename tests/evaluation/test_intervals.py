@@ -6,6 +6,7 @@ from scipy.stats import t
 
 from vidssl.evaluation.intervals import Estimate, difference, jackknife, proportion
 from vidssl.evaluation.paired_groups import FEWEST, compare_pairs
+from vidssl.keyed_generators import generator
 
 
 def test_the_ends_of_a_proportion_solve_the_equation_of_wilson():
@@ -44,7 +45,7 @@ def test_fewer_recordings_have_none():
 @pytest.mark.parametrize("alike", [0.0, 0.5])
 def test_the_level_holds_near_one_too(rate, alike):
     """Of 12 and 40 recordings of one to three videos, whose videos are right together or not."""
-    rng = np.random.default_rng(0)
+    rng = generator(0)
     for count in (12, 40):
         held = 0
         for _ in range(300):
@@ -58,13 +59,13 @@ def test_the_level_holds_near_one_too(rate, alike):
 
 
 def test_the_jackknife_of_a_mean_is_students_interval():
-    x = np.random.default_rng(0).normal(size=30)
+    x = generator(0).normal(size=30)
     found = jackknife(x.mean(), [np.delete(x, n).mean() for n in range(30)])
     assert (found.low, found.high) == pytest.approx(t.interval(0.95, 29, x.mean(), x.std(ddof=1) / 30**0.5))
 
 
 def test_differences_are_those_of_a_comparison():
-    rng = np.random.default_rng(0)
+    rng = generator(0)
     groups, classes = np.arange(40) // 2, np.arange(40) // 20
     a, b = (rng.random((2, 40)) < [[0.8], [0.4]]).astype(float)
     (wanted,) = compare_pairs(np.stack([a, b]), groups, classes)

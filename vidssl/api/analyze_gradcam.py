@@ -42,6 +42,7 @@ from vidssl.evaluation.search import nearest
 from vidssl.keyed_generators import generator
 from vidssl.models.backbones import BACKBONES
 from vidssl.progress import Report
+from vidssl.types import Features
 from vidssl.viz.cam_page import CamRow
 
 _OTHER_CLIPS = ("clips", "crops", "grid", "grid_frames", "precision")  # options that maps of one clip do not have
@@ -234,8 +235,8 @@ class GradCam(Measurement):
 
 def _nearest_videos(subject: Subject, listed: VideoList, gallery: VideoList, drawn: Sequence[int]) -> dict[int, int]:
     """Return the row of the nearest video of the gallery, by row of the list; a video is not its own neighbour."""
-    videos = listed.rows(drawn)
-    query, found = map(subject.extract, (videos, gallery))
+    videos, found = listed.rows(drawn), subject.extract(gallery)
+    query = _selected(found, drawn) if gallery is listed else subject.extract(videos)
     of_query = {row: n for n, row in enumerate(query.index.tolist())}
     of_gallery = {row: n for n, row in enumerate(found.index.tolist())}
     own = [
@@ -248,6 +249,14 @@ def _nearest_videos(subject: Subject, listed: VideoList, gallery: VideoList, dra
         for q, g, similarity in zip(query.index.tolist(), rows, alike, strict=True)
         if similarity > float("-inf")
     }
+
+
+def _selected(features: Features, drawn: Sequence[int]) -> Features:
+    """Select rows of a list, numbered by their places in `drawn`; those that could not be read are left out."""
+    places = {row: n for n, row in enumerate(features.index.tolist())}
+    kept = [n for n, row in enumerate(drawn) if row in places]
+    rows = [places[drawn[n]] for n in kept]
+    return Features(features.x[rows], features.label[rows], torch.tensor(kept, dtype=torch.int64))
 
 
 def _explain(

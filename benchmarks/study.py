@@ -192,9 +192,8 @@ def summary(out: Path, names: list[str]) -> str:
         seconds = out / name / "seconds.json"
         cpu = json.loads(seconds.read_text())["cpu"] if seconds.exists() else 0.0
         total += cpu
-        numbers = [
-            _cell(results["mean"].get(key), results["spread"].get(key), scale) for key, scale in COLUMNS.values()
-        ]
+        spread = results["spread"] if len(results["splits"]) > 1 else {}
+        numbers = [_cell(results["mean"].get(key), spread.get(key), scale) for key, scale in COLUMNS.values()]
         rows.append([name, *numbers, f"{cpu / len(results['splits']):.0f} s"])
     lines = table(["config", *COLUMNS, "CPU time of a run"], rows)
     return f"{lines}\n\n{total / 60:.0f} minutes of one core in all"

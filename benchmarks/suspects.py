@@ -82,12 +82,13 @@ def main():
             )
         by_name = {name: [each[name] for each in found] for name in found[0]}
         numbers["recordings" if whole else "videos"] = {
-            name: [float(np.mean(values)), float(np.std(values, ddof=1))] for name, values in by_name.items()
+            name: [float(np.mean(values)), *([float(np.std(values, ddof=1))] if len(values) > 1 else [])]
+            for name, values in by_name.items()
         }
     right = len(suspects.score_labels(x, label, groups).suspects)
     print(f"{len(label)} videos; with the labels as they are {right} are suspects")
     rows = [
-        [f"{kind} with wrong labels", *(f"{mean:.2f} ± {deviation:.2f}" for mean, deviation in each.values())]
+        [f"{kind} with wrong labels", *(" ± ".join(f"{number:.2f}" for number in pair) for pair in each.values())]
         for kind, each in numbers.items()
     ]
     print(table(["", *numbers["videos"]], rows))

@@ -79,6 +79,10 @@ def test_a_result_without_a_number_of_the_table_has_a_dash_there(study, tmp_path
     study["run"](tmp_path / "out", command(tmp_path))
     assert "| out | 50.00 | - | - |" in study["summary"](tmp_path, ["out"])  # a single value has no spread
     assert study["_cell"](0.5, 0.125, 100) == "50.00 ± 12.50"
+    file = tmp_path / "out" / "results.json"
+    results = json.loads(file.read_text())
+    file.write_text(json.dumps({**results, "spread": dict.fromkeys(results["mean"], 0.0)}))  # as it once was
+    assert "±" not in study["summary"](tmp_path, ["out"])
 
 
 def test_a_study_file_names_runs_that_differ_from_a_config(study, tmp_path, monkeypatch):

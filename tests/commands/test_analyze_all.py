@@ -1,10 +1,12 @@
 """`analyze all`: every analysis of a network on drawn videos, and one page."""
 
 import csv
+import html
 import json
 import re
 from collections import Counter
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -69,10 +71,13 @@ def test_the_page_has_every_analysis(whole):
     assert ANALYSES.jobs.keys() - {"all"} <= measured
     assert results["left_out"] == {} and results["num_videos"] == 8
     for part in (*PARTS, GRADCAM):
-        found = json.loads((out / part.name / "results.json").read_text())
+        folder = out / part.name / ("trained" if part is GRADCAM else "")
+        found = json.loads((folder / "results.json").read_text())
         assert found["num_videos"] == 8, part.name
         assert f'id="{part.name}"' in page and part.title in page
         assert {key: found["protocol"][key] for key in ("clips", "crops")} == {"clips": 1, "crops": 1}, part.name
+        assert html.escape(results["verdicts"][part.name], quote=False).replace(" %", "\u00a0%") in page
+        assert (out / part.name / part.chart[0]).exists() if part is not GRADCAM and part.chart else True
     numbers, robust = (json.loads((out / name / "results.json").read_text()) for name in ("numbers", "robustness"))
     shared = {"R@1", "knn", "top1", "ece"} & numbers.keys()
     assert {"R@1", "knn", "top1"} <= shared and {key: numbers[key] for key in shared} == {
@@ -80,7 +85,7 @@ def test_the_page_has_every_analysis(whole):
     }
     assert numbers["num_train"] == robust["num_train"] == 32
     assert page.count("1 clip x 1 crop of 32²") == 2 + len(PARTS) and "1 crops" not in page  # the head, each section
-    assert page.count("data:image/png") == sum(part.chart is not None for part in PARTS) + 1
+    assert page.count("n = 8 videos") == 1 + len(PARTS) and "data:image/png" not in page
     assert "n = 8 of" in page and not re.search(r"""(src|href)=["']?https?:""", page)
     tested, trained = drawn(out, "test/test.csv"), drawn(out, "train/train.csv")
     assert len(tested) == 8 and len(trained) == 32
@@ -98,9 +103,61 @@ def test_what_cannot_be_measured_is_on_the_page_with_its_reason(digits, checkpoi
     assert results["left_out"]["background"] == "it needs boxes=FILE" and "classes" not in results["left_out"]
 
 
+def test_numbers_of_single_videos_have_the_means_of_results(whole):
+    out, checked = whole[0], 0
+    for part in PARTS:
+        for folder in (out / part.name, out / "untrained" / part.name):
+            if part.needs != "per_video" or not folder.exists():
+                continue
+            found = json.loads((folder / "results.json").read_text())
+            rows = found["per_video"].pop("rows")
+            assert rows == [*range(8)]
+            for name, values in found["per_video"].items():
+                metric, _, kind = name.partition("_")
+                wanted = found.get("groups", {}).get(kind) or found.get("severities", {}).get(kind[len("severity_") :])
+                assert mean(values) == pytest.approx(found[name] if wanted is None else wanted[metric]), name
+                checked += 1
+    assert checked > 50
+
+
+def test_the_untrained_network_is_that_of_the_config(digits, whole, tmp_path):
+    """Its numbers are those of `random`; the costly section leaves it out."""
+    out, _, page, *_ = whole
+    folders = {path.name for path in (out / "untrained").iterdir()}
+    assert folders == {part.name for part in PARTS} - {"robustness"}
+    assert "as it takes as long again: --untrained all" in page
+    found = json.loads((out / "untrained" / "numbers" / "results.json").read_text())
+    lists = [f"{out}/lists/test/test.csv", "--train-list", f"{out}/lists/train/train.csv", "--out", f"{tmp_path}/t"]
+    run = [f"{key}={value}" for key, value in (("data.workers", 0), ("data.moving_digits", "null"))]
+    words = ["--checkpoint", "random", "--cfg", str(TOY), *run, "--clips", "1", "--crops", "1", "--device", "cpu"]
+    commands.run("test", [*lists, *words])
+    wanted = json.loads((tmp_path / "t" / "results.json").read_text())
+    assert {key: found[key] for key in ("R@1", "knn", "uniformity_loss", "checkpoint")} == {
+        key: wanted[key] for key in ("R@1", "knn", "uniformity_loss", "checkpoint")
+    }
+    assert "top1" not in found
+
+
+def test_the_untrained_network_can_be_left_out_or_measured_everywhere(digits, checkpoint, tmp_path):
+    list_of_few = ["--limit", "4", "--train-list", f"{digits}/motion/train.csv"]
+    _, page = analyze(digits, checkpoint, tmp_path / "none", *list_of_few, "--untrained", "none")
+    assert not (tmp_path / "none" / "untrained").exists() and "it was not asked for" in page
+    assert "Nothing can be said with 4 videos" in page
+    analyze(digits, checkpoint, tmp_path / "all", *list_of_few, "--untrained", "all")
+    assert (tmp_path / "all" / "untrained" / "robustness" / "results.json").exists()
+    # Results of `test`, which do not have what intervals need, are measured again.
+    results = tmp_path / "all" / "numbers" / "results.json"
+    found = json.loads(results.read_text())
+    kept = found.pop("per_video")
+    results.write_text(json.dumps(found))
+    analyze(digits, checkpoint, tmp_path / "all", *list_of_few, "--untrained", "all")
+    assert json.loads(results.read_text())["per_video"] == kept
+
+
 def test_the_network_is_loaded_once_and_each_version_of_a_video_encoded_once(checkpoint, whole):
     _, results, _, loaded, encoded = whole
     assert results["left_out"] == {} and loaded == [Path(checkpoint)]
-    assert {*encoded.values()} == {1}
+    # Once by each network; the corrupted ones by the trained network only.
+    assert {key: count for key, count in encoded.items() if count != 1 + ("corrupted_clips" not in key[1])} == {}
     # Clips as they are of both lists, and of the tested one with other backgrounds, transformed and corrupted.
     assert Counter(key[0] for key in {key[:2] for key in encoded}) == {"test.csv": 4, "train.csv": 1}

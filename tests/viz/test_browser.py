@@ -16,13 +16,14 @@ import pytest
 
 from vidssl.data.video_list import read_list
 from vidssl.types import VideoRecord
+from vidssl.viz.analysis_page import Chart, Point, Section, Table, write_analysis_page
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
 from vidssl.viz.disagreements import Disagreements
 from vidssl.viz.encoder_maps import EncoderMaps
 from vidssl.viz.encoder_neighbours import EncoderNeighbours
 from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.map_page import Suspects, classes_column, column, write_map_page
-from vidssl.viz.pages import Section, preview, write_report_page
+from vidssl.viz.pages import preview
 from vidssl.viz.retrieval_page import FoundVideo, Hit, QueryRow, store_preview, write_retrieval_page
 from vidssl.viz.shown_videos import ShownVideos
 from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
@@ -95,13 +96,28 @@ def long_retrieval_page(path: Path) -> None:
 
 
 def report_page(path: Path) -> None:
-    text = "\n".join(["percent" + "  column" * 30, NASTY])
+    networks = {"trained": Point(71, 50, 87), "untrained": Point(42, 24.4, 65)}
+    scores = {"trained": Point(5.5), "untrained": Point(4.2)}
+    charts = [
+        Chart("R@1, percent", {"R@1": networks, LONG: {"trained": Point(80)}}, {"guessing": 17, "most": 95}, 100),
+        Chart("Invariance score", {NASTY: scores, "unchanged": scores}, {"shuffled labels": 4.25}, digits=2),
+    ]
+    wide = Table(NASTY, ["", *["column"] * 30], [["R@1", *["12.3"] * 30], [LONG, *["–"] * 30]])
+    heat = Table("By severity", ["", "1", "2"], [["noise", "100", "0"], [NASTY, "50", "25"]], heat=True, folded=True)
+    video, map = preview(clip(10)), preview(clip(120))
+    cells = (CamCell("trained", (NASTY,), (("this video", map), (LONG, map)), "a.mp4"),)
+    maps = (CamRow(video, NASTY, "Walk", cells), CamRow(map, LONG, "", cells))
     sections = [
-        Section("one", "Robustness", NASTY, text=text, image=PNG, link=("page", "one/index.html")),
-        Section("two", "Grad-CAM", LONG, text=text, image=PNG, is_chart=False),
+        Section(
+            "one", "Robustness", NASTY, "n = 3 videos.", f"95 % interval, {NASTY}", charts=charts, tables=[wide, heat]
+        ),
+        Section(
+            "two", "Grad-CAM", LONG, verdict=LONG, open=True, maps=maps, notes=[NASTY], links=[("All", "a/b.html")]
+        ),
         Section("three", "Background", "masks", reason=NASTY),
     ]
-    write_report_page(path, title=LONG, details=[("Checkpoint", LONG), ("Videos", NASTY)], sections=sections)
+    details = [("Checkpoint", LONG), ("Videos", NASTY)]
+    write_analysis_page(path, title=LONG, details=details, sections=sections, notes=[f"untrained: {NASTY}"])
 
 
 def gradcam_page(path: Path) -> None:
@@ -319,7 +335,7 @@ def test_names_are_text_and_no_address_leads_out_of_the_page(open_page, files, n
 @EVERY
 def test_everything_that_can_be_used_has_a_name_and_is_reached_with_the_keyboard(open_page, name):
     page = open_page(name)
-    usable = "button, select, input, textarea, summary, a[href], canvas[tabindex]"
+    usable = "button, select, input, textarea, a[href], canvas[tabindex], summary, .wide[tabindex]"
     wanted = page.evaluate(
         f"""() => [...document.querySelectorAll("{usable}")].filter((one) => one.checkVisibility() && !one.disabled)
         .map((one, n) => {{
@@ -389,6 +405,56 @@ def test_videos_do_not_play_if_the_system_asks_for_less_motion(open_page, name):
     assert {*page.evaluate(states)} == {"paused"}
     page.locator(".clip").first.hover()
     assert page.evaluate(states).count("running") == 1
+
+
+# All analyses -----------------------------------------------------------------------------------------------
+
+
+def test_a_term_is_explained_by_the_pointer_and_the_keyboard(open_page):
+    page = open_page("report", NARROW)
+    tip, terms = page.locator("#tip"), page.locator(".term")
+    assert tip.is_hidden() and terms.count() > 5
+    for number in range(terms.count()):
+        term = terms.nth(number)
+        if not term.is_visible():
+            continue
+        told = page.locator(f"#{term.get_attribute('aria-describedby')}").text_content()
+        term.scroll_into_view_if_needed()
+        page.wait_for_timeout(60)  # until the scrolling is over, which hides it
+        term.focus()
+        assert tip.is_visible() and tip.text_content() == told
+        box = tip.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= NARROW[0] and box["y"] >= 0
+        page.keyboard.press("Escape")
+        assert tip.is_hidden()
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_timeout(60)
+    visible = next(term for term in terms.all() if term.is_visible())
+    visible.hover()
+    page.wait_for_timeout(60)
+    page.mouse.move(0, 0)
+    visible.hover()
+    assert tip.is_visible()
+    page.mouse.move(0, 0)
+    assert tip.is_hidden()
+
+
+def test_the_points_of_a_chart_are_where_its_axis_says(open_page):
+    page = open_page("report")
+    chart = page.locator(".plot").first
+
+    def at(selector: str) -> float:
+        track, mark = (chart.locator(one).first.bounding_box() for one in (".first .track", selector))
+        return 100 * (mark["x"] + mark["width"] / 2 - track["x"]) / track["width"]
+
+    assert at(".first .dot") == pytest.approx(71, abs=0.7) and at(".untrained .dot") == pytest.approx(42, abs=0.7)
+    assert at(".first .span") == pytest.approx((50 + 87) / 2, abs=0.7)
+    assert at(".first .line") == pytest.approx(17, abs=0.7)
+    rows = [row.split() for row in chart.locator("[role=row]").all_inner_texts()]
+    assert rows[0] == ["R@1", "71", "(50", "to", "87)"] and rows[1][-4:] == ["42", "(24", "to", "65)"]
+    overlaid = page.locator(".plot").nth(1).locator("[role=row]")
+    assert overlaid.count() == 2 and overlaid.first.locator(".dot").count() == 2
+    assert overlaid.nth(1).inner_text().split() == ["unchanged", "5.50", "untrained", "4.20"]
 
 
 # Retrieval --------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.keyed_generators import generator
 
+_SHUFFLES = 39  # stream of random numbers
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -71,3 +73,27 @@ def score_features(
         "invariance_ceiling": unchanged.ceiling,
     }
     return numbers, details, without
+
+
+def shuffled_scores(
+    features: TrajectoryFeatures, videos: VideoList, measure: Measure, groups: NDArray[np.int64], count: int
+) -> list[float]:
+    """Score unchanged clips with shuffled labels, `count` times: what the best units reach by chance.
+
+    Recordings (N of the list) of equal numbers of clips exchange their labels, as their videos are alike.
+    """
+    x, labels, group = features.x, videos.labels[features.index], groups[features.index]
+    members = [np.flatnonzero(group == each) for each in np.unique(group)]
+    by_size: dict[int, list[NDArray[np.int64]]] = {}
+    for rows in members:
+        by_size.setdefault(len(rows), []).append(rows)
+    found = []
+    for draw in range(count):
+        shuffled = labels.copy()
+        for size, same in by_size.items():
+            order = generator(0, _SHUFFLES, draw, size).permutation(len(same))
+            for rows, place in zip(same, order, strict=True):
+                shuffled[rows] = labels[same[place]]
+        score = class_invariance(x, x[:, None], shuffled, top_k=measure.top_k, population="samples").score
+        found.append(score)
+    return found

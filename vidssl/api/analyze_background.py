@@ -131,6 +131,13 @@ class Background(Measurement):
             "instances": {"boxes" if self.masks is None else "masks": str(self.masks or self.boxes)},
             "seed": self.seed,
         }
+        if self.per_video:
+            ends = ("", "_same", "_other")
+            results["per_video"] = {"rows": index.tolist()} | {
+                f"{name}{end}": (classes[:, n] == label).astype(float).tolist()
+                for name, classes in predicted.items()
+                for n, end in enumerate(ends)
+            }
         shown = next(iter(predicted.values()))
 
         def write(out: Path) -> None:

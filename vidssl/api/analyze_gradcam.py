@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from math import isnan
-from pathlib import Path, PurePath
+from pathlib import Path
 from statistics import mean
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from typing_extensions import Unpack
@@ -43,6 +43,8 @@ from vidssl.keyed_generators import generator
 from vidssl.left_out import left_out
 from vidssl.models.backbones import BACKBONES
 from vidssl.progress import Report
+from vidssl.types import Features
+from vidssl.viz.cam_page import CamRow
 
 _OTHER_CLIPS = ("clips", "crops", "grid", "grid_frames", "precision")  # options that maps of one clip do not have
 
@@ -93,7 +95,7 @@ def analyze_gradcam(
     where = None if boxes is None else Path(boxes)
     lists = {"list": path_of(videos), "gallery": path_of(gallery)}
     claim_results(folder, "gradcam", lists, [*map(file_of, several), options.get("cfg"), where])
-    found, shown = JobResults(), {}
+    found, shown, folders = JobResults(), {}, {}
     with distributed.joined(device_of(several[0], options)):
         listed = read_videos(videos, options)
         searched = listed if gallery is None else read_videos(gallery, options)
@@ -104,24 +106,36 @@ def analyze_gradcam(
             work = GradCam(target, gallery is not None, where, limit, overlays, seed, randomize, drawn)
             explained = explain_layers(work, subject, listed, searched, place, layer)
             for stream, (results, overlaid) in explained.items():
-                found[f"{name} {stream}".rstrip()], shown[f"{name} {stream}".rstrip()] = results, overlaid
-        distributed.on_main(lambda: write_page(folder, listed, drawn, found, shown))
+                key = f"{name} {stream}".rstrip()
+                found[key], shown[key], folders[key] = results, overlaid, str((place / stream).relative_to(folder))
+        distributed.on_main(lambda: write_page(folder, listed, searched, drawn, found, shown, folders))
     found.text, found.file = summary(found), folder / "index.html"
     return found
 
 
-def draw_maps(subject: Subject, listed: VideoList, out: Path, boxes: Path | None) -> tuple[str, bytes | None]:
-    """Explain a network that is loaded, with the default settings; return the table, and the image of some videos."""
-    claim_results(out, "gradcam", {"list": listed.path}, [Path(subject.name), boxes])
+class DrawnMaps(NamedTuple):
+    """The maps of several networks."""
+
+    found: dict[str, Results]  # by network, of one with streams by stream
+    rows: tuple[CamRow, ...]  # of the page
+
+
+def draw_maps(subjects: Mapping[str, Subject], listed: VideoList, out: Path, boxes: Path | None) -> DrawnMaps:
+    """Explain networks that are loaded, by their names, with the default settings, and write the page."""
+    read = [Path(subject.name) for subject in subjects.values()]
+    claim_results(out, "gradcam", {"list": listed.path}, [*read, boxes])
     drawn = generator(0).permutation(len(listed))[: GradCam.limit].tolist()
-    work, one = GradCam(boxes=boxes, drawn=drawn), one_clip(subject).skipping_few()
-    explained = explain_layers(work, one, listed, listed, out, None)
-    name = PurePath(subject.name).stem
-    found = {f"{name} {stream}".rstrip(): results for stream, (results, _) in explained.items()}
-    shown = {f"{name} {stream}".rstrip(): overlaid for stream, (_, overlaid) in explained.items()}
-    distributed.on_main(lambda: write_page(out, listed, drawn, found, shown))
-    still = out / "gradcam.png"
-    return summary(found), still.read_bytes() if still.exists() else None
+    found, shown, folders = {}, {}, {}
+    for name, subject in subjects.items():
+        place = out / name if len(subjects) > 1 else out
+        explained = explain_layers(
+            GradCam(boxes=boxes, drawn=drawn), one_clip(subject).skipping_few(), listed, listed, place, None
+        )
+        for stream, (results, overlaid) in explained.items():
+            key = f"{name} {stream}".rstrip()
+            found[key], shown[key], folders[key] = results, overlaid, str((place / stream).relative_to(out))
+    rows = distributed.on_main(lambda: write_page(out, listed, listed, drawn, found, shown, folders))
+    return DrawnMaps(found, rows)
 
 
 def explain_layers(
@@ -228,8 +242,8 @@ class GradCam(Measurement):
 
 def _nearest_videos(subject: Subject, listed: VideoList, gallery: VideoList, drawn: Sequence[int]) -> dict[int, int]:
     """Return the row of the nearest video of the gallery, by row of the list; a video is not its own neighbour."""
-    videos = listed.rows(drawn)
-    query, found = map(subject.extract, (videos, gallery))
+    videos, found = listed.rows(drawn), subject.extract(gallery)
+    query = _selected(found, drawn) if gallery is listed else subject.extract(videos)
     of_query = {row: n for n, row in enumerate(query.index.tolist())}
     of_gallery = {row: n for n, row in enumerate(found.index.tolist())}
     own = [
@@ -242,6 +256,14 @@ def _nearest_videos(subject: Subject, listed: VideoList, gallery: VideoList, dra
         for q, g, similarity in zip(query.index.tolist(), rows, alike, strict=True)
         if similarity > float("-inf")
     }
+
+
+def _selected(features: Features, drawn: Sequence[int]) -> Features:
+    """Select rows of a list, numbered by their places in `drawn`; those that could not be read are left out."""
+    places = {row: n for n, row in enumerate(features.index.tolist())}
+    kept = [n for n, row in enumerate(drawn) if row in places]
+    rows = [places[drawn[n]] for n in kept]
+    return Features(features.x[rows], features.label[rows], torch.tensor(kept, dtype=torch.int64))
 
 
 def _explain(

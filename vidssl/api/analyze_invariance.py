@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.analysis.score_transformations import Measure, score_features
+from vidssl.analysis.score_transformations import Measure, score_features, shuffled_scores
 from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, choose_transformations
 from vidssl.api.format_results import format_count, format_table, format_tests
 from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Videos, job, models
@@ -19,8 +19,10 @@ from vidssl.api.measured_network import Subject
 from vidssl.atomic import file_hash
 from vidssl.config import Tree
 from vidssl.data.instance_boxes import Boxes, read_instance_boxes
+from vidssl.data.recording_groups import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.analysis_verdicts import SHUFFLES
 from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.result_files import Results
 from vidssl.progress import Report
@@ -139,6 +141,10 @@ class Invariance(Measurement, Measure):
             "boxes": None if self.boxes is None else str(self.boxes),
             "measure": settings,
         }
+        if self.per_video and self.variant == "class":
+            results["shuffles"] = distributed.on_main(
+                lambda: shuffled_scores(features, query, self, recording_groups(query).number, SHUFFLES)
+            )
         return Computed(results)
 
 

@@ -25,7 +25,7 @@ from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips, encode_videos, finished
-from vidssl.evaluation.protocols import EvaluationProtocol
+from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
 from vidssl.progress import Report
 from vidssl.types import Batch, Features
@@ -129,17 +129,21 @@ class Robustness(Measurement):
         left_out: Mapping[str, str],
         request: Tree,
     ) -> Computed:
-        numbers, count, missing, g = _measure(subject, protocols, gallery, query, clips, self.seed)
+        found, index, missing, g = _measure(subject, protocols, gallery, query, clips, self.seed)
+        numbers = {version: merged(measured, "numbers") for version, measured in found.items()}
         results: Results = {
             **summarise(numbers, clips),
             "left_out": left_out,
             "protocols": request["protocols"],
-            "num_videos": count,
+            "num_videos": len(index),
             "num_train": None if g is None else len(g.x),
             "missing": [{"path": path, "reason": reason} for path, reason in missing],
             "missing_train": [{"path": path, "reason": reason} for path, reason in ([] if g is None else g.missing)],
             "measure": request["robustness"],
         }
+        if self.per_video:
+            of_videos = {version: merged(measured, "per_video") for version, measured in found.items()}
+            results["per_video"] = {"rows": index.tolist(), **mean_per_video(of_videos, clips)}
         return Computed(results, lambda out: _write_examples(out, clips, query, subject.test, self.seed))
 
 
@@ -165,6 +169,11 @@ def _measurable(protocols: Mapping[str, EvaluationProtocol], given: bool) -> dic
 Numbers = dict[str, float]
 
 
+def merged(measured: Sequence[Measured], part: str) -> dict[str, Any]:
+    """Return the `numbers` or `per_video` of all protocols in one dictionary."""
+    return {name: value for each in measured for name, value in getattr(each, part).items()}
+
+
 def _measure(
     subject: Subject,
     protocols: Mapping[str, EvaluationProtocol],
@@ -172,10 +181,10 @@ def _measure(
     query: VideoList,
     clips: CorruptedClips,
     seed: int,
-) -> tuple[dict[Version, Numbers], int, tuple[tuple[str, str], ...], Features | None]:
+) -> tuple[dict[Version, list[Measured]], Tensor, tuple[tuple[str, str], ...], Features | None]:
     """Run all protocols on each version.
 
-    Returns their numbers, the count of the videos, those that could not be read, and the gallery, if one is needed.
+    Returns what they measure, the rows of the videos, those that could not be read, and the gallery, if one is needed.
     Each video is decoded once, the features of the gallery are extracted once.
     """
     test, encoder, device = subject.test, subject.encoder, subject.device
@@ -196,20 +205,36 @@ def _measure(
     (index, x), missing = encode_videos(encoder, dataset, fewer, device, encode, "corrupted videos")
     x = finished(encoder, x)
 
-    def compute() -> dict[Version, Numbers]:
+    def compute() -> dict[Version, list[Measured]]:
         queries = query.rows(index.tolist())
         galleries = queries if gallery is None or g is None else gallery.rows(g.index.tolist())
         own = own_rows(galleries, queries)
         label = torch.from_numpy(query.labels)[index]
-        found: dict[Version, Numbers] = {}
+        found: dict[Version, list[Measured]] = {}
         for n, version in enumerate(clips.versions):
             parts = (x[:, n, : encoder.dim], x[:, n, encoder.dim :])
             q, p = (Features(part, label, index, missing, classes=query.classes) for part in parts)
-            made = [kind(q if g is None else g, p if kind.probabilities else q, own) for kind in protocols.values()]
-            found[version] = {name: value for measured in made for name, value in measured.numbers.items()}
+            found[version] = [
+                kind(q if g is None else g, p if kind.probabilities else q, own) for kind in protocols.values()
+            ]
         return found
 
-    return distributed.on_main(compute), len(index), missing, g
+    return distributed.on_main(compute), index, missing, g
+
+
+def mean_per_video(found: Mapping[Version, Mapping[str, Tensor]], clips: CorruptedClips) -> dict[str, list[float]]:
+    """Average the versions of each video: `R@1` (clean), `R@1_mPC`, `R@1_noise`, `R@1_severity_1` and so on."""
+    versions = [version for version in found if version != CLEAN]
+    parts = {"mPC": versions}
+    for name, severity in versions:
+        for part in (ROBUSTNESS[name].group, f"severity_{severity}"):
+            parts.setdefault(part, []).append((name, severity))
+    means: dict[str, list[float]] = {}
+    for metric in (metric for metric in _HEADLINES.values() if metric in found[CLEAN]):
+        means[metric] = found[CLEAN][metric].double().tolist()
+        for part, members in parts.items():
+            means[f"{metric}_{part}"] = torch.stack([found[v][metric].double() for v in members]).mean(dim=0).tolist()
+    return means
 
 
 def summarise(found: Mapping[Version, Numbers], clips: CorruptedClips) -> Results:

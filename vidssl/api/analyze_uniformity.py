@@ -13,11 +13,13 @@ from typing_extensions import Unpack
 
 from vidssl import distributed
 from vidssl.analysis.class_distances import class_distances
+from vidssl.analysis.leave_out_recordings import without_recordings
 from vidssl.api.format_results import claim_results, format_count, format_table, format_tests
 from vidssl.api.job_arguments import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
 from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, Work, name_networks
 from vidssl.api.measured_network import Subject, device_of
 from vidssl.atomic import write_whole
+from vidssl.data.recording_groups import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.engine.checkpoint import saved
 from vidssl.errors import ConfigError, DataError
@@ -125,6 +127,10 @@ class Uniformity(Measurement):
             "num_videos": len(features.x),
             "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
         }
+        if self.per_video:
+            groups = distributed.on_main(lambda: recording_groups(query)).number[features.index.numpy()]
+            x = features.x[:, : encoder.dim]
+            results["without_recording"] = without_recordings(x, features.label, groups, len(names))
         return Computed(results)
 
 

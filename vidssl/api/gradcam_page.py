@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from vidssl.api.format_results import format_count
 from vidssl.api.gradcam_maps import ClipMap
@@ -43,11 +43,17 @@ def write_overlay(path: Path, one: Explained) -> None:
 def write_page(
     out: Path,
     listed: VideoList,
+    searched: VideoList,
     drawn: Sequence[int],
     found: Mapping[str, Results],
     shown: Mapping[str, Mapping[int, Explained]],
-) -> None:
-    """Write the page on which the overlays of all networks, by their names, are side by side, and the image of some."""
+    folders: Mapping[str, str],
+) -> tuple[CamRow, ...]:
+    """Write the page on which the overlays of all networks, by their names, are side by side, and the image of some.
+
+    `searched` is the list of the neighbours; `folders` are those of the networks, relative to the page. Returns the
+    rows of the page.
+    """
     rows, sheet = [], []
     for row in drawn:
         explained = {name: ones[row] for name, ones in shown.items() if row in ones}
@@ -57,7 +63,7 @@ def write_page(
         if len(explained) == len(found):
             clips = {name: draw_heat(one.clip.frames, one.clip.map) for name, one in explained.items()}
             sheet.append({"video": video, **clips})
-        cells = [_cell(listed, row, name, one, found) for name, one in explained.items()]
+        cells = [_cell(listed, searched, row, name, one, found, folders[name]) for name, one in explained.items()]
         label = listed.records[row].label
         class_name = listed.class_name(label) if label >= 0 else ""
         rows.append(CamRow(preview(video), listed.names[row], class_name, tuple(cells)))
@@ -73,18 +79,36 @@ def write_page(
         rows=rows,
         left_out=[each["reason"] or each["path"] for each in first["missing"]],
     )
+    return tuple(rows)
 
 
-def _cell(listed: VideoList, row: int, name: str, one: Explained, found: Mapping[str, Results]) -> CamCell:
+def _cell(
+    listed: VideoList,
+    searched: VideoList,
+    row: int,
+    name: str,
+    one: Explained,
+    found: Mapping[str, Results],
+    folder: str,
+) -> CamCell:
     """Describe what a network sees in a video."""
-    clips = [("map", one.clip)] if one.other is None else [("map", one.clip), ("neighbour", one.other)]
+    clips = [("this video", one.clip)]
+    if one.other is not None:
+        clips.append((f"most similar: {_described(searched, one.neighbour)}", one.other))
     drawn = tuple((caption, preview(draw_heat(clip.frames, clip.map))) for caption, clip in clips)
-    predicted = f"{listed.class_name(one.label)}, {100 * one.number:.0f}%"
+    predicted = f"predicted: {listed.class_name(one.label)}, {100 * one.number:.0f} %"
     lines = [predicted if one.other is None else f"similarity {one.number:.3f}"]
     if mass := found[name].get("mass_of_video", {}).get(listed.names[row]):
-        lines.append(f"{100 * mass[0]:.0f}% of the map in the box")
-    folder = "" if len(found) == 1 else f"{name}/"
-    return CamCell(name, tuple(lines), drawn, f"{folder}overlays/{row:05d}.mp4")
+        lines.append(f"{100 * mass[0]:.0f} % of the heat in the box, which covers {100 * mass[1]:.0f} %")
+    if not all(clip.map.any() for _, clip in clips):
+        lines.append("No heat: no place of the clip raises the score at this layer.")
+    return CamCell(name, tuple(lines), drawn, str(PurePath(folder, "overlays", f"{row:05d}.mp4")))
+
+
+def _described(videos: VideoList, row: int) -> str:
+    """Class and file of a video."""
+    label, file = videos.records[row].label, PurePath(videos.names[row]).name
+    return f"{videos.class_name(label)}, {file}" if label >= 0 else file
 
 
 def table(found: Mapping[str, Results]) -> list[list[str]]:

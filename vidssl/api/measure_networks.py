@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from statistics import mean, stdev
 from typing import Any, ClassVar, NamedTuple
@@ -59,6 +59,7 @@ class Measurement:
 
     kind: ClassVar[str]  # of the folder, as in vidssl/api/format_results.py
     command: ClassVar[str]  # in the request
+    per_video: bool = field(default=False, kw_only=True)  # results also have what intervals are computed from
 
     def files(self) -> list[Path]:
         """Return the files that are read beside lists and networks."""

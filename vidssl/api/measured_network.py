@@ -215,10 +215,8 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
         raise ConfigError("the settings contain {split}; name the splits or seeds: splits=N")
     # The lists of the config may contain {split}: they are not read here.
     run = _run_of_config(options["cfg"], settings)
-    torch.manual_seed(run.seed)
-    backbone = build(BACKBONES, run.backbone)
-    origin: Tree = {"path": name, "seed": run.seed}
-    weights: Tree = {"seed": run.seed, "backbone": run.backbone.model_dump(mode="json")}
+    backbone, origin, weights = _build_untrained(run)
+    origin["path"] = name
     training = None
     if name != RANDOM:
         # The config can map weight names, if its `init` is this file. Weights that the file lacks depend on the seed.
@@ -233,6 +231,27 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
         training = partial(TrainingVideos, name, None, "weights of another project do not name it")
     backbone = backbone.to(device).eval()
     return Subject(backbone, chosen_clips(options, run), device, origin, weights, run, training=training)
+
+
+def _build_untrained(run: Run) -> tuple[Backbone, Tree, Tree]:
+    """Build the backbone of a run with the random weights of its seed; also return what states and identifies them."""
+    torch.manual_seed(run.seed)
+    backbone = build(BACKBONES, run.backbone)
+    backbone_settings = run.backbone.model_dump(mode="json")
+    return backbone, {"path": RANDOM, "seed": run.seed}, {"seed": run.seed, "backbone": backbone_settings}
+
+
+def untrained(subject: Subject) -> Subject:
+    """Return the untrained network of a subject's run, with the same clips, as `random` and the config of the run give.
+
+    Raises:
+        ConfigError: There is none, as the subject is untrained itself, or a module without a config.
+    """
+    if subject.name == RANDOM:
+        raise ConfigError("the network is untrained itself")
+    run = subject.require_run("the untrained network")
+    backbone, origin, weights = _build_untrained(run)
+    return Subject(backbone.to(subject.device).eval(), subject.test, subject.device, origin, weights, run)
 
 
 def _run_of_config(cfg: str | Path, settings: Sequence[str] = ()) -> Run:

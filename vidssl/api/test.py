@@ -145,6 +145,7 @@ class Protocols(Measurement):
             "num_train": None if measured.gallery is None else len(measured.gallery),
             "missing": [{"path": path, "reason": reason} for path, reason in measured.missing_query],
             "missing_train": [{"path": path, "reason": reason} for path, reason in measured.missing_gallery],
+            **({"per_video": measured.per_video} if self.per_video else {}),
         }
         return Computed(results, partial(_write, measured), measured.equal_features)
 

@@ -30,12 +30,19 @@ class Measurement:
     query: VideoList  # the tested videos that could be read
     missing_gallery: tuple[tuple[str, str], ...]  # path and reason of those that could not
     missing_query: tuple[tuple[str, str], ...]
+    rows: tuple[int, ...]  # of the tested list, that could be read
     equal_features: int  # tested videos with the features of a training video of another path, bit by bit
 
     @property
     def numbers(self) -> dict[str, float]:
         """All numbers by name."""
         return {name: value for measured in self.found.values() for name, value in measured.numbers.items()}
+
+    @property
+    def per_video(self) -> dict[str, list[Any]]:
+        """The numbers that are means over videos: their values of each, and the `rows` of the tested list."""
+        of_videos = [measured.per_video.items() for measured in self.found.values()]
+        return {"rows": [*self.rows], **{name: x.double().tolist() for pairs in of_videos for name, x in pairs}}
 
 
 def _checked(protocol: EvaluationProtocol, gallery: Features, query: Features, exclude: Tensor) -> Measured:
@@ -130,4 +137,4 @@ def measure(
         return found, count_equal_features(q.x, g.x, queries.records, galleries.records)
 
     found, equal = distributed.on_main(compute)
-    return Measurement(found, galleries, queries, g.missing if g else (), q.missing, equal)
+    return Measurement(found, galleries, queries, g.missing if g else (), q.missing, tuple(q.index.tolist()), equal)

@@ -16,8 +16,14 @@ Interpolation = Literal["none", "area", "11-point"]
 
 def recall(neighbours: Neighbours, query: Features, gallery: Features, ks: Sequence[int]) -> dict[str, float]:
     """R@k: the fraction of queries with a video of their class among the k nearest."""
+    hits = recalled(neighbours, query, gallery, ks)
+    return {name: hit.double().mean().item() for name, hit in hits.items()}
+
+
+def recalled(neighbours: Neighbours, query: Features, gallery: Features, ks: Sequence[int]) -> dict[str, Tensor]:
+    """Whether each query (Q,) has a video of its class among the k nearest, by `R@k`."""
     hit = (gallery.label[neighbours.index] == query.label[:, None]) & torch.isfinite(neighbours.similarity)
-    return {f"R@{k}": hit[:, :k].any(dim=1).double().mean().item() for k in ks}
+    return {f"R@{k}": hit[:, :k].any(dim=1) for k in ks}
 
 
 def note_of_ranks(numbers: dict[str, int], gallery: int, unit: str = "videos") -> str | None:

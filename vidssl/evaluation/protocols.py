@@ -34,6 +34,8 @@ class Measured:
     numbers: dict[str, float]  # names are unique over all protocols
     predicted: Tensor | None = None  # (Q,) int64 class of each query, -1: none; None: the protocol predicts no class
     details: dict[str, Any] = field(default_factory=dict)  # plain data, for example the cost that was chosen
+    # Of numbers that are means over the queries: the value (Q,) of each query, in [0, 1].
+    per_video: dict[str, Tensor] = field(default_factory=dict)
 
 
 class EvaluationProtocol:
@@ -83,7 +85,7 @@ class Accuracy(EvaluationProtocol):
         numbers = {f"top{k}": metrics.top_k(p, label, k) for k in (1, 5) if k == 1 or p.shape[1] > k}
         numbers["mean_class"] = metrics.mean_class_accuracy(predicted, label)
         numbers["ece"] = metrics.calibration_error(p, label, self.config.bins)
-        return Measured(numbers, predicted)
+        return Measured(numbers, predicted, per_video={"top1": predicted == label})
 
 
 @PROTOCOLS.register("retrieval")
@@ -100,10 +102,11 @@ class Retrieval(EvaluationProtocol):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `R@k` for each k and `chance`."""
         neighbours = nearest(query.x, gallery.x, max(self.config.ks), exclude, center=self.config.center)
-        numbers = metrics.recall(neighbours, query, gallery, self.config.ks)
+        hits = metrics.recalled(neighbours, query, gallery, self.config.ks)
+        numbers = {name: hit.double().mean().item() for name, hit in hits.items()}
         note = metrics.note_of_ranks({f"R@{k}": k for k in self.config.ks}, len(gallery.x))
         chance = metrics.chance(query, gallery, exclude)
-        return Measured({**numbers, "chance": chance}, details={} if note is None else {"note": note})
+        return Measured({**numbers, "chance": chance}, details={} if note is None else {"note": note}, per_video=hits)
 
 
 @PROTOCOLS.register("knn")
@@ -120,7 +123,8 @@ class KNN(EvaluationProtocol):
         predicted = metrics.vote(neighbours, gallery, self.config.k, self.config.temperature)
         note = metrics.note_of_ranks({f"kNN of {self.config.k}": self.config.k}, len(gallery.x))
         details = {} if note is None else {"note": note}
-        return Measured(accuracies("knn", predicted, query.label), predicted, details)
+        right = {"knn": predicted == query.label}
+        return Measured(accuracies("knn", predicted, query.label), predicted, details, right)
 
 
 @PROTOCOLS.register("uniformity")

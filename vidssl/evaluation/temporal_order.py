@@ -65,7 +65,10 @@ class Order(EvaluationProtocol):
         seed: int = Field(default=0, ge=0)  # of the folds
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Return `order`, and with pairs `order_pairs`, the mean over pairs; `details` hold each pair and the costs."""
+        """Return `order`, and with pairs `order_pairs`, the mean over pairs; `details` hold each pair and the costs.
+
+        `equal_videos` of them is the number of videos with equal features in both directions.
+        """
         for name, features in (("gallery", gallery), ("query", query)):
             check_finite(name, features.x)
             if features.reverse is None:
@@ -76,13 +79,16 @@ class Order(EvaluationProtocol):
         model, cost = self._fit(rows, direction, np.tile(np.arange(len(x)), 2))
         x, other = _standardised(gallery, query)
         forward, backward = model.decision_function(x), model.decision_function(other)
-        backward = np.where((x == other).all(axis=1), forward, backward)
-        numbers = {"order": float(np.mean([*(forward > 0), *(backward <= 0)]))}
-        details: dict[str, Any] = {"cost": cost}
+        equal = (x == other).all(axis=1)
+        backward = np.where(equal, forward, backward)
+        right = (forward > 0).astype(np.float64), (backward <= 0).astype(np.float64)
+        numbers = {"order": float(np.mean([*right[0], *right[1]]))}
+        details: dict[str, Any] = {"cost": cost, "equal_videos": int(equal.sum())}
         if self.config.pairs:
             details["pairs"] = {f"{a}, {b}": self._measure_pair(gallery, query, a, b) for a, b in self.config.pairs}
             numbers["order_pairs"] = mean(details["pairs"].values())
-        return Measured(numbers, details=details)
+        of_video = torch.from_numpy((right[0] + right[1]) / 2)
+        return Measured(numbers, details=details, per_video={"order": of_video})
 
     def _measure_pair(self, gallery: Features, query: Features, *names: str) -> float:
         """Return the mean of the accuracies of two classes, separated by a classifier: chance is 0.5."""

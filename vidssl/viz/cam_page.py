@@ -37,8 +37,12 @@ def write_cam_page(
     left_out: Sequence[str] = (),
 ) -> None:
     """Write the page; the first row of `table` is its header. `left_out` are videos that cannot be read, and why."""
-    clips = [clip for row in rows for clip in (row.video, *(clip for cell in row.cells for _, clip in cell.clips))]
-    sprites = number_previews(clips)
+    sprites = number_previews(previews_of(rows))
     render_page(
         path, "gradcam.html", title=title, table=table, details=details, rows=rows, sprites=sprites, left_out=left_out
     )
+
+
+def previews_of(rows: Sequence[CamRow]) -> list[Preview]:
+    """Return all previews of rows."""
+    return [clip for row in rows for clip in (row.video, *(clip for cell in row.cells for _, clip in cell.clips))]

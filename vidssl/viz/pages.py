@@ -1,7 +1,7 @@
-"""HTML pages without a server: that of all analyses, and what every page is made of."""
+"""HTML pages without a server: what every page is made of."""
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,20 +34,6 @@ class Preview:
         return self.width * zoom, self.height * zoom
 
 
-@dataclass(frozen=True)
-class Section:
-    """One analysis on the page of a network."""
-
-    name: str  # of its folder beside the page
-    title: str
-    about: str  # what it measures
-    text: str | None = None  # its table, as the terminal shows it
-    image: bytes | None = None  # PNG
-    is_chart: bool = True  # of black on white, which dark pages invert
-    link: tuple[str, str] | None = None  # text and file
-    reason: str | None = None  # why it was left out
-
-
 def preview(
     frames: Frames, width: int = WIDTH, height: int = HEIGHT, count: int = _FRAMES, quality: int = 75
 ) -> Preview:
@@ -68,18 +54,6 @@ def shrunk(frames: Frames, width: int, height: int) -> list[NDArray[np.uint8]]:
     size = max(1, round(own_width * scale)), max(1, round(own_height * scale))
     images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
     return [np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8) for image in images]
-
-
-def write_report_page(
-    path: Path,
-    *,
-    title: str,
-    details: Sequence[tuple[str, str]],
-    sections: Sequence[Section],
-    left_out: Sequence[str] = (),
-) -> None:
-    """Write a page with the analyses of a network; `details` are names and values at its head."""
-    render_page(path, "report.html", title=title, details=details, sections=sections, sprites={}, left_out=left_out)
 
 
 def number_previews(previews: Iterable[Preview]) -> dict[Preview, int]:

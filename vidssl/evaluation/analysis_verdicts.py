@@ -1,0 +1,272 @@
+"""What each analysis of a network says in one sentence; all rules are here.
+
+* Below `FEWEST` recordings nothing is said.
+* A number is above (below) its reference, if its 95 % interval is. It is equal to it, if the interval holds it and ends
+  within `MARGIN` of it on both sides. Otherwise it is open.
+* What holds for corrupted videos and backgrounds is said only of a network that recognises classes without them.
+* Of invariance, a score counts if it is above the highest of `SHUFFLES` scores with shuffled labels, which happens by
+  chance in 1 of `SHUFFLES` + 1.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from vidssl.evaluation.intervals import Estimate
+from vidssl.evaluation.paired_groups import FEWEST
+
+MARGIN = 0.10  # of fractions: ten points
+RATIO_MARGIN = 0.10  # of a ratio of distances
+SHUFFLES = 39
+COLLAPSED = 0.05  # uniformity below which all features are nearly alike
+
+Standing = Literal["above", "equal", "below", "open"]
+
+
+class Verdict(NamedTuple):
+    """What a section says."""
+
+    text: str
+    open: bool = False  # nothing can be said
+
+
+class Sample(NamedTuple):
+    """What was measured."""
+
+    videos: int
+    recordings: int
+    unit: str = "recordings"  # "files" where each video is one
+
+    @property
+    def text(self) -> str:
+        """The numbers in words."""
+        videos = f"{self.videos} video" + "s" * (self.videos != 1)
+        return videos if self.recordings == self.videos else f"{videos} of {self.recordings} {self.unit}"
+
+
+class Beside(NamedTuple):
+    """The untrained network's number, and the difference of the trained network to it."""
+
+    value: float
+    difference: Estimate
+
+
+def standing(estimate: Estimate, reference: float, margin: float = MARGIN) -> Standing:
+    """Compare a number with a reference."""
+    if estimate.low is None or estimate.high is None:
+        return "open"
+    if estimate.low > reference:
+        return "above"
+    if estimate.high < reference:
+        return "below"
+    return "equal" if estimate.low >= reference - margin and estimate.high <= reference + margin else "open"
+
+
+def recognition(sample: Sample, right: Estimate, chance: float, untrained: Beside | None = None) -> Verdict:
+    """Whether videos are recognised; `right` is the fraction that is."""
+    words = "Recognises classes", "Does not recognise classes", "whether it recognises classes"
+    return _against_guessing(sample, right, chance, words, untrained)
+
+
+def order(sample: Sample, right: Estimate, equal: int, untrained: Beside | None = None) -> Verdict:
+    """Whether clips are told from the same clips reversed; `equal` videos have the same features in both directions."""
+    if equal == sample.videos:
+        text = "Does not notice reversal: every clip has the same features as its reversal, which gives 50 % exactly"
+        return Verdict(text + _beside(untrained))
+    words = "Notices reversal", "Does not notice reversal", "whether it notices reversal"
+    return _against_guessing(sample, right, 0.5, words, untrained)
+
+
+def classes(
+    sample: Sample, ratio: Estimate, uniformity: float | None, untrained: tuple[float, Standing] | None = None
+) -> Verdict:
+    """Whether videos of different classes are farther apart than those of one; `ratio` is of the mean distances.
+
+    `untrained` is the ratio of the untrained network, and where the trained one stands to it.
+    """
+    if sample.recordings < FEWEST:
+        return _too_few(sample, f"ratio {ratio.value:.2f}")
+    found = standing(ratio, 1, RATIO_MARGIN)
+    numbers = f"{ratio.value:.2f} times as far apart as videos of one class{_interval(ratio, 1, 2)}"
+    text = {
+        "above": f"Classes are separated: videos of different classes are {numbers}",
+        "equal": f"Classes are not separated: videos of different classes are {numbers}",
+        "below": f"Classes are mixed: videos of different classes are {numbers}",
+        "open": f"{_unsaid(sample)} whether classes are separated: videos of different classes are {numbers}",
+    }[found]
+    if untrained is not None:
+        words = {
+            "above": "less separated",
+            "below": "more separated",
+            "equal": "as separated",
+            "open": "no difference is shown",
+        }[untrained[1]]
+        text += f"; untrained network {untrained[0]:.2f} ({words})"
+    if uniformity is not None and uniformity < COLLAPSED:
+        text += f"; all features are nearly alike (uniformity {uniformity:.2f}, and 0 is collapse)"
+    return Verdict(f"{text}.", found == "open")
+
+
+def invariance(
+    sample: Sample, unchanged: float, scores: Mapping[str, float], shuffled: float, untrained: str = ""
+) -> Verdict:
+    """Under which changes the units of a class keep responding.
+
+    Args:
+        sample: What was measured.
+        unchanged: The score of clips as they are.
+        scores: Those of clips under changes, by their names.
+        shuffled: The highest score with shuffled labels.
+        untrained: What is said of the untrained network.
+    """
+    if sample.recordings < FEWEST:
+        return _too_few(sample, f"score {unchanged:.2f} of clips as they are, at most {shuffled:.2f} by chance")
+    if unchanged <= shuffled:
+        text = (
+            f"Nothing can be said with {sample.text}: the best units respond to classes ({unchanged:.2f}) no more than "
+            f"chance allows (up to {shuffled:.2f} with shuffled labels)"
+        )
+        return Verdict(f"{text}{untrained}.", open=True)
+    lost = sorted((name for name in scores if scores[name] <= shuffled), key=scores.__getitem__)
+    kept = len(scores) - len(lost)
+    numbers = f"unchanged clips score {unchanged:.2f}, shuffled labels up to {shuffled:.2f}"
+    if not lost:
+        least = min(scores, key=scores.__getitem__)
+        under = f"all {len(scores)} changes, least under {least} ({scores[least]:.2f})"
+        text = f"Keeps its classes under {under}: {numbers}"
+    elif kept:
+        under = ", ".join(f"{name} ({scores[name]:.2f})" for name in lost[:3])
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        text = f"Keeps its classes under {kept} of {len(scores)} changes, not under {under}{more}: {numbers}"
+    else:
+        text = f"Loses its classes under all {len(scores)} changes: {numbers}"
+    return Verdict(f"{text}{untrained}.")
+
+
+def robustness(
+    sample: Sample,
+    clean: Estimate,
+    corrupted: Estimate,
+    loss: Estimate,
+    chance: float,
+    groups: Mapping[str, float],
+    untrained: Beside | None = None,
+) -> Verdict:
+    """How much accuracy corruption costs; `loss` is `clean` minus `corrupted`, `groups` are those of corruptions."""
+    if refused := _not_recognised(sample, clean, chance):
+        return refused
+    found = standing(loss, 0)
+    numbers = f"{_percent(clean.value)} without and {_percent(corrupted.value)} with corruption, {_points(loss)}"
+    if loss.identical or found == "equal":
+        text = f"Keeps its accuracy on corrupted videos: {numbers}"
+    elif found == "above":
+        little = loss.high is not None and loss.high < MARGIN
+        text = f"Loses {'little' if little else 'accuracy'} on corrupted videos: {numbers}"
+    elif found == "below":
+        text = f"Is better on corrupted videos: {numbers}"
+    else:
+        text = f"{_unsaid(sample)} what corruption costs: {numbers}"
+    if groups:
+        worst, best = min(groups, key=groups.__getitem__), max(groups, key=groups.__getitem__)
+        text += f"; worst with {worst} ({_percent(groups[worst])}), best with {best} ({_percent(groups[best])})"
+    return Verdict(text + _beside(untrained), found == "open" and not loss.identical)
+
+
+def background(
+    sample: Sample, same: Estimate, other: Estimate, gap: Estimate, chance: float, untrained: Beside | None = None
+) -> Verdict:
+    """Whether the background decides: `gap` is `same` minus `other`, by the class of the video of the background."""
+    if refused := _not_recognised(sample, same, chance):
+        return refused
+    numbers = (
+        f"{_percent(same.value)} right before the background of another video of the class, {_percent(other.value)} "
+        f"before one of another class, {_points(gap)}"
+    )
+    found = standing(gap, 0)
+    text = {
+        "above": f"Uses the background: {numbers}",
+        "equal": f"Does not depend on the background: {numbers}",
+        "below": f"Is better before backgrounds of another class: {numbers}",
+        "open": f"{_unsaid(sample)} whether it uses the background: {numbers}",
+    }["equal" if gap.identical else found]
+    return Verdict(text + _beside(untrained, "{:.0f} points"), found == "open" and not gap.identical)
+
+
+def attention(sample: Sample, inside: float, area: float, gap: Estimate, untrained: Beside | None = None) -> Verdict:
+    """Whether it looks at the instance: `inside` is the fraction of the heat in its box, `gap` that minus its area."""
+    if sample.recordings < FEWEST:
+        return _too_few(sample, f"{_percent(inside)} of the heat in {_percent(area)} of the frame")
+    found = standing(gap, 0)
+    numbers = f"{_percent(inside)} of the heat is in the boxes, which cover {_percent(area)} of the frame, "
+    numbers += _points(gap)
+    text = {
+        "above": f"Looks at the instance: {numbers}",
+        "equal": f"Does not look at the instance more than elsewhere: {numbers}",
+        "below": f"Looks beside the instance: {numbers}",
+        "open": f"{_unsaid(sample)} whether it looks at the instance: {numbers}",
+    }[found]
+    return Verdict(text + _beside(untrained), found == "open")
+
+
+def without_boxes(maps: int, empty: int) -> Verdict:
+    """What is said of maps without boxes."""
+    some = f"; {empty} of {maps} maps have no heat" if empty else ""
+    return Verdict(f"Not judged: whether the heat lies on the instance is measured with boxes=FILE{some}.", open=True)
+
+
+def _against_guessing(
+    sample: Sample, right: Estimate, chance: float, words: tuple[str, str, str], untrained: Beside | None
+) -> Verdict:
+    if sample.recordings < FEWEST:
+        return _too_few(sample, f"{_percent(right.value)} where guessing gives {_percent(chance)}")
+    yes, no, whether = words
+    found = standing(right, chance)
+    start = {"above": yes, "equal": no, "below": "Is worse than guessing", "open": f"{_unsaid(sample)} {whether}"}
+    numbers = f"{_percent(right.value)} where guessing gives {_percent(chance)}{_interval(right)}"
+    return Verdict(f"{start[found]}: {numbers}{_beside(untrained)}", found == "open")
+
+
+def _not_recognised(sample: Sample, right: Estimate, chance: float) -> Verdict | None:
+    if sample.recordings < FEWEST:
+        return _too_few(sample, f"{_percent(right.value)} where guessing gives {_percent(chance)}")
+    if standing(right, chance) == "above":
+        return None
+    text = (
+        f"Nothing can be said with {sample.text}: even without the change it is not shown to be better than guessing, "
+        f"{_percent(right.value)} where guessing gives {_percent(chance)}{_interval(right)}."
+    )
+    return Verdict(text, open=True)
+
+
+def _beside(untrained: Beside | None, form: str = "{:.0f} %") -> str:
+    """The end of a sentence."""
+    if untrained is None:
+        return "."
+    found = standing(untrained.difference, 0)
+    words = {"above": "less", "below": "more", "equal": "as much", "open": "no difference is shown"}
+    number = form.format(100 * untrained.value).replace("-", "−")
+    return f"; untrained network {number} ({words['equal' if untrained.difference.identical else found]})."
+
+
+def _too_few(sample: Sample, numbers: str) -> Verdict:
+    what = "videos" if sample.recordings == sample.videos else sample.unit
+    return Verdict(f"Nothing can be said with {sample.text}, as {FEWEST} {what} are needed: {numbers}.", open=True)
+
+
+def _unsaid(sample: Sample) -> str:
+    return f"With {sample.text} it cannot be said"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _points(gap: Estimate) -> str:
+    text = f"a difference of {100 * gap.value:.0f} points".replace("-", "−")
+    return f"{text}{_interval(gap)}"
+
+
+def _interval(estimate: Estimate, scale: float = 100, digits: int = 0) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    low, high = (f"{scale * end:.{digits}f}".replace("-", "−") for end in (estimate.low, estimate.high))
+    return f", 95 % interval {low} to {high}"

@@ -47,7 +47,7 @@ def measure_floors(
     options: NetworkOptions = {"workers": subject.test.workers, "allow_missing": subject.test.allow_missing}
     floors = {name: load_subject(f"floor:{name}", {**options, "device": "cpu"}) for name in FLOORS}
     clips = floors["untrained"].test  # those of all
-    encoder = _SideBySide([floor.encoder for floor in floors.values()]).to(subject.device).eval()
+    encoder = SideBySide([floor.encoder for floor in floors.values()]).to(subject.device).eval()
     reverse = any(protocol.reverse for protocol in applied.values())
     g = None
     if gallery is not None:
@@ -94,7 +94,7 @@ def _by_chance(query: VideoList, gallery: VideoList | None) -> Results:
     return {"chance": chance(tested, compared, None if gallery is None else own_rows(gallery, query))}
 
 
-class _SideBySide(Backbone):
+class SideBySide(Backbone):
     """Several backbones that see the same clips, as one: their features side by side, (B, sum of D)."""
 
     def __init__(self, backbones: Sequence[Backbone]) -> None:

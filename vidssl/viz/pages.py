@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vidssl.atomic import write_whole
 from vidssl.types import Frames, VideoRecord
+from vidssl.viz.figure import numbered_names
 
 WIDTH, HEIGHT = 160, 96  # pixels; larger frames are shrunk to fit
 GROWN = 128  # pixels; smaller frames are enlarged by a whole number to at most this height
@@ -191,7 +192,9 @@ def render_page(path: Path, template: str, **content: object) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=_percent, points=_points, short=_short, base64=_base64)
+    environment.filters.update(
+        numbered_names=numbered_names, percent=_percent, points=_points, short=_short, base64=_base64
+    )
     page = environment.get_template(template).render(content)
     # File names on Linux may hold bytes that are not UTF-8: they become "?".
     write_whole(path, page.encode("utf-8", errors="replace"))

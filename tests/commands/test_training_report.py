@@ -123,6 +123,17 @@ def test_a_finished_run_measures_nothing(trained, monkeypatch, caplog):
     assert before == [(here / "the run" / name).read_bytes() for name in ("training.html", "training.json")]
 
 
+@pytest.mark.parametrize("damage", ["{", "[]", '{"request": 1}', "knn"])
+def test_a_damaged_report_is_made_again(digits, tmp_path, damage):
+    words = [f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run"]
+    train(*words)
+    file = tmp_path / "run/training.json"
+    before = json.loads(file.read_text())
+    file.write_text(json.dumps({**before, "knn": [1]}) if damage == "knn" else damage)
+    train(*words)
+    assert json.loads(file.read_text()) == before
+
+
 def test_test_lists_as_vidssl_test(digits, tmp_path):
     lists = [digits / f"motion/{name}.csv" for name in ("test", "train")]
     train(

@@ -74,9 +74,9 @@ def report_training(run: Run, checkpoint: Path) -> None:
 
 def _written(output: Path, request: Tree) -> Tree | None:
     """The numbers that are there already: the command of a finished run measures nothing."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         found: Tree = read_json(output / NUMBERS)
-        if found["request"] == request and (output / PAGE).exists():
+        if found["request"] == request and (output / PAGE).exists() and format_report(found, output / PAGE):
             return found
     return None
 

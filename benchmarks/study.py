@@ -9,16 +9,19 @@ that config; `--cfg` puts another config in its place, for example a small one f
 has I_NCE and accuracies over them: of kNN, of the linear probe, and of the protocol order, if the config has it.
 
 Each run is trained with `seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}`
-may be part of --lists too. The untrained network is tested beside them. The same command continues a study that was
-stopped. At the end a table is printed; `results.json` of each run is in OUT/NAME, for `benchmarks/report.py`.
+may be part of --lists too. The untrained network is tested beside them. Meanwhile stderr has the last line of the log
+of each run that is going on. The same command continues a study that was stopped. At the end a table is printed;
+`results.json` of each run is in OUT/NAME, for `benchmarks/report.py`.
 """
 
 import argparse
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +36,7 @@ from vidssl.viz.figure import png
 
 ACCURACIES = ("kNN", "linear", "order", "order of pairs")  # in the chart of a sweep
 UNTRAINED = ("retrieval", "knn", "svm", "uniformity")  # protocols of the untrained network, beside those of its config
+REPORTED = 15.0  # seconds: as often as a run writes its progress to a file
 TOOLS = Path(__file__).parents[1] / "tools"
 RUNNING: set[int] = set()  # processes
 COLUMNS = {
@@ -148,8 +152,7 @@ def run(out: Path, command: list[str]) -> str | None:
     with (out / "log.txt").open("a") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
         RUNNING.add(process.pid)
-        # CPU time does not depend on what else the machine does.
-        _, status, used = os.wait4(process.pid, 0)
+        status, used = wait(process.pid, out)
         RUNNING.remove(process.pid)
     cpu = (0.0 if other else before.get("cpu", 0.0)) + used.ru_utime + used.ru_stime
     kept.write_text(json.dumps({"cpu": cpu, **request}) + "\n")
@@ -157,6 +160,26 @@ def run(out: Path, command: list[str]) -> str | None:
         return out.name
     print(f"{out.name}: {cpu:.0f} s", flush=True)
     return None
+
+
+def wait(process: int, out: Path) -> tuple[int, resource.struct_rusage]:
+    """Wait for a run, and print the last line of its log every `REPORTED` seconds; return its status and what it used.
+
+    Its CPU time does not depend on what else the machine does.
+    """
+    print(f"{out.name}: started, log in {out}/log.txt", file=sys.stderr, flush=True)
+    printed, last = time.monotonic(), ""
+    while True:
+        ended, status, used = os.wait4(process, os.WNOHANG)
+        if ended:
+            return status, used
+        if time.monotonic() - printed > REPORTED:
+            lines = (out / "log.txt").read_text(errors="replace").splitlines()
+            if lines and lines[-1] != last:
+                last = lines[-1]
+                print(f"{out.name}: {last}", file=sys.stderr, flush=True)
+            printed = time.monotonic()
+        time.sleep(0.1)
 
 
 def draw_sweep(out: Path, names: Sequence[str], knob: str) -> Path:

@@ -5,6 +5,7 @@ import runpy
 import shlex
 import sys
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,8 @@ def bind_config(path, settings=(), config=None):
     study = study_of(path)
     runs = [()] if study is None else study["runs"].values()
     path = path if study is None else config or study["config"]
-    split = 1 if "{split}" in (ROOT / path).read_text(encoding="utf-8").split("\noutput:", 1)[1] else None
+    text = (ROOT / path).read_text(encoding="utf-8").split("\noutput:", 1)[1]
+    split = 1 if "{split}" in " ".join([text, *settings]) else None
     return {bound(ROOT / path, [*own, *settings], split).output for own in runs}
 
 
@@ -141,10 +143,18 @@ def check_command(words):
     assert (ROOT / words[1]).exists() if words[0] == "python" else words[1] in COMMANDS
     if words[:2] == ["python", "benchmarks/study.py"]:
         study, *options = words[2:]
-        assert study_of(study) is not None
         named = options[options.index("--cfg") + 1] if "--cfg" in options else None
         assert {"--lists", "--out"} <= {*options}
-        bind_config(study, tuple(word for word in options if SETTING.fullmatch(word)), named)
+        settings = tuple(word for word in options if SETTING.fullmatch(word))
+        rest = options[options.index("--runs") + 1 :] if "--runs" in options else []
+        runs = [*takewhile(lambda word: not word.startswith("--"), rest)]
+        if (ROOT / study).is_dir():
+            for name in runs or [path.stem for path in (ROOT / study).glob("*.yaml")]:
+                bind_config(f"{study}/{name}.yaml", settings, named)
+            return True
+        content = study_of(study)
+        assert content is not None and {*runs} <= {*content["runs"]}
+        bind_config(study, settings, named)
         return True
     if words[0] == "python":
         return False
@@ -197,11 +207,20 @@ def test_no_table_or_figure_is_forgotten(check_all):
     check_all(check, EVERY_PAGE)
 
 
+def test_a_row_of_a_study_names_its_small_version():
+    small = f"python benchmarks/study.py {STUDY} --cfg configs/studies/small_video/sce.yaml --lists "
+    cells = [row[3] for row in rows("sce") if STUDY in row[3]]
+    assert cells and all(f", small `{small}'lists/ucf101_6/split{{split}}'" in cell for cell in cells)
+    for name in ITEMS:
+        for row in rows(name):
+            assert "small" not in row[5].split(":")[0] or "small `" in row[3] or row[3].startswith("left out"), row
+
+
 def test_every_row_is_on_the_page(check_all):
     def check(name):
         tables = TABLES["read_rows"](FOLDER / f"{name}.yaml")
         assert re.findall(r"<!-- table: paper (\S+) -->", page(name)) == [*tables]
-        assert {key for table in tables.values() for row in table for key in row} <= {*COLUMNS, "probe"}
+        assert {key for table in tables.values() for row in table for key in row} <= {*COLUMNS, "probe", "small"}
 
     check_all(check, EVERY_PAGE)
 
@@ -279,10 +298,12 @@ def test_a_cell_that_does_not_bind_is_found():
         f"`python benchmarks/study.py {STUDY} --cfg configs/toy/byol.yaml --lists L --out O`",
         f"`python benchmarks/study.py {STUDY} --lists L`",
         f"`{STUDY}` `method.queue=0`",
+        f"`python benchmarks/study.py {STUDY} --runs there_is_no_such_run --lists L --out O`",
+        "`python benchmarks/study.py configs/studies/small_video --runs no_such --lists L --out O`",
     ):
         try:
             bound = check_cell(cell)
-        except (AssertionError, ConfigError, SystemExit):
+        except (AssertionError, ConfigError, FileNotFoundError, SystemExit):
             continue
         pytest.fail(f"{cell} binds: {bound}")
 

@@ -12,7 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +60,7 @@ def write_sources(folder: Path) -> None:
             texts[f"{name}.md"] = code_page(path, ROOT)
     for name in (*texts, *copies):
         (folder / "pages" / name).parent.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
+    for name, text in with_titles(texts).items():
         (folder / "pages" / name).write_text(text, encoding="utf-8")
     for name, path in copies.items():
         shutil.copyfile(path, folder / "pages" / name)
@@ -67,6 +68,21 @@ def write_sources(folder: Path) -> None:
     for part in ("docs/commands", "docs/api"):
         settings = settings.replace(f'"{part}/*"', json.dumps(_in_order(part, texts))[1:-1])
     (folder / "zensical.toml").write_text(settings, encoding="utf-8")
+
+
+def with_titles(texts: Mapping[str, str]) -> dict[str, str]:
+    """Give each page the title of its first line, which a browser shows; the navigation has a shorter one for some.
+
+    Titles that several pages have get the path of the page; the first page keeps the name of the site.
+    """
+    titles = {name: re.sub(r"[`*]", "", text.partition("\n")[0].removeprefix("# ")) for name, text in texts.items()}
+    count = Counter(titles.values())
+    found = {}
+    for name, text in texts.items():
+        own = titles[name] if count[titles[name]] == 1 else f"{titles[name]}: {name.removesuffix('.md')}"
+        has_title = text.startswith("# ") and name != "README.md"
+        found[name] = f"---\ntitle: {json.dumps(own, ensure_ascii=False)}\n---\n\n{text}" if has_title else text
+    return found
 
 
 def _in_order(part: str, names: Iterable[str]) -> list[str]:

@@ -1,5 +1,7 @@
-"""Check the pages of a built site: links, anchors, images, and requests to other hosts."""
+"""Check the pages of a built site: links, anchors, images, titles, and requests to other hosts."""
 
+import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
@@ -13,6 +15,7 @@ class _Page(HTMLParser):
         self.anchors: set[str] = set()
         self.links: list[str] = []
         self.loaded: list[str] = []
+        self.title = re.search(r"<title>(.*?)</title>", text, re.DOTALL)
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -26,9 +29,10 @@ class _Page(HTMLParser):
 
 
 def problems(site: Path) -> list[str]:
-    """List links to files or anchors that do not exist, and files that are loaded from other hosts."""
+    """List links to what does not exist, files that are loaded from other hosts, and titles of several pages."""
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
-    found = []
+    titles = Counter(page.title[1] for page in pages.values() if page.title)
+    found = [f"{count} pages have the title {title}" for title, count in titles.items() if count > 1]
     for path, page in pages.items():
         name = path.relative_to(site)
         found += [f"{name}: loads {link} from the network" for link in page.loaded if urlsplit(link).netloc]

@@ -65,14 +65,25 @@ def renewed(page: Path) -> str:
     return _TABLE.sub(replace, page.read_text(encoding="utf-8"))
 
 
+def small_version(command: str) -> str | None:
+    """Return the command of a study on a small set, `--cfg` with a small config, that its header has."""
+    study = re.search(r"configs/studies/[\w/]+\.yaml", command)
+    if study is None or ", small `" in command:
+        return None
+    lines = (ROOT / study[0]).read_text(encoding="utf-8").replace("\\\n#", "").splitlines()
+    commands = [line.removeprefix("# ") for line in lines if line.startswith("# python benchmarks/study.py")]
+    return next((" ".join(line.split()) for line in commands if " --cfg " in line), None)
+
+
 def read_rows(path: Path) -> dict[str, list[dict[str, str]]]:
-    """Read the experiments of a paper: the rows of each table, with their probes and the defaults of other cells."""
+    """Read the experiments of a paper: the rows of each table, with their probes, small versions and defaults."""
     tables: dict[str, Any] = YAML(typ="safe").load(path)
     probes = tables.pop("probes", {})
 
     def row(cells: dict[str, str]) -> dict[str, str]:
         probe = f", probe {probes[cells['probe']]}" if "probe" in cells else ""
-        return DEFAULTS | cells | {"command": cells["command"] + probe}
+        small = cells.get("small") or small_version(cells["command"])
+        return DEFAULTS | cells | {"command": cells["command"] + probe + (f", small `{small}`" if small else "")}
 
     return {key: [row(cells) for cells in rows] for key, rows in tables.items()}
 

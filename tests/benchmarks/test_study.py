@@ -24,6 +24,10 @@ with (out / "runs").open("a") as file:
 sum(range(10**6))
 if "fail" in sys.argv:
     sys.exit(2)
+if "talk" in sys.argv:
+    for step in range(4):
+        print(f"train: {step} of 4 steps", flush=True)
+        time.sleep(0.5)
 if "wait" in sys.argv:
     time.sleep(60)
 (out / "results.json").write_text(json.dumps({"mean": {"R@1": 0.5}, "spread": {}, "splits": [1]}))
@@ -73,6 +77,15 @@ def test_time_of_a_run_is_that_of_all_its_parts(study, tmp_path):
     kept = seconds()
     assert run(out, command(tmp_path)) is None  # of another command: from 0
     assert 0 < seconds() < kept
+
+
+def test_what_a_run_does_is_shown_while_it_runs(study, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(study["run"].__globals__, "REPORTED", 0.2)
+    assert study["run"](tmp_path / "out", command(tmp_path, "talk")) is None
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"out: started, log in {tmp_path}/out/log.txt"
+    assert 2 <= len(lines[1:]) <= 4 and lines[1:] == sorted({*lines[1:]})  # each once
+    assert all(line.startswith("out: train: ") and line.endswith(" of 4 steps") for line in lines[1:])
 
 
 def test_a_result_without_a_number_of_the_table_has_a_dash_there(study, tmp_path):

@@ -52,7 +52,10 @@ INPUTS = {
 NETWORK = "--checkpoint random --cfg CFG data.moving_digits=null --workers 0 --device cpu"
 # By command and option: its words, and files that it writes into OUT.
 OUTPUTS = {
-    ("train", "settings"): ("--cfg CFG PLACED", ["config.yaml", "metrics.jsonl", "checkpoints/last.pt"]),
+    ("train", "settings"): (
+        "--cfg CFG PLACED",
+        ["config.yaml", "metrics.jsonl", "training.html", "training.json", "checkpoints/last.pt"],
+    ),
     ("show", "out"): ("--cfg CFG PLACED --out OUT", ["index.html", "views.png"]),
     ("test", "out"): (f"LIST --train-list TRAIN --out OUT {NETWORK}", ["results.json", "predictions_knn.csv"]),
     ("test of boxes", "out"): ("SETS/boxes.json --checkpoint none --out OUT", ["results.json"]),

@@ -80,3 +80,6 @@ def test_the_check_of_a_site(tmp_path):
         "a.html: none.html does not exist",
         "a.html: none.png does not exist",
     ]
+    for name in ("b", "c"):
+        (tmp_path / f"{name}.html").write_text("<title>SCE - vidssl</title>")
+    assert problems(tmp_path)[0] == "2 pages have the title SCE - vidssl"

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,34 @@ def test_links_to_code_are_links_to_its_page(tmp_path):
     )
     assert sources["with_site_links"](page) == page.read_text().replace("[c](code.py)", "[c](code.py.md)", 1)
     assert sources["linked_files"]([page]) == [tmp_path / "code.py", tmp_path / "image.png"]
+
+
+def test_pages_have_the_titles_of_their_first_lines():
+    titled = runpy.run_path(str(BUILDER / "build.py"))["with_titles"]
+    texts = {
+        "README.md": "# vidssl\n",
+        "a/SCE.md": "# SCE: `x`\n",
+        "L.md": "# L\n",
+        "b/L.md": "# L\n\ntext",
+        "c.md": "no\n",
+    }
+    found = titled(texts)
+    assert [found["README.md"], found["c.md"]] == [texts["README.md"], texts["c.md"]]
+    assert found["a/SCE.md"] == '---\ntitle: "SCE: x"\n---\n\n# SCE: `x`\n'
+    assert 'title: "L: b/L"' in found["b/L.md"] and 'title: "L: L"' in found["L.md"]
+
+
+def test_equations_fit_the_site():
+    """Their numbers, on the right, are hidden where a line is longer than a window of 1280 pixels shows."""
+    wide = []
+    for path in [*(ROOT / "docs" / "methods").glob("*.md"), ROOT / "docs" / "views.md", ROOT / "docs" / "data.md"]:
+        language = None
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.startswith("```"):
+                language = None if language is not None else line[3:]
+            elif language == "" and sum(not unicodedata.combining(letter) for letter in line) > 92:
+                wide.append(f"{path.name}:{number}")
+    assert wide == []
 
 
 def test_paths_in_tables_may_break():

@@ -100,6 +100,29 @@ def test_ucf101(ucf, tmp_path):
     assert report.endswith("3 classes")
 
 
+def test_some_classes_in_folders_of_splits(ucf, tmp_path):
+    """As the small studies read them, lists/NAME/split{split}/train.csv; each folder is complete."""
+    root, splits = ucf
+    prepare_ucf101(root, tmp_path / "all", splits)
+    for name in UCF[::2]:
+        with (tmp_path / "kept.txt").open("a") as file:
+            file.write(f"{name}\n")
+    kept = {"classes": tmp_path / "kept.txt", "split_folders": True}
+    report = prepare_ucf101(root, tmp_path / "lists", splits, **kept)
+    before = files(tmp_path / "lists/split2")
+    assert sorted(before) == ["classes.txt", "root.txt", "test.csv", "train.csv"] and report.endswith("2 classes")
+    for split in (1, 2):
+        for side in ("train", "test"):
+            expected = [row for row in rows(tmp_path / "all", f"{side}{split}") if row[1] in UCF[::2]]
+            assert expected and rows(tmp_path / f"lists/split{split}", side) == expected
+    assert read_list(tmp_path / "lists/split1/test.csv").classes == tuple(UCF[::2])
+    prepare_ucf101(root, tmp_path / "lists", splits, **kept)
+    assert files(tmp_path / "lists/split2") == before
+    (tmp_path / "kept.txt").write_text("Archery\nArchrey\n")
+    message = refusal(prepare_ucf101, root, tmp_path / "others", splits, classes=tmp_path / "kept.txt")
+    assert message == f"{tmp_path}/kept.txt: 'Archrey': not among the 3 classes of the official lists"
+
+
 def test_second_run_writes_the_same_bytes(ucf, tmp_path):
     root, splits = ucf
     prepare_ucf101(root, tmp_path / "lists", splits)

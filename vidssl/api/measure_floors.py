@@ -48,7 +48,7 @@ def measure_floors(
     floors = {name: load_subject(f"floor:{name}", {**options, "device": "cpu"}) for name in FLOORS}
     clips = floors["untrained"].test  # those of all
     clips = clips.skipping_few() if subject.test.skips else clips
-    encoder = _SideBySide([floor.encoder for floor in floors.values()]).to(subject.device).eval()
+    encoder = SideBySide([floor.encoder for floor in floors.values()]).to(subject.device).eval()
     reverse = any(protocol.reverse for protocol in applied.values())
     g = None
     if gallery is not None:
@@ -95,7 +95,7 @@ def _by_chance(query: VideoList, gallery: VideoList | None) -> Results:
     return {"chance": chance(tested, compared, None if gallery is None else own_rows(gallery, query))}
 
 
-class _SideBySide(Backbone):
+class SideBySide(Backbone):
     """Several backbones that see the same clips, as one: their features side by side, (B, sum of D)."""
 
     def __init__(self, backbones: Sequence[Backbone]) -> None:

@@ -11,6 +11,7 @@ from vidssl.api.format_results import claim_results
 from vidssl.api.job_arguments import NetworkOptions, Videos, job
 from vidssl.api.measure_networks import JobResults, Work, over_splits
 from vidssl.api.test import Protocols, table
+from vidssl.api.training_report import report_training
 from vidssl.config import Tree, find_config, override, read, set_value
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList, read_list
@@ -39,6 +40,8 @@ Setting = str | Mapping[str, Any]  # "KEY=VALUE", or {"optimizer.lr": 0.1}
 def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progress: Report = None) -> Path:
     """Pre-train, finetune, probe or train from scratch, or continue a run; return the path of the last checkpoint.
 
+    At the end `training.html` in the output has the curves, kNN beside the untrained network, and what to do next.
+
     Args:
         cfg: Config: a YAML file, the name of one that is installed, as small_cpu, or its content as a dictionary.
         settings: Settings that override the config's, `"KEY=VALUE"` or `{"optimizer.lr": 0.1}`; the last one counts.
@@ -57,7 +60,10 @@ def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progres
     run, start = bind_config(tree, source)
     claim_output(run)
     _write_for_run(new)
-    return start(run)
+    checkpoint = start(run)
+    if isinstance(run, Run):
+        report_training(run, checkpoint)
+    return checkpoint
 
 
 def bind_config(tree: Tree, source: str) -> tuple[RunSettings, Callable[[Any], Path]]:

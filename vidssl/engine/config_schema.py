@@ -130,7 +130,10 @@ class TrackFiles(Settings):
 class Run(RunSettings):
     """A run of a method on videos. `schema` adds what plug-ins register."""
 
-    outputs: ClassVar[tuple[str, ...]] = (*RunSettings.outputs, "broken-videos.csv", "tracks/step-*")
+    outputs: ClassVar[tuple[str, ...]] = (
+        *RunSettings.outputs,
+        *("broken-videos.csv", "tracks/step-*", "training.html", "training.json"),
+    )
     compile: bool = False  # torch.compile of the backbone and the target backbone
     tracks: TrackFiles | None = None  # None: no patch pairs
     data: Data

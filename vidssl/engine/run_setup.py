@@ -190,8 +190,16 @@ def set_determinism(deterministic: bool, device: torch.device) -> None:
 
 def initial_backbone(run: RunSettings) -> Backbone:
     """Build the backbone, with the weights of `init` unless the run is resumed."""
+    if saved_checkpoints(Path(run.output) / "checkpoints"):
+        backbone: Backbone = build(BACKBONES, run.backbone)
+        return backbone
+    return fresh_backbone(run)
+
+
+def fresh_backbone(run: RunSettings) -> Backbone:
+    """Build the backbone as it is before the first step: untrained, or with the weights of `init`."""
     backbone: Backbone = build(BACKBONES, run.backbone)
-    if run.init is not None and not saved_checkpoints(Path(run.output) / "checkpoints"):
+    if run.init is not None:
         data = getattr(run, "data", None)  # runs of all kinds have it
         pixels = None if data is None else Normalization(data.mean, data.std)
         matched = load_initial(backbone, run.init, run.checkpoint.trust, run.backbone.name, pixels)

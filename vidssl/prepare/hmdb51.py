@@ -10,7 +10,9 @@ from vidssl.prepare.annotation_files import file_names, read_lines
 from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 
-def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchOptions]) -> str:
+def prepare_hmdb51(
+    root: Path, out: Path, splits: Path, *, split_folders: bool = False, **options: Unpack[MatchOptions]
+) -> str:
     """HMDB51: train1.csv, test1.csv and so on.
 
     `root` holds `<class>/<file>.avi`, `splits` holds `<class>_test_split{1,2,3}.txt`.
@@ -19,6 +21,7 @@ def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchO
         root: Folder of the videos.
         out: Folder for what is written.
         splits: Folder testTrainMulti_7030_splits.
+        split_folders: Write split1/train.csv, split1/test.csv and so on, as the configs of several splits read them.
         options: See `MatchOptions`.
     """
     files = [found for name in file_names(splits) if (found := re.fullmatch(r"(.+)_test_split(\d+)\.txt", name))]
@@ -38,4 +41,4 @@ def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchO
                     continue
                 lists[f"{'train' if code == ['1'] else 'test'}{n}"].append(ListedVideo(place, f"{name}/{file}", label))
     notes = [f"split {n}: {count} unused files" for n, count in unused.items()]
-    return write_matched_lists(root, out, lists, classes, [splits], notes=notes, **options)
+    return write_matched_lists(root, out, lists, classes, [splits], notes=notes, split_folders=split_folders, **options)

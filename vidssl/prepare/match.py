@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 from vidssl.data.file_index import FileIndex, FileMatch, index_files, quoted
 from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError, first_few
+from vidssl.prepare.annotation_files import read_classes
 from vidssl.types import Positive, VideoRecord
 
 
@@ -51,13 +52,15 @@ def write_matched_lists(
     index: FileIndex | None = None,
     find: Finder = lambda index, video: index.find(video.name),
     notes: Sequence[str] = (),
+    split_folders: bool = False,
     **options: Unpack[MatchOptions],
 ) -> str:
     """Find the files of all lists, write the lists of those that exist, all or none, and return the report.
 
     `inputs` are the official files, first the one that the lists are made from. Duplicate rows are dropped and counted.
     The lists `trainX` and `testX` must not share a file. `index` avoids a scan of the root, `find` replaces the search
-    by path, and `notes` are added to the report.
+    by path, and `notes` are added to the report. With `split_folders` the lists `train1` and `test1` are
+    `split1/train.csv` and `split1/test.csv`, each folder complete in itself.
     """
     max_missing, fps = options.get("max_missing", 0.05), options.get("fps")
     if not 0 <= max_missing <= 1:
@@ -65,7 +68,10 @@ def write_matched_lists(
     duplicates = [name for name, count in Counter(classes).items() if count > 1]
     if duplicates:
         raise DataError(f"duplicate class names: {quoted(duplicates)}")
-    check_beside(out, root, classes, lists, inputs)
+    places = {name: _place(out, name) if split_folders else (out, name) for name in lists}
+    folders = {folder: [name for name in lists if places[name][0] == folder] for folder, _ in places.values()}
+    for folder, names in folders.items():
+        check_beside(folder, root, classes, [places[name][1] for name in names], inputs)
     index = index or index_files(root, follow_links=options.get("follow_links", False))
     matched: dict[str, dict[ListedVideo, str]] = {}
     report: list[str] = []
@@ -78,8 +84,31 @@ def write_matched_lists(
         name: [VideoRecord(path, row.label, row.start, row.end, rates.get(path)) for row, path in found.items()]
         for name, found in matched.items()
     }
-    write_lists(out, root, rows, classes, inputs)
+    for folder, names in folders.items():
+        write_lists(folder, root, {places[name][1]: rows[name] for name in names}, classes, inputs)
     return "\n".join([*report, *notes, *index.notes, *([f"{len(classes)} classes"] if classes else [])])
+
+
+def _place(out: Path, name: str) -> tuple[Path, str]:
+    """Folder and name of the list `train1`: `split1`, `train`."""
+    side = name.rstrip("0123456789")
+    return out / f"split{name.removeprefix(side)}", side
+
+
+def of_classes(
+    lists: Mapping[str, Sequence[ListedVideo]], classes: Sequence[str], kept: Path
+) -> tuple[dict[str, list[ListedVideo]], list[str]]:
+    """Keep the rows of the classes that a file names, one a line; return the lists and the classes, numbered anew."""
+    names = read_classes(kept)
+    if unknown := sorted({*names} - {*classes}):
+        raise DataError(f"{kept}: {quoted(unknown)}: not among the {len(classes)} classes of the official lists")
+    left = [name for name in classes if name in names]
+    number = {classes.index(name): n for n, name in enumerate(left)}
+    rows = {
+        name: [video._replace(label=number[video.label]) for video in videos if video.label in number]
+        for name, videos in lists.items()
+    }
+    return rows, left
 
 
 def _match(

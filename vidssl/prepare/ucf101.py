@@ -7,12 +7,20 @@ from typing_extensions import Unpack
 
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import file_names, read_lines
-from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
+from vidssl.prepare.match import ListedVideo, MatchOptions, of_classes, write_matched_lists
 
 _REMEDY = "it comes with the splits, in ucfTrainTestlist"
 
 
-def prepare_ucf101(root: Path, out: Path, splits: Path, **options: Unpack[MatchOptions]) -> str:
+def prepare_ucf101(
+    root: Path,
+    out: Path,
+    splits: Path,
+    *,
+    classes: Path | None = None,
+    split_folders: bool = False,
+    **options: Unpack[MatchOptions],
+) -> str:
     """UCF101: train1.csv, test1.csv and so on.
 
     `root` holds `<Class>/v_<Class>_gNN_cNN.avi`, `splits` holds `classInd.txt`, `trainlist0N.txt` and `testlist0N.txt`.
@@ -22,19 +30,24 @@ def prepare_ucf101(root: Path, out: Path, splits: Path, **options: Unpack[MatchO
         root: Folder of the videos.
         out: Folder for what is written.
         splits: Folder ucfTrainTestlist.
+        classes: File of classes to keep, one a line.
+        split_folders: Write split1/train.csv, split1/test.csv and so on, as the configs of several splits read them.
         options: See `MatchOptions`.
     """
     files = [re.fullmatch(r"(?:train|test)list(\d+)\.txt", name) for name in file_names(splits)]
     numbers = sorted({file[1] for file in files if file})
     if not numbers:
         raise DataError(f"{splits} has no trainlist01.txt: pass the folder ucfTrainTestlist")
-    classes = _classes(splits / "classInd.txt")
+    names = _classes(splits / "classInd.txt")
     lists = {
-        f"{side}{int(number)}": _videos(splits / f"{side}list{number}.txt", classes)
+        f"{side}{int(number)}": _videos(splits / f"{side}list{number}.txt", names)
         for number in numbers
         for side in ("train", "test")
     }
-    return write_matched_lists(root, out, lists, classes, [splits], **options)
+    if classes is not None:
+        lists, names = of_classes(lists, names, classes)
+    inputs = [splits] if classes is None else [splits, classes]
+    return write_matched_lists(root, out, lists, names, inputs, split_folders=split_folders, **options)
 
 
 def _classes(path: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,11 @@ _named = set[str]()  # what a warning has named: a page has many charts
 _NO_LETTERS = ("Last Resort", _OWN)  # the first one has boxes with the name of the script
 
 
-def make_readable(figure: "Figure") -> None:
+def make_readable(figure: "Figure") -> dict[str, str]:
     """Give the texts of a figure fonts that have their letters.
 
     Letters that no installed font has are replaced by a number in brackets, with their code points below the figure.
+    Returns these numbers, by the letters.
     """
     from matplotlib.text import Text
 
@@ -30,18 +32,29 @@ def make_readable(figure: "Figure") -> None:
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     letters = {letter for text in texts for letter in text.get_text() if not letter.isascii()}
     missing = frozenset(letters - _letters_of(_own_file())) if letters else frozenset[str]()
-    if not missing:
-        return
+    reversed_ = frozenset[str]() if _shapes() else frozenset(filter(_is_right_to_left, letters))
+    if not missing | reversed_:
+        return {}
     families, unknown = _fallbacks(missing)
     for text in texts:
         if not missing.isdisjoint(text.get_text()):
             # Not bold: few fonts of other scripts are installed in other weights.
             text.set(fontfamily=[*text.get_fontfamily(), *families], fontweight="normal")
-    if unknown:
-        _number(figure, texts, unknown)
+    return _number(figure, texts, unknown | reversed_) if unknown | reversed_ else {}
 
 
-def _number(figure: "Figure", texts: list["Text"], unknown: frozenset[str]) -> None:
+def _shapes() -> bool:
+    """Whether matplotlib joins letters and writes from right to left, as from 3.11 on."""
+    from matplotlib import ft2font
+
+    return hasattr(ft2font, "__libraqm_version__")
+
+
+def _is_right_to_left(letter: str) -> bool:
+    return unicodedata.bidirectional(letter) in ("R", "AL")
+
+
+def _number(figure: "Figure", texts: list["Text"], unknown: frozenset[str]) -> dict[str, str]:
     """Replace each run of letters without a glyph by a number, and explain the numbers."""
     runs = re.compile(f"[{re.escape(''.join(sorted(unknown)))}]+")
     found = dict.fromkeys(run for text in texts for run in runs.findall(text.get_text()))
@@ -60,11 +73,12 @@ def _number(figure: "Figure", texts: list["Text"], unknown: frozenset[str]) -> N
     new = [f"{run!r} {number}" for run, number in numbers.items() if run not in _named]
     if new:
         _named.update(numbers)
-        message = "no installed font has the letters of %s: charts have numbers for them; install Noto Sans CJK"
+        message = "no installed font has the letters of %s: charts have numbers for them; install a font that has them"
         _log.warning(message, first_few(new, 5))
     if figure.get_layout_engine() is not None:  # which makes room for it
         codes = (f"{number} {' '.join(f'U+{ord(letter):04X}' for letter in run)}" for run, number in numbers.items())
         figure.supxlabel(first_few(codes, 20, "\n"), x=0.01, ha="left", fontsize=7, color="#5d636c")
+    return numbers
 
 
 @lru_cache(maxsize=256)
@@ -96,6 +110,8 @@ def _letters_of(file: str) -> frozenset[str]:
     from matplotlib.ft2font import FT2Font
 
     try:
-        return frozenset(map(chr, FT2Font(file).get_charmap()))
+        font = FT2Font(file)
+        # matplotlib draws outlines: not the pictures of emoji fonts.
+        return frozenset(map(chr, font.get_charmap())) if font.scalable else frozenset()
     except (OSError, RuntimeError):
         return frozenset()

@@ -1,0 +1,210 @@
+"""What a training says at its end, against numbers of other commands and of numpy."""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import runpy
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vidssl
+from vidssl import commands
+from vidssl.api import training_report
+from vidssl.api.train import read_config
+from vidssl.commands import parser_of
+from vidssl.commands.argument_options import parse
+from vidssl.engine.config_schema import bind_run
+from vidssl.engine.train import train as train_run
+from vidssl.errors import DataError
+
+TOY = str(Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml")
+EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))
+PLAIN = ["data.moving_digits=null", "data.workers=0", "device=cpu", "log_every=1", "steps=3"]
+
+
+def train(*words):
+    commands.run("train", ["--cfg", TOY, *PLAIN, *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def trained(digits, tmp_path_factory):
+    """A run on a folder with class folders, in a folder with a space and a quote in its name; and what was logged."""
+    here = tmp_path_factory.mktemp("it's here")
+    rows = [line.split(",") for line in (digits / "motion/train.csv").read_text().splitlines()[1:]]
+    for n, (path, label, *_) in enumerate(rows):  # recordings of two videos
+        target = here / f"my videos/class {label}/v_Class{label}_g{n // 16:02d}_c{n}.mp4"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(digits / path, target)
+    with pytest.MonkeyPatch.context() as patch, io.StringIO() as text:
+        patch.chdir(here)
+        handler = logging.StreamHandler(text)
+        logger = logging.getLogger("vidssl.api.training_report")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        train("my videos", "output=the run")
+        logger.removeHandler(handler)
+        return here, text.getvalue()
+
+
+def knn_of_other_recordings(model, folder, **options):
+    """KNN by numpy: the vote of the 20 nearest videos, weighted by exp(cosine / 0.07), of other recordings."""
+    found = vidssl.extract(model, folder / "the run/videos/train.csv", workers=0, device="cpu", **options)
+    names = [Path(name).name for name in json_names(folder)]
+    group = np.array([name.rpartition("_c")[0] for name in names])[found.index.numpy()]
+    label = np.array([int(name.split("_")[1].removeprefix("Class")) for name in names])[found.index.numpy()]
+    x = found.x.double().numpy()
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    right = 0
+    for n in range(len(x)):
+        others = np.flatnonzero(group != group[n])
+        order = others[np.argsort(-(x[others] @ x[n]), kind="stable")][:20]
+        votes = np.bincount(label[order], weights=np.exp(x[order] @ x[n] / 0.07), minlength=label.max() + 1)
+        right += votes.argmax() == label[n]
+    by_chance = np.mean([(label[group != group[n]] == label[n]).mean() for n in range(len(x))])
+    return right / len(x), by_chance
+
+
+def json_names(folder):
+    lines = (folder / "the run/videos/train.csv").read_text().splitlines()[1:]
+    return [line.split(",")[0] for line in lines]
+
+
+def test_knn_beside_the_untrained_network_and_chance(trained):
+    here, log = trained
+    found = json.loads((here / "the run/training.json").read_text())
+    expected, by_chance = knn_of_other_recordings(here / "the run", here)
+    before, _ = knn_of_other_recordings("random", here, cfg=here / "the run/config.yaml")
+    assert found["knn"]["numbers"] == {"trained": pytest.approx(expected), "untrained": pytest.approx(before)}
+    assert found["knn"]["chance"] == pytest.approx(by_chance)
+    assert found["knn"]["gain"] == pytest.approx(expected - before)
+    assert (found["knn"]["recordings"], found["knn"]["recordings_are_named"]) == (24, True)
+    lines = [json.loads(line) for line in (here / "the run/metrics.jsonl").read_text().splitlines()]
+    assert found["loss"]["first"] == {"step": 1, "loss": lines[0]["loss"]}
+    assert found["loss"]["last"] == {"step": 3, "loss": lines[-1]["loss"]}
+    shown = f"kNN: trained {100 * expected:.1f} %, untrained {100 * before:.1f} %, chance {100 * by_chance:.1f} %"
+    assert shown in log and f"loss {lines[0]['loss']:.3f} at step 1, {lines[-1]['loss']:.3f} at step 3" in log
+    page = (here / "the run/training.html").read_text()
+    assert f"{100 * expected:.1f}%" in page and "data:image/png" in page and "recordings" in page
+    for _, command in found["commands"]:
+        assert f"  {command}\n" in log
+
+
+def test_the_commands_run_as_they_are(trained, monkeypatch, capsys):
+    here, _ = trained
+    monkeypatch.chdir(here)
+    found = json.loads((here / "the run/training.json").read_text())["commands"]
+    for _, command in found:
+        program, name, *words = shlex.split(command)
+        assert program == "vidssl"
+        job, parser, _ = parser_of(name)
+        parsed = parse(parser, job.signature, words)
+        assert all(Path(path).exists() for path in (parsed.get("videos", "."), parsed.get("gallery", ".")))
+        if name in ("retrieval", "export"):  # the others take longer
+            commands.run(name, words)
+    assert [shlex.split(command)[1] for _, command in found] == ["retrieval", "compare", "map", "export"]
+    assert (here / "the run/search/index.html").exists() and (here / "the run/backbone/config.json").exists()
+
+
+def test_a_finished_run_measures_nothing(trained, monkeypatch, caplog):
+    here, log = trained
+    before = [(here / "the run" / name).read_bytes() for name in ("training.html", "training.json")]
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(training_report, "_measure", None)
+    with caplog.at_level(logging.INFO):
+        train("my videos", "output=the run")
+    assert log.strip() in [record.getMessage() for record in caplog.records]
+    assert before == [(here / "the run" / name).read_bytes() for name in ("training.html", "training.json")]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"request": 1}', "knn"])
+def test_a_damaged_report_is_made_again(digits, tmp_path, damage):
+    words = [f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run"]
+    train(*words)
+    file = tmp_path / "run/training.json"
+    before = json.loads(file.read_text())
+    file.write_text(json.dumps({**before, "knn": [1]}) if damage == "knn" else damage)
+    train(*words)
+    assert json.loads(file.read_text()) == before
+
+
+def test_test_lists_as_vidssl_test(digits, tmp_path):
+    lists = [digits / f"motion/{name}.csv" for name in ("test", "train")]
+    train(
+        f"data.train={lists[1]}", f"output={tmp_path}/run", f"evaluate.query={lists[0]}", f"evaluate.gallery={lists[1]}"
+    )
+    found = json.loads((tmp_path / "run/training.json").read_text())
+    options = {"train_list": lists[1], "protocol": ["knn"], "workers": 0, "device": "cpu"}
+    tested = vidssl.test(tmp_path / "run", lists[0], **options)
+    random = vidssl.test("random", lists[0], cfg=tmp_path / "run/config.yaml", **options)
+    assert found["knn"]["numbers"] == {"trained": tested["knn"], "untrained": random["knn"]}
+    command = shlex.split(found["commands"][1][1])
+    assert command[1:3] == ["test", str(lists[0])] and "--floors" in command
+    parse(parser_of("test")[1], parser_of("test")[0].signature, command[2:])
+
+
+def test_the_reason_why_there_is_no_accuracy(digits, tmp_path, monkeypatch, caplog):
+    with caplog.at_level(logging.INFO):
+        train(digits / "videos/train", f"output={tmp_path}/plain")
+    assert "no accuracy: the videos have no labels and no class folders" in caplog.text
+    found = json.loads((tmp_path / "plain/training.json").read_text())
+    assert found["knn"] is None and "compare" in found["commands"][1][1]
+    assert "No accuracy: the videos have no labels" in (tmp_path / "plain/training.html").read_text()
+    labelled = f"data.train={digits}/motion/train.csv"
+    monkeypatch.setattr(training_report, "_ALWAYS", 0.0)
+    monkeypatch.setattr(training_report, "_FRACTION", 0.0)
+    train(labelled, f"output={tmp_path}/long")
+    assert "not measured: it may take" in json.loads((tmp_path / "long/training.json").read_text())["reason"]
+    supervised = str(Path(TOY).with_name("supervised.yaml"))
+    commands.run("train", ["--cfg", supervised, *PLAIN, labelled, f"output={tmp_path}/supervised"])
+    assert "trained with the labels" in json.loads((tmp_path / "supervised/training.json").read_text())["reason"]
+
+
+def test_what_fails_in_the_report_is_a_warning(digits, tmp_path, monkeypatch, caplog):
+    def fail(*_):
+        raise DataError("the disk is on fire")
+
+    monkeypatch.setattr(training_report, "_measure", fail)
+    train(f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run")
+    assert "the run is complete, but there is no report of it: the disk is on fire" in caplog.text
+    assert (tmp_path / "run/checkpoints/last.pt").exists() and not (tmp_path / "run/training.html").exists()
+
+
+def test_the_report_changes_no_bit_of_a_run(digits, tmp_path):
+    """Also of one that is stopped and resumed: its checkpoint and log are those of a run without a report."""
+    given = [*PLAIN, f"data.train={digits}/motion/train.csv"]
+    for name, until in (("plain", None), ("resumed", 2)):
+        tree, _ = read_config(TOY, [*given, f"output={tmp_path / name}"])
+        train_run(bind_run(tree, TOY), until=until)
+    assert not (tmp_path / "resumed/training.json").exists()
+    train(*given, f"output={tmp_path}/resumed")
+    assert (tmp_path / "resumed/training.json").exists()
+    plain, resumed = (
+        torch.load(tmp_path / name / "checkpoints/last.pt", weights_only=True) for name in ("plain", "resumed")
+    )
+    for part in ("step", "method", "optimizer", "rng"):
+        EQUAL["same"](plain[part], resumed[part])
+    assert EQUAL["logged"](tmp_path / "plain") == EQUAL["logged"](tmp_path / "resumed")
+
+
+def in_processes(folder, words):
+    os.chdir(folder)
+    with contextlib.redirect_stdout(io.StringIO()):
+        commands.run("train", words)
+
+
+def test_two_processes_write_one_report(run_world, digits, tmp_path):
+    words = ["--cfg", TOY, *PLAIN, f"data.train={digits}/motion/train.csv", "batch_size=8", "output=run"]
+    for world in (1, 2):
+        (tmp_path / str(world)).mkdir()
+        run_world(world, in_processes, tmp_path / str(world), words)
+    one, two = (json.loads((tmp_path / name / "run/training.json").read_text()) for name in "12")
+    assert two["knn"]["numbers"].keys() == one["knn"]["numbers"].keys()
+    assert two["knn"]["numbers"]["untrained"] == one["knn"]["numbers"]["untrained"]
+    assert two["commands"] == one["commands"] and (tmp_path / "2/run/training.html").stat().st_size > 10_000

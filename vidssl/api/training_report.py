@@ -1,0 +1,303 @@
+"""What a training says at its end: how the loss fell, what kNN gained, and the commands that come next."""
+
+import logging
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from vidssl import distributed
+from vidssl.api.format_results import format_clips
+from vidssl.api.job_arguments import NetworkOptions
+from vidssl.api.measure_floors import SideBySide
+from vidssl.api.measured_network import Subject, load_subject
+from vidssl.atomic import write_json
+from vidssl.config import Tree
+from vidssl.data.find_same_videos import own_rows
+from vidssl.data.recording_groups import labelled_by_folders, recording_groups
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.config_schema import Run
+from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.run_setup import fresh_backbone
+from vidssl.engine.training_lists import training_list
+from vidssl.errors import DataError, VidsslError
+from vidssl.evaluation.features import extract
+from vidssl.evaluation.group_folds import K, same_group
+from vidssl.evaluation.measure import apply_protocols
+from vidssl.evaluation.metrics import chance
+from vidssl.evaluation.paired_groups import compare_pairs
+from vidssl.evaluation.protocols import PROTOCOLS
+from vidssl.output_folder import only_run_in
+from vidssl.untrusted_files import parse_json, read_json
+from vidssl.viz.curves import training_curves
+from vidssl.viz.figure import png
+from vidssl.viz.training_page import write_training_page
+
+_log = logging.getLogger(__name__)
+PAGE, NUMBERS = "training.html", "training.json"
+_ALWAYS = 60.0  # seconds that the measurement may take, however short the training was
+_AT_MOST = 600.0  # seconds
+_FRACTION = 0.1  # of the time of the training
+_TRAINED = "trained"
+
+
+def report_training(run: Run, checkpoint: Path) -> None:
+    """Write `training.html` and `training.json` of a finished run, and log what they say; all processes together.
+
+    The network is measured by kNN if its videos have labels or class folders, and only if that is quick beside the
+    training. What fails here is a warning: the run is complete.
+    """
+    output = Path(run.output)
+    try:
+        with distributed.joined(distributed.choose_device(run.device)), only_run_in(output):
+            videos = training_list(run)
+            request = {
+                "step": run.total_steps(videos.samples_per_epoch),
+                "list": videos.fingerprint,
+                "evaluate": run.evaluate.model_dump(mode="json"),
+            }
+            found = distributed.on_main(lambda: _written(output, request))
+            if found is None:
+                found = {"request": request, **_report(run, checkpoint, videos)}
+                distributed.on_main(lambda: _write(run, found))
+            if distributed.is_main():
+                _log.info("%s", format_report(found, output / PAGE))
+    except (VidsslError, OSError) as error:
+        if distributed.is_main():
+            _log.warning("the run is complete, but there is no report of it: %s", error)
+
+
+def _written(output: Path, request: Tree) -> Tree | None:
+    """The numbers that are there already: the command of a finished run measures nothing."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        found: Tree = read_json(output / NUMBERS)
+        if found["request"] == request and (output / PAGE).exists() and format_report(found, output / PAGE):
+            return found
+    return None
+
+
+def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
+    lines = distributed.on_main(lambda: _lines(Path(run.output)))
+    losses = [line for line in lines if "loss" in line]
+    loss = {name: {key: losses[n].get(key) for key in ("step", "loss")} for name, n in (("first", 0), ("last", -1))}
+    test = choose_test(run, videos)
+    found: Tree = {"loss": loss, "knn": None, "reason": test if isinstance(test, str) else None}
+    if not isinstance(test, str):
+        seconds, allowed = _seconds(run, test, losses)
+        if seconds > allowed:
+            found["reason"] = f"not measured: it may take {seconds / 60:.0f} minutes; the commands below measure it"
+        else:
+            found["knn"] = _measure(run, checkpoint, test)
+    return {**found, "commands": [list(each) for each in next_commands(run)]}
+
+
+def _lines(output: Path) -> list[Tree]:
+    lines = [parse_json(line) for line in (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    if not any("loss" in line for line in lines):
+        raise DataError(f"{output / 'metrics.jsonl'} has no loss")
+    return lines
+
+
+# The measurement --------------------------------------------------------------------------------------------
+
+
+class Test(NamedTuple):
+    """The videos that a network is measured on."""
+
+    tested: VideoList
+    gallery: VideoList | None  # None: each tested video is compared with those of other recordings
+    what: str
+
+
+def choose_test(run: Run, videos: VideoList) -> Test | str:
+    """Choose the lists of `evaluate`, else the training videos by their labels or folders; else say what is missing."""
+    where, rule = run.evaluate, (run.data.root, run.data.allow_external)
+    kind = run.objective[0]
+    if where.query is None:
+        if kind.needs_labels or kind.classifies:
+            return "it was trained with the labels of its videos: only videos of another list can test it"
+        tested = _with_labels(labelled_by_folders(videos))
+        if tested is None:
+            return "the videos have no labels and no class folders, so there is no accuracy"
+        return Test(tested, None, f"the {len(tested)} training videos, each compared with those of other recordings")
+    query = _with_labels(read_list(where.query, *rule))
+    gallery = None if where.gallery is None else _with_labels(read_list(where.gallery, *rule))
+    if query is None or (where.gallery is not None and gallery is None):
+        return f"the videos of {where.query if query is None else where.gallery} have no labels"
+    if gallery is None:
+        return Test(query, None, f"the {len(query)} videos of {query.path}, each compared with other recordings")
+    return Test(query, gallery, f"{len(query)} videos of {query.path}, compared with {len(gallery)} of {gallery.path}")
+
+
+def _with_labels(videos: VideoList) -> VideoList | None:
+    """The rows that have labels; None if these are of fewer than two classes."""
+    labels = videos.labels
+    return None if len(np.unique(labels[labels >= 0])) < 2 else videos.rows(np.flatnonzero(labels >= 0).tolist())
+
+
+def _seconds(run: Run, test: Test, losses: Sequence[Tree]) -> tuple[float, float]:
+    """Seconds that the measurement will take, if it makes as many clips a second as the training; and may take."""
+    rate = median([float(line["clips_per_second"]) for line in losses])
+    count = len(test.tested) + (0 if test.gallery is None else len(test.gallery))
+    trained = losses[-1]["step"] * run.batch_size * len(run.data.views)
+    allowed = max(_ALWAYS, min(_AT_MOST, _FRACTION * trained / rate))
+    return count * run.evaluate.clips * run.evaluate.crops / rate, allowed
+
+
+def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
+    """Measure kNN of the network and of what it was before the training; each video is decoded once."""
+    options: NetworkOptions = {
+        "device": run.device,
+        "workers": run.data.workers,
+        "trust": run.checkpoint.trust,
+        "allow_missing": True,
+    }
+    subject = load_subject(checkpoint, options)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(run.seed)
+        before = fresh_backbone(run).to(subject.device).eval()
+    networks = {_TRAINED: subject.encoder, _before(run): subject.test.encoder(before)}
+    both = SideBySide([*networks.values()]).to(subject.device).eval()
+    with StopRequest().listening() as request:
+        g = None if test.gallery is None else _features(both, test.gallery, subject, "gallery", request.check)
+        q = _features(both, test.tested, subject, "tested", request.check)
+
+    def compute() -> Tree:
+        tested = test.tested.rows(q.index.tolist())
+        groups = recording_groups(tested)
+        gallery = None if test.gallery is None or g is None else test.gallery.rows(g.index.tolist())
+        exclude = same_group(groups.number) if gallery is None else own_rows(gallery, tested)
+        of_gallery = [None] * 2 if g is None else both.parts(g)
+        # The default k of `vidssl test`, or that of `vidssl compare`: the next command shows the same number.
+        config = PROTOCOLS["knn"].Config() if gallery is not None else PROTOCOLS["knn"].Config(k=K)
+        protocol = {"knn": PROTOCOLS["knn"](config)}
+        numbers, right = {}, []
+        for name, x, y in zip(networks, both.parts(q), of_gallery, strict=True):
+            measured = apply_protocols(protocol, y, x, exclude)["knn"]
+            assert measured.predicted is not None
+            numbers[name] = measured.numbers["knn"]
+            right.append((measured.predicted == x.label).double().numpy())
+        difference = compare_pairs(np.stack(right), groups.number, tested.labels)[0]
+        return {
+            "numbers": numbers,
+            "chance": chance(q, g or q, exclude),
+            "gain": difference.value,
+            "identical": difference.reason == "identical",
+            "interval": None if difference.low is None else [difference.low, difference.high],
+            "what": test.what,
+            "recordings": int(groups.number.max()) + 1,
+            "recordings_are_named": groups.stated or gallery is not None,
+            "left_out": len(test.tested) - len(q),
+            "clips": format_clips(subject.describe()["protocol"]),
+        }
+
+    if test.gallery is not None:
+        subject.count_overlap(test.tested, test.gallery)
+    return distributed.on_main(compute)
+
+
+def _features(both: SideBySide, videos: VideoList, subject: Subject, title: str, check: Callable[[], None]) -> Any:
+    return extract(both, videos, subject.test, subject.device, title, check=check)
+
+
+def _before(run: Run) -> str:
+    return "untrained" if run.init is None else "before training"
+
+
+# What comes next --------------------------------------------------------------------------------------------
+
+
+def next_commands(run: Run) -> list[tuple[str, str]]:
+    """Return commands that run as they are in the folder where the training was started, each after what it does."""
+    output, first, where = Path(run.output), run.data.lists[0], run.evaluate
+    root = first.root or run.data.root
+    reading = [] if root is None else ["--root", root]
+    reading += ["--allow-external"] if run.data.allow_external else []
+    reading += ["--imports", *run.imports] if run.imports else []
+    network, trust = ["--checkpoint", str(output)], ["--trust-checkpoint"] * run.checkpoint.trust
+    given = [*network, *reading, *trust]
+    query = where.query or first.list
+    gallery = first.list if where.query is None else where.gallery or where.query
+    search = ["retrieval", "--gallery", gallery, "--query", query, *given, "--out", str(output / "search")]
+    if where.query is None:
+        title = "is it better than networks that learned nothing"
+        measure = ["compare", first.list, *given, "--out", str(output / "compare")]
+    else:
+        title = "accuracies of the test list, beside networks that learned nothing"
+        train_list = [] if where.gallery is None else ["--train-list", where.gallery]
+        measure = ["test", query, *train_list, *given, "--floors", "--out", str(output / "test")]
+    plot = ["map", first.list, *given, "--out", str(output / "map")]
+    export = ["export", str(output), "--to", "folder", *trust, "--out", str(output / "backbone")]
+    return [
+        (title, shlex.join(["vidssl", *words]))
+        for title, words in (
+            ("the nearest videos of each", search),
+            (title, measure),
+            ("all videos in a plane", plot),
+            ("the backbone for others", export),
+        )
+    ]
+
+
+def format_report(found: Mapping[str, Any], page: Path) -> str:
+    """Format what a training became as the lines that the log shows."""
+    first, last = (f"{line['loss']:.3f} at step {line['step']}" for line in found["loss"].values())
+    lines = [f"training is complete: loss {first}, {last}"]
+    if found["knn"] is not None:
+        numbers = {**found["knn"]["numbers"], "chance": found["knn"]["chance"]}
+        lines.append(f"kNN: {', '.join(f'{name} {100 * value:.1f} %' for name, value in numbers.items())}")
+    lines += [*sentences(found), f"page: {page}", "next:"]
+    for title, command in found["commands"]:
+        lines += [f"  # {title}", f"  {command}"]
+    return "\n".join(lines)
+
+
+def sentences(found: Mapping[str, Any]) -> list[str]:
+    """Say what kNN was measured on, whether the training gained, and what to doubt; or why there is no accuracy."""
+    knn = found["knn"]
+    if knn is None:
+        return [f"no accuracy: {found['reason']}"]
+    _, before = knn["numbers"]
+    said = [f"of {knn['what']}"]
+    if knn["interval"] is None:
+        said.append("both are right for the same videos" if knn["identical"] else "too few recordings for an interval")
+    else:
+        low, high = (100 * end for end in knn["interval"])
+        verdict = "better than" if low > 0 else "worse than" if high < 0 else "not shown to differ from"
+        interval = f"95 % interval {low:+.1f} to {high:+.1f}".replace("-", "\u2212")
+        gain = f"{100 * knn['gain']:+.1f} points".replace("-", "\u2212")
+        said.append(f"{verdict} {before}: {gain}, {interval} over {knn['recordings']} recordings")
+    if not knn["recordings_are_named"]:
+        said.append("names do not state recordings: clips of one recording may make all numbers too high")
+    if knn["left_out"]:
+        said.append(f"{knn['left_out']} videos could not be read")
+    return said
+
+
+def _write(run: Run, found: Tree) -> None:
+    output = Path(run.output)
+    knn = found["knn"]
+    rows = [] if knn is None else [*knn["numbers"].items(), ("chance", knn["chance"])]
+    details = [
+        ("Method", run.method.name),
+        ("Backbone", run.backbone.name),
+        ("Videos", ", ".join(each.list for each in run.data.lists)),
+        ("Steps", f"{found['loss']['last']['step']:,} of {run.batch_size} videos"),
+    ]
+    write_training_page(
+        output / PAGE,
+        title=f"Training of {output.name}",
+        details=[*details, *([] if knn is None else [("Clips", knn["clips"])])],
+        loss=found["loss"],
+        rows=rows,
+        sentences=sentences(found),
+        curves=png(training_curves(_lines(output))),
+        commands=found["commands"],
+        folder=str(Path.cwd()),
+    )
+    write_json(output / NUMBERS, found)

@@ -1,0 +1,43 @@
+"""The page of a finished training: its curves, what kNN gained, and the commands that come next."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidssl.viz.pages import render_page
+
+_DENSITY = 1.6  # pixels of the chart per pixel of the page
+
+
+def write_training_page(
+    path: Path,
+    *,
+    title: str,
+    details: Sequence[tuple[str, str]],
+    loss: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[tuple[str, float]],
+    sentences: Sequence[str],
+    curves: bytes,
+    commands: Sequence[Sequence[str]],
+    folder: str,
+) -> None:
+    """Write the page.
+
+    `loss` has step and loss of the first and the last line; `rows` are names and kNN accuracies (fractions), none if
+    nothing was measured, which a sentence then says. `commands` are pairs of what a command does and the command, to be
+    run in `folder`.
+    """
+    render_page(
+        path,
+        "training.html",
+        title=title,
+        details=details,
+        loss=loss,
+        rows=rows,
+        sentences=[sentence[0].upper() + sentence[1:] for sentence in sentences],
+        curves=curves,
+        commands=commands,
+        folder=folder,
+        width=round(int.from_bytes(curves[16:20], "big") / _DENSITY),  # the PNG's header states its pixels
+        sprites={},
+    )

@@ -26,4 +26,4 @@ def test_the_demo_learns_motions_and_colours(tmp_path):
     # Measured 0.72 and 0.53, untrained 0.39 and 0.28; processors differ by some points.
     assert first("trained/motion") > first("random/motion") + 0.15
     assert first("trained/colour") > first("random/colour") + 0.1
-    assert (tmp_path / "output/demo/index.html").exists()
+    assert (tmp_path / "output/demo/compare/index.html").exists()

@@ -454,7 +454,7 @@ def test_weights_come_from_the_caches_without_network(tmp_path):
     imported, small, image, shuffle, hub_refused, of_hub, code_refused, of_code = made.stdout.splitlines()
     assert imported == "[]" and (small, shuffle, of_hub, of_code) == ("32", "1024", "48", "5") and int(image) > 0
     assert hub_refused.endswith("runs the code of owner/repository: give trust=True if you know its author")
-    assert code_refused == "transformers:org/code comes with code: give trust=True if you know its author"
+    assert code_refused == "transformers:org/code is code of others: give trust=True to run it"
 
 
 @pytest.mark.parametrize(

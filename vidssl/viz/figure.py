@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, PALE = "#33373d", "#b9bdc3"
-_NAMES = "Comment"  # a key of PNG for free text
 COLORS = ("#2a5bc7", "#c2570c", "#2b8a5a", "#8a4fb5", "#b3262e", "#0e8fa3", "#8a7a1f", "#6b7078")
 
 
@@ -41,23 +40,11 @@ def add_legend(axes: "Axes", **options: Any) -> None:
 
 
 def png(figure: "Figure", dpi: int = 150) -> bytes:
-    """Encode a figure as a PNG file, its names in any script; equal figures give equal bytes.
-
-    Letters that no font has are numbers there: the file holds their meanings, `numbered_names` returns them for a page.
-    """
-    numbers = make_readable(figure)
-    names = {_NAMES: "\n".join(f"{number} {letters}" for letters, number in numbers.items())} if numbers else {}
+    """Encode a figure as a PNG file, its names in any script; equal figures give equal bytes."""
+    make_readable(figure)
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": None, **names})
+    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": None})
     return content.getvalue()
-
-
-def numbered_names(image: bytes) -> list[str]:
-    """Return what the numbers of a chart stand for, `[1] ピアノ`: a browser finds fonts that matplotlib does not."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(image)) as read:
-        return str(read.info.get(_NAMES, "")).splitlines()
 
 
 def shortened(text: str, limit: int) -> str:

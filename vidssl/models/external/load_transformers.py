@@ -27,9 +27,7 @@ def load(name: str, trust: bool) -> Encoder:
         processor = _processor(name, options)
     except ValueError as error:
         if "trust_remote_code" in str(error) and not trust:
-            raise UntrustedError(
-                f"transformers:{name} comes with code: give trust=True if you know its author"
-            ) from None
+            raise UntrustedError(f"transformers:{name} is code of others: give trust=True to run it") from None
         raise
     prepare, facts = partial(_prepare, processor=processor), facts_of(f"transformers {name}")
     parts = (config, getattr(config, "vision_config", None))

@@ -49,6 +49,8 @@ def test_what_is_recognised():
     assert unclear.open and unclear.text.startswith(
         "With 48 videos of 30 recordings it cannot be said whether it recognises classes: 25 % where"
     )
+    assert recognition(MANY, Estimate(0.05, 0.005, 0.1), 0.01).open  # ten times as good as guessing is not equal to it
+    assert not recognition(MANY, Estimate(0.01, 0.005, 0.02), 0.01).open
     worse = recognition(MANY, Estimate(0.02, 0.0, 0.1), 0.17)
     assert worse.text.startswith("Is worse than guessing: 2 %") and not worse.open
 
@@ -168,5 +170,6 @@ def test_attention():
     assert attention(MANY, 0.2, 0.18, Estimate(0.02, -0.02, 0.05)).text.startswith("Does not look at the instance more")
     assert attention(MANY, 0.1, 0.18, Estimate(-0.08, -0.1, -0.05)).text.startswith("Looks beside the instance: ")
     assert attention(MANY, 0.3, 0.18, Estimate(0.12, -0.1, 0.3)).open
+    assert attention(MANY, 0.08, 0.04, Estimate(0.04, -0.01, 0.09)).open
     assert without_boxes(48, 2).text.endswith("measured with boxes=FILE; 2 of 48 maps have no heat.")
     assert without_boxes(48, 0).text.endswith("measured with boxes=FILE.")

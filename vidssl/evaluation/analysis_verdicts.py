@@ -2,7 +2,8 @@
 
 * Below `FEWEST` recordings nothing is said.
 * A number is above (below) its reference, if its 95 % interval is. It is equal to it, if the interval holds it and ends
-  within `MARGIN` of it on both sides. Otherwise it is open.
+  within `MARGIN` of it on both sides; of a small fraction, such as guessing between many classes or the area of small
+  boxes, within that fraction. Otherwise it is open.
 * What holds for corrupted videos and backgrounds is said only of a network that recognises classes without them.
 * Of invariance, a score counts if it is above the highest of `SHUFFLES` scores with shuffled labels, which happens by
   chance in 1 of `SHUFFLES` + 1.
@@ -195,7 +196,7 @@ def attention(sample: Sample, inside: float, area: float, gap: Estimate, untrain
     """Whether it looks at the instance: `inside` is the fraction of the heat in its box, `gap` that minus its area."""
     if sample.recordings < FEWEST:
         return _too_few(sample, f"{_percent(inside)} of the heat in {_percent(area)} of the frame")
-    found = standing(gap, 0)
+    found = standing(gap, 0, min(MARGIN, area))
     numbers = f"{_percent(inside)} of the heat is in the boxes, which cover {_percent(area)} of the frame, "
     numbers += _points(gap)
     text = {
@@ -219,7 +220,7 @@ def _against_guessing(
     if sample.recordings < FEWEST:
         return _too_few(sample, f"{_percent(right.value)} where guessing gives {_percent(chance)}")
     yes, no, whether = words
-    found = standing(right, chance)
+    found = standing(right, chance, min(MARGIN, chance))
     start = {"above": yes, "equal": no, "below": "Is worse than guessing", "open": f"{_unsaid(sample)} {whether}"}
     numbers = f"{_percent(right.value)} where guessing gives {_percent(chance)}{_interval(right)}"
     return Verdict(f"{start[found]}: {numbers}{_beside(untrained)}", found == "open")

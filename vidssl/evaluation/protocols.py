@@ -35,7 +35,7 @@ class Measured:
     predicted: Tensor | None = None  # (Q,) int64 class of each query, -1: none; None: the protocol predicts no class
     details: dict[str, Any] = field(default_factory=dict)  # plain data, for example the cost that was chosen
     # Of numbers that are means over the queries: the value (Q,) of each query, in [0, 1].
-    per_video: dict[str, Tensor] = field(default_factory=dict)
+    per_video: dict[str, Tensor] = field(default_factory=dict, compare=False)
 
 
 class EvaluationProtocol:

@@ -36,10 +36,10 @@ class Pixels(Backbone):
         return self.flat(x) * 255
 
 
-def features(backbone, videos, trajectories, boxes=None, skip=False, **options):
+def features(backbone, videos, trajectories, boxes=None, **options):
     clips = {"clip": trajectories.clip, "clips": trajectories.clips, "crops": 1, "size": trajectories.size}
     test = TestClips(**{**clips, "mean": (0.0,), "std": (1.0,), "batch_size": 3, "workers": 0, **options})
-    dataset = trajectories.dataset(videos, DecodeSettings(), boxes, skip)
+    dataset = trajectories.dataset(videos, DecodeSettings(), boxes, test.skips)
     columns, missing = encode_videos(backbone, dataset, test, torch.device("cpu"), trajectories.encode, "trajectories")
     return trajectories.features(*columns), missing
 
@@ -169,10 +169,10 @@ def test_broken_videos(digits, tmp_path):
         encoded(mixed, ("blur",))
     for workers in (0, 1):
         trajectories = Trajectories(CLIP, 1, 24, ("blur",))
-        found, missing = features(Pixels(3, 24), mixed, trajectories, skip=True, workers=workers)
+        found, missing = features(Pixels(3, 24), mixed, trajectories, allow_missing=True, workers=workers)
         assert found.index.tolist() == [0, 2] and [path for path, _ in missing] == [str(broken)]
-    with pytest.raises(DataError, match="none of the 1 videos"):
-        encoded(mixed.rows([1]), ("blur",), skip=True)
+    with pytest.raises(DataError, match="the only video of"):
+        encoded(mixed.rows([1]), ("blur",), allow_missing=True)
 
 
 def test_choice_of_transformations():

@@ -28,7 +28,7 @@ def main() -> None:
         folder = Path(scratch)
         if len(sys.argv) > 1:
             search_street(Path(sys.argv[1]).resolve(), folder)
-            take_picture(folder / "search/index.html", IMAGES / "search.png", 780)
+            take_picture(folder / "search/index.html", IMAGES / "search.png", 952)
         else:
             ensure(folder / "digits", MovingDigits(train=240, test=48))
             lists = {

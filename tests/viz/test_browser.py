@@ -335,7 +335,7 @@ def test_names_are_text_and_no_address_leads_out_of_the_page(open_page, files, n
 @EVERY
 def test_everything_that_can_be_used_has_a_name_and_is_reached_with_the_keyboard(open_page, name):
     page = open_page(name)
-    usable = "button, select, input, textarea, a[href], canvas[tabindex], summary, .wide[tabindex]"
+    usable = "button, select, input, textarea, a[href], canvas[tabindex], summary, .wide[tabindex], .scroll[tabindex]"
     wanted = page.evaluate(
         f"""() => [...document.querySelectorAll("{usable}")].filter((one) => one.checkVisibility() && !one.disabled)
         .map((one, n) => {{
@@ -364,7 +364,7 @@ def test_images_have_a_text(open_page, name):
     assert page.locator(unnamed).count() == 0
 
 
-@pytest.mark.parametrize("name", ["retrieval", "long retrieval", "gradcam", "map", "show"])
+@EVERY
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(open_page, name, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-playwright-python")

@@ -467,7 +467,7 @@ def test_weights_come_from_the_caches_without_network(tmp_path):
         ("hub facebookresearch/dinov2:main dinov2_vits14", "Apache-2.0", ("LVD-142M",)),
         ("timm resnet50.a1_in1k", "not stated", ("ImageNet-1K",)),
         ("timm vit_base_patch16_224.augreg_in21k_ft_in1k", "not stated", ("ImageNet-21K", "ImageNet-1K")),
-        (None, "not stated", ("none",)),
+        (None, "none needed", ("none",)),
     ],
 )
 def test_licence_and_training_sets(weights, licence, training):

@@ -150,7 +150,7 @@ def _of_frames(network: nn.Module, x: Tensor, joined: str) -> Tensor:
 def facts_of(weights: str | None, licence: str | None = None, source: str | None = None) -> dict[str, Any]:
     """Return fields of `Encoder` for `LIBRARY NAME`, None if it is untrained; what the library states comes first."""
     if weights is None:
-        return {"training": ("none",)}
+        return {"training": ("none",), "licence": "none needed"}
     with _FACTS.open(encoding="utf-8", newline="") as file:
         row = next(row for row in csv.DictReader(file) if re.match(row["pattern"], weights))
     training = tuple(row["training"].split("; "))

@@ -23,7 +23,7 @@ SEED, QUERIES, WIDTH = 0, 48, 1280
 
 
 def main() -> None:
-    """Search, and take a picture of the page."""
+    """Search, and take a screenshot of the page."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         if len(sys.argv) > 1:

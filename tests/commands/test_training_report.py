@@ -172,7 +172,7 @@ def test_what_fails_in_the_report_is_a_warning(digits, tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(training_report, "_measure", fail)
     train(f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run")
-    assert "the run is complete, but there is no report of it: the disk is on fire" in caplog.text
+    assert "the run is complete, but its report cannot be written: the disk is on fire" in caplog.text
     assert (tmp_path / "run/checkpoints/last.pt").exists() and not (tmp_path / "run/training.html").exists()
 
 

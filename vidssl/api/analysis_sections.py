@@ -124,7 +124,7 @@ def numbers_content(evidence: Evidence) -> dict[str, Any]:
 
 
 def order_content(evidence: Evidence) -> dict[str, Any]:
-    """Whether clips are told from reversed ones."""
+    """Whether clips are separated from reversed ones."""
     right = evidence.estimate("order")
     assert right is not None
     equal = evidence.trained["details"]["order"]["equal_videos"]

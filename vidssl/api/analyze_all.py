@@ -83,7 +83,7 @@ PARTS = (
         "order",
         "Order of time",
         "Does the network notice whether a clip plays backwards? A linear classifier of the features learns from the "
-        "training videos to tell clips from the same clips reversed, and is asked about the tested ones.",
+        "training videos to separate clips from the same clips reversed, and is asked about the tested ones.",
         lambda boxes: tests.Protocols([{"name": "order"}], per_video=True),
         order_content,
         "per_video",

@@ -69,7 +69,7 @@ def report_training(run: Run, checkpoint: Path) -> None:
                 _log.info("%s", format_report(found, output / PAGE))
     except (VidsslError, OSError) as error:
         if distributed.is_main():
-            _log.warning("the run is complete, but there is no report of it: %s", error)
+            _log.warning("the run is complete, but its report cannot be written: %s", error)
 
 
 def _written(output: Path, request: Tree) -> Tree | None:

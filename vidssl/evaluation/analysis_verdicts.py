@@ -69,7 +69,7 @@ def recognition(sample: Sample, right: Estimate, chance: float, untrained: Besid
 
 
 def order(sample: Sample, right: Estimate, equal: int, untrained: Beside | None = None) -> Verdict:
-    """Whether clips are told from the same clips reversed; `equal` videos have the same features in both directions."""
+    """Whether clips are separated from the same clips reversed; `equal` videos have the same features both ways."""
     if equal == sample.videos:
         text = "Does not notice reversal: every clip has the same features as its reversal, which gives 50 % exactly"
         return Verdict(text + _beside(untrained))

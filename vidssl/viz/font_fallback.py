@@ -111,7 +111,7 @@ def _letters_of(file: str) -> frozenset[str]:
 
     try:
         font = FT2Font(file)
-        # matplotlib draws outlines: not the pictures of emoji fonts.
+        # matplotlib draws outlines, not the bitmaps of emoji fonts.
         return frozenset(map(chr, font.get_charmap())) if font.scalable else frozenset()
     except (OSError, RuntimeError):
         return frozenset()

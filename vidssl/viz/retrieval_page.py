@@ -69,18 +69,22 @@ def span_text(start: float | None, end: float | None) -> str:
 
 def store_preview(made: Preview, folder: Path) -> StoredPreview:
     """Write a preview into the folder of the page; its name is a hash of its content, so equal ones are one file."""
-    file = f"{PREVIEWS}/{hashlib.sha256(made.jpeg).hexdigest()[:16]}.jpg"
+    file = f"{PREVIEWS}/{_stem(made.jpeg)}.jpg"
     if not (folder / file).exists():
         write_whole(folder / file, made.jpeg)
     return StoredPreview(file, made.count, *made.shown, enlarged=made.shown[0] > made.width)
 
 
 def remove_other_previews(folder: Path, kept: Iterable[StoredPreview]) -> None:
-    """Remove the previews of earlier pages from the folder of a page."""
+    """Remove the previews of earlier pages from the folder of a page; what is not named by its hash is not one."""
     names = {preview.file for preview in kept}
     for path in (folder / PREVIEWS).glob(f"{'[0-9a-f]' * 16}.jpg"):
-        if f"{PREVIEWS}/{path.name}" not in names:
+        if f"{PREVIEWS}/{path.name}" not in names and path.stem == _stem(path.read_bytes()):
             path.unlink()
+
+
+def _stem(jpeg: bytes) -> str:
+    return hashlib.sha256(jpeg).hexdigest()[:16]
 
 
 def write_retrieval_page(

@@ -131,8 +131,8 @@ def test_commands_name_their_options():
 
 # Programs of the command line: what follows their names is a command to type, as right in Python as elsewhere.
 PROGRAMS = r"\b(?:vidssl \w+|pip install|ray start|hf auth|python -m)\b[^;,()]*"
-# Modules that parse options, and options of srun.
-PARSERS = {"projects/commands_on_ray.py"}
+# Modules that parse options or write whole commands, and options of srun.
+PARSERS = {"projects/commands_on_ray.py", "api/training_report.py"}
 OF_SRUN = re.compile("--(kill-on-bad-exit|wait|cpus-per-task)=.*")
 
 

@@ -1,5 +1,7 @@
 """Processes of one run: rank, world size, collectives, and errors that reach all. With one process all are no-ops."""
 
+import functools
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, MutableMapping
@@ -21,6 +23,7 @@ from vidssl.errors import Interrupted, PeerError, TrainingError, VidsslError
 T = TypeVar("T")
 
 _MEETING = timedelta(minutes=10)  # imports from a slow network drive take minutes
+_groups = itertools.count()  # of this process; all processes join equally often
 
 
 @contextmanager
@@ -47,6 +50,17 @@ def joined(device: torch.device) -> Iterator[None]:
 def _start(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    store, number, count = _meet()
+    # A group must not find the addresses of one that was left, nor, as torchrun keeps its store when it restarts
+    # processes, those of dead processes.
+    prefix = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{next(_groups)}"
+    store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=number, world_size=count)
+
+
+@functools.cache  # the store is kept: a process that joins again must not meet the others at one that is being closed
+def _meet() -> tuple[Any, int, int]:
     try:
         store, number, count = next(dist.rendezvous("env://", timeout=_MEETING))  # type: ignore[attr-defined]
     except (RuntimeError, ValueError) as error:
@@ -56,10 +70,7 @@ def _start(device: torch.device) -> None:
             f"process {number} of {count} did not meet the others at {host}:{port} "
             f"({str(error).splitlines()[0][:120]}); start all of them with the same MASTER_ADDR and MASTER_PORT"
         ) from None
-    # torchrun keeps its store when it restarts processes: the new ones must not find the addresses of the dead ones.
-    store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # type: ignore[attr-defined]
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=number, world_size=count)
+    return store, number, count
 
 
 @contextmanager

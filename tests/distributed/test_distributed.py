@@ -189,13 +189,25 @@ assert inside > before == threads(), (before, inside, threads())
 """
 
 
+# Process 0 comes late, so that the other could find the address that it had in the group before.
+JOINING = """
+import os, time, torch
+from vidssl import distributed
+
+for number in range(3):
+    time.sleep(0.5 * (os.environ["RANK"] == "0"))
+    with distributed.joined(torch.device("cpu")):
+        assert distributed.gather_objects((number, distributed.rank())) == [(number, 0), (number, 1)]
+"""
+
+
 @pytest.mark.long
-def test_a_process_that_leaves_the_group_keeps_none_of_its_threads(tmp_path):
-    """They would need Python when it has ended. The commands import pytorchvideo inside of the group."""
-    script = tmp_path / "leave.py"
-    script.write_text(LEAVING)
+@pytest.mark.parametrize("script", [LEAVING, JOINING], ids=["keeps none of its threads", "can join another"])
+def test_a_process_that_leaves_the_group(script, tmp_path):
+    """Its threads would need Python when it has ended; the commands import pytorchvideo inside of the group."""
+    (tmp_path / "leave.py").write_text(script)
     subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", tmp_path / "leave.py"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
         timeout=120,

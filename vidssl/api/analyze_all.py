@@ -280,7 +280,9 @@ class _Work:
                 except (ConfigError, DataError) as error:
                     notes.append(f"The untrained network is not measured: {error}.")
             elif part.costly:
-                notes.append("The untrained network is not measured here, as it takes as long again: --untrained all.")
+                notes.append(
+                    "The untrained network takes as long again: vidssl analyze all --untrained all measures it."
+                )
             if part.chart is not None:
                 name, draw = part.chart
                 distributed.on_main(lambda: write_whole(self.folder / part.name / name, draw(found)))

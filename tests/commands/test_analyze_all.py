@@ -125,7 +125,7 @@ def test_the_untrained_network_is_that_of_the_config(digits, whole, tmp_path):
     out, _, page, *_ = whole
     folders = {path.name for path in (out / "untrained").iterdir()}
     assert folders == {part.name for part in PARTS} - {"robustness"}
-    assert "as it takes as long again: --untrained all" in page
+    assert "takes as long again: vidssl analyze all --untrained all measures it." in page
     found = json.loads((out / "untrained" / "numbers" / "results.json").read_text())
     lists = [f"{out}/lists/test/test.csv", "--train-list", f"{out}/lists/train/train.csv", "--out", f"{tmp_path}/t"]
     run = [f"{key}={value}" for key, value in (("data.workers", 0), ("data.moving_digits", "null"))]

@@ -253,7 +253,7 @@ TEST = vidssl.TestClips(
             r"precision is 'half': choose one of float32, bfloat16",
         ),
         ("vidssl-small", ["no.mp4"], {}, DataError, r"1 of 1 files do not exist: /.*no.mp4"),
-        ("vidssl-small", [], {}, DataError, r"0 of 0 files"),
+        ("vidssl-small", [], {}, DataError, r"no file is named"),
         (
             "random",
             "LIST",

@@ -13,6 +13,8 @@ from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vidssl.errors import ConfigError
+
 # Numbers that functions and commands take.
 Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
@@ -319,9 +321,12 @@ class Features:
         """Return a table of pandas: `path`, `start`, `end`, `label`, `class` if known, and a column for each feature.
 
         Raises:
-            ImportError: pandas is not installed.
+            ConfigError: pandas is not installed.
         """
-        import pandas  # type: ignore[import-untyped]
+        try:
+            import pandas  # type: ignore[import-untyped]
+        except ModuleNotFoundError:
+            raise ConfigError("a table needs pandas, which is not installed: pip install pandas") from None
 
         columns: dict[str, Any] = {"index": self.index.numpy(), "label": self.label.numpy()}
         if self.records:

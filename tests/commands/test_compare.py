@@ -13,7 +13,6 @@ from vidssl import commands
 from vidssl.api import encoder_scores
 from vidssl.api.extract import loaded
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.group_folds import K
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -44,6 +43,8 @@ def test_every_video_is_predicted_by_the_others_of_other_recordings(found):
     assert [section["name"] for section in results["sections"]] == ["motion", "colour"]
     for section in results["sections"]:
         label = np.array(section["labels"])
+        k = section["neighbours"]
+        assert k == min(20, int(np.median(np.unique(label, return_counts=True)[1])) - 1)
         for name, facts in results["encoders"].items():
             x = loaded(out / facts["features"]).x.numpy()
             x = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -53,7 +54,7 @@ def test_every_video_is_predicted_by_the_others_of_other_recordings(found):
                 near = others[np.argsort(-(x[others] @ x[row]), kind="stable")]
                 nearest.append(near[0])
                 votes = np.zeros(label.max() + 1)
-                np.add.at(votes, label[near[:K]], np.exp(x[near[:K]] @ x[row] / 0.07))
+                np.add.at(votes, label[near[:k]], np.exp(x[near[:k]] @ x[row] / 0.07))
                 voted.append(votes.argmax())
             predicted = section["predicted"][name]
             agree = np.mean([a == b for a, b in zip(predicted["nearest"], nearest, strict=True)])

@@ -510,5 +510,7 @@ def test_batches_are_writable_and_stay_when_the_loader_is_gone(digits, workers):
 
 def test_batch_size_above_the_number_of_records(digits, tmp_path):
     run = toy(digits / "motion/test.csv", tmp_path / "run", "batch_size=17")
-    with pytest.raises(ConfigError, match="batch_size 17 is more than the 16 records of the list: lower it"):
+    with pytest.raises(
+        ConfigError, match="batch_size 17 is more than the 16 records of the list: batch_size=16 at most"
+    ):
         train(run)

@@ -60,6 +60,13 @@ def test_classes_of_folders(folder):
     videos = labelled_by_folders(read_input(folder))
     assert videos.classes == ("a", "b") and videos.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert [record.path for record in videos.records] == [record.path for record in read_input(folder).records]
+    (folder / "c").mkdir()
+    shutil.copy(folder / "a/p1_x.mp4", folder / "c/only.mp4")  # does not take the classes of the others
+    assert labelled_by_folders(read_input(folder)).labels.tolist() == [0, 0, 0, 1, 1, 1, 2]
+    for number in range(6):
+        (folder / f"d{number}").mkdir()
+        shutil.copy(folder / "a/p1_x.mp4", folder / f"d{number}/only.mp4")
+    assert labelled_by_folders(read_input(folder)).classes == ()
     shutil.copy(folder / "a/p1_x.mp4", folder / "alone.mp4")
     assert labelled_by_folders(read_input(folder)).classes == ()
 

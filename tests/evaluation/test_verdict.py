@@ -24,12 +24,12 @@ def test_the_best_and_the_cheapest_that_is_not_worse():
     ]
     pairs = [pair(0, 1, 0.02, 0.4), pair(0, 2, 0.2, 0.001), pair(1, 2, 0.18, 0.001)]
     found = decide(three, pairs, 40, CLASSES, 0.5)
-    assert (found.best, found.cheapest, found.doubts) == (0, 1, ())
+    assert (found.best, found.is_clear, found.cheapest, found.doubts) == (0, True, 1, ())
     assert found.answer == (
         "big is best: 90.0 % (chance 50.0). small is not shown to be worse, and takes 1/20 of the time."
     )
     same = decide(three[:2], pairs[:1], 40, CLASSES, 0.5)
-    assert same.answer.startswith("No difference is visible between big and small.")
+    assert not same.is_clear and same.answer.startswith("No difference is visible between big and small.")
     assert decide(three[:1], [], 40, CLASSES, 0.5).answer == "big: 90.0 % (chance 50.0)."
 
 
@@ -50,6 +50,18 @@ def test_what_to_doubt():
     ]
     few = decide(two, [Difference(0, 1, 0.01, None, None, None, reason="too few groups")], 5, CLASSES, 0.5)
     assert "not shown to be better" in few.doubts[0]
+
+
+def test_an_encoder_below_what_learned_nothing():
+    """As in a folder of thirty videos."""
+    three = [Candidate("net", 0.13, 1.0), Candidate("other", 0.1, 1.0), Candidate("differences", 0.47, 0.1, floor=True)]
+    pairs = [pair(0, 1, 0.03, 0.9), pair(0, 2, -0.34, 0.01), pair(1, 2, -0.37, 0.01)]
+    found = decide(three, pairs, 28, CLASSES, 0.14)
+    assert found.answer.startswith("No difference is visible between net and other.") and not found.is_clear
+    assert found.doubts[:2] == (
+        "No encoder is above chance, 14.0 %: these numbers say nothing about them.",
+        "differences, which learned nothing, has a higher number: 47.0 %.",
+    )
 
 
 def agreement(first, second, mean):

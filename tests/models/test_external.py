@@ -323,10 +323,10 @@ def test_hub(tmp_path):
         ("torchvision:resnet18@none,frames=differences,count=1", ConfigError, "needs two frames or more"),
         ("torchvision:resnet18@none,count=0", ConfigError, "count is 1 or more"),
         ("torchvision:resnet18@none,seconds=-1", ConfigError, "seconds is above 0, or whole"),
-        ("transformers:no/such_network", CheckpointError, "transformers cannot load no/such_network: .*"),
+        ("transformers:no/such_network", CheckpointError, "transformers:no/such_network cannot be loaded: .*"),
         ("onnx:none.onnx", CheckpointError, "there is no file none.onnx"),
         ("python:own_encoder", ConfigError, "is not python:PACKAGE.MODULE:FUNCTION"),
-        ("python:own_encoder:no_size", ConfigError, "returns a module, and a dictionary with size"),
+        ("python:own_encoder:no_size", ConfigError, "not a module and a dictionary: size, and any of"),
         (
             "python:own_encoder:maps",
             ConfigError,

@@ -30,7 +30,14 @@ def encoder_results(
         "name": "motion",
         "accuracy": {name: accuracy(name) for name in predicted},
         "predicted": {name: {"knn": [*classes]} for name, classes in predicted.items()},
-        "verdict": {"best": best, "cheapest": best, "answer": f"{best} is best.", "doubts": ["There are few videos."]},
+        "neighbours": 20,
+        "verdict": {
+            "best": best,
+            "cheapest": best,
+            "is_clear": True,
+            "answer": f"{best} is best.",
+            "doubts": ["There are few videos."],
+        },
         "pairs": [
             {"first": best, "second": name, "difference": 0.1, "interval": [0.02, 0.18], "reason": None}
             for name in predicted

@@ -22,7 +22,7 @@ from vidssl.data.recording_groups import Groups, chosen_rows, labelled_by_folder
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.errors import DataError
-from vidssl.evaluation.group_folds import fits, fold_table
+from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
 from vidssl.evaluation.near_copies import near_copies
 from vidssl.evaluation.paired_groups import Difference, compare_pairs
 from vidssl.evaluation.result_files import complete
@@ -270,6 +270,7 @@ def _section(
         "name": videos.path.parent.name if videos.path.suffix == ".csv" else videos.path.name,
         "verdict": _verdict(decide(candidates, pairs, int(number.max()) + 1, counts, by_chance, between), names),
         "chance": by_chance,
+        "neighbours": num_neighbours(label),
         "accuracy": {
             name: {measure: float(each.mean()) for measure, each in hit.items()} for name, hit in hits.items()
         },
@@ -292,6 +293,7 @@ def _share_of_class(label: NDArray[np.int64], number: NDArray[np.int64], row: in
 def _verdict(verdict: Verdict, names: Sequence[str]) -> Tree:
     return {
         "best": names[verdict.best],
+        "is_clear": verdict.is_clear,
         "cheapest": names[verdict.cheapest],
         "answer": verdict.answer,
         "doubts": list(verdict.doubts),

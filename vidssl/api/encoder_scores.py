@@ -24,7 +24,7 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError, VidsslError
-from vidssl.evaluation.group_folds import DRAWS, Predictions, predict
+from vidssl.evaluation.group_folds import DRAWS, Predictions, num_neighbours, predict
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.types import Features
 from vidssl.untrusted_files import read_arrays, read_json
@@ -68,6 +68,8 @@ def extract_all(
     be read are left out, instead of the encoder.
     """
     found = []
+    readings = f"; each reads the videos {1 + len(VARIED)} times: its clips, {' and '.join(VARIED.values())}"
+    _log.info("%d encoders, one after another%s", len(models), readings if vary else "")
     for name, model in models:
         try:
             subject = load_subject(model, options, shared_config=True)
@@ -201,7 +203,7 @@ def predict_all(
         assert encoder.features is not None
         features = replace(of_rows(encoder.features, rows), label=torch.from_numpy(label))
         digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()).tobytes())
-        for part in (label, groups, folds, np.array([*shots, DRAWS])):
+        for part in (label, groups, folds, np.array([*shots, DRAWS, num_neighbours(label)])):
             digest.update(np.ascontiguousarray(part).tobytes())
         file = out / _PREDICTIONS / f"{digest.hexdigest()[:16]}.npz"
         predictions = _read(file, shots)

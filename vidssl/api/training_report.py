@@ -27,7 +27,7 @@ from vidssl.engine.run_setup import fresh_backbone
 from vidssl.engine.training_lists import training_list
 from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.features import extract
-from vidssl.evaluation.group_folds import K, same_group
+from vidssl.evaluation.group_folds import num_neighbours, same_group
 from vidssl.evaluation.measure import apply_protocols
 from vidssl.evaluation.metrics import chance
 from vidssl.evaluation.paired_groups import compare_pairs
@@ -90,7 +90,7 @@ def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
     if not isinstance(test, str):
         seconds, allowed = _seconds(run, test, losses)
         if seconds > allowed:
-            found["reason"] = f"not measured: it may take {seconds / 60:.0f} minutes; the commands below measure it"
+            found["reason"] = f"it may take {seconds / 60:.0f} minutes to measure it; the commands below do"
         else:
             found["knn"] = _measure(run, checkpoint, test)
     return {**found, "commands": [list(each) for each in next_commands(run)]}
@@ -174,8 +174,8 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
         exclude = same_group(groups.number) if gallery is None else own_rows(gallery, tested)
         of_gallery = [None] * 2 if g is None else both.parts(g)
         # The default k of `vidssl test`, or that of `vidssl compare`: the next command shows the same number.
-        config = PROTOCOLS["knn"].Config() if gallery is not None else PROTOCOLS["knn"].Config(k=K)
-        protocol = {"knn": PROTOCOLS["knn"](config)}
+        settings = {} if gallery is not None else {"k": num_neighbours(tested.labels)}
+        protocol = {"knn": PROTOCOLS["knn"](PROTOCOLS["knn"].Config(**settings))}
         numbers, right = {}, []
         for name, x, y in zip(networks, both.parts(q), of_gallery, strict=True):
             measured = apply_protocols(protocol, y, x, exclude)["knn"]
@@ -287,7 +287,7 @@ def _write(run: Run, found: Tree) -> None:
         ("Method", run.method.name),
         ("Backbone", run.backbone.name),
         ("Videos", ", ".join(each.list for each in run.data.lists)),
-        ("Steps", f"{found['loss']['last']['step']:,} of {run.batch_size} videos"),
+        ("Steps", f"{found['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
     ]
     write_training_page(
         output / PAGE,

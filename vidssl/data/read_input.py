@@ -62,7 +62,9 @@ def _several(paths: Sequence[str | Path]) -> VideoList:
     found = [Path(path).absolute() for path in paths]
     missing = [str(path) for path in found if state_of_video(str(path))[1] < 0]
     if missing or not found:
-        raise DataError(f"{len(missing)} of {len(found)} files do not exist: {first_few(missing) or 'name some'}")
+        raise DataError(
+            f"{len(missing)} of {len(found)} files do not exist: {first_few(missing)}" if found else "no file is named"
+        )
     folder = Path(os.path.commonpath([path.parent for path in found]))
     names = [path.relative_to(folder).as_posix() for path in found]
     if not all(map(is_utf8, names)):

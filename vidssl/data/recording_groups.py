@@ -79,10 +79,14 @@ def _numbered(names: Sequence[str | None], how: str) -> Groups:
 
 
 def labelled_by_folders(videos: VideoList) -> VideoList:
-    """Label videos without labels by the first folder of their paths, if these are two or more with two videos each."""
+    """Label videos without labels by the first folder of their paths.
+
+    These are classes if all videos lie in folders, and most of them in two or more folders of several videos.
+    """
     folders = [name.partition("/")[0] if "/" in name else "" for name in videos.names]
     counts = Counter(folders)
-    if (videos.labels >= 0).any() or "" in counts or len(counts) < 2 or min(counts.values()) < 2:
+    several = [count for count in counts.values() if count > 1]
+    if (videos.labels >= 0).any() or "" in counts or len(several) < 2 or 2 * sum(several) <= len(folders):
         return videos
     classes = tuple(sorted(counts))
     records = Records(videos.root, [])

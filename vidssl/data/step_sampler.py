@@ -71,7 +71,8 @@ class StepSampler:
     def __post_init__(self) -> None:
         size, world, micro = self.batch_size, self.world, self.micro_batch_size
         if size > self.num_records:
-            raise ConfigError(f"batch_size {size} is more than the {self.num_records} records of the list: lower it")
+            most = f"batch_size={self.num_records} at most"
+            raise ConfigError(f"batch_size {size} is more than the {self.num_records} records of the list: {most}")
         for number, part in enumerate(self.joined):
             taken = size * part.samples / sum(each.samples for each in self.joined)
             if taken > part.records:

@@ -16,7 +16,7 @@ from vidssl.evaluation.search import nearest
 from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
-K = 20  # neighbours that vote
+K = 20  # neighbours that vote, at most
 FOLDS = 5
 DRAWS = 20  # of few labels
 COSTS = tuple(10.0**n for n in range(-4, 2))  # of the logistic regression of all labels
@@ -64,6 +64,15 @@ def same_group(groups: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(np.concatenate(pairs))
 
 
+def num_neighbours(label: NDArray[np.int64]) -> int:
+    """Return how many neighbours vote: `K`, or as many as the median class has other videos, if these are fewer.
+
+    With more, a vote counts mostly videos of other classes, and small classes cannot win it.
+    """
+    counts = np.unique(label, return_counts=True)[1]
+    return int(max(1, min(K, np.median(counts) - 1)))
+
+
 def draw_labels(
     groups_left: NDArray[np.bool_], label: NDArray[np.int64], shots: int, draw: int, fold: int, seed: int = 0
 ) -> NDArray[np.int64]:
@@ -90,8 +99,9 @@ def predict(
     from threadpoolctl import threadpool_limits
 
     label = features.label.numpy()
-    neighbours = nearest(features.x, features.x, min(K, len(label)), same_group(groups))
-    voted = metrics.vote(neighbours, features, K).numpy()
+    k = num_neighbours(label)
+    neighbours = nearest(features.x, features.x, k, same_group(groups))
+    voted = metrics.vote(neighbours, features, k).numpy()
     there = torch.isfinite(neighbours.similarity[:, 0])
     first = torch.where(there, neighbours.index[:, 0], -1).numpy()
     x = features.x.double().numpy()

@@ -29,7 +29,8 @@ class Candidate:
 class Verdict:
     """The sentences of a verdict."""
 
-    best: int  # of the candidates
+    best: int  # of the candidates, the one with the highest number that is no floor
+    is_clear: bool  # whether another one is shown to be worse
     cheapest: int  # that is not shown to be worse than the best
     answer: str
     doubts: tuple[str, ...]
@@ -78,7 +79,11 @@ def decide(
         ratio = (candidates[best].seconds or 0.0) / (candidates[cheapest].seconds or 1e-9)
         answer += f" {candidates[cheapest].name} is not shown to be worse, and takes 1/{ratio:.0f} of the time."
     return Verdict(
-        best, cheapest, answer, tuple(_doubts(candidates, pairs, best, num_groups, class_counts, num_copies))
+        best,
+        len(equal) < len(trained),
+        cheapest,
+        answer,
+        tuple(_doubts(candidates, pairs, best, num_groups, class_counts, chance, num_copies)),
     )
 
 
@@ -88,12 +93,17 @@ def _doubts(
     best: int,
     num_groups: int,
     class_counts: Sequence[tuple[str, int, int]],
+    chance: float,
     num_copies: int,
 ) -> list[str]:
-    found = []
+    found, of_best = [], candidates[best]
+    if of_best.accuracy <= chance:
+        found.append(f"No encoder is above chance, {100 * chance:.1f} %: these numbers say nothing about them.")
     for n, each in enumerate(candidates):
-        if each.floor and not is_worse(pairs, n, best):
-            found.append(f"{candidates[best].name} is not shown to be better than {each.name}, which learned nothing.")
+        if each.floor and each.accuracy > of_best.accuracy:
+            found.append(f"{each.name}, which learned nothing, has a higher number: {100 * each.accuracy:.1f} %.")
+        elif each.floor and not is_worse(pairs, n, best):
+            found.append(f"{of_best.name} is not shown to be better than {each.name}, which learned nothing.")
     if num_groups < _FEW_GROUPS:
         found.append(f"There are only {num_groups} recordings: small differences cannot be seen.")
     if num_copies:

@@ -95,9 +95,10 @@ def _column(measure: str) -> str:
 def _row(name: str, encoder: Mapping[str, Any], measures: Sequence[str], section: Mapping[str, Any]) -> dict[str, Any]:
     difference, interval = _against_best(name, section)
     best, cheapest = section["verdict"]["best"], section["verdict"]["cheapest"]
+    first = "best" if section["verdict"]["is_clear"] else "highest of the encoders"
     return _facts(name, encoder) | {
         "best": name == best,
-        "note": "best" if name == best else "not shown to be worse, cheapest" if name == cheapest else "",
+        "note": first if name == best else "not shown to be worse, cheapest" if name == cheapest else "",
         "numbers": [encoder["accuracy"][measure] for measure in measures],
         "difference": difference,
         "interval": interval,
@@ -207,11 +208,12 @@ def _dots(encoders: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, A
 
 
 def _note(section: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    groups = results["groups"]
+    groups, k = results["groups"], section["neighbours"]
+    voters = "the nearest video" if k == 1 else f"a vote of {k} neighbours"
     return (
         f"{len(results['videos'])} videos of {len(section['classes'])} classes and {groups['count']} recordings, "
         f"by {groups['how']}; chance {100 * section['chance']:.1f} %. Each video is predicted once, with its recording "
-        "left out: kNN by a vote of 20 neighbours, R@1 by the nearest video, the others by logistic regression on all "
+        f"left out: kNN by {voters}, R@1 by the nearest video, the others by logistic regression on all "
         "labels or on so many of each class, the mean of 20 draws. Intervals are for these networks on new recordings, "
         "not for other training seeds; the tests behind the verdict are adjusted for the number of pairs."
     )

@@ -132,7 +132,7 @@ def load_encoder(name: str, trust: bool = False) -> Encoder:
     except Exception as error:  # of the library: no such name, no network, damaged files
         reason = " ".join(str(error).split())[:300]
         if not isinstance(error, ImportError):
-            raise CheckpointError(f"{library} cannot load {inner}: {type(error).__name__}: {reason}") from None
+            raise CheckpointError(f"{name} cannot be loaded: {type(error).__name__}: {reason}") from None
         # Of another package than the library's own, the name to install may differ from the one to import.
         remedy = f"pip install {package}" if error.name == package else "install it, or add its folder to PYTHONPATH"
         raise CheckpointError(f"{name} needs a package that is not installed ({reason}): {remedy}") from None

@@ -59,8 +59,8 @@ def load_python(name: str, trust: bool) -> Encoder:
     network, stated = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
     known = Encoder.__dataclass_fields__.keys() - {"network"}
     if not isinstance(network, nn.Module) or "size" not in stated or not stated.keys() <= known:
-        keys = ", ".join(sorted(known))
-        raise ConfigError(f"python:{name} returns a module, and a dictionary with size and of {keys}: docs/encoders.md")
+        given, keys = f"{type(network).__name__} and {[*stated]}", ", ".join(sorted(known - {"size", "version"}))
+        raise ConfigError(f"python:{name} gave {given}, not a module and a dictionary: size, and any of {keys}")
     return Encoder(network, **stated)
 
 

@@ -50,7 +50,7 @@ from vidssl.types import Features
 _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
-_REMEDY = "drop_duplicates=True ignores copies"
+_REMEDY = "drop_duplicates=True leaves copies out"
 
 
 @dataclass(frozen=True)

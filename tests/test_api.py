@@ -271,6 +271,13 @@ def test_mistakes_are_errors_of_one_line(model, videos, options, error, message,
     assert "\n" not in str(caught.value)
 
 
+def test_a_table_without_pandas_is_an_error_with_the_remedy(monkeypatch):
+    features = vidssl.Features(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long), torch.arange(2))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pip install pandas"):
+        features.to_pandas()
+
+
 def test_a_list_that_was_read_has_its_root(digits):
     listed = vidssl.read_input(digits / "motion" / "test.csv")
     with pytest.raises(ConfigError, match="root and allow_external are for reading a list"):

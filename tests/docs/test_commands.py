@@ -93,6 +93,8 @@ def bin_folder(tmp_path_factory):
     run(*pip, "--python", folder / "env/bin/python", "install", "--quiet", "--no-deps", wheel, cwd=folder)
     others = next(path for path in map(Path, sys.path) if (path / "torch").is_dir())
     (site / "others.pth").write_text(f"{others}\n")  # after the environment's own packages
+    code = "import vidssl; print(vidssl.__file__, vidssl.load_backbone('vidssl-small').dim)"
+    assert str(folder / "env") in run(folder / "env/bin/python", "-c", code, cwd=folder)
     return folder / "env/bin"
 
 

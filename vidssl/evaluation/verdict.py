@@ -29,8 +29,8 @@ class Candidate:
 class Verdict:
     """The sentences of a verdict."""
 
-    best: int  # of the candidates, the one with the highest number that is no floor
-    is_clear: bool  # whether another one is shown to be worse
+    best: int  # of the candidates without the floors, the one with the highest number
+    is_clear: bool  # whether an encoder is shown to be worse than it
     cheapest: int  # that is not shown to be worse than the best
     answer: str
     doubts: tuple[str, ...]

@@ -98,6 +98,7 @@ def test_one_more_encoder_costs_only_itself(found, digits, monkeypatch):
     monkeypatch.setattr(encoder_scores, "predict", lambda *a, **k: predicted.append(a) or predict(*a, **k))
     again = compare(digits, out, model=("random", "vidssl-small"))
     assert extracted == ["vidssl-small"] and len(predicted) == 2  # once for each list of labels
+    assert again["encoders"]["vidssl-small"]["checkpoint"]["licence"] == "research only"
     for old, new in zip(results["sections"], again["sections"], strict=True):
         assert new["accuracy"]["random"] == old["accuracy"]["random"] and new["folds"] == old["folds"]
 

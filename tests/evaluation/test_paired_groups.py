@@ -95,3 +95,17 @@ def test_persons_in_several_classes_are_drawn_over_all_classes(monkeypatch):
     compare_pairs(correct, groups, groups % 6)
     compare_pairs(correct, groups, groups % 10)
     assert [len({*strata.tolist()}) for strata in seen] == [1, 6, 1]
+
+
+def test_floors_do_not_hide_what_encoders_differ_in():
+    """Holm's method counts the pairs of encoders, and those with a floor, each by themselves."""
+    two, groups, classes = draw_table(generator(3, 0), 40)
+    (alone,) = compare_pairs(two, groups, classes)
+    floors = [(np.arange(len(classes)) % n == 0).astype(float) for n in (2, 3, 4)]
+    five = np.stack([*two, *floors])
+    pairs = {(one.first, one.second): one for one in compare_pairs(five, groups, classes, floors=(2, 3, 4))}
+    assert pairs[0, 1].adjusted == pairs[0, 1].p == alone.p
+    with_floor = sorted((pairs[n, floor].p, pairs[n, floor].adjusted) for n in (0, 1) for floor in (2, 3, 4))
+    assert with_floor[0][1] == 6 * with_floor[0][0]
+    together = {(one.first, one.second): one for one in compare_pairs(five, groups, classes)}
+    assert together[0, 1].adjusted > pairs[0, 1].adjusted

@@ -64,6 +64,24 @@ def test_an_encoder_below_what_learned_nothing():
     )
 
 
+def test_an_interval_without_zero_that_is_not_shown():
+    three = [Candidate("big", 0.9, 1.0), Candidate("small", 0.8, 1.0), Candidate("untrained", 0.5, 1.0, floor=True)]
+    pairs = [pair(0, 1, 0.1, 0.06), pair(0, 2, 0.4, 0.001), pair(1, 2, 0.3, 0.001)]
+    found = decide(three, pairs, 40, CLASSES, 0.5)
+    assert found.answer.startswith("No difference is visible between big and small.")
+    assert found.doubts[0].startswith("The difference of small to big has an interval without 0")
+    pairs[0] = pair(0, 1, 0.1, 0.04)
+    assert not decide(three, pairs, 40, CLASSES, 0.5).doubts
+
+
+def test_an_encoder_whose_training_list_is_not_there():
+    two = [Candidate("mine", 0.9, 1.0, seen=None), Candidate("other", 0.9, 1.0, seen=3)]
+    assert decide(two, [pair(0, 1, 0.0, 1.0)], 40, CLASSES, 0.5).doubts == (
+        "other was trained on 3 of these videos.",
+        "These videos may be among the training videos of mine, whose lists are not here.",
+    )
+
+
 def agreement(first, second, mean):
     rows = np.zeros((2, 10), np.int64)
     return Agreement(first, second, np.array([mean, np.nan]), 0.0125, (rows, rows))

@@ -412,7 +412,8 @@ def test_the_networks_that_come_with_vidssl(name):
     assert not re.search(r"(?<![\w.])/\w", json.dumps(config)), "no paths of the machine that trained it"
     features = load_backbone(name)(torch.zeros(1, 3, 4, 64, 64))
     assert features.shape == (1, 256) and features.isfinite().all()
-    assert load_subject(name, {"device": "cpu"}).origin["path"] == name
+    origin = load_subject(name, {"device": "cpu"}).origin
+    assert origin["path"] == name and origin["licence"] != "not stated" and "not stated" not in origin["training"]
 
 
 # Whole methods ----------------------------------------------------------------------------------------------

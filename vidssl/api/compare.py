@@ -246,7 +246,8 @@ def _section(
     with bar(title="predictions", unit="fit", total=fits(folds, shots) * len(encoders), leave=False) as shown:
         made = predict_all(encoders, rows, label, number, folds, shots, out, lambda: shown.update(1))
     hits = {name: right(predictions, label) for name, predictions in made.items()}
-    pairs = compare_pairs(np.stack([hit[PRIMARY] for hit in hits.values()]), number, label)
+    floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
+    pairs = compare_pairs(np.stack([hit[PRIMARY] for hit in hits.values()]), number, label, floors=floors)
     by_chance = float(np.mean([_share_of_class(label, number, row) for row in range(len(label))]))
     candidates = [
         Candidate(
@@ -256,7 +257,7 @@ def _section(
             encoder.floor,
             encoder.facts["checkpoint"].get("licence", ""),
             encoder.facts["checkpoint"].get("training", ()),
-            (encoder.facts["overlap"] or {}).get("videos", 0),
+            _seen(encoder),
         )
         for encoder in encoders
     ]
@@ -282,6 +283,14 @@ def _section(
         "labels": label.tolist(),
         "classes": [{"name": name, "videos": count, "groups": recordings} for name, count, recordings in counts],
     }
+
+
+def _seen(encoder: Encoder) -> int | None:
+    """How many of the videos a network of vidssl was trained on; None if its list is not there."""
+    overlap: Tree = encoder.facts["overlap"] or {}
+    if "not_checked" not in overlap:
+        return int(overlap.get("videos", 0))
+    return 0 if "training" in encoder.facts["checkpoint"] else None  # its training sets are stated, or in doubt
 
 
 def _share_of_class(label: NDArray[np.int64], number: NDArray[np.int64], row: int) -> float:

@@ -246,7 +246,7 @@ def summary(results: Results) -> list[str]:
     if kept := _kept(results):
         lines.append(f"{kept} of the 10 nearest neighbours by features are among the 10 nearest on the map")
     counts = {name.replace("_", " "): len(rows or ()) for name, rows in results["suspects"].items() if name != "reason"}
-    lines.append("look at: " + ", ".join(f"{number} {name}" for name, number in counts.items()))
+    lines.append("to look at: " + ", ".join(f"{name} {number}" for name, number in counts.items()))
     if results["columns"]:
         lines.append(f"{results['columns_matched']} of them have values of {', '.join(results['columns'])}")
     return lines

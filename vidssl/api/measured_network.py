@@ -26,11 +26,11 @@ from vidssl.evaluation.features import Classifier, Extract, LibraryClips, TestCl
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
-from vidssl.models.external import Encoder, is_external, load_external
+from vidssl.models.external import Encoder, facts_of, is_external, load_external
 from vidssl.models.initial_weights import InitialWeights, load_initial
 from vidssl.models.layer_features import check_grid
 from vidssl.models.pixel_normalization import Normalization
-from vidssl.models.weights import backbone_weights, is_checkpoint, load_state, read_anything, weights_file
+from vidssl.models.weights import backbone_weights, is_checkpoint, load_state, own_weights, read_anything, weights_file
 from vidssl.plugins import code_of
 from vidssl.transforms.recipes import check_short_side
 from vidssl.types import Features
@@ -176,12 +176,15 @@ def _load_checkpoint(
         if method is not None:
             classify, logits = method.classify, None if type(method).logits is Method.logits else method.logits
             classes = run.objective[1].classes
+    # As it was given: where a network that comes with vidssl is installed is of no interest.
+    origin = {"path": name, "sha256": digest, "step": content["step"]}
+    if path == own_weights().get(name):
+        origin |= facts_of(f"vidssl {name}")
     return Subject(
         backbone=backbone.to(device).eval(),
         test=test,
         device=device,
-        # As it was given: where a network that comes with vidssl is installed is of no interest.
-        origin={"path": name, "sha256": digest, "step": content["step"]},
+        origin=origin,
         weights={"sha256": digest},  # covers the config too
         run=run,
         classify=classify,

@@ -3,8 +3,8 @@
 The interval is for these fixed networks on new recordings, not for other training seeds.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -29,24 +29,30 @@ class Difference:
     low: float | None  # of the interval; None: there is none, for `reason`
     high: float | None
     p: float | None  # of no difference, two-sided
-    adjusted: float | None = None  # p by Holm's method over all pairs
+    adjusted: float | None = None  # p by Holm's method over the pairs of its kind
     reason: str = ""  # identical, too few groups
 
 
 def compare_pairs(
-    correct: NDArray[np.float64], groups: NDArray[np.int64], classes: NDArray[np.int64], seed: int = 0
+    correct: NDArray[np.float64],
+    groups: NDArray[np.int64],
+    classes: NDArray[np.int64],
+    seed: int = 0,
+    floors: Collection[int] = (),
 ) -> list[Difference]:
     """Compare each pair of encoders.
 
     Groups are drawn with replacement, the same for all pairs: within classes, if each group is of one class and each
-    class has five groups or more. The
-    difference is a ratio of sums over groups, studentised (Davison and Hinkley, 1997, sections 5.2 and 2.4).
+    class has five groups or more. The difference is a ratio of sums over groups, studentised (Davison and Hinkley,
+    1997, sections 5.2 and 2.4). Holm's method adjusts p for the number of pairs: those of encoders, of an encoder and
+    a floor, and of floors, each by themselves, so that floors beside them do not hide what encoders differ in.
 
     Args:
         correct: (E, N) 1 where encoder e is right about video n, or a mean of several trials.
         groups: (N,) recording of each video: 0, 1, …
         classes: (N,) class of each video.
         seed: Of the draws.
+        floors: Encoders that learned nothing.
     """
     _, groups = np.unique(groups, return_inverse=True)
     count = int(groups.max()) + 1
@@ -63,7 +69,8 @@ def compare_pairs(
         else:
             sums = np.bincount(groups, weights=delta, minlength=count).astype(np.float64)
             found.append(Difference(first, second, value, *_interval(sums, sizes, *draws)))
-    return _holm(found)
+    kinds = [(pair.first in floors) + (pair.second in floors) for pair in found]
+    return _holm(found, kinds)
 
 
 def _strata(groups: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -123,12 +130,13 @@ def _ratio(
     return values, np.sqrt(squares) / total
 
 
-def _holm(pairs: Sequence[Difference]) -> list[Difference]:
-    """Adjust p for the number of pairs that are tested."""
-    tested = sorted((pair.p, n) for n, pair in enumerate(pairs) if pair.p is not None)
+def _holm(pairs: Sequence[Difference], kinds: Sequence[int]) -> list[Difference]:
+    """Adjust p for the number of pairs of a kind that are tested."""
     adjusted: dict[int, float] = {}
-    largest = 0.0
-    for rank, (p, n) in enumerate(tested):
-        largest = max(largest, min(1.0, p * (len(tested) - rank)))
-        adjusted[n] = largest
-    return [Difference(**{**pair.__dict__, "adjusted": adjusted.get(n)}) for n, pair in enumerate(pairs)]
+    for kind in {*kinds}:
+        tested = sorted((pair.p, n) for n, pair in enumerate(pairs) if kinds[n] == kind and pair.p is not None)
+        largest = 0.0
+        for rank, (p, n) in enumerate(tested):
+            largest = max(largest, min(1.0, p * (len(tested) - rank)))
+            adjusted[n] = largest
+    return [replace(pair, adjusted=adjusted.get(n)) for n, pair in enumerate(pairs)]

@@ -22,7 +22,7 @@ class Candidate:
     floor: bool = False  # thumbnails, differences, an untrained network
     licence: str = ""
     training: Sequence[str] = ()
-    seen: int = 0  # of the videos, those that it was trained on
+    seen: int | None = 0  # of the videos, those that it was trained on; None: its list is not there
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,12 @@ def _doubts(
             found.append(f"{each.name}, which learned nothing, has a higher number: {100 * each.accuracy:.1f} %.")
         elif each.floor and not is_worse(pairs, n, best):
             found.append(f"{of_best.name} is not shown to be better than {each.name}, which learned nothing.")
+    by_chance = [candidates[n].name for n in range(len(candidates)) if _is_adjusted_away(candidates, pairs, n, best)]
+    if by_chance:
+        found.append(
+            f"The difference of {_listed(by_chance)} to {of_best.name} has an interval without 0, but of several "
+            "pairs one has so by chance: by Holm's method it is not shown."
+        )
     if num_groups < _FEW_GROUPS:
         found.append(f"There are only {num_groups} recordings: small differences cannot be seen.")
     if num_copies:
@@ -117,6 +123,9 @@ def _doubts(
     if alone:
         found.append(f"Classes of one recording, which cannot be recognised with it left out: {_listed(alone)}.")
     found += [f"{each.name} was trained on {each.seen} of these videos." for each in candidates if each.seen]
+    unread = [each.name for each in candidates if each.seen is None and not each.floor]
+    if unread:
+        found.append(f"These videos may be among the training videos of {_listed(unread)}, whose lists are not here.")
     unknown = [each.name for each in candidates if not each.floor and "not stated" in each.training]
     if unknown:
         found.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")
@@ -124,6 +133,16 @@ def _doubts(
     if unlicensed:
         found.append(f"Licence not stated: {_listed(unlicensed)}.")
     return found
+
+
+def _is_adjusted_away(candidates: Sequence[Candidate], pairs: Sequence[Difference], one: int, best: int) -> bool:
+    """Whether the interval of an encoder lies below 0, and its adjusted p does not say so."""
+    for pair in pairs:
+        if {pair.first, pair.second} == {one, best} and one != best and not candidates[one].floor:
+            if pair.low is None or pair.high is None or is_worse(pairs, one, best):
+                return False
+            return pair.high < 0 if pair.first == one else pair.low > 0
+    return False
 
 
 def describe_without_labels(

@@ -118,7 +118,7 @@ def _facts(name: str, encoder: Mapping[str, Any]) -> dict[str, Any]:
         "weights": "none" if not encoder["megabytes"] else f"{encoder['megabytes']:.1f} MB",
         "clips": f"{protocol['clips']} of {clip['frames']} frames, {span}, {protocol['size']}²",
         "licence": origin.get("licence", "not stated"),
-        "training": ", ".join(origin.get("training", ["not stated"])),
+        "training": ", ".join(origin.get("training") or [(encoder["overlap"] or {}).get("list", "not stated")]),
     }
 
 

@@ -36,6 +36,13 @@ def test_all_panels_are_one_png():
     assert len(titles(TRAINING + EVALUATION)) == 6
 
 
+def test_panels_below_each_other():
+    figure = training_curves(TRAINING, columns=1)
+    wide, narrow = training_curves(TRAINING).get_size_inches(), figure.get_size_inches()
+    assert len(figure.axes) == 4 and narrow[0] == pytest.approx(wide[0] / 3) and narrow[1] == 2 * wide[1]
+    assert len({axes.get_position().x0.round(1) for axes in figure.axes}) == 1
+
+
 def test_panels_without_data_are_left_out():
     assert titles(TRAINING) == ["Loss", "Similarity of query and key", "Effective rank of the keys", "Learning rate"]
     assert titles([{"step": 1, "loss": 2.0, "knn": 0.3}]) == ["Loss", "Retrieval while training"]

@@ -246,8 +246,8 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
 
 def format_report(found: Mapping[str, Any], page: Path) -> str:
     """Format what a training became as the lines that the log shows."""
-    first, last = (f"{line['loss']:.3f} at step {line['step']}" for line in found["loss"].values())
-    lines = [f"training is complete: loss {first}, {last}"]
+    losses = dict.fromkeys(f"{line['loss']:.3f} at step {line['step']}" for line in found["loss"].values())
+    lines = [f"training is complete: loss {', '.join(losses)}"]
     if found["knn"] is not None:
         numbers = {**found["knn"]["numbers"], "chance": found["knn"]["chance"]}
         lines.append(f"kNN: {', '.join(f'{name} {100 * value:.1f} %' for name, value in numbers.items())}")
@@ -279,12 +279,18 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     return said
 
 
+def _name(method: Mapping[str, Any]) -> str:
+    """Name a method, with the one that it holds."""
+    inner = method.get("method")
+    return f"{method['name']} of {inner['name']}" if isinstance(inner, Mapping) else str(method["name"])
+
+
 def _write(run: Run, found: Tree) -> None:
-    output = Path(run.output)
-    knn = found["knn"]
+    output, knn = Path(run.output), found["knn"]
+    lines = _lines(output)
     rows = [] if knn is None else [*knn["numbers"].items(), ("chance", knn["chance"])]
     details = [
-        ("Method", run.method.name),
+        ("Method", _name(run.method.model_dump())),
         ("Backbone", run.backbone.name),
         ("Videos", ", ".join(each.list for each in run.data.lists)),
         ("Steps", f"{found['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
@@ -296,7 +302,8 @@ def _write(run: Run, found: Tree) -> None:
         loss=found["loss"],
         rows=rows,
         sentences=sentences(found),
-        curves=png(training_curves(_lines(output))),
+        curves=png(training_curves(lines)),
+        column=png(training_curves(lines, columns=1)),
         commands=found["commands"],
         folder=str(Path.cwd()),
     )

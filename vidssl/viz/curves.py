@@ -40,8 +40,10 @@ _LARGEST = 1e300  # matplotlib fails at the ends of float64
 _SPREADS = {"negative_similarity": "negative_spread"}  # key -> that of its standard deviation, drawn as a band
 
 
-def training_curves(metrics: Sequence[Mapping[str, float]]) -> "Figure":
-    """Draw the lines of metrics.jsonl. Of two with one step the later counts: a resumed run writes some steps twice.
+def training_curves(metrics: Sequence[Mapping[str, float]], columns: int = 3) -> "Figure":
+    """Draw the lines of metrics.jsonl, at most `columns` panels side by side.
+
+    Of two lines with one step the later counts: a resumed run writes some steps twice.
 
     Raises:
         DataError: No line has a value to draw.
@@ -49,7 +51,7 @@ def training_curves(metrics: Sequence[Mapping[str, float]]) -> "Figure":
     panels = [panel for panel in _PANELS if any(_series(metrics, key) for key in panel.lines)]
     if not panels:
         raise DataError(f"no loss or other quantity to draw in {len(metrics)} lines of metrics")
-    columns = min(3, len(panels))
+    columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     figure = new_figure(11 * columns / 3, 2.75 * rows, padding=0.12)
     for number, panel in enumerate(panels, start=1):

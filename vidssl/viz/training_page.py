@@ -18,6 +18,7 @@ def write_training_page(
     rows: Sequence[tuple[str, float]],
     sentences: Sequence[str],
     curves: bytes,
+    column: bytes,
     commands: Sequence[Sequence[str]],
     folder: str,
 ) -> None:
@@ -25,7 +26,8 @@ def write_training_page(
 
     `loss` has step and loss of the first and the last line; `rows` are names and kNN accuracies (fractions), none if
     nothing was measured, which a sentence then says. `commands` are pairs of what a command does and the command, to be
-    run in `folder`.
+    run in `folder`. `curves` and `column` are PNG files, with the panels side by side, and below each other for narrow
+    windows.
     """
     render_page(
         path,
@@ -36,8 +38,15 @@ def write_training_page(
         rows=rows,
         sentences=[sentence[0].upper() + sentence[1:] for sentence in sentences],
         curves=curves,
+        column=column,
         commands=commands,
         folder=folder,
-        width=round(int.from_bytes(curves[16:20], "big") / _DENSITY),  # the PNG's header states its pixels
+        width=_width(curves),
+        narrow=_width(column),
         sprites={},
     )
+
+
+def _width(image: bytes) -> int:
+    """Width on the page; the PNG's header states its pixels."""
+    return round(int.from_bytes(image[16:20], "big") / _DENSITY)

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # One process per core; the tests of a file stay together, as they share what their fixtures make.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 OUT := output/demo
 DATA := $(OUT)/data
 

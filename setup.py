@@ -63,7 +63,7 @@ setup(
         "dev": [
             "pytest",
             "pytest-cov",
-            "pytest-xdist",
+            "pytest-xdist>=3.7",
             "ruff",
             "mypy",
             "pre-commit",

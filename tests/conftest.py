@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the option allows to."""
+    """Leave out what the option allows to, and begin with what takes longest."""
     root = Path(__file__).parents[1]
     marked = {item: [name for mark in item.iter_markers("covers") for name in mark.args] for item in items}
     covered = {item: names for item, names in marked.items() if names}
@@ -51,6 +51,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in set(out)]
+    # Files with long tests first: one that starts last keeps all other processes waiting.
+    first = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in first)
 
 
 def is_required(reason: str, required: str) -> bool:

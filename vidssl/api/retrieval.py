@@ -340,7 +340,7 @@ def table(results: Results) -> str:
             cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *format_table(cells, "><<<")])
     if "chance" not in results:
-        return "the lists have no labels: neighbours were searched, accuracies are not defined"
+        return "the videos have no labels: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
 
     def percent(numbers: Results, names: Iterable[str]) -> list[str]:

@@ -1,8 +1,9 @@
 # make demo: from nothing to a trained network and its retrieval page. make test: the suite. Both set up what they need.
 PYTHON ?= python3
 BIN := .venv/bin
-# One process per core; the tests of a file stay together, as they share what their fixtures make.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# One process per core, and one thread in each and in what it starts: more wait for each other. The tests of a file stay
+# together, as they share what their fixtures make.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 OUT := output/demo
 DATA := $(OUT)/data
 

@@ -104,11 +104,11 @@ def _doubts(
             found.append(f"{each.name}, which learned nothing, has a higher number: {100 * each.accuracy:.1f} %.")
         elif each.floor and not is_worse(pairs, n, best):
             found.append(f"{of_best.name} is not shown to be better than {each.name}, which learned nothing.")
-    by_chance = [candidates[n].name for n in range(len(candidates)) if _is_adjusted_away(candidates, pairs, n, best)]
-    if by_chance:
+    not_shown = [candidates[n].name for n in range(len(candidates)) if _is_adjusted_away(candidates, pairs, n, best)]
+    if not_shown:
         found.append(
-            f"The difference of {_listed(by_chance)} to {of_best.name} has an interval without 0, but of several "
-            "pairs one has so by chance: by Holm's method it is not shown."
+            f"The difference of {_listed(not_shown)} to {of_best.name} has an interval without 0, but p, adjusted for "
+            f"the number of pairs (Holm), is not below {_ALPHA}: it is not shown."
         )
     if num_groups < _FEW_GROUPS:
         found.append(f"There are only {num_groups} recordings: small differences cannot be seen.")
@@ -137,10 +137,10 @@ def _doubts(
 
 def _is_adjusted_away(candidates: Sequence[Candidate], pairs: Sequence[Difference], one: int, best: int) -> bool:
     """Whether the interval of an encoder lies below 0, and its adjusted p does not say so."""
+    if candidates[one].floor or is_worse(pairs, one, best):
+        return False
     for pair in pairs:
-        if {pair.first, pair.second} == {one, best} and one != best and not candidates[one].floor:
-            if pair.low is None or pair.high is None or is_worse(pairs, one, best):
-                return False
+        if {pair.first, pair.second} == {one, best} and pair.low is not None and pair.high is not None:
             return pair.high < 0 if pair.first == one else pair.low > 0
     return False
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import av
 import cv2
 import numpy as np
 import pytest
@@ -120,16 +119,6 @@ def test_nearly_the_same_frames_or_a_refusal_of_nvdec(write_video, tmp_path):
     assert not any(isinstance(found[path.name], str) for path in own), found
     for name, value in found.items():
         assert isinstance(value, str) or value <= 5, name
-
-
-@pytest.fixture(scope="session")
-def pyavs_ffmpeg(tmp_path_factory):
-    """Environment in which FFmpeg's libraries are found under their own names: those that PyAV brings."""
-    links = tmp_path_factory.mktemp("ffmpeg")
-    for library in Path(av.__file__).parents[1].glob("av.libs/lib[as][vw]*.so.*"):
-        name, version = library.name.split("-")[0], library.name.split(".so.")[1].split(".")[0]
-        (links / f"{name}.so.{version}").symlink_to(library)
-    return {**os.environ, "LD_LIBRARY_PATH": str(links), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.mark.parametrize(

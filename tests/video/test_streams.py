@@ -1,6 +1,10 @@
 """Which stream is the video, how its pictures lie, and files whose stream cannot be decoded or has an odd clock."""
 
+import json
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import av.filter
@@ -53,27 +57,31 @@ def with_cover(path, source, first):
 
 
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("backend", ["pyav", "decord", "torchcodec"])
-def test_a_cover_image_is_not_the_video(tmp_path, write_video, numbered, number_of, first, backend, request):
-    if backend != "pyav":
-        pytest.importorskip(backend, exc_type=Exception)
-    video = write_video(tmp_path / "a.mp4", numbered(COUNT), b_frames=2)
-    path = with_cover(tmp_path / "cover.mp4", video, first)
-    if backend != "pyav":
-        try:
-            opened = open_video(path, backend)
-        except DecodeError as error:
-            assert "use data.backend=pyav" in str(error)
-            return
-        with opened:
-            assert number_of(opened.frames(range(COUNT))) == list(range(COUNT))
-        return
+def test_a_cover_image_is_not_the_video(tmp_path, write_video, numbered, number_of, first):
+    path = with_cover(tmp_path / "cover.mp4", write_video(tmp_path / "a.mp4", numbered(COUNT), b_frames=2), first)
     with open_video(path) as opened:
         assert (opened.meta.num_frames, opened.meta.height, opened.meta.width) == (COUNT, 32, 64)
         for i in (0, 7, COUNT - 1):
             assert number_of(opened.frames([i])) == [i]
         assert len(list(opened.iter_frames())) == COUNT
     assert checked(path) == []
+
+
+@pytest.mark.parametrize("backend", ["decord", "torchcodec"])
+def test_other_backends_pass_over_a_cover_image_or_refuse_it(
+    tmp_path, write_video, numbered, number_of, pyavs_ffmpeg, backend
+):
+    pytest.importorskip(backend, reason=f"{backend} is not installed", exc_type=Exception)
+    video = write_video(tmp_path / "a.mp4", numbered(COUNT), b_frames=2)
+    paths = [with_cover(tmp_path / f"{first}.mp4", video, first) for first in (True, False)]
+    command = [sys.executable, __file__, backend, *map(str, paths)]
+    done = subprocess.run(command, env=pyavs_ffmpeg, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for path, refusal in zip(paths, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        if refusal:
+            assert path.name in refusal and "use data.backend=pyav" in refusal
+        else:
+            assert number_of(np.load(path.with_suffix(".npy"))) == list(range(COUNT))
 
 
 def test_sound_with_a_cover_image_is_no_video(tmp_path, write_sound):
@@ -207,3 +215,17 @@ def test_an_avi_whose_clock_is_finer_than_its_frames(tmp_path, write_video, numb
         assert (video.meta.num_frames, video.meta.fps) == (COUNT, 25)
         assert number_of(video.frames([COUNT - 1])) == [COUNT - 1]
     assert checked(path) == []
+
+
+def read_all(path, backend):
+    """Store all frames beside a video, or give the reason for which the backend refuses it."""
+    try:
+        with open_video(path, backend) as opened:
+            np.save(path.with_suffix(".npy"), opened.frames(range(COUNT)))
+    except DecodeError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps([read_all(Path(path), sys.argv[1]) for path in sys.argv[2:]]))

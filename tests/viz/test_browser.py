@@ -1020,7 +1020,7 @@ def test_touch_a_finger_scrolls_over_a_map_and_draws_after_a_tap(open_encoders):
     top, corners = page.evaluate("scrollY"), ring(page, "left", 1.5, 2, 3, 3.5)
     swipe([corner for pair in pairwise(corners) for corner in (pair[0], tuple(np.mean(pair, axis=0)))])
     page.wait_for_function("document.getElementById('marked-count').innerText.startsWith('2 videos')")
-    assert marked(page) == [2, 3] and abs(page.evaluate("scrollY") - top) <= 1  # places have fractions
+    assert marked(page) == [2, 3] and abs(page.evaluate("scrollY") - top) <= 5  # a scroll would be tens of pixels
 
 
 def test_neighbours_play_while_they_are_pointed_at_or_their_strip_has_the_focus(open_page):

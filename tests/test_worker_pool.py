@@ -611,3 +611,17 @@ def test_ctrl_c_is_the_parents_alone():
     assert process.returncode == -signal.SIGINT
     assert errors.count("Traceback") == 1 and errors.count("KeyboardInterrupt") == 1
     assert until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_torch_works_in_workers_after_it_used_threads_here():
+    """Threads do not survive a fork: a worker that waits for them would hang. In a process of its own, with threads."""
+    code = (
+        "import torch; from vidssl.worker_pool import ordered\n"
+        "resized = lambda x: torch.nn.functional.interpolate(x, (300, 400), mode='bilinear').mean().item()\n"
+        "torch.set_num_threads(4); x = torch.rand(8, 3, 200, 300); here = resized(x)\n"
+        "found = ordered(lambda task, guard: resized(x), range(4), 2, timeout=20, on_failure=print)\n"
+        "assert all(abs(value - here) < 1e-5 for value in found)"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -17,6 +17,8 @@ from multiprocessing.connection import wait
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
+import torch
+
 from vidssl.errors import DataError, VidsslError
 from vidssl.worker_transport import file_limit_explained, pack, receive, send
 
@@ -256,6 +258,8 @@ def _work(function: Callable[..., Any], end: socket.socket, guard: _SharedGuard,
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     for other in _ends:
         other.close()
+    # Workers share the cores; and the threads that torch had before the fork are not there: it would wait for them.
+    torch.set_num_threads(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with suppress(EOFError, ConnectionError):
         while True:

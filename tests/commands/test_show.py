@@ -9,15 +9,19 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import functional as F
 
 import vidssl
 from vidssl import commands
-from vidssl.api.show import show_run, show_views
+from vidssl.api.measured_network import load_subject
+from vidssl.api.show import show_clips, show_run, show_views
+from vidssl.data.loader import eval_loader
 from vidssl.data.step_sampler import keys_of_step
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.engine import run_setup as engine
 from vidssl.engine.config_schema import load_run
+from vidssl.errors import ConfigError
 from vidssl.types import Tracks, VideoRecord
 
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
@@ -202,6 +206,50 @@ def test_images(toy, tmp_path):
     assert all((view.frames == 80 * sample.row).all() for sample in shown for view in sample.views)
     page = show_run(run, tmp_path / "out", 3, 1).read_text()
     assert "1 frame of 50 x 40" in page and "32²" in page and "animation: none" in page
+
+
+def test_the_clips_of_a_network(tmp_path, write_video, numbered, number_of):
+    """They are spread over each video; one that cannot be read is named, and has none."""
+    for n in range(2):
+        write_video(tmp_path / f"in/{n}.mp4", np.repeat(numbered(80), 2, axis=1))  # 64 x 64
+    (tmp_path / "in/2.mp4").write_bytes(b"no video")
+    options = {"cfg": "toy/sce", "settings": ["evaluate.clips=3", "evaluate.size=64", "data.workers=0"]}
+    subject = load_subject("random", options)
+    shown = [*show_clips(subject, vidssl.read_input(tmp_path / "in"), videos=5)]
+    assert [(len(sample.views), len(sample.replaced)) for sample in shown] == [(3, 0), (3, 0), (0, 1)]
+    for sample in shown[:2]:
+        for view in sample.views:
+            assert number_of(view.frames[:, :, 16:]) == view.indices.tolist()
+        assert sample.views[0].first == 0 and sample.views[-1].last == 79
+    (batch,) = eval_loader(subject.test.dataset(vidssl.read_input(tmp_path / "in/0.mp4")), 1, 0)  # what it encodes
+    encoded = [view.numpy()[0] for view in batch.views]
+    assert all(np.array_equal(view.frames, other) for view, other in zip(shown[0].views, encoded, strict=True))
+    settings = [*options["settings"], "evaluate.crops=1"]
+    page = vidssl.show("toy/sce", *settings, model="random", videos=tmp_path / "in", out=tmp_path / "out").read_text()
+    assert page.count('<figure class="c') == 6 and "3 of 4 frames" in page and "training" not in page
+    assert re.search(r'class="notice">[^<]*2\.mp4: not a video', page)
+
+
+def test_the_clips_of_an_encoder_of_another_library(digits, tmp_path):
+    """Those that torchvision's preprocessing makes of the same frames; with worker processes, as by default."""
+    out = tmp_path / "out"
+    given = [str(digits / "videos/test"), "--checkpoint", "torchvision:r3d_18@none", "--limit", "2", "--out", str(out)]
+    commands.run("show", [*given, "--quiet"])
+    assert (out / "index.html").read_text().count('<figure class="c') == 8
+    subject = load_subject("torchvision:r3d_18@none", {})
+    (sample,) = show_clips(subject, vidssl.read_input(digits / "videos/test"), videos=1)
+    with vidssl.open_video(digits / "videos/test/00000.mp4") as video:
+        for view in sample.views:
+            frames = torch.from_numpy(video.frames(view.indices))
+            expected = F.center_crop(F.resize(frames, [128, 171], antialias=False), [112, 112])
+            assert np.array_equal(view.frames, expected.numpy())
+
+
+def test_a_config_or_a_network_is_needed(digits, tmp_path):
+    with pytest.raises(ConfigError, match=r"give cfg=FILE or model=NAME$"):
+        vidssl.show(out=tmp_path / "out")
+    with pytest.raises(ConfigError, match="give a list, a folder or files"):
+        vidssl.show(model="vidssl-small", out=tmp_path / "out")
 
 
 def test_the_command(digits, tmp_path, capsys):

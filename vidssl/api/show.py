@@ -1,7 +1,10 @@
-"""A page with the views that a config trains on. `show_views` returns them as arrays."""
+"""A page with the views that a config trains on, or the clips that a network is measured on.
+
+`show_views` and `show_clips` return them as arrays.
+"""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vidssl.api.job_arguments import Count, File, Videos, job
+from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Videos, job, read_videos
+from vidssl.api.measured_network import Subject, load_subject
 from vidssl.api.train import Config, Setting, listed_videos, read_config, set_list
 from vidssl.atomic import write_whole
-from vidssl.config import to_yaml
+from vidssl.config import Tree, to_yaml
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.step_sampler import Key, keys_of_step
 from vidssl.data.track_files import tracks_name
@@ -30,20 +34,21 @@ from vidssl.output_folder import claim, page_with
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.types import Frames, VideoMeta
+from vidssl.viz.encoders_page import clips_in_words
 from vidssl.viz.figure import COLORS, png
 from vidssl.viz.pages import preview
 from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
 from vidssl.viz.views_sheet import views_sheet
 from vidssl.worker_pool import ItemGuard, ordered
 
-_STILL = 6  # videos of the still image
+_STILL, _STILL_VIEWS = 6, 8  # videos of the still image, and views of each
 
 
 @dataclass(frozen=True)
 class ShownView:
     """A view as the network gets it, before normalisation, and the frames that it was made of."""
 
-    frames: Frames  # (T, 3, S, S) uint8 RGB
+    frames: Frames  # (T, 3, S, S) uint8 RGB; an encoder that takes any shape: (T, 3, H, W)
     clip: int  # its number: a recipe may make several views of one clip
     indices: NDArray[np.int64]  # (T,) frames of the file
     first: int  # the frames of the file that the clip covers, both ends included
@@ -54,13 +59,13 @@ class ShownView:
 
 @dataclass(frozen=True)
 class ShownSample:
-    """What training makes of a row of its list in an epoch."""
+    """What training makes of a row of its list in an epoch, or an evaluation of a row of its list."""
 
     epoch: int
     row: int  # of the list
-    used: int  # the row whose video is used: another one, if that of `row` is broken
+    used: int  # the row whose video is used: in training another one, if that of `row` is broken
     replaced: tuple[tuple[str, str], ...]  # path and reason of the broken videos before it
-    meta: VideoMeta | None  # of the span of the row that is used; None: training stops at this row
+    meta: VideoMeta | None  # of the span of the row that is used; None: there is none, training stops at this row
     offset: int  # first frame of the span in the file
     views: tuple[ShownView, ...]
     start: float = 0.0  # seconds of the file at which the span begins
@@ -68,28 +73,46 @@ class ShownSample:
 
 @job
 def show(
-    cfg: Config,
+    cfg: Config | None = None,
     *settings: Setting,
+    model: Model | None = None,
     videos: Videos | None = None,
     out: File,
     limit: Count = 8,
     draws: Count = 3,
+    trust: bool = False,
     progress: Report = None,
 ) -> Path:
     """Draw the views that a config trains on: a page with videos, their sampled frames and augmented clips.
 
+    With a network it has the clips that the network is measured on, as its preprocessing makes them.
+
     Args:
-        cfg: As of `train`.
-        settings: As of `train`.
-        videos: Videos to show instead of `data.train`.
+        cfg: As of `train`; with a network, as of `test`.
+        settings: As of `train`; with a network, as of `test`.
+        model: Show the clips on which this network is measured, by its own settings; as of `test`.
+        videos: Videos to show instead of `data.train`; those of a network.
         out: Folder for index.html and views.png.
-        limit: First N videos of the first epoch.
-        draws: Epochs, each with new draws.
+        limit: First N videos of the first epoch; with a network, of the list.
+        draws: Epochs, each with new draws; a network has one, as its clips are always the same.
+        trust: Load a checkpoint with pickled objects; such a file can run any code.
         progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
 
     Returns:
         The path of the page.
+
+    Raises:
+        ConfigError: There is neither a config nor a network, or a network without videos.
     """
+    if model is not None:
+        if videos is None:
+            raise ConfigError("the clips of a network are shown of videos: give a list, a folder or files")
+        options: NetworkOptions = {"settings": [*map(str, settings)], "trust": trust}
+        if cfg is not None:
+            options["cfg"] = str(cfg)
+        return _show_network(load_subject(model, options), read_videos(videos, {}), Path(out), limit)
+    if cfg is None:
+        raise ConfigError("show draws the views of a config or the clips of a network: give cfg=FILE or model=NAME")
     tree, source = read_config(cfg, settings)
     new = set_list(tree, source, listed_videos(videos), Path(out) / "videos")
     if names_split(tree):
@@ -118,15 +141,16 @@ def show_views(run: Run, videos: int = 8, draws: int = 3) -> Iterator[list[Shown
             output = stack.enter_context(tempfile.TemporaryDirectory())
             folder = _first_tracks(run.model_copy(update={"output": output}), listed, rows)
         dataset = training_dataset(run, listed, folder)
-        made = ordered(
-            lambda key, guard: _sample(dataset, key, guard),
-            keys,
-            run.data.workers,
-            timeout=run.data.timeout,
-            on_failure=lambda row, reason: None,  # replaced
-        )
+        made = _samples(dataset, keys, run.data.workers, run.data.timeout)
         for _ in rows:
             yield [next(made) for _ in range(draws)]
+
+
+def show_clips(subject: Subject, listed: VideoList, videos: int = 8) -> Iterator[ShownSample]:
+    """Make the clips of the first videos of a list as a network gets them, all crops of each; broken ones have none."""
+    test = subject.test.model_copy(update={"allow_missing": True})
+    keys = [(0, row) for row in range(min(videos, len(listed)))]
+    return _samples(test.dataset(listed), keys, test.workers, test.timeout)
 
 
 def _first_tracks(run: Run, listed: VideoList, rows: Sequence[int]) -> Path | None:
@@ -146,14 +170,26 @@ def _first_tracks(run: Run, listed: VideoList, rows: Sequence[int]) -> Path | No
     return tracks.folder(0)
 
 
+def _samples(dataset: ClipDataset, keys: Sequence[Key], workers: int, timeout: float) -> Iterator[ShownSample]:
+    return ordered(
+        lambda key, guard: _sample(dataset, key, guard),
+        keys,
+        workers,
+        timeout=timeout,
+        on_failure=lambda row, reason: None,  # replaced
+    )
+
+
 def _sample(dataset: ClipDataset, key: Key, guard: ItemGuard) -> ShownSample:
-    """Make a sample, with the video that replaces a broken one."""
+    """Make a sample, in training with the video that replaces a broken one."""
     epoch, row = key
     try:
         sample = dataset.sample(key, guard)
     except DataError as error:
         return ShownSample(epoch, row, row, ((dataset.videos.records[row].path, str(error)),), None, 0, ())
     used = sample.index
+    if not sample.views:
+        return ShownSample(epoch, row, used, sample.replaced, None, 0, ())
     with dataset.reading.open(dataset.videos.records[used]) as video:
         planned = dataset.plan((epoch, used), video.meta)
         made = planned.views.make(video.frames(planned.frames))
@@ -184,17 +220,7 @@ def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "
     `name` is that of the config.
     """
     listed = training_list(run)
-    names, before = ("index.html", "views.png"), page_with("index.html", "<title>Views of ")
-    claim(out, "views", names, read=[listed.path], before=before)
-    cards: list[VideoCard] = []
-    still: list[tuple[str, Draw, list[Frames]]] = []
     total = min(videos, len(listed))
-    for samples in bar(show_views(run, videos, draws), title="show", unit="video", total=total, leave=False):
-        leave_out(pair for sample in samples for pair in sample.replaced)
-        drawn = [_draw(sample, listed) for sample in samples]
-        cards.append(VideoCard(listed.names[samples[0].row], _facts(samples[0], listed), tuple(drawn)))
-        if drawn[0].views and len(still) < _STILL:
-            still.append((cards[-1].name, drawn[0], [view.frames for view in samples[0].views]))
     data = run.model_dump(mode="json")["data"]
     settings = [("sampler", data["sampler"]), *((f"recipe {n}", view) for n, view in enumerate(data["views"]))]
     details = [
@@ -206,12 +232,52 @@ def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "
     ]
     if run.tracks is not None and run.tracks.folder is None:
         details.append(("Tracks", f"those of the first step; training renews them every {run.tracks.refresh:g} epochs"))
+    made = show_views(run, videos, draws)
+    return _write_page(out, f"Views of {Path(name).stem}", details, settings, listed, made, total)
+
+
+def _show_network(subject: Subject, listed: VideoList, out: Path, videos: int) -> Path:
+    """Write the page of a network."""
+    total, protocol = min(videos, len(listed)), subject.describe()["protocol"]
+    details = [
+        ("Network", subject.name),
+        ("List", f"{listed.path}, {len(listed):,} videos"),
+        ("Videos", f"the first {total}"),
+        ("Clips of a video", clips_in_words(protocol)),
+        ("Crops of a clip", str(protocol["crops"])),
+    ]
+    made = ([sample] for sample in show_clips(subject, listed, videos))
+    settings = [("evaluation", protocol)]
+    return _write_page(out, f"Views of {subject.name}", details, settings, listed, made, total, trains=False)
+
+
+def _write_page(
+    out: Path,
+    title: str,
+    details: Sequence[tuple[str, str]],
+    settings: Sequence[tuple[str, Tree]],
+    listed: VideoList,
+    made: Iterable[list[ShownSample]],
+    total: int,
+    trains: bool = True,
+) -> Path:
+    """Write the page and its still."""
+    names, before = ("index.html", "views.png"), page_with("index.html", "<title>Views of ")
+    claim(out, "views", names, read=[listed.path], before=before)
+    cards: list[VideoCard] = []
+    still: list[tuple[str, Draw, list[Frames]]] = []
+    for samples in bar(made, title="show", unit="video", total=total, leave=False):
+        leave_out(pair for sample in samples for pair in sample.replaced)
+        drawn = [_draw(sample, listed, trains) for sample in samples]
+        cards.append(VideoCard(listed.names[samples[0].row], _facts(samples[0], listed), tuple(drawn)))
+        if drawn[0].views and len(still) < _STILL:
+            still.append((cards[-1].name, drawn[0], [view.frames for view in samples[0].views[:_STILL_VIEWS]]))
     try:
         write_views_page(
             out / "index.html",
-            title=f"Views of {Path(name).stem}",
+            title=title,
             details=details,
-            settings=[(title, to_yaml(tree)) for title, tree in settings],
+            settings=[(name, to_yaml(tree)) for name, tree in settings],
             videos=cards,
             left_out=[*left_out().values()],
         )
@@ -234,14 +300,14 @@ def _facts(sample: ShownSample, listed: VideoList) -> str:
     return ", ".join([*facts, f"row {sample.row} of the list"])
 
 
-def _draw(sample: ShownSample, listed: VideoList) -> Draw:
+def _draw(sample: ShownSample, listed: VideoList, trains: bool = True) -> Draw:
     """Place the clips of a sample on the time line, and describe its views."""
-    title = f"Epoch {sample.epoch}"
+    title = f"Epoch {sample.epoch}" if trains else "Clips"
     notice = None
     if sample.replaced:
         reasons = "; ".join(reason for _, reason in sample.replaced)
         what = "training stops here" if sample.meta is None else f"training uses {listed.names[sample.used]} instead"
-        notice = f"{reasons}: {what}"
+        notice = f"{reasons}: {what}" if trains else reasons
     if sample.meta is None:
         return Draw(title, 0.0, 1.0, (), (), notice)
 
@@ -267,11 +333,12 @@ def _draw(sample: ShownSample, listed: VideoList) -> Draw:
 
 
 def _notes(view: ShownView, first: float, end: float) -> tuple[str, ...]:
-    frames, size = len(view.frames), view.frames.shape[-1]
+    frames, (height, width) = len(view.frames), view.frames.shape[-2:]
+    size = f"{width}²" if height == width else f"{width} x {height}"
     steps, order = np.diff(view.indices), ""
     if (steps < 0).any():
         order = ", reversed" if (steps <= 0).all() else ", looped"
-    notes = [(f"{frames} x {size}²" if frames > 1 else f"{size}²") + order, f"{first:.2f}–{end:.2f} s"]
+    notes = [(f"{frames} x {size}" if frames > 1 else size) + order, f"{first:.2f}–{end:.2f} s"]
     if view.difference:
         notes.append("RGB difference")
     if view.box is not None:

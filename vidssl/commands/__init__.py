@@ -150,7 +150,7 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
         job = Job(job.module, job.of_splits)
     worded = partial(in_options, signature=job.signature)
     with running(command, arguments, worded), errors_in_options(job.signature):
-        before = [parsed.pop("cfg")] if job.signature.takes_settings else []
+        before = [parsed.pop("cfg", None)] if job.signature.takes_settings else []
         try:
             result = job.call(*before, *settings, **parsed)
         except BaseException:

@@ -5,7 +5,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.shared_decoding import file_numbers, make_samples
@@ -52,8 +51,6 @@ class Loader:
 
     def _stack(self, keys: list[Key], guard: ItemGuard) -> Batch:
         """Make the samples of a batch, and stack them."""
-        if self.workers:
-            torch.set_num_threads(1)  # workers share the cores already
         # Each as `dataset.sample` makes it; rows of one file that follow each other share a decode.
         samples = make_samples(self.dataset, keys, guard)
         whole = [sample for sample in samples if sample.views]

@@ -106,9 +106,8 @@ def _row(name: str, encoder: Mapping[str, Any], measures: Sequence[str], section
 
 
 def _facts(name: str, encoder: Mapping[str, Any]) -> dict[str, Any]:
-    clip, protocol, origin = encoder["protocol"]["clip"], encoder["protocol"], encoder["checkpoint"]
+    origin = encoder["checkpoint"]
     seconds, memory = encoder.get("seconds_per_video"), encoder.get("peak_megabytes")
-    span = "the whole video" if clip["seconds"] == "whole" else _seconds(clip)
     return {
         "name": name,
         "floor": encoder["floor"],
@@ -116,16 +115,20 @@ def _facts(name: str, encoder: Mapping[str, Any]) -> dict[str, Any]:
         "memory": "–" if memory is None else f"{memory / 1e3:.1f} GB",
         "dimension": f"{encoder['dimension']:,}",
         "weights": "none" if not encoder["megabytes"] else f"{encoder['megabytes']:.1f} MB",
-        "clips": f"{protocol['clips']} of {clip['frames']} frames, {span}, {protocol['size']}²",
+        "clips": clips_in_words(encoder["protocol"]),
         "licence": origin.get("licence", "not stated"),
         "training": ", ".join(origin.get("training") or [(encoder["overlap"] or {}).get("list", "not stated")]),
     }
 
 
-def _seconds(clip: Mapping[str, Any]) -> str:
-    if clip["seconds"] is not None:
-        return f"{clip['seconds']:.2g} s"
-    return f"every {clip['sampling_rate']}. frame"
+def clips_in_words(protocol: Mapping[str, Any]) -> str:
+    """Describe the test clips of a `protocol` of results: number, frames, span and size."""
+    clip = protocol["clip"]
+    if clip["seconds"] is None:
+        span = f"every {clip['sampling_rate']}. frame"
+    else:
+        span = "the whole video" if clip["seconds"] == "whole" else f"{clip['seconds']:.2g} s"
+    return f"{protocol['clips']} of {clip['frames']} frames, {span}, {protocol['size']}²"
 
 
 def _against_best(name: str, section: Mapping[str, Any]) -> tuple[str, str]:

@@ -187,8 +187,6 @@ def next_together(
 
 
 def _make(dataset: TargetDataset, keys: list[tuple[int, int]], guard: ItemGuard) -> list[Arrays]:
-    if dataset.settings.workers:
-        torch.set_num_threads(1)  # workers share the cores already
     samples = []
     for epoch, index in keys:
         guard.at(index)

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -16,8 +17,6 @@ from itertools import count, islice
 from multiprocessing.connection import wait
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
-
-import torch
 
 from vidssl.errors import DataError, VidsslError
 from vidssl.worker_transport import file_limit_explained, pack, receive, send
@@ -259,7 +258,8 @@ def _work(function: Callable[..., Any], end: socket.socket, guard: _SharedGuard,
     for other in _ends:
         other.close()
     # Workers share the cores; and the threads that torch had before the fork are not there: it would wait for them.
-    torch.set_num_threads(1)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with suppress(EOFError, ConnectionError):
         while True:

@@ -149,7 +149,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 @pytest.fixture(scope="module")
 def import_from() -> Iterator[Callable[[Path, str], Any]]:
     """Import a module from a folder: `import_from(folder, "arms")`; undone afterwards, with what it registers."""
-    path, registries, folders = [*sys.path], (METHODS, BACKBONES, SAMPLERS), set()
+    path, modules, registries, folders = [*sys.path], {*sys.modules}, (METHODS, BACKBONES, SAMPLERS), set()
     before = [dict(registry._all()) for registry in registries]
 
     def imported(folder: Path, name: str) -> Any:
@@ -161,7 +161,7 @@ def import_from() -> Iterator[Callable[[Path, str], Any]]:
     sys.path[:] = path
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if file and Path(file).parent in folders:
+        if name not in modules and file and Path(file).parent in folders:
             del sys.modules[name]
     for registry, entries in zip(registries, before, strict=True):
         registry._entries = entries

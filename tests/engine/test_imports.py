@@ -66,6 +66,7 @@ LOADING = {
     "extract": ["x.csv", "--out", "o"],
     "map": ["x.csv", "--out", "o"],
     "track": ["x.csv", "--out", "o"],
+    "show": ["x.csv", "--out", "o"],
     "compare": ["x.csv", "--out", "o"],
     **{
         f"export {to}": ["--to", to, "--out", f"o{suffix}"]

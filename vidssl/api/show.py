@@ -81,6 +81,7 @@ def show(
     limit: Count = 8,
     draws: Count = 3,
     trust: bool = False,
+    imports: Sequence[str] = (),
     progress: Report = None,
 ) -> Path:
     """Draw the views that a config trains on: a page with videos, their sampled frames and augmented clips.
@@ -96,6 +97,7 @@ def show(
         limit: First N videos of the first epoch; with a network, of the list.
         draws: Epochs, each with new draws; a network has one, as its clips are always the same.
         trust: Load a checkpoint with pickled objects; such a file can run any code.
+        imports: Modules with your own methods, backbones … that the weights of a network name.
         progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
 
     Returns:

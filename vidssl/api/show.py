@@ -227,8 +227,8 @@ def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "
     settings = [("sampler", data["sampler"]), *((f"recipe {n}", view) for n, view in enumerate(data["views"]))]
     details = [
         ("Config", Path(name).name),
-        ("List", f"{listed.path}, {len(listed):,} videos"),
-        ("Videos", f"the first {total} of the first epoch"),
+        ("List", f"{listed.path}, {_counted(len(listed))}"),
+        ("Shown", f"the first {_counted(total)} of the first epoch"),
         ("Draws", f"those of epochs 0 to {draws - 1}" if draws > 1 else "those of epoch 0"),
         ("Seed", str(run.seed)),
     ]
@@ -243,14 +243,18 @@ def _show_network(subject: Subject, listed: VideoList, out: Path, videos: int) -
     total, protocol = min(videos, len(listed)), subject.describe()["protocol"]
     details = [
         ("Network", subject.name),
-        ("List", f"{listed.path}, {len(listed):,} videos"),
-        ("Videos", f"the first {total}"),
+        ("List", f"{listed.path}, {_counted(len(listed))}"),
+        ("Shown", "all" if total == len(listed) else f"the first {_counted(total)}"),
         ("Clips of a video", clips_in_words(protocol)),
         ("Crops of a clip", str(protocol["crops"])),
     ]
     made = ([sample] for sample in show_clips(subject, listed, videos))
     settings = [("evaluation", protocol)]
     return _write_page(out, f"Views of {subject.name}", details, settings, listed, made, total, trains=False)
+
+
+def _counted(videos: int) -> str:
+    return f"{videos:,} video{'s' * (videos != 1)}"
 
 
 def _write_page(

@@ -242,9 +242,8 @@ def test_the_clips_of_an_encoder_of_another_library(digits, tmp_path):
         for view in sample.views:
             frames = torch.from_numpy(video.frames(view.indices))
             expected = F.center_crop(F.resize(frames, [128, 171], antialias=False), [112, 112])
-            assert (
-                np.abs(view.frames.astype(int) - expected.numpy().astype(int)).max() <= 1
-            )  # kernels round differently
+            difference = view.frames.astype(int) - expected.numpy().astype(int)
+            assert np.abs(difference).max() <= 1  # kernels may round differently
 
 
 def test_a_config_or_a_network_is_needed(digits, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 GOLDEN = runpy.run_path(str(Path(__file__).with_name("golden.py")))
 # Relative. Processors differ in the last bits, and a step multiplies that up to hundredfold at the high rates of the
-# toy configs, as units of a ReLU change sides. From the fifth step on, losses of two processors only stay finite, and do
+# toy configs, as units of a ReLU change sides. From the fifth step on, losses of two processors stay finite, and do
 # not double.
 PLACES = [1e-4, 1e-3, 1e-2, 1e-1, *[1.0] * 8]
 

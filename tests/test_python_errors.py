@@ -1,8 +1,10 @@
 """Wrong calls of Python's functions: one line in Python's words, with the remedy; commands name their own options."""
 
 import ast
+import json
 import re
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ import torch
 from torch import nn
 
 import vidssl
-from vidssl.commands import COMMANDS, Group, errors_in_options, in_options
+from vidssl.api.measure_networks import JobResults
+from vidssl.commands import COMMANDS, Group, errors_in_options, in_options, print_result
 from vidssl.commands.argument_options import OTHER_NAMES
 from vidssl.commands.signatures import Argument, Signature
 from vidssl.data import SAMPLERS, ClipDataset, read_list
@@ -127,6 +130,17 @@ def test_commands_name_their_options():
     with pytest.raises(DataError, match=r"^x; --allow-missing$") as caught, errors_in_options(known):
         raise DataError("x; allow_missing=True")
     assert type(caught.value) is DataError
+
+
+def test_what_a_command_prints_names_its_options(capsys):
+    """Such as the reason why an analysis could not be made; files and JSON have the words of Python."""
+    known = Signature("", "", (Argument("allow_missing", "", None, "", False),), False)
+    result = JobResults({"reason": "allow_missing=True"})
+    result.text, result.file = "Not measured: a video is broken, allow_missing=True", Path("out/allow_missing=True")
+    print_result(result, as_json=False, worded=partial(in_options, signature=known))
+    assert capsys.readouterr().out == "Not measured: a video is broken, --allow-missing\nout/allow_missing=True\n"
+    print_result(result, as_json=True, worded=partial(in_options, signature=known))
+    assert json.loads(capsys.readouterr().out)["reason"] == "allow_missing=True"
 
 
 # Programs of the command line: what follows their names is a command to type, as right in Python as elsewhere.

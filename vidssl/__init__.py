@@ -3,7 +3,8 @@
 Each job is a function and a command of its name; `help(vidssl.NAME)` states its arguments, results and errors.
 
 Train:      train, train_splits (on each split of a data set), show (the views that a config trains on)
-Features:   extract (of videos, by any network or module), merge (parts that several machines extracted), Features
+Features:   extract (of videos, by any network or module), load_features (that were extracted to a folder), merge (parts
+            that several machines extracted), Features
 Search:     search (features), retrieval (of videos: recalls and a page), Neighbours, map (features as a page)
 Evaluate:   test (kNN, linear, few labels …), compare (encoders, on your videos), analyze_all (the following),
             analyze_background, analyze_gradcam, analyze_invariance, analyze_robustness, analyze_uniformity
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from vidssl.api.export import export as export
     from vidssl.api.export import save_backbone as save_backbone
     from vidssl.api.extract import extract as extract
+    from vidssl.api.extract import load_features as load_features
     from vidssl.api.extract import merge as merge
     from vidssl.api.job_arguments import NetworkOptions as NetworkOptions
     from vidssl.api.list_names import list_backbones as list_backbones
@@ -80,7 +82,7 @@ _HOMES = {
             *("analyze_invariance", "analyze_robustness", "analyze_uniformity"),
         )
     },
-    "merge": "vidssl.api.extract",
+    **dict.fromkeys(("load_features", "merge"), "vidssl.api.extract"),
     "train_splits": "vidssl.api.train",
     **{
         f"list_{name}": "vidssl.api.list_names"

@@ -11,7 +11,6 @@ import pytest
 import vidssl
 from vidssl import commands
 from vidssl.api import encoder_scores
-from vidssl.api.extract import loaded
 from vidssl.errors import ConfigError, DataError
 
 TOP = Path(__file__).parents[2]
@@ -46,7 +45,7 @@ def test_every_video_is_predicted_by_the_others_of_other_recordings(found):
         k = section["neighbours"]
         assert k == min(20, int(np.median(np.unique(label, return_counts=True)[1])) - 1)
         for name, facts in results["encoders"].items():
-            x = loaded(out / facts["features"]).x.numpy()
+            x = vidssl.load_features(out / facts["features"]).x.numpy()
             x = x / np.linalg.norm(x, axis=1, keepdims=True)
             nearest, voted = [], []
             for row in range(len(x)):
@@ -128,8 +127,11 @@ def test_the_same_command_goes_on(digits, tmp_path, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_only_some_of_the_videos(digits, tmp_path):
-    results = compare(digits, tmp_path / "out", limit=12, group=None, model=("floor:thumbnails",), labels=())
+def test_only_some_of_the_videos(digits, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(encoder_scores, "_LONG", 0.01)
+    with caplog.at_level("INFO"):
+        results = compare(digits, tmp_path / "out", limit=12, group=None, model=("floor:thumbnails",), labels=())
+    assert re.search(r"2 of 3 encoders are done: about 0:0\d:\d\d to go if the rest is as fast", caplog.text)
     counts = Counter(results["sections"][0]["labels"])
     assert len(results["videos"]) == 12 and max(counts.values()) - min(counts.values()) <= 1
 
@@ -159,7 +161,7 @@ def test_the_same_clips_for_all_beside_the_own_ones(digits, tmp_path):
     rows = [names.index(name) for name in results["videos"]]
     expected = vidssl.extract(vidssl.load_backbone("vidssl-small"), listed, test=test).x[rows]
     np.testing.assert_allclose(
-        loaded(tmp_path / "out" / encoders["vidssl-small, same clips"]["features"]).x, expected, atol=1e-6
+        vidssl.load_features(tmp_path / "out" / encoders["vidssl-small, same clips"]["features"]).x, expected, atol=1e-6
     )
 
 

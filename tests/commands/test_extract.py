@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import vidssl
 from vidssl.api import job_arguments as job
 from vidssl.api.export import save_backbone
 from vidssl.api.extract import extract, merge, open_index
@@ -176,6 +177,26 @@ def test_a_merged_file_is_that_of_one_run(options, digits, tmp_path, never, exis
     before = files(tmp_path / "x")
     merge(tmp_path / "x")
     assert existed() and files(tmp_path / "x") == before
+
+
+def test_features_of_a_folder(options, digits, tmp_path):
+    """They are those that were extracted; other folders, and files that were changed, are refused."""
+    videos = write_list(tmp_path / "videos", digits, 3, broken=(1,))
+    made = extract("random", videos, out=tmp_path / "x", allow_missing=True, **options)
+    read = vidssl.load_features(str(tmp_path / "x"))
+    assert torch.equal(read.x, made.x) and torch.equal(read.label, made.label) and read.missing == made.missing
+    assert [each.path for each in read.records] == [str(tmp_path / f"videos/{n}.mp4") for n in (0, 2)]
+    assert torch.equal(vidssl.search(read, k=1).index, vidssl.search(made, k=1).index)
+    for path, message in {
+        tmp_path / "none": "is not a folder; vidssl extract writes features with out=FOLDER",
+        tmp_path / "videos": "is not a folder of features of format 1: name a folder that vidssl extract wrote",
+    }.items():
+        with pytest.raises(DataError, match=f"^{path} {message}$"):
+            vidssl.load_features(path)
+    array = np.load(tmp_path / "x/features.npy")
+    np.save(tmp_path / "x/features.npy", array + 1)
+    with pytest.raises(DataError, match=r"features\.npy was changed"):
+        vidssl.load_features(tmp_path / "x")
 
 
 @pytest.fixture

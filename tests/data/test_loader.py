@@ -143,6 +143,8 @@ def test_the_same_video_gives_other_views_in_the_next_epoch(digits):
     assert np.array_equal(a.views[0], again.views[0]) and a.index == b.index == 3
     assert a.views[0].shape == b.views[0].shape
     assert not np.array_equal(a.views[0], b.views[0]) and not np.array_equal(a.views[0], a.views[1])
+    with pytest.raises(TypeError, match=r"^views depend on the epoch: use dataset\[epoch, 3\], not dataset\[3\]$"):
+        dataset[3]
 
 
 def test_batches_keep_pixels_and_memory_layout(digits):

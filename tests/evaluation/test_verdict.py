@@ -103,8 +103,8 @@ def test_what_is_said_without_labels():
         "In common with what learned nothing: big 20.0 % with differences; small 30.0 % with thumbnails.",
         "How often other clips find their video first: big 98.0 % (cosine 0.95, of different videos 0.50); "
         "small 50.0 % (cosine 0.95, of different videos 0.50).",
-        "Near copies that were of different recordings: 3 pairs of videos. Each pair counts as one recording, which "
-        "leaves 40.",
+        "Near copies that were of different recordings: 3 pairs of videos, named at the end of the page. Each pair "
+        "counts as one recording, which leaves 40.",
         "Without labels no encoder is shown to be better: an encoder may agree with others, and find a video by other "
         "clips of it, by the background alone.",
     )

@@ -55,6 +55,7 @@ def encoder_results(
         "groups": {"how": "the names", "count": 3},
         "videos": [*names],
         "failed": {},
+        "near_copies": [],
         "seconds": 12.0,
         "processor": "a processor",
         "date": "2026-01-01",

@@ -59,8 +59,8 @@ class Texts(HTMLParser):
         ]
 
 
-def write(path: Path, labels=(0, 1, 0, 1), **parts) -> tuple[str, Texts]:
-    results = RESULTS(PREDICTED, NAMES, list(labels), CLASSES)
+def write(path: Path, labels=(0, 1, 0, 1), near_copies=(), **parts) -> tuple[str, Texts]:
+    results = RESULTS(PREDICTED, NAMES, list(labels), CLASSES) | {"near_copies": [*near_copies]}
     write_encoders_page(path / "index.html", results, "Encoders", "vidssl compare", **parts)
     page = (path / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:|//[a-z]+\.|@import", page)
@@ -69,6 +69,16 @@ def write(path: Path, labels=(0, 1, 0, 1), **parts) -> tuple[str, Texts]:
 
 def table(texts: list[str], start: str, end: str) -> list[str]:
     return texts[texts.index(start) : texts.index(end)]
+
+
+def test_near_copies_are_named(tmp_path):
+    page, _ = write(tmp_path)
+    assert "same footage" not in page
+    page, found = write(tmp_path, near_copies=[[NAMES[0], NAMES[2]]])
+    assert "1 pair of videos of different recordings shows the same footage" in found.texts
+    assert f"{NASTY} and c.mp4" in found.texts
+    _, found = write(tmp_path, near_copies=[[NAMES[0], NAMES[2]], NAMES[1:3]])
+    assert "2 pairs of videos of different recordings show the same footage" in found.texts
 
 
 def test_the_page_works_without_the_parts(tmp_path):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ _FEATURES, _PREDICTIONS = "features", "predictions"
 OUTPUTS = (_FEATURES, _PREDICTIONS)  # folders of a comparison
 SAME_CLIPS = 4  # of a video
 LATER = 0.25  # seconds
+_LONG = 60.0  # seconds
 CROPPED = 0.125  # of the side
 # What is changed for features of other clips of the videos, in words.
 VARIED = {"later": f"clips {LATER:g} s later", "cropped": f"clips without an edge of {CROPPED / 2:.0%} of their size"}
@@ -70,7 +72,12 @@ def extract_all(
     found = []
     readings = f"; each reads the videos {1 + len(VARIED)} times: its clips, {' and '.join(VARIED.values())}"
     _log.info("%d encoders, one after another%s", len(models), readings if vary else "")
-    for name, model in models:
+    start = time.perf_counter()
+    for number, (name, model) in enumerate(models):
+        passed = time.perf_counter() - start
+        if passed > _LONG:  # of a short comparison the bars say enough
+            left = timedelta(seconds=round(passed / number * (len(models) - number)))
+            _log.info("%d of %d encoders are done: about %s to go if the rest is as fast", number, len(models), left)
         try:
             subject = load_subject(model, options, shared_config=True)
             subject = subject if strict else subject.skipping_few()

@@ -129,9 +129,24 @@ def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, option
     return replace(found, records=rows.rows(found.index.tolist()).records, windows=windows is not None)
 
 
-def loaded(path: Path) -> Features:
-    """Return the features of a folder, memory-mapped, with their videos."""
-    folder = read_folder(path, _REMEDY, verify=False)
+def load_features(path: File) -> Features:
+    """Return the features of a folder that `extract` wrote, memory-mapped, with their videos.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        DataError: It is no folder of features, or a file of it is missing or was changed.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; vidssl extract writes features with out=FOLDER")
+    return loaded(folder, verify=True)
+
+
+def loaded(path: Path, verify: bool = False) -> Features:
+    """Return the features of a folder as `load_features`; `verify` reads all files, to compare their checksums."""
+    folder = read_folder(path, "name a folder that vidssl extract wrote", verify)
     listed = folder.videos(range(len(folder.features.x)))
     return replace(
         folder.features, classes=folder.classes, records=listed.records, windows="windows" in folder.request, path=path

@@ -94,9 +94,8 @@ def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> l
             found.append((path.relative_to(folder).as_posix() if in_run and not given else path.name, results))
         elif given:
             raise ConfigError(f"{path} holds no results of this checkpoint (sha256 {sha256[:12]}…): leave it out")
-        else:
-            reason = "another checkpoint" if tested not in (None, sha256) else "no test of this checkpoint"
-            _log.info("%s holds results of %s: not in the model card", path, reason)
+        elif tested not in (None, sha256):  # else a map, which holds no test
+            _log.info("%s holds results of another checkpoint: not in the model card", path)
     return found
 
 

@@ -275,7 +275,7 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     if not knn["recordings_are_named"]:
         said.append("names do not state recordings: clips of one recording may make all numbers too high")
     if knn["left_out"]:
-        said.append(f"{knn['left_out']} videos could not be read")
+        said.append(f"{knn['left_out']} video{'s' * (knn['left_out'] != 1)} could not be read")
     return said
 
 

@@ -159,11 +159,11 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
             remove_unused()
             raise
     shown = result
-    if isinstance(result, str):  # the report of `prepare`, which names arguments as errors do
+    if isinstance(result, str):  # the report of `prepare`
         shown = in_options(result, job.signature)
         if not as_json and parsed["out"] not in Path(shown.rpartition("\n")[2]).parents:  # it does not end with them
             shown += f"\nlists written to {parsed['out']}"
-    print_result(shown, as_json)
+    print_result(shown, as_json, worded)
     if not getattr(result, "complete", True):
         sys.exit(1)
     return result
@@ -225,8 +225,11 @@ def errors_in_options(signature: Signature) -> Iterator[None]:
         raise
 
 
-def print_result(result: Any, as_json: bool) -> None:
-    """Print what a job returned, in the main process: its text and the file to open, or one JSON object."""
+def print_result(result: Any, as_json: bool, worded: Callable[[str], str] = str) -> None:
+    """Print what a job returned, in the main process: its text and the file to open, or one JSON object.
+
+    `worded` writes the text as the command does, see `in_options`.
+    """
     from vidssl import distributed
 
     if not distributed.is_main() or result is None:
@@ -239,7 +242,7 @@ def print_result(result: Any, as_json: bool) -> None:
             content = {"path" if isinstance(content, Path) else "report": content}
         print(json.dumps(without_nan(content)[0], default=str, allow_nan=False))
         return
-    print(*(line for line in (str(result), getattr(result, "file", None)) if line), sep="\n")
+    print(*(line for line in (worded(str(result)), getattr(result, "file", None)) if line), sep="\n")
 
 
 def guarded(command: Callable[[], object]) -> None:

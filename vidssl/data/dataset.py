@@ -79,6 +79,8 @@ class ClipDataset:
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         """Make a sample as `sample` does."""
+        if not isinstance(key, tuple):
+            raise TypeError(f"views depend on the epoch: use dataset[epoch, {key!r}], not dataset[{key!r}]")
         return self.sample(key, ItemGuard())
 
     def sample(self, key: tuple[int, int], guard: ItemGuard) -> Sample:

@@ -113,9 +113,8 @@ def _doubts(
     if num_groups < _FEW_GROUPS:
         found.append(f"There are only {num_groups} recordings: small differences cannot be seen.")
     if num_copies:
-        found.append(
-            f"Videos of different recordings show the same footage, {num_copies} pairs: near_copies in results.json."
-        )
+        count = _pairs(num_copies)
+        found.append(f"Videos of different recordings show the same footage: {count}, named at the end of the page.")
     few = [name for name, videos, _ in class_counts if videos < _FEW_VIDEOS]
     alone = [name for name, _, groups in class_counts if groups < 2]
     if few:
@@ -172,10 +171,9 @@ def describe_without_labels(
         ]
         found.append(f"How often {what} find their video first: {'; '.join(parts)}.")
     if num_copies:
-        pairs = "1 pair" if num_copies == 1 else f"{num_copies} pairs"
         found.append(
-            f"Near copies that were of different recordings: {pairs} of videos. Each pair counts as one recording, "
-            f"which leaves {num_groups}."
+            f"Near copies that were of different recordings: {_pairs(num_copies)} of videos, named at the end of the "
+            f"page. Each pair counts as one recording, which leaves {num_groups}."
         )
     found.append(
         "Without labels no encoder is shown to be better: an encoder may agree with others, and find a video by other "
@@ -214,6 +212,10 @@ def _shortened(parts: Sequence[str], most: int = 6) -> list[str]:
     """Leave out the middle of a long list."""
     half = most // 2
     return [*parts] if len(parts) <= most else [*parts[:half], f"{len(parts) - most} more between", *parts[-half:]]
+
+
+def _pairs(count: int) -> str:
+    return "1 pair" if count == 1 else f"{count} pairs"
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

@@ -39,6 +39,7 @@ def write_encoders_page(
         unlabelled=_unlabelled(results),
         facts=[_facts(name, encoder) for name, encoder in results["encoders"].items()],
         failed=results["failed"],
+        near_copies=results["near_copies"],
         left_out=left_out,
         curves=curves,
         maps=None if maps is None else maps_content(maps, sprites),

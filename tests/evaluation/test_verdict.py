@@ -19,12 +19,20 @@ def test_the_best_and_the_cheapest_that_is_not_worse():
     known = {"licence": "MIT", "training": ("K400",)}
     three = [
         Candidate("big", 0.9, 2.0, **known),
-        Candidate("small", 0.88, 0.1, **known),
+        Candidate("small", 0.88, 0.1, licence="MIT", training=("ImageNet", "K400")),
         Candidate("old", 0.7, 0.05, **known),
     ]
     pairs = [pair(0, 1, 0.02, 0.4), pair(0, 2, 0.2, 0.001), pair(1, 2, 0.18, 0.001)]
     found = decide(three, pairs, 40, CLASSES, 0.5)
-    assert (found.best, found.is_clear, found.cheapest, found.doubts) == (0, True, 1, ())
+    assert (found.best, found.is_clear, found.cheapest, found.doubts) == (
+        0,
+        True,
+        1,
+        (
+            "Numbers are too high for videos that a network was trained on. Training sets: K400 (big, small and old); "
+            "ImageNet (small).",
+        ),
+    )
     assert found.answer == (
         "big is best: 90.0 % (chance 50.0). small is not shown to be worse, and takes 1/20 of the time."
     )

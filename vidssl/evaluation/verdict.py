@@ -125,6 +125,12 @@ def _doubts(
     unread = [each.name for each in candidates if each.seen is None and not each.floor]
     if unread:
         found.append(f"These videos may be among the training videos of {_listed(unread)}, whose lists are not here.")
+    learned = [each for each in candidates if not each.floor]
+    sets = dict.fromkeys(name for each in learned for name in each.training if name not in ("none", "not stated"))
+    if sets:
+        of_set = {one: _listed([each.name for each in learned if one in each.training]) for one in sets}
+        where = "; ".join(f"{one} ({names})" for one, names in of_set.items())
+        found.append(f"Numbers are too high for videos that a network was trained on. Training sets: {where}.")
     unknown = [each.name for each in candidates if not each.floor and "not stated" in each.training]
     if unknown:
         found.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")

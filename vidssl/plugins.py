@@ -38,15 +38,15 @@ def modules_of(tree: Any, source: str) -> list[str]:
     return [*names]
 
 
-def code_of(entry: type) -> dict[str, str]:
-    """Return the hash of the file that a class of a plug-in is in, as `code`; nothing for vidssl's own.
+def code_of(*entries: Any) -> dict[str, str]:
+    """Return the hash of the files that classes and functions of a plug-in are in, as `code`; not of vidssl and torch.
 
     It is part of the request of results: those of code that was edited since are measured again.
     """
-    file = getattr(sys.modules.get(entry.__module__), "__file__", None)
-    if entry.__module__.partition(".")[0] == "vidssl" or file is None:
-        return {}
-    return {"code": hashlib.sha256(Path(file).read_bytes()).hexdigest()}
+    modules = dict.fromkeys(str(getattr(entry, "__module__", "")) for entry in entries)
+    own = [sys.modules.get(name) for name in modules if name.partition(".")[0] not in ("vidssl", "torch")]
+    files = [Path(file) for module in own if (file := getattr(module, "__file__", None)) is not None]
+    return {"code": hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()} if files else {}
 
 
 def not_imported(names: Iterable[str]) -> list[str]:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 import vidssl
 from vidssl import commands
 from vidssl.api import encoder_scores
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import CheckpointError, ConfigError, DataError
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -178,6 +180,140 @@ def test_videos_without_labels(digits, tmp_path):
         assert {*of_kind} == {*results["encoders"]} and all(0 <= each["recall"] <= 1 for each in of_kind.values())
     pairs = {(pair["first"], pair["second"]): pair["fraction"] for pair in results["common_neighbours"]}
     assert len(pairs) == 6 and all(0 <= fraction <= 1 for fraction in pairs.values())
+
+
+OWN = """
+import torch
+
+
+class Own(torch.nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def forward(self, x):
+        return self.change(x.mean(dim=(3, 4)).flatten(1))
+
+
+def fails(x):
+    if len(x) > 1:
+        raise RuntimeError("no such kernel")
+    return x
+
+
+def not_finite(x):
+    return x / 0 if len(x) > 1 else x
+
+
+STATED = {"size": 16, "frames": 2, "seconds": 0.5}
+
+
+def good():
+    return Own(lambda x: x), STATED
+
+
+def failing():
+    return Own(fails), STATED
+
+
+def infinite():
+    return Own(not_finite), STATED
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_of_compare.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "python:own_of_compare"
+    sys.modules.pop("own_of_compare", None)
+
+
+def test_code_that_fails_loses_no_other_encoder(own, digits, tmp_path):
+    model = [f"{own}:{name}" for name in ("failing", "good", "infinite")]
+    results = compare(digits, tmp_path / "out", model=model, labels=(), limit=12)
+    assert {*results["encoders"]} == {model[1], "thumbnails", "differences", "untrained"}
+    assert results["failed"] == {
+        model[0]: f"{model[0]} fails: RuntimeError: no such kernel",
+        model[2]: f"{results['failed'][model[2]].partition(':')[0]}: a feature is not finite: the weights or the "
+        "normalisation are damaged",
+    }
+    with pytest.raises(CheckpointError, match=r"no such kernel$"):
+        compare(digits, tmp_path / "other", model=model[:1], labels=(), limit=12)
+
+
+def test_an_encoder_with_the_name_of_a_floor(own, digits, tmp_path):
+    """It is not taken for the floor, nor the floor for it."""
+    run = tmp_path / "untrained"
+    vidssl.train(TOY, "steps=1", f"data.train={digits}/motion/train.csv", "data.moving_digits=null", f"output={run}")
+    results = compare(digits, tmp_path / "out", model=[str(run)], labels=(), limit=12)
+    floors = {name: facts["floor"] for name, facts in results["encoders"].items()}
+    assert floors == {"untrained": False, "thumbnails": True, "differences": True, "floor:untrained": True}
+    assert results["sections"][0]["verdict"]["best"] == "untrained"
+
+
+def test_options_of_clips_leave_the_floors_as_they_are(digits, tmp_path):
+    results = compare(digits, tmp_path / "out", size=24, crops=3, labels=(), limit=12)
+    assert results["failed"] == {} and results["encoders"]["random"]["protocol"]["size"] == 24
+    assert results["encoders"]["thumbnails"]["protocol"]["size"] == 64
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (1, 2), (2, 2, 1), (3, 3)])
+def test_very_few_videos(own, digits, tmp_path, counts):
+    videos = iter(sorted((digits / "videos/train").rglob("*.mp4")))
+    for label, count in enumerate(counts):
+        (tmp_path / f"videos/class{label}").mkdir(parents=True)
+        for n in range(count):
+            shutil.copy(next(videos), tmp_path / f"videos/class{label}/{n}.mp4")
+    results = vidssl.compare(tmp_path / "videos", model=f"{own}:good", out=tmp_path / "out", workers=0)
+    assert len(results["videos"]) == sum(counts) and str(results)
+
+
+def test_lists_of_one_folder_have_names_of_their_own(own, digits, tmp_path, monkeypatch):
+    text = (digits / "motion/train.csv").read_text()
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.csv").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    given = {"root": digits / "motion" / (digits / "motion/root.txt").read_text().strip(), "workers": 0, "limit": 12}
+    results = vidssl.compare("first.csv", model=f"{own}:good", out="one", **given)
+    assert [section["name"] for section in results["sections"]] == [tmp_path.name]
+    results = vidssl.compare("first.csv", model=f"{own}:good", out="two", labels=["second.csv"], **given)
+    assert [section["name"] for section in results["sections"]] == [f"{tmp_path.name}/{n}" for n in ("first", "second")]
+
+
+def test_what_cannot_be_compared_is_said_at_once(own, digits, tmp_path, monkeypatch):
+    """Before an encoder is loaded."""
+    monkeypatch.setattr(encoder_scores, "load_subject", None)
+    head, *rows = (digits / "motion/train.csv").read_text().splitlines()
+    paths = [row.split(",")[0] for row in rows]
+    lists = {
+        "several": ["path,labels", *(f"{path},0 1" for path in paths)],
+        "none": ["path", *paths],
+        "some": ["path,label", f"{paths[0]},0", *(f"{path},-1" for path in paths[1:])],
+        "alone": ["path,label", *(f"{path},{n}" for n, path in enumerate(paths))],
+        "one": [head, rows[0]],
+    }
+    for name, lines in lists.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "list.csv").write_text("\n".join(lines) + "\n")
+        root = (digits / "motion" / (digits / "motion/root.txt").read_text().strip()).resolve()
+        (tmp_path / name / "root.txt").write_text(f"{root}\n")
+    own_list = digits / "motion/train.csv"
+    for videos, given, named in (
+        (tmp_path / "several/list.csv", {}, "has several labels a video: a comparison needs one of each"),
+        (own_list, {"labels": [tmp_path / "several/list.csv"]}, "has several labels a video"),
+        (own_list, {"labels": [tmp_path / "none/list.csv"]}, "none/list.csv has no labels: give each video one"),
+        (tmp_path / "some/list.csv", {}, "some/list.csv has videos without labels: give each video one"),
+        (tmp_path / "alone/list.csv", {}, "no class has two of the 40 videos: add videos"),
+        (own_list, {"limit": 1}, "a comparison needs two videos or more"),
+        (tmp_path / "one/list.csv", {}, "a comparison needs two videos or more"),
+        (own_list, {"same_clips": -1.0}, "same_clips"),
+        (own_list, {"same_clips": float("nan")}, "same_clips"),
+        (own_list, {"same_clips": float("inf")}, "same_clips"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=named) as caught:
+            vidssl.compare(videos, model=f"{own}:good", out=tmp_path / "out", workers=0, **given)
+        assert "\n" not in str(caught.value)
 
 
 def test_mistakes(digits, tmp_path, write_video, capsys):

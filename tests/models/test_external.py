@@ -1,5 +1,6 @@
 """Encoders of other libraries: their features are those of the library itself, called directly."""
 
+import importlib
 import json
 import os
 import pickle
@@ -225,6 +226,40 @@ def no_size():
 
 def maps():
     return torch.nn.Identity(), {"size": 16}
+
+
+def one_row():
+    return torch.nn.Sequential(Means(), torch.nn.Unflatten(1, (1, -1)), torch.nn.Flatten(0, 1)), {"size": 16}
+
+
+class Cut(torch.nn.Module):
+    def forward(self, x):
+        return x.mean(dim=(3, 4)).flatten(1)[:1]
+
+
+def cut():
+    return Cut(), {"size": 16, "frames": 4}
+
+
+def complex_numbers():
+    return torch.nn.Sequential(Means(), ToComplex()), {"size": 16}
+
+
+class ToComplex(torch.nn.Module):
+    def forward(self, x):
+        return x.to(torch.complex64)
+
+
+def crop(frames):
+    return frames[:, :, :8, :8]
+
+
+def small_crop():
+    return Means(), {"size": 16, "crop": crop}
+
+
+def with_settings(**settings):
+    return Means(), {"size": 16, **settings}
 """
 
 
@@ -244,6 +279,59 @@ def test_python(own):
     assert encoder.licence == "MIT" and encoder.training == ("not stated",)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": 0}, "size is 0 "),
+        ({"size": "small"}, "size is 'small' "),
+        ({"frames": 0}, "frames is 0 "),
+        ({"seconds": "all"}, "seconds is 'all' "),
+        ({"mean": (0.4, 0.5)}, r"mean is \(0.4, 0.5\) .*give one number, or three"),
+        ({"std": 0.0}, "std is 0.0 .*greater than 0"),
+        ({"std": (0.2, float("nan"), 0.2)}, "std is nan .*greater than 0"),
+        ({"crop": 5}, "crop is 5 "),
+        ({"training": 5}, "training is 5 "),
+        ({"images": "maybe"}, "images is 'maybe' "),
+        ({"short_side": -1}, "short_side is -1 "),
+    ],
+)
+def test_wrong_settings_of_an_own_encoder(own, monkeypatch, settings, message):
+    module = importlib.import_module("own_encoder")
+    monkeypatch.setattr(module, "means", lambda: module.with_settings(**settings))
+    with pytest.raises(ConfigError, match=rf"^python:own_encoder:means: [^\n]*{message}[^\n]*$"):
+        load_external(own)
+
+
+def test_a_number_and_a_text_are_enough(own, monkeypatch):
+    module = importlib.import_module("own_encoder")
+    monkeypatch.setattr(module, "means", lambda: module.with_settings(mean=0.5, std=[0.1, 0.2, 0.3], training="K400"))
+    encoder, _ = load_external(own)
+    assert encoder.mean == (0.5,) and encoder.std == (0.1, 0.2, 0.3) and encoder.training == ("K400",)
+
+
+def test_own_code_that_was_edited_is_another_encoder(own, tmp_path):
+    """As that of plug-ins: features of before are not taken for those of the new code."""
+    before = load_subject(own, {}).request()
+    assert load_subject(own, {}).request() == before
+    sys.modules.pop("own_encoder")
+    (tmp_path / "own_encoder.py").write_text(OWN.replace("x.mean(", "x.amax("))
+    importlib.invalidate_caches()
+    after = load_subject(own, {}).request()
+    assert before["weights"].pop("code") != after["weights"].pop("code") and after == before
+
+
+def test_a_crop_of_another_shape(own, digits):
+    with pytest.raises(
+        ConfigError, match=r"crop of the encoder makes uint8 \(8, 3, 8, 8\) .*, not uint8 \(8, 3, 16, 16\)$"
+    ):
+        vidssl.extract("python:own_encoder:small_crop", digits / "motion/test.csv", workers=0)
+
+
+def test_a_network_that_loses_rows(own, digits):
+    with pytest.raises(ConfigError, match=r"Cut makes \(1, 12\) of clips \(4, 3, 4, 16, 16\), not features \(4, D\)"):
+        vidssl.extract("python:own_encoder:cut", digits / "motion/test.csv", workers=0)
+
+
 def test_onnx(tmp_path):
     pytest.importorskip("onnxruntime")
     vidssl.export("vidssl-small", to="onnx", out=tmp_path / "small.onnx")
@@ -254,7 +342,32 @@ def test_onnx(tmp_path):
     with torch.no_grad():
         wanted = backbone(normalised(view, (0.45,), (0.225,)))[0]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-    assert encoder.seconds == 1.28
+    assert encoder.test["clip"]["seconds"] == 1.28
+
+
+SINGLE = ["backbone={name: resnet3d18, width: 4}", "data.sampler={name: random, frames: 4, sampling_rate: 2}"]
+
+
+@pytest.mark.parametrize("settings", [[], SINGLE], ids=["two_streams", "one"])
+def test_an_exported_network_is_the_network(tmp_path, digits, settings):
+    """Its features of videos are those of the run: the same clips, crops, and for two streams unit parts."""
+    pytest.importorskip("onnxruntime")
+    config = Path(__file__).parents[2] / "configs/toy/two_streams.yaml"
+    given = ["steps=1", "data.moving_digits=null", f"data.train={digits}/motion/train.csv", "data.workers=0"]
+    given += ["device=cpu", "evaluate.clips=3", *settings, *(["method={name: simclr}"] if settings else [])]
+    file, requests = tmp_path / "net.onnx", []
+    for seed in (0, 1):
+        run = vidssl.train(config, *given, f"seed={seed}", f"output={tmp_path}/run{seed}").parents[1]
+        vidssl.export(run, to="onnx", out=file)
+        wanted = vidssl.extract(run, digits / "motion/test.csv", workers=0)
+        found = vidssl.extract(f"onnx:{file}", digits / "motion/test.csv", workers=0)
+        torch.testing.assert_close(found.x, wanted.x, rtol=1e-4, atol=1e-4)
+        subject = load_subject(f"onnx:{file}", {})
+        assert (
+            subject.test.clips == 3 and sum(each.numel() for each in subject.backbone.buffers()) == file.stat().st_size
+        )
+        requests.append(subject.request())
+    assert requests[0] != requests[1]  # of the same name, with other weights
 
 
 HUB = """
@@ -330,8 +443,11 @@ def test_hub(tmp_path):
         (
             "python:own_encoder:maps",
             ConfigError,
-            r"Identity makes \(1, 3, 8, 16, 16\) of a clip .*: wrap it in a module",
+            r"^python:own_encoder:maps: Identity makes \(1, 3, 8, 16, 16\) of clips .*: wrap it in a module",
         ),
+        ("python:own_encoder:complex_numbers", ConfigError, "makes complex numbers of clips"),
+        ("torchvision:resnet18@none,count=2,count=3", ConfigError, "has count twice: leave one out"),
+        ("torchvision:r3d_18@none,count=9,seconds=0", ConfigError, "seconds is above 0, or whole"),
         ("python:own_encoder:nothing", ConfigError, "no attribute 'nothing'"),
         ("python:no_such_module:f", CheckpointError, "python:no_such_module:f needs a package that is not installed"),
     ],
@@ -531,4 +647,6 @@ def test_the_untrained_floor_is_that_of_small_cpu():
         assert getattr(floor.test, name) == getattr(of_config.test, name), name
     clips = torch.rand(2, 3, 4, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        assert torch.equal(floor.backbone(clips), of_config.backbone.finish(of_config.backbone(clips)))
+        features = floor.backbone(clips)
+        assert torch.equal(features, of_config.backbone(clips))
+        assert torch.equal(floor.backbone.finish(features), of_config.backbone.finish(features))

@@ -56,12 +56,12 @@ def layout(x: Points, name: str, seed: int = 0) -> Points:
 def kept_neighbours(x: Points, places: Points, k: int = 10, most: int = 2000) -> float | None:
     """Return the fraction of the k nearest rows by features (N, D), by cosine, that are also nearest by places (N, 2).
 
-    With more than `most` rows it is the mean over that many, evenly spaced. None for fewer than two rows.
+    With more than `most` rows it is the mean over that many, evenly spaced. None for k + 1 rows and fewer: all others
+    are among the nearest.
     """
     from sklearn.neighbors import NearestNeighbors
 
-    k = min(k, len(x) - 1)
-    if k < 1:
+    if len(x) <= k + 1:
         return None
     asked = np.linspace(0, len(x) - 1, min(most, len(x))).round().astype(int)
     found = []

@@ -23,7 +23,7 @@ from vidssl.atomic import write_whole
 from vidssl.config import Tree
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import TestClips, encode_videos, finished
 from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
@@ -106,6 +106,10 @@ class Robustness(Measurement):
 
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Choose protocols and corruptions."""
+        if not (query.labels >= 0).any():
+            raise DataError(
+                f"robustness is that of accuracies, and the videos of {query.path} do not have one label each"
+            )
         protocols, gallery = plan_protocols(subject, query, train, self.protocols)
         protocols = _measurable(protocols, given=self.protocols is not None)
         gallery = gallery if any(protocol.gallery for protocol in protocols.values()) else None

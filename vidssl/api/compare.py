@@ -1,6 +1,7 @@
 """Which encoder is best for some videos: predictions of each video with its recording left out, on one page."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,18 @@ from vidssl import distributed
 from vidssl.api.encoder_page_parts import DISAGREEMENTS, page_parts
 from vidssl.api.encoder_scores import OUTPUTS, VARIED, Encoder, common_rows, extract_all, of_rows, predict_all, right
 from vidssl.api.format_results import format_table
-from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Videos, job, models, path_of, read_videos
+from vidssl.api.job_arguments import (
+    Count,
+    File,
+    Model,
+    NetworkOptions,
+    Positive,
+    Videos,
+    job,
+    models,
+    path_of,
+    read_videos,
+)
 from vidssl.api.measure_networks import JobResults, name_networks
 from vidssl.atomic import write_json, write_whole
 from vidssl.config import Tree
@@ -54,7 +66,7 @@ def compare(
     group: str | None = None,
     limit: Count | None = None,
     shots: Sequence[int] = (1, 5, 20),
-    same_clips: float | None = None,
+    same_clips: Positive | None = None,
     metrics: File | None = None,
     progress: Report = None,
     **options: Unpack[NetworkOptions],
@@ -91,20 +103,20 @@ def compare(
         listed = labelled_by_folders(given)
         if limit is not None:
             listed = listed.rows(chosen_rows(listed, limit))
-        lists = [listed, *(_in_order_of(listed, read_videos(path, options)) for path in labels)]
-        lists = [each for each in lists if (each.labels >= 0).any()]
-        for each in lists:
-            if (each.labels < 0).any():
-                raise DataError(f"{each.path} has videos without labels: give all of them one, or none")
+        others = [_in_order_of(listed, read_videos(path, options)) for path in labels]
+        own = (listed.labels >= 0).any() or listed.targets is not None
+        lists = [*([listed] if own else []), *others]
         groups = recording_groups(listed, group)
+        _check(listed, lists, groups)
         curves = None if metrics is None else curves_of(Path(metrics))
         chosen = [(name, model) for name, model, _ in name_networks(models(model), None)]
-        floors = [(name, f"floor:{name}") for name in FLOORS]
-        chosen += [floor for floor in floors if floor[1] not in [model for _, model in chosen]]
+        asked = dict(chosen)
+        floors = [(f"floor:{name}" if name in asked else name, f"floor:{name}") for name in FLOORS]
+        chosen += [floor for floor in floors if floor[1] not in asked.values()]
         vary = not lists
         encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, vary, strict)
         rows = common_rows(encoders)
-        wanted = [encoder for encoder in encoders if encoder.name not in FLOORS]
+        wanted = [encoder for encoder in encoders if encoder.name in asked]
         if (failed := wanted[0].failure) and all(each.failure for each in wanted):
             raise failed  # floors alone compare nothing
         if not len(rows):
@@ -113,7 +125,8 @@ def compare(
         features = [of_rows(each.features, rows) for each in measured if each.features is not None]
         groups, copies = _with_copies(groups.of_rows(rows), measured, features)
         number = groups.number
-        sections = [_section(measured, each, rows, number, copies, shots, folder) for each in lists]
+        named = zip(_names(lists), lists, strict=True)
+        sections = [_section(measured, name, each, rows, number, copies, shots, folder) for name, each in named]
         agreements = compare_neighbours(features, number)
         request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
         without = {}
@@ -151,6 +164,29 @@ def compare(
     texts = [table(results, section) for section in sections] or results["without_labels"]["sentences"]
     results.text, results.file = "\n\n".join(texts), folder / "index.html"
     return results
+
+
+def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> None:
+    """Raise a DataError if nothing can be compared on the videos, or by the labels of one of the lists."""
+    if len(videos) < 2:
+        raise DataError(f"{videos.path}: a comparison needs two videos or more")
+    for each in lists:
+        if each.targets is not None:
+            raise DataError(f"{each.path} has several labels a video: a comparison needs one of each")
+        if (each.labels < 0).any():
+            what = "no labels" if (each.labels < 0).all() else "videos without labels"
+            raise DataError(f"{each.path} has {what}: give each video one")
+        if max(Counter(each.labels.tolist()).values()) < 2:
+            raise DataError(f"{each.path}: no class has two of the {len(each)} videos: add videos, or raise limit")
+    if lists and not groups.number.any():
+        raise DataError(f"all {len(videos)} videos are of one recording, by {groups.how}: group=REGEX divides them")
+
+
+def _names(lists: Sequence[VideoList]) -> list[str]:
+    """Name lists by their folders, or by their own names if they are in one folder."""
+    paths = [each.path.resolve() for each in lists]
+    folders = [path.parent.name if path.suffix == ".csv" else path.name for path in paths]
+    return folders if len({*folders}) == len(folders) else [f"{path.parent.name}/{path.stem}" for path in paths]
 
 
 def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[Encoder]) -> list[Tree]:
@@ -233,6 +269,7 @@ def curves_of(metrics: Path) -> bytes:
 
 def _section(
     encoders: Sequence[Encoder],
+    name: str,
     videos: VideoList,
     rows: NDArray[np.int64],
     number: NDArray[np.int64],
@@ -268,7 +305,7 @@ def _section(
     names = [encoder.name for encoder in encoders]
     between = sum(number[one] != number[other] for one, other in copies)
     return {
-        "name": videos.path.parent.name if videos.path.suffix == ".csv" else videos.path.name,
+        "name": name,
         "verdict": _verdict(decide(candidates, pairs, int(number.max()) + 1, counts, by_chance, between), names),
         "chance": by_chance,
         "neighbours": num_neighbours(label),

@@ -58,6 +58,8 @@ def layers_of_maps(subject: Subject, wanted: str | None) -> list[str]:
         for layer, maps in zip(layers, encoder.features(clip, layers), strict=True):
             if min(maps.shape[-2:]) >= _CELLS:
                 chosen[layer.partition(".")[0] if isinstance(encoder, TwoStreams) else ""] = layer
+    if not chosen and not encoder.last_maps:
+        raise ConfigError(f"{subject.name} states no layer with maps: name a module of it with layer=PATH")
     return [*chosen.values()] or [encoder.last_maps]
 
 

@@ -13,7 +13,7 @@ from vidssl.analysis import layout_2d as layouts
 from vidssl.analysis.layout_2d import UMAP_NEEDS, check_layout, has_umap, kept_neighbours
 from vidssl.api.extract import extract
 from vidssl.api.format_results import claim_results, format_count
-from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of
+from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.api.map_columns import read_columns
 from vidssl.api.map_parquet import FILE, animation, check_pyarrow, write_parquet
 from vidssl.api.map_suspects import find_suspects
@@ -21,7 +21,7 @@ from vidssl.api.measure_networks import JobResults
 from vidssl.atomic import file_hash
 from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
-from vidssl.data.write_lists import check_beside, write_lists
+from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
@@ -79,7 +79,10 @@ def map(
         features = folder / "features"
         check_names(folder, ["features/features.npy"])
         claim_results(folder, "map", {}, [path_of(videos), file_of(model), values])
-        extract(model, videos, out=features, **options)
+        listed = read_videos(videos, options)
+        for name in listed.names:
+            check_name(name)  # now, not after hours
+        extract(model, listed, out=features, **options)
     elif videos is not None or model is not None or options.keys() - {"root"}:
         raise ConfigError("features=FOLDER has features already: leave out videos, the network and its options")
     if not distributed.is_main():  # of several processes, which have extracted the features together

@@ -18,7 +18,7 @@ from vidssl.evaluation.metrics import chance
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.evaluation.result_files import Results
 from vidssl.models.backbones import Backbone
-from vidssl.models.external.load_own import FLOORS
+from vidssl.models.floors import FLOORS
 from vidssl.types import Features
 
 _OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic", "attentive")  # the numbers that `chance` is the chance of

@@ -37,6 +37,7 @@ from vidssl.types import Features
 
 RANDOM = "random"  # the untrained network of a config
 _CLIP_OPTIONS = NetworkOptions.__annotations__.keys() & TestClips.model_fields.keys()
+_NOT_OF_LIBRARIES = ("size", "short_side", "crops", "layer", "grid", "grid_frames", "stream")  # options
 
 
 def class_hash(videos: VideoList) -> str | None:
@@ -141,6 +142,8 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
     if is_external(model):
         if ("cfg" in options or options.get("settings")) and not shared_config:
             raise ConfigError(f"{model} brings its own settings: leave out cfg=FILE and KEY=VALUE")
+        if shared_config and str(model).startswith("floor:"):  # made for other networks, whose options do not fit
+            options = {key: value for key, value in options.items() if key not in _NOT_OF_LIBRARIES}  # type: ignore[assignment]
         return _load_external(str(model), options, device)
     path = Path(model) if model == RANDOM else weights_file(model)
     content = {} if model == RANDOM else read_anything(path, options.get("trust", False))
@@ -297,12 +300,13 @@ def _load_external(name: str, options: NetworkOptions, device: torch.device) -> 
     facts = {"licence": encoder.licence, "training": encoder.training, "source": encoder.source}
     origin = {"path": name, "library": encoder.version, **facts}
     weights = {"encoder": name, "library": encoder.version, "sha256": _hash_of_weights(backbone)}
+    weights |= {"code": encoder.code} if encoder.code else {}
     training = partial(TrainingVideos, name, None, f"trained on: {', '.join(encoder.training)}")
     return Subject(backbone.to(device), test, device, origin, weights, training=training)
 
 
 def _library_clips(name: str, encoder: Encoder, options: NetworkOptions) -> LibraryClips:
-    for option in ("size", "short_side", "crops", "layer", "grid", "grid_frames", "stream"):
+    for option in _NOT_OF_LIBRARIES:
         if options.get(option) not in (None, 1):
             raise ConfigError(
                 f"{name} has no {option}: its library's preprocessing makes one crop of {encoder.size} pixels"
@@ -312,7 +316,7 @@ def _library_clips(name: str, encoder: Encoder, options: NetworkOptions) -> Libr
     return LibraryClips(
         **{
             "clip": ClipSettings(frames=encoder.frames, seconds=encoder.seconds),
-            "clips": 1 if encoder.seconds == "whole" else 4,
+            "clips": 4,
             "crops": 1,
             "size": encoder.size,
             "short_side": encoder.short_side,
@@ -320,9 +324,12 @@ def _library_clips(name: str, encoder: Encoder, options: NetworkOptions) -> Libr
             "std": encoder.std,
             "batch_size": 4,
             "crop": encoder.crop,
+            "any_shape": encoder.any_shape,
             "library": encoder.version,
+            **encoder.test,
             **chosen,
             **({"batch_size": 1} if encoder.any_shape else {}),
+            **({"clips": 1} if encoder.seconds == "whole" and not encoder.test else {}),  # all would be the same
         }
     )
 

@@ -50,7 +50,6 @@ from vidssl.types import Features
 _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
-_REMEDY = "drop_duplicates=True leaves copies out"
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,7 @@ def _search_all(
     check_classes(videos, query_videos)
     labelled = bool((videos.labels >= 0).all() and (query_videos.labels >= 0).all())
     exclude = own_rows(videos, query_videos)
-    duplicates, counts = _compare(query.x, g.x, query_videos, videos, labelled)
+    duplicates, counts = _compare(query.x, g.x, query_videos, videos, labelled, drop_duplicates)
     if drop_duplicates:
         exclude = torch.cat([exclude, duplicates])
     most = max(RANKS[-1], k)
@@ -265,13 +264,14 @@ def _search_all(
 
 
 def _compare(
-    query: Tensor, gallery: Tensor, query_videos: VideoList, videos: VideoList, measured: bool
+    query: Tensor, gallery: Tensor, query_videos: VideoList, videos: VideoList, measured: bool, dropped: bool
 ) -> tuple[Tensor, Tree]:
     """Return the pairs (P, 2) of a query and a copy of it in the gallery, and the counts of `describe`.
 
     A copy is a file of another path with the same content, or with bit-identical features: an index may be searched
     without its videos, and a copy can be in another container.
     """
+    remedy = "they are left out" if dropped else "drop_duplicates=True leaves copies out"
     real_path = RealPath()
     found = compare(query_videos, videos, every=True)
     equal = [
@@ -282,8 +282,8 @@ def _compare(
     pairs = torch.tensor(equal, dtype=torch.int64).reshape(-1, 2)
     counts = describe(query_videos, videos, found) | {"equal_features": len(torch.unique(pairs[:, 0]))}
     overlap = {"gallery": counts, "training": None}  # that of the training list was reported already
-    report_overlap(overlap, query_videos.path, measured=measured, remedy=_REMEDY)
-    report_equal_features(overlap, query_videos.path, _REMEDY)
+    report_overlap(overlap, query_videos.path, measured=measured, remedy=remedy)
+    report_equal_features(overlap, query_videos.path, remedy)
     return torch.unique(torch.cat([found.copies, pairs]), dim=0), counts
 
 
@@ -306,7 +306,7 @@ def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, k: i
         most *= 2
     rows, videos = rows[:k], videos.rows(range(min(k, len(rows))))
     similarity = found.similarity[:, : len(rows)]
-    copies, counts = _compare(query.x, gallery.features.x[rows], query_videos, videos, measured=False)
+    copies, counts = _compare(query.x, gallery.features.x[rows], query_videos, videos, False, drop_duplicates)
     duplicates = {*copies[:, 1].tolist()}
     hits = [
         {
@@ -340,7 +340,7 @@ def table(results: Results) -> str:
             cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *format_table(cells, "><<<")])
     if "chance" not in results:
-        return "the videos have no labels: neighbours were searched, accuracies are not defined"
+        return "the videos do not have one label each: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
 
     def percent(numbers: Results, names: Iterable[str]) -> list[str]:

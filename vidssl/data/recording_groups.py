@@ -83,6 +83,8 @@ def labelled_by_folders(videos: VideoList) -> VideoList:
 
     These are classes if all videos lie in folders, and most of them in two or more folders of several videos.
     """
+    if videos.targets is not None:
+        return videos
     folders = [name.partition("/")[0] if "/" in name else "" for name in videos.names]
     counts = Counter(folders)
     several = [count for count in counts.values() if count > 1]

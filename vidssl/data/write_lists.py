@@ -55,7 +55,7 @@ def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for record in records:
-        _check_name(record.path)
+        check_name(record.path)
         writer.writerow([_value(record, name) for name in columns])
     return text.getvalue()
 
@@ -64,7 +64,7 @@ def _value(record: VideoRecord, column: str) -> Any:
     return getattr(record, COLUMNS[column]) if column in COLUMNS else record.columns.get(column)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Check that a list or `classes.txt` can hold a name."""
     if re.search("[\r\n]", name) or not is_utf8(name):
         raise DataError(f"{name!r} holds a line break or is not UTF-8: rename it")
@@ -85,7 +85,7 @@ def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
         raise DataError(f"masks are not copied: {videos.path} has some, use a list without masks")
     path = out / f"{videos.path.stem}.csv"
     for name in videos.names:
-        _check_name(name)
+        check_name(name)
     unknown = check_beside(out, root, videos.classes, [path.stem], [videos.path])
     if path in unknown:  # perhaps of a version that kept no record: nothing is lost if all its rows are in this list
         rows = _csv(map(videos.records.row, range(len(videos)))).splitlines()
@@ -130,7 +130,7 @@ def _is_list(path: Path) -> bool:
 def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:
     """The files beside a list and their content."""
     for name in (*classes, str(root.resolve())):
-        _check_name(name)
+        check_name(name)
     named = {"classes.txt": "".join(f"{name}\n" for name in classes)} if classes else {}
     return {**named, "root.txt": f"{root.resolve()}\n"}
 

@@ -23,7 +23,8 @@ def choose_cost(
 ) -> tuple[float, dict[float, float]]:
     """Return the smallest cost of the highest score in cross-validation, and the score of each cost.
 
-    A single cost is not validated, and without `folds`, a splitter of scikit-learn, it is the middle one.
+    A single cost is not validated. Without `folds`, a splitter of scikit-learn, it is the middle one, and also if no
+    fold leaves two classes to train on.
 
     Args:
         model: Classifier with the parameter C.
@@ -42,7 +43,9 @@ def choose_cost(
     from joblib import parallel_config
     from sklearn.model_selection import GridSearchCV
 
-    splits = list(folds.split(x, label, groups))
+    splits = [(train, test) for train, test in folds.split(x, label, groups) if len(np.unique(label[train])) > 1]
+    if not splits:  # of few videos
+        return costs[len(costs) // 2], {}
     search = GridSearchCV(model, {"C": costs}, cv=splits, scoring=scoring, refit=False, error_score="raise")
     with parallel_config("threading", n_jobs=threads):
         search.fit(x, label)

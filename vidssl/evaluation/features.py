@@ -22,7 +22,7 @@ from vidssl.data.loader import eval_loader
 from vidssl.data.shared_decoding import file_numbers
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError, first_few
+from vidssl.errors import CheckpointError, ConfigError, DataError, first_few
 from vidssl.left_out import leave_out
 from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
@@ -118,6 +118,7 @@ class LibraryClips(TestClips):
     """Test settings of an encoder of another library, whose own preprocessing crops the frames."""
 
     crop: Any = Field(exclude=True, repr=False)  # frames (T, 3, H, W) to (T, 3, S, S), both uint8; None: vidssl's
+    any_shape: bool = Field(default=False, exclude=True, repr=False)  # crops may have another shape
     library: str  # name and version
 
     def dataset(self, videos: VideoList) -> ClipDataset:
@@ -125,16 +126,21 @@ class LibraryClips(TestClips):
         if self.crop is None:
             return super().dataset(videos)
         sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
-        return ClipDataset(videos, sampler, [_LibraryCrop(self.crop)], reading=self, skip=self.skips, remedy=SKIPPING)
+        crop = _LibraryCrop(self.crop, None if self.any_shape else self.size)
+        return ClipDataset(videos, sampler, [crop], reading=self, skip=self.skips, remedy=SKIPPING)
 
 
 class _LibraryCrop(Recipe):
-    def __init__(self, crop: Callable[[Frames], Frames]) -> None:
+    def __init__(self, crop: Callable[[Frames], Frames], size: int | None) -> None:
         super().__init__(Settings())
-        self.crop = crop
+        self.crop, self.size = crop, size
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        return [View(self.crop(frames), None)]
+        made, shape = self.crop(frames), (len(frames), 3, self.size, self.size)
+        found = f"{made.dtype} {made.shape}" if isinstance(made, np.ndarray) else type(made).__name__
+        if found != f"uint8 {shape}" and self.size is not None:
+            raise ConfigError(f"the crop of the encoder makes {found} of frames {frames.shape}, not uint8 {shape}")
+        return [View(made, None)]
 
 
 class BothDirections(nn.Module):
@@ -182,6 +188,10 @@ def extract(
     if reverse:
         x, other = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), encoder.finish(x[:, dim : 2 * dim])
     x = finished(encoder, x)
+    if not torch.isfinite(x).all():
+        row = int(torch.isfinite(x).flatten(1).all(dim=1).int().argmin())
+        path = videos.records[int(index[row])].path
+        raise CheckpointError(f"{path}: a feature is not finite: the weights or the normalisation are damaged")
     label = torch.from_numpy(videos.labels)[index]
     numbers = {name: torch.from_numpy(column)[index] for name, column in videos.columns.items()}
     return Features(x, label, index, missing, targets, test.cells, other, videos.classes, numbers)

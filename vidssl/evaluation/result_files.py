@@ -22,7 +22,7 @@ Results = dict[str, Any]
 NAME = "results.json"
 # The number of entries "Numbers change" in CHANGELOG.md, as tests/commands/test_overlap.py checks: results of another
 # format are measured again.
-FORMAT = 33
+FORMAT = 34
 
 
 def complete(

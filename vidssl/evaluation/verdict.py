@@ -8,6 +8,7 @@ from vidssl.evaluation.paired_groups import Difference
 from vidssl.evaluation.without_labels import Agreement, Stability
 
 _ALPHA = 0.05  # of p by Holm's method
+_CHEAPER = 1.5  # times the seconds of another encoder, from which on it is called cheaper
 _FEW_GROUPS = 30
 _FEW_VIDEOS = 10  # of a class
 
@@ -31,7 +32,7 @@ class Verdict:
 
     best: int  # of the candidates without the floors, the one with the highest number
     is_clear: bool  # whether an encoder is shown to be worse than it
-    cheapest: int  # that is not shown to be worse than the best
+    cheapest: int  # that is not shown to be worse than the best, and is clearly faster; else the best
     answer: str
     doubts: tuple[str, ...]
 
@@ -68,6 +69,9 @@ def decide(
     equal = [n for n in trained if n == best or not is_worse(pairs, n, best)]
     timed = [n for n in equal if candidates[n].seconds is not None]
     cheapest = min(timed, key=lambda n: candidates[n].seconds or 0.0) if timed else best
+    ratio = (candidates[best].seconds or 0.0) / (candidates[cheapest].seconds or 1e-9)
+    if ratio < _CHEAPER:
+        cheapest = best
     name, percent = candidates[best].name, 100 * candidates[best].accuracy
     if len(trained) == 1:
         answer = f"{name}: {percent:.1f} % (chance {100 * chance:.1f})."
@@ -76,7 +80,6 @@ def decide(
     else:
         answer = f"{name} is best: {percent:.1f} % (chance {100 * chance:.1f})."
     if cheapest != best:
-        ratio = (candidates[best].seconds or 0.0) / (candidates[cheapest].seconds or 1e-9)
         answer += f" {candidates[cheapest].name} is not shown to be worse, and takes 1/{ratio:.0f} of the time."
     return Verdict(
         best,

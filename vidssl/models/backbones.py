@@ -24,7 +24,7 @@ class Backbone(nn.Module):
 
     dim: int
     feature_layers: tuple[str, ...] = ()  # whose maps `features` computes, from the first to the last
-    last_maps: str = "layer4"  # the layer with the last maps, as in `layer_module`
+    last_maps: str = "layer4"  # the layer with the last maps, as in `layer_module`; "": not known
     run_config: Tree | None = None  # config of the run that trained it, plain data; set by `load_backbone`
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,30 +104,48 @@ class Backbone(nn.Module):
 class ModuleBackbone(Backbone):
     """Any module from clips (B, 3, T, S, S) to features (B, D) as a backbone, without layers.
 
+    `finish` is what the backbone has of this name. No layer has the last maps unless one is named.
+
     Raises:
-        ConfigError: The module makes something else of a clip of `frames` (T) and `size` (S).
+        ConfigError: The module makes something else of a clip of `frames` (T) and `size` (S), or of several clips.
     """
 
-    def __init__(self, module: nn.Module, frames: int, size: int) -> None:
+    last_maps = ""
+
+    def __init__(
+        self, module: nn.Module, frames: int, size: int, finish: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
         super().__init__()
-        self.module, training = module, module.training
+        self.module, self._finish, training = module, finish, module.training
         clip = torch.zeros(1, 3, frames, size, size, device=device_of_weights(module))
         with torch.no_grad():
             features: Any = module.eval()(clip)
         module.train(training)
         self.train(training)
-        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1:
-            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise ConfigError(
-                f"{type(module).__name__} makes {shape} of a clip {tuple(clip.shape)}, not features (1, D): wrap it in "
-                "a module that does"
-            )
-        self.dim = features.shape[1]
+        self.dim = self._checked(features, clip).shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
-        features: Tensor = self.module(x)
-        return features
+        return self._checked(self.module(x), x)
+
+    def finish(self, features: Tensor) -> Tensor:
+        """Return the features (…, dim) of videos as they are compared."""
+        return features if self._finish is None else self._finish(features)
+
+    def _checked(self, features: Any, clips: Tensor) -> Tensor:
+        if (
+            not isinstance(features, Tensor)
+            or features.ndim != 2
+            or len(features) != len(clips)
+            or not features.numel()
+        ):
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        elif features.is_complex():
+            shape = "complex numbers"
+        else:
+            return features
+        made = f"{type(self.module).__name__} makes {shape} of clips {tuple(clips.shape)}"
+        raise ConfigError(f"{made}, not features ({len(clips)}, D): wrap it in a module that does")
 
 
 def device_of_weights(module: nn.Module) -> torch.device:

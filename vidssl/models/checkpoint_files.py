@@ -41,9 +41,9 @@ def read_file(path: Path, trust: bool) -> Any:
         raise CheckpointError(f"cannot read checkpoint {str(path)!r}: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from None
-    raise CheckpointError(
-        f"{path} is {_kind(head)}; expected: a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote"
-    )
+    other = f", or onnx:{path}" if Path(path).suffix == ".onnx" else ""
+    wanted = f"a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote{other}"
+    raise CheckpointError(f"{path} is {_kind(head)}; expected: {wanted}")
 
 
 def _load(file: BinaryIO, path: Path, trust: bool) -> Any:

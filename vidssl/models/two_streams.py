@@ -74,9 +74,7 @@ class TwoStreams(Backbone):
 
     def finish(self, features: Tensor) -> Tensor:
         """Make the part of each stream in the features (N, dim) of videos a unit vector."""
-        return torch.cat(
-            [functional.normalize(part, dim=-1) for part in torch.split(features, self.dims, dim=-1)], dim=-1
-        )
+        return unit_parts(features, self.dims)
 
     def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
         """Compute the feature maps (B, C, T', H', W') of the layers named in `out`, as `rgb.layer4`."""
@@ -100,3 +98,8 @@ class TwoStreams(Backbone):
         """Return the module whose output has the maps of a layer, as `rgb.layer4`."""
         name, _, inner = layer.partition(".")
         return self.stream(name).layer_module(inner) if name in self.encoders else super().layer_module(layer)
+
+
+def unit_parts(features: Tensor, dims: list[int]) -> Tensor:
+    """Make the parts of features (N, D), of these lengths, unit vectors."""
+    return torch.cat([functional.normalize(part, dim=-1) for part in torch.split(features, dims, dim=-1)], dim=-1)

@@ -5,28 +5,29 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from vidssl.errors import CheckpointError, ConfigError, VidsslError
 from vidssl.models.backbones import Backbone, ModuleBackbone
 from vidssl.types import Count, Frames, Positive
 
-# Package of a library, and the function here that loads its encoders: load(name, trust) -> Encoder.
+# Package of a library, and the function of vidssl.models that loads its encoders: load(name, trust) -> Encoder.
 LIBRARIES = {
-    "torchvision": ("torchvision", "load_classifiers:load_torchvision"),
-    "timm": ("timm", "load_classifiers:load_timm"),
-    "transformers": ("transformers", "load_transformers:load"),
-    "hub": ("torch", "load_hub:load"),
-    "onnx": ("onnxruntime", "load_own:load_onnx"),
-    "python": ("", "load_own:load_python"),
-    "floor": ("vidssl", "load_own:load_floor"),
+    "torchvision": ("torchvision", "external.load_classifiers:load_torchvision"),
+    "timm": ("timm", "external.load_classifiers:load_timm"),
+    "transformers": ("transformers", "external.load_transformers:load"),
+    "hub": ("torch", "external.load_hub:load"),
+    "onnx": ("onnxruntime", "load_onnx:load_onnx"),
+    "python": ("", "external.load_python:load_python"),
+    "floor": ("vidssl", "floors:load_floor"),
 }
 # Settings that may follow a name: their types, and what they are in words.
 _SETTINGS: dict[str, tuple[TypeAdapter[Any], str]] = {
@@ -39,7 +40,14 @@ _LAST_SETTING = re.compile(rf",({'|'.join(_SETTINGS)})=([^,]*)$")
 _FACTS = Path(__file__).with_name("facts.csv")
 
 
-@dataclass(frozen=True)
+def _channels(given: Any) -> Any:
+    numbers = given if isinstance(given, tuple | list) else (given,)
+    if len(numbers) not in (1, 3):
+        raise ValueError("give one number, or three")
+    return tuple(numbers)
+
+
+@dataclass(frozen=True, config={"arbitrary_types_allowed": True})
 class Encoder:
     """An encoder of another library, and the clips that it is used with there.
 
@@ -47,20 +55,26 @@ class Encoder:
     """
 
     network: nn.Module  # normalised clips (B, 3, T, S, S) to features (B, D); if `images`, images (B, 3, S, S)
-    size: int  # S, pixels
-    mean: tuple[float, ...] = (0.0,)  # of pixels in [0, 1]
-    std: tuple[float, ...] = (1.0,)
+    size: Count  # S, pixels
+    mean: Annotated[tuple[float, ...], BeforeValidator(_channels)] = (0.0,)  # of pixels in [0, 1]
+    std: Annotated[tuple[Positive, ...], BeforeValidator(_channels)] = (1.0,)
     # Decoded frames (T, 3, H, W), uint8, to (T, 3, S, S); None: vidssl's, the central square of the short side.
     crop: Callable[[Frames], Frames] | None = None
-    short_side: int | None = None  # pixels; None: size
+    short_side: Count | None = None  # pixels; None: size
     any_shape: bool = False  # `crop` keeps the shape of the frames, so that videos go one at a time
     images: bool = False  # it encodes frames, not clips
-    frames: int = 8  # T
-    seconds: float | Literal["whole"] = "whole"  # span of a clip
+    frames: Count = 8  # T
+    seconds: Literal["whole"] | Positive = "whole"  # span of a clip
+    test: dict[str, Any] = field(default_factory=dict)  # settings of `TestClips` that are not those of all libraries
+    finish: Callable[[Tensor], Tensor] | None = (
+        None  # features (N, D) of videos, averaged over clips, to those compared
+    )
     licence: str = "not stated"  # of the weights
-    training: tuple[str, ...] = ("not stated",)  # sets
+    # Sets.
+    training: Annotated[tuple[str, ...], BeforeValidator(lambda x: (x,) if isinstance(x, str) else x)] = ("not stated",)
     source: str = "not stated"  # of what is stated
     version: str = ""  # of the library
+    code: str = ""  # hash of the code of the network, if that is the user's and may change
 
 
 class Called(nn.Module):
@@ -101,6 +115,8 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
     """
     plain, settings = name, dict[str, Any]()
     while found := _LAST_SETTING.search(plain):
+        if found[1] in settings:
+            raise ConfigError(f"{name} has {found[1]} twice: leave one out")
         kind, limits = _SETTINGS[found[1]]
         try:
             settings[found[1]] = kind.validate_python(found[2])
@@ -116,7 +132,20 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
         raise ConfigError("frames=differences needs two frames or more: count=8")
     if encoder.images:
         network = Called(network, partial(_of_frames, joined=joined or "mean"))
-    return replace(encoder, frames=frames, seconds=seconds), ModuleBackbone(network, frames, encoder.size)
+    if settings:
+        encoder = replace(encoder, frames=frames, seconds=seconds, test={})
+    try:
+        return encoder, ModuleBackbone(network, frames, encoder.size, encoder.finish)
+    except VidsslError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    except Exception as error:  # of the network
+        what = f"{name} cannot encode a clip of {frames} frames of {encoder.size}² pixels"
+        raise ConfigError(f"{what}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Describe an error of other code in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def load_encoder(name: str, trust: bool = False) -> Encoder:
@@ -126,13 +155,13 @@ def load_encoder(name: str, trust: bool = False) -> Encoder:
     try:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # weights that are drawn are the same each time
-            encoder: Encoder = pkgutil.resolve_name(f"{__name__}.{function}")(inner, trust)
+            encoder: Encoder = pkgutil.resolve_name(f"vidssl.models.{function}")(inner, trust)
     except VidsslError:
         raise
     except Exception as error:  # of the library: no such name, no network, damaged files
-        reason = " ".join(str(error).split())[:300]
         if not isinstance(error, ImportError):
-            raise CheckpointError(f"{name} cannot be loaded: {type(error).__name__}: {reason}") from None
+            raise CheckpointError(f"{name} cannot be loaded: {_reason(error)}") from None
+        reason = " ".join(str(error).split())[:300]
         # Of another package than the library's own, the name to install may differ from the one to import.
         remedy = f"pip install {package}" if error.name == package else "install it, or add its folder to PYTHONPATH"
         raise CheckpointError(f"{name} needs a package that is not installed ({reason}): {remedy}") from None

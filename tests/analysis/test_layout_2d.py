@@ -97,11 +97,12 @@ def test_kept_neighbours_against_a_loop():
     assert kept_neighbours(x, places, most=2) == pytest.approx((wanted[0] + wanted[59]) / 2)
 
 
-def test_all_neighbours_of_equal_places_are_kept_and_one_video_has_none():
+def test_all_neighbours_of_equal_places_are_kept_and_few_videos_have_none():
     x = unit(generator(5).normal(size=(30, 2))).astype(np.float32)
     assert kept_neighbours(x, x) == 1.0
     assert kept_neighbours(np.repeat(x, 2, axis=0), np.repeat(x, 2, axis=0), k=1) == 1.0  # copies find each other
-    assert kept_neighbours(x[:1], x[:1]) is None
+    assert kept_neighbours(x[:11], x[:11]) is None  # all others are among the nearest ten
+    assert kept_neighbours(x[:12], x[:12]) == 1.0
 
 
 def test_a_layout_is_turned_and_mirrored_onto_another_one():

@@ -190,7 +190,7 @@ def test_retrieval_without_labels(checkpoint, digits, tmp_path, capsys):
             "0",
         ],
     )
-    assert "the videos have no labels" in capsys.readouterr().out
+    assert "the videos do not have one label each" in capsys.readouterr().out
     found = json.loads((tmp_path / "out/results.json").read_text())
     assert not {*RANKS, "knn", "chance"} & {*found} and found["num_queries"] == 5
     assert (tmp_path / "out/index.html").stat().st_size > 1000

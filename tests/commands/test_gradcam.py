@@ -160,5 +160,7 @@ def test_what_is_refused(trained, digits, tmp_path):
         measure(trained, path, out, layer="layer5")
     with pytest.raises(ConfigError, match="no module 'layer5'"):
         retrieval(trained, gradcam="layer5", **lists)
+    with pytest.raises(ConfigError, match=r"^torchvision:r3d_18@none states no layer with maps: .* layer=PATH$"):
+        measure("torchvision:r3d_18@none", path, out)
     with pytest.raises(ConfigError, match=r"gradcam=True explains .*: leave it or center=True out"):
         retrieval(trained, center=True, gradcam=True, **lists)

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
+import vidssl
 from vidssl import commands
 from vidssl.analysis.layout_2d import has_umap
 from vidssl.data.video_list import read_list
+from vidssl.errors import DataError
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 UNTRAINED = ("--checkpoint", "random", "--cfg", str(TOY), "data.moving_digits=null", "--clips", "1", "--workers", "0")
@@ -82,6 +85,14 @@ def test_without_features_they_are_extracted(features, draw, digits, tmp_path):
     assert (tmp_path / "page/features/features.npy").read_bytes() == (features / "features.npy").read_bytes()
     _, again = draw(digits / "motion/test.csv", *UNTRAINED, "--layout", "pca", "--thumbnails", "3")
     assert again == points
+
+
+def test_a_name_that_no_list_can_hold_is_refused_before_the_extraction(digits, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidssl.api.map.extract", None)
+    (tmp_path / "two\nlines").mkdir()
+    shutil.copy(next((digits / "videos/test").glob("*.mp4")), tmp_path / "two\nlines/a.mp4")
+    with pytest.raises(DataError, match="holds a line break or is not UTF-8: rename it"):
+        vidssl.map(tmp_path, model="vidssl-small", out=tmp_path / "page")
 
 
 @pytest.mark.covers("vidssl/analysis", "vidssl/api/map.py", "vidssl/viz")

@@ -186,9 +186,12 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, without_pict
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert warning.startswith(f"3 of 8 videos of {query} are in the gallery {gallery} too (3 under another name)")
     assert "the first: test/1.mp4 = train/copy1.mp4; drop_duplicates=True" in warning and "\n" not in warning
+    caplog.clear()
     dropped = retrieval(
         query=query, gallery=gallery, out=tmp_path / "without", drop_duplicates=True, page_queries=0, **plain
     )
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert warning.endswith("the first: test/1.mp4 = train/copy1.mp4; they are left out")
     assert dropped["duplicates"] == 3 and dropped["drop_duplicates"]
     for row, first in ((1, True), (0, False)):
         near = retrieval(query=root / f"test/{row}.mp4", gallery=gallery, out=tmp_path / f"one{row}", **plain)

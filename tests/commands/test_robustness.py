@@ -12,7 +12,7 @@ from vidssl.api.test import test as measure
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, DataError
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 PROTOCOLS = [{"name": "accuracy"}, {"name": "knn", "k": 5}, {"name": "retrieval", "ks": [1, 5]}]
@@ -118,6 +118,11 @@ def test_what_is_refused(trained, digits, tmp_path, monkeypatch):
     ):
         with pytest.raises(ConfigError, match=message):
             commands.run("analyze", ["robustness", *words, *more])
+    words[0] = str(digits / "videos/test")
+    with pytest.raises(
+        DataError, match=r"robustness is that of accuracies, and the videos of .* do not have one label"
+    ):
+        commands.run("analyze", ["robustness", *words, "--train-list", str(digits / "videos/train")])
 
 
 def test_help_names_every_corruption(capsys):

@@ -3,6 +3,7 @@
 from itertools import combinations
 
 import numpy as np
+import pytest
 
 from vidssl.evaluation.paired_groups import Difference
 from vidssl.evaluation.verdict import Candidate, decide, describe_without_labels
@@ -58,6 +59,13 @@ def test_what_to_doubt():
     ]
     few = decide(two, [Difference(0, 1, 0.01, None, None, None, reason="too few groups")], 5, CLASSES, 0.5)
     assert "not shown to be better" in few.doubts[0]
+
+
+@pytest.mark.parametrize(("seconds", "cheapest"), [(1.4, 0), (1.5, 1), (0.5, 0), (None, 0)])
+def test_only_a_clearly_faster_encoder_is_cheaper(seconds, cheapest):
+    two = [Candidate("net", 0.6, seconds), Candidate("other", 0.5, 1.0)]
+    found = decide(two, [pair(0, 1, 0.1, 0.9)], 40, CLASSES, 0.5)
+    assert found.cheapest == cheapest and ("takes" in found.answer) == bool(cheapest)
 
 
 def test_an_encoder_below_what_learned_nothing():

@@ -445,7 +445,7 @@ def test_follow_links(tmp_path):
     (root / "walk" / "inner.mp4").symlink_to(root / "run/5.mp4")
     (store / "s2" / "back").symlink_to(root)
     (root / "walk" / "gone.mp4").symlink_to(tmp_path / "nothing.mp4")
-    with pytest.raises(DataError, match=r"is a link that leaves .*: list it by vidssl prepare with follow_links=True"):
+    with pytest.raises(DataError, match=r"is a link that leaves .*: list it with vidssl prepare … --follow-links"):
         prepare_folder(root, tmp_path / "lists", test=0)
     made = prepare(root, tmp_path / "lists", test=0, follow_links=True)
     names = {"run/5.mp4", "run/1.mp4", "walk/6.mp4", "walk/inner.mp4", "hop/deep/3.mp4"}

@@ -304,9 +304,7 @@ def test_follow_links(ucf, tmp_path):
             (farm / folder.name).mkdir()
             for file in folder.iterdir():
                 (farm / folder.name / file.name).symlink_to(file)
-    assert "list it by vidssl prepare with follow_links=True" in refusal(
-        prepare_ucf101, farm, tmp_path / "lists", splits
-    )
+    assert "list it with vidssl prepare … --follow-links" in refusal(prepare_ucf101, farm, tmp_path / "lists", splits)
     report = prepare_ucf101(farm, tmp_path / "lists", splits, follow_links=True)
     prepare_ucf101(root, tmp_path / "plain", splits)
     assert "leave the folder: read these lists with allow_external=True" in report

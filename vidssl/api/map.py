@@ -82,7 +82,10 @@ def map(
         listed = read_videos(videos, options)
         for name in listed.names:
             check_name(name)  # now, not after hours
-        extract(model, listed, out=features, **options)
+        of_network = options.copy()
+        of_network.pop("root", None)
+        of_network.pop("allow_external", None)
+        extract(model, listed, out=features, **of_network)
     elif videos is not None or model is not None or options.keys() - {"root"}:
         raise ConfigError("features=FOLDER has features already: leave out videos, the network and its options")
     if not distributed.is_main():  # of several processes, which have extracted the features together

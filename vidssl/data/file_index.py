@@ -163,7 +163,7 @@ def index_files(
                         continue
                     if is_link and not f"{os.path.realpath(entry.path)}/".startswith(real_root):
                         if not follow_links:
-                            remedy = "list it with vidssl prepare folder --follow-links"
+                            remedy = "list it with vidssl prepare … --follow-links"
                             raise DataError(f"{entry.path} is a link that leaves {root}: {remedy}")
                         index.outside.append(folder + entry.name)
                     suffix = _suffix(entry.name)

@@ -12,6 +12,7 @@ from vidssl.config import Tree
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError, first_few
 from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
+from vidssl.models.external import is_external
 from vidssl.models.hub_download import download
 from vidssl.registry import did_you_mean
 
@@ -112,6 +113,8 @@ def weights_file(name: str | Path) -> Path:
             raise CheckpointError(f"{path} holds neither {EXPORTED} (vidssl export) nor checkpoints/last.pt (a run)")
     elif os.path.exists(path):  # noqa: PTH110 - likewise
         return path
+    if is_external(str(name)):
+        raise CheckpointError(f"{name} is an encoder of another library, to be measured: give a network of vidssl here")
     found = _OWN.get(str(name)) or download(str(name), EXPORTED)
     if found is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
         known = ", ".join(sorted(_OWN))

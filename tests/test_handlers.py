@@ -23,6 +23,8 @@ BROAD = {"Exception", "BaseException"}
 # Handlers of everything that do not raise it again, and why. Each guards a call into another package, or the end of a
 # process; none guards code of vidssl whose errors it would hide.
 ALLOWED = {
+    "evaluation/features.py __call__": "the crop of an encoder of others",
+    "models/backbones.py forward": "any module",
     "models/checkpoint_files.py _load": "torch.load raises errors of a dozen types, and with trust runs code of anyone",
     "models/checkpoint_files.py read_without_objects": "torch.load, likewise",
     "models/external/__init__.py load_encoder": "other libraries, which download and read files of any kind",

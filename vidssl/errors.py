@@ -93,3 +93,8 @@ def first_few(items: Iterable[object], limit: int = 3, separator: str = ", ") ->
     texts = [str(item) for item in items]
     more = len(texts) - limit
     return separator.join(texts[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def in_one_line(error: Exception) -> str:
+    """Describe an error of other code in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

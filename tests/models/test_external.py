@@ -254,6 +254,14 @@ def crop(frames):
     return frames[:, :, :8, :8]
 
 
+def wrong_crop(frames):
+    return frames.no_such_method()
+
+
+def failing_crop():
+    return Means(), {"size": 16, "crop": wrong_crop}
+
+
 def small_crop():
     return Means(), {"size": 16, "crop": crop}
 
@@ -325,6 +333,12 @@ def test_a_crop_of_another_shape(own, digits):
         ConfigError, match=r"crop of the encoder makes uint8 \(8, 3, 8, 8\) .*, not uint8 \(8, 3, 16, 16\)$"
     ):
         vidssl.extract("python:own_encoder:small_crop", digits / "motion/test.csv", workers=0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_crop_that_fails(own, digits, workers):
+    with pytest.raises(ConfigError, match=r"crop of the encoder fails for \(8, 3, 48, 48\): AttributeError: "):
+        vidssl.extract("python:own_encoder:failing_crop", digits / "motion/test.csv", workers=workers)
 
 
 def test_a_network_that_loses_rows(own, digits):

@@ -24,7 +24,7 @@ from vidssl.config import Tree
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
-from vidssl.errors import CheckpointError, DataError, VidsslError
+from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.group_folds import DRAWS, Predictions, num_neighbours, predict
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.types import Features
@@ -94,10 +94,6 @@ def extract_all(
                 raise  # the videos are at fault: the other encoders would say the same
             _log.warning("%s is left out: %s", name, error)
             found.append(Encoder(name, failure=error))
-        except Exception as error:  # of the code of an encoder
-            failure = CheckpointError(f"{name} fails: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
-            _log.warning("%s", failure, exc_info=True)
-            found.append(Encoder(name, failure=failure))
     return found
 
 

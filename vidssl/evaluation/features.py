@@ -22,7 +22,7 @@ from vidssl.data.loader import eval_loader
 from vidssl.data.shared_decoding import file_numbers
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import VideoList
-from vidssl.errors import CheckpointError, ConfigError, DataError, first_few
+from vidssl.errors import CheckpointError, ConfigError, DataError, first_few, in_one_line
 from vidssl.left_out import leave_out
 from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
@@ -136,7 +136,12 @@ class _LibraryCrop(Recipe):
         self.crop, self.size = crop, size
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        made, shape = self.crop(frames), (len(frames), 3, self.size, self.size)
+        try:
+            made, shape = self.crop(frames), (len(frames), 3, self.size, self.size)
+        except Exception as error:  # of the crop
+            raise ConfigError(
+                f"the crop of the encoder fails for frames {frames.shape}: {in_one_line(error)}"
+            ) from error
         found = f"{made.dtype} {made.shape}" if isinstance(made, np.ndarray) else type(made).__name__
         if found != f"uint8 {shape}" and self.size is not None:
             raise ConfigError(f"the crop of the encoder makes {found} of frames {frames.shape}, not uint8 {shape}")

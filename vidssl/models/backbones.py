@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vidssl.config import Tree, bind_choice, build
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, VidsslError, in_one_line
 from vidssl.registry import Registry
 
 _RESNETS = "resnet18, resnet50, resnet3d18 or resnet3d50"
@@ -118,15 +118,21 @@ class ModuleBackbone(Backbone):
         super().__init__()
         self.module, self._finish, training = module, finish, module.training
         clip = torch.zeros(1, 3, frames, size, size, device=device_of_weights(module))
+        module.eval()
         with torch.no_grad():
-            features: Any = module.eval()(clip)
-        module.train(training)
+            self.dim = self(clip).shape[1]
         self.train(training)
-        self.dim = self._checked(features, clip).shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
-        return self._checked(self.module(x), x)
+        try:
+            features = self.module(x)
+        except VidsslError:
+            raise
+        except Exception as error:  # of the module
+            what = f"{type(self.module).__name__} fails for clips {tuple(x.shape)}"
+            raise ConfigError(f"{what}: {in_one_line(error)}") from error
+        return self._checked(features, x)
 
     def finish(self, features: Tensor) -> Tensor:
         """Return the features (…, dim) of videos as they are compared."""

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from vidssl.errors import CheckpointError, ConfigError, VidsslError
+from vidssl.errors import CheckpointError, ConfigError, VidsslError, in_one_line
 from vidssl.models.backbones import Backbone, ModuleBackbone
 from vidssl.types import Count, Frames, Positive
 
@@ -136,16 +136,8 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
         encoder = replace(encoder, frames=frames, seconds=seconds, test={})
     try:
         return encoder, ModuleBackbone(network, frames, encoder.size, encoder.finish)
-    except VidsslError as error:
-        raise ConfigError(f"{name}: {error}") from None
-    except Exception as error:  # of the network
-        what = f"{name} cannot encode a clip of {frames} frames of {encoder.size}² pixels"
-        raise ConfigError(f"{what}: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    """Describe an error of other code in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error.__cause__
 
 
 def load_encoder(name: str, trust: bool = False) -> Encoder:
@@ -160,7 +152,7 @@ def load_encoder(name: str, trust: bool = False) -> Encoder:
         raise
     except Exception as error:  # of the library: no such name, no network, damaged files
         if not isinstance(error, ImportError):
-            raise CheckpointError(f"{name} cannot be loaded: {_reason(error)}") from None
+            raise CheckpointError(f"{name} cannot be loaded: {in_one_line(error)}") from None
         reason = " ".join(str(error).split())[:300]
         # Of another package than the library's own, the name to install may differ from the one to import.
         remedy = f"pip install {package}" if error.name == package else "install it, or add its folder to PYTHONPATH"

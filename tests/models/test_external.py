@@ -337,7 +337,7 @@ def test_a_crop_of_another_shape(own, digits):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_crop_that_fails(own, digits, workers):
-    with pytest.raises(ConfigError, match=r"crop of the encoder fails for \(8, 3, 48, 48\): AttributeError: "):
+    with pytest.raises(ConfigError, match=r"crop of the encoder fails for frames \(8, 3, 48, 48\): AttributeError: "):
         vidssl.extract("python:own_encoder:failing_crop", digits / "motion/test.csv", workers=workers)
 
 

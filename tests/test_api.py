@@ -241,7 +241,7 @@ TEST = vidssl.TestClips(
     ("model", "videos", "options", "error", "message"),
     [
         (nn.Flatten(), "LIST", {}, ConfigError, r"this Flatten does not state its clips: give test=vidssl.TestClips"),
-        (Maps(), "LIST", {"test": TEST}, ConfigError, r"Maps makes \(1, 3, 8, 8\) of a clip \(1, 3, 2, 8, 8\), not"),
+        (Maps(), "LIST", {"test": TEST}, ConfigError, r"Maps makes \(1, 3, 8, 8\) of clips \(1, 3, 2, 8, 8\), not"),
         ("vidssl-small", "LIST", {"test": TEST, "clips": 1}, ConfigError, r"leave out cfg and the other options"),
         ("vidssl-small", "LIST", {"clips": 0}, ConfigError, r"^clips=0 is less than 1$"),
         ("vidssl-small", "LIST", {"grid": 2}, ConfigError, r"the options of the clips do not fit: .*grid"),

@@ -67,7 +67,7 @@ LOADING = {
     "map": ["x.csv", "--out", "o"],
     "track": ["x.csv", "--out", "o"],
     "show": ["x.csv", "--out", "o"],
-    "compare": ["x.csv", "--out", "o"],
+    "compare": ["plain.csv", "--out", "o"],
     **{
         f"export {to}": ["--to", to, "--out", f"o{suffix}"]
         for to, suffix in [
@@ -100,6 +100,7 @@ def test_no_command_imports_what_weights_name(folder, digits, command):
     for video in ("x.mp4", "y.mp4"):
         (folder / video).write_bytes(next(digits.rglob("*.mp4")).read_bytes())
     (folder / "x.csv").write_text("path,label\nx.mp4,0\ny.mp4,1\n")
+    (folder / "plain.csv").write_text("path\nx.mp4\ny.mp4\n")
     (folder / "x.json").write_text("{}")
     weights = "model/last.pt" if command == "analyze uniformity" else "model"  # of a folder it takes all checkpoints
     given = ["--checkpoint", weights] if name != "export" else [weights]

@@ -41,6 +41,7 @@ from vidssl.evaluation.result_files import complete
 from vidssl.evaluation.verdict import Candidate, Verdict, decide, describe_without_labels
 from vidssl.evaluation.without_labels import Agreement, Stability, compare_neighbours, stability
 from vidssl.models.bfloat16_check import processor
+from vidssl.models.floors import FLOORS
 from vidssl.output_folder import claim, json_with, only_run_in
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
@@ -51,7 +52,6 @@ from vidssl.viz.curves import training_curves
 from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.figure import png
 
-FLOORS = ("thumbnails", "differences", "untrained")
 PRIMARY = "knn"
 _NAMES = {"knn": "kNN", "R@1": "R@1", "logistic": "logistic"}
 

@@ -35,7 +35,7 @@ _FEATURES, _PREDICTIONS = "features", "predictions"
 OUTPUTS = (_FEATURES, _PREDICTIONS)  # folders of a comparison
 SAME_CLIPS = 4  # of a video
 LATER = 0.25  # seconds
-_LONG = 60.0  # seconds
+_LONG = 60.0  # seconds, after which the time that is left is logged
 CROPPED = 0.125  # of the side
 # What is changed for features of other clips of the videos, in words.
 VARIED = {"later": f"clips {LATER:g} s later", "cropped": f"clips without an edge of {CROPPED / 2:.0%} of their size"}

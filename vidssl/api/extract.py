@@ -136,7 +136,7 @@ def load_features(path: File) -> Features:
         path: The folder.
 
     Raises:
-        DataError: It is no folder of features, or a file of it is missing or was changed.
+        DataError: The folder has no features, or one of its files is missing or was changed.
     """
     folder = Path(path)
     if not folder.is_dir():

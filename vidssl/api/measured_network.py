@@ -37,7 +37,6 @@ from vidssl.types import Features
 
 RANDOM = "random"  # the untrained network of a config
 _CLIP_OPTIONS = NetworkOptions.__annotations__.keys() & TestClips.model_fields.keys()
-_NOT_OF_LIBRARIES = ("size", "short_side", "crops", "layer", "grid", "grid_frames", "stream")  # options
 
 
 def class_hash(videos: VideoList) -> str | None:
@@ -142,9 +141,10 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
     if is_external(model):
         if ("cfg" in options or options.get("settings")) and not shared_config:
             raise ConfigError(f"{model} brings its own settings: leave out cfg=FILE and KEY=VALUE")
-        if shared_config and str(model).startswith("floor:"):  # made for other networks, whose options do not fit
-            options = {key: value for key, value in options.items() if key not in _NOT_OF_LIBRARIES}  # type: ignore[assignment]
-        return _load_external(str(model), options, device)
+        # A floor beside networks leaves out the options that are meant for them.
+        return _load_external(
+            str(model), options, device, strict=not (shared_config and str(model).startswith("floor:"))
+        )
     path = Path(model) if model == RANDOM else weights_file(model)
     content = {} if model == RANDOM else read_anything(path, options.get("trust", False))
     if not is_checkpoint(content):
@@ -293,10 +293,10 @@ def _load_module(module: nn.Module, options: NetworkOptions, device: torch.devic
     return Subject(backbone.to(device), test, device, origin, weights, run, training=training)
 
 
-def _load_external(name: str, options: NetworkOptions, device: torch.device) -> Subject:
+def _load_external(name: str, options: NetworkOptions, device: torch.device, strict: bool) -> Subject:
     """Load an encoder of another library, with the clips that it is used with there."""
     encoder, backbone = load_external(name, options.get("trust", False))
-    test = options.get("test") or _library_clips(name, encoder, options)
+    test = options.get("test") or _library_clips(name, encoder, options, strict)
     facts = {"licence": encoder.licence, "training": encoder.training, "source": encoder.source}
     origin = {"path": name, "library": encoder.version, **facts}
     weights = {"encoder": name, "library": encoder.version, "sha256": _hash_of_weights(backbone)}
@@ -305,9 +305,10 @@ def _load_external(name: str, options: NetworkOptions, device: torch.device) -> 
     return Subject(backbone.to(device), test, device, origin, weights, training=training)
 
 
-def _library_clips(name: str, encoder: Encoder, options: NetworkOptions) -> LibraryClips:
-    for option in _NOT_OF_LIBRARIES:
-        if options.get(option) not in (None, 1):
+def _library_clips(name: str, encoder: Encoder, options: NetworkOptions, strict: bool) -> LibraryClips:
+    """Return the clips of a library; other options are a ConfigError if `strict`, else left out."""
+    for option in ("size", "short_side", "crops", "layer", "grid", "grid_frames", "stream"):
+        if strict and options.get(option) not in (None, 1):
             raise ConfigError(
                 f"{name} has no {option}: its library's preprocessing makes one crop of {encoder.size} pixels"
             )

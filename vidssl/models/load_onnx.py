@@ -38,10 +38,8 @@ def load_onnx(name: str, trust: bool) -> Encoder:
         stated = {key: json.loads(text) for key, text in network.session.get_modelmeta().custom_metadata_map.items()}
         clips, test = stated["input"], stated["test"]
         frames, size = (int(length) for length in clips["shape"][2:4])
-        short_side, shown = (
-            int(test["short_side"]),
-            {"clip": stated["clip"], "clips": test["clips"], "crops": test["crops"]},
-        )
+        short_side = int(test["short_side"])
+        own_test = {"clip": stated["clip"], "clips": test["clips"], "crops": test["crops"]}
     except (KeyError, ValueError, TypeError):
         raise CheckpointError(f"{name} states no clips, as `vidssl export` does: use python:MODULE:FUNCTION") from None
     return Encoder(
@@ -51,7 +49,7 @@ def load_onnx(name: str, trust: bool) -> Encoder:
         std=tuple(clips["std"]),
         short_side=short_side,
         frames=frames,
-        test=shown,
+        test=own_test,
         finish=partial(unit_parts, dims=[*stated["streams"].values()]) if "streams" in stated else None,
         training=tuple(stated.get("training", {}).get("lists", ())) or Encoder.training,
     )

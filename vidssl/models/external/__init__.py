@@ -66,9 +66,7 @@ class Encoder:
     frames: Count = 8  # T
     seconds: Literal["whole"] | Positive = "whole"  # span of a clip
     test: dict[str, Any] = field(default_factory=dict)  # settings of `TestClips` that are not those of all libraries
-    finish: Callable[[Tensor], Tensor] | None = (
-        None  # features (N, D) of videos, averaged over clips, to those compared
-    )
+    finish: Callable[[Tensor], Tensor] | None = None  # as of a backbone: applied to the means over clips, (N, D)
     licence: str = "not stated"  # of the weights
     # Sets.
     training: Annotated[tuple[str, ...], BeforeValidator(lambda x: (x,) if isinstance(x, str) else x)] = ("not stated",)

@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from vidssl.errors import ConfigError
-from vidssl.models import build_backbone
+from vidssl.errors import CheckpointError, ConfigError
+from vidssl.models import build_backbone, load_backbone
 from vidssl.models.export_graph import OPSET, save_onnx, save_pt2
 from vidssl.models.layer_features import LayerFeatures
 
@@ -71,6 +71,8 @@ def test_torch_export_computes_the_features(name, tmp_path):
     extra = {"config.json": ""}
     check(network, torch.export.load(path, extra_files=extra).module())
     assert json.loads(extra["config.json"]) == DESCRIPTION
+    with pytest.raises(CheckpointError, match=r"an archive that torch.save did not write, .* \(\.pt2\): give the run"):
+        load_backbone(path)
 
 
 class Constant(torch.nn.Module):

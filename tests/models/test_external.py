@@ -451,6 +451,7 @@ def test_hub(tmp_path):
         ("torchvision:resnet18@none,count=0", ConfigError, "count is 1 or more"),
         ("torchvision:resnet18@none,seconds=-1", ConfigError, "seconds is above 0, or whole"),
         ("transformers:no/such_network", CheckpointError, "transformers:no/such_network cannot be loaded: .*"),
+        *((f"{library}:", CheckpointError, f"^{library}: is a library without a name: ") for library in LIBRARIES),
         ("onnx:none.onnx", CheckpointError, "there is no file none.onnx"),
         ("python:own_encoder", ConfigError, "is not python:PACKAGE.MODULE:FUNCTION"),
         ("python:own_encoder:no_size", ConfigError, "not a module and a dictionary: size, and any of"),

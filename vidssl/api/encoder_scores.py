@@ -35,6 +35,7 @@ _FEATURES, _PREDICTIONS = "features", "predictions"
 OUTPUTS = (_FEATURES, _PREDICTIONS)  # folders of a comparison
 SAME_CLIPS = 4  # of a video
 LATER = 0.25  # seconds
+_FLOOR = "floor:"
 _LONG = 60.0  # seconds, after which the time that is left is logged
 CROPPED = 0.125  # of the side
 # What is changed for features of other clips of the videos, in words.
@@ -73,11 +74,12 @@ def extract_all(
     readings = f"; each reads the videos {1 + len(VARIED)} times: its clips, {' and '.join(VARIED.values())}"
     _log.info("%d encoders, one after another%s", len(models), readings if vary else "")
     start = time.perf_counter()
+    slow = sum(not str(model).startswith(_FLOOR) for _, model in models)  # floors come last, and take little
     for number, (name, model) in enumerate(models):
         passed = time.perf_counter() - start
-        if passed > _LONG:  # of a short comparison the bars say enough
-            left = timedelta(seconds=round(passed / number * (len(models) - number)))
-            _log.info("%d of %d encoders are done: about %s to go if the rest is as fast", number, len(models), left)
+        if passed > _LONG and number < slow:  # of a short comparison the bars say enough
+            left = timedelta(seconds=round(passed / number * (slow - number)))
+            _log.info("%d of %d encoders are done: about %s to go if the rest is as fast", number, slow, left)
         try:
             subject = load_subject(model, options, shared_config=True)
             subject = subject if strict else subject.skipping_few()
@@ -125,7 +127,7 @@ def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Pa
         write_json(path.with_suffix(".json"), {"seconds_per_video": seconds, "peak_megabytes": _peak()})
     with suppress(OSError, ValueError):  # features that were there before have their costs
         facts |= read_json(path.with_suffix(".json"))
-    return Encoder(name, str(subject.origin["path"]).startswith("floor:"), facts, features)
+    return Encoder(name, str(subject.origin["path"]).startswith(_FLOOR), facts, features)
 
 
 def _vary(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path) -> dict[str, Features]:

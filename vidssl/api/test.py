@@ -56,7 +56,8 @@ def test(
     Results of the same request that are in `out` already are returned. docs/evaluation.md describes the numbers.
 
     Args:
-        model: A checkpoint, weights of another project, or `random` for the untrained backbone of `cfg`.
+        model: A run's folder, a file of weights, a name such as `vidssl-small` or `torchvision:r3d_18`
+            (docs/encoders.md), `random` for the untrained backbone of `cfg`, or a module.
         videos: The tested videos, with labels for most protocols.
         out: Folder for results.json, tables and images.
         train_list: List of training videos, for the protocols that need them.

@@ -14,7 +14,10 @@ from vidssl.registry import did_you_mean
 
 # Arguments of Python, and what commands call them.
 OTHER_NAMES = {"model": "checkpoint", "trust": "trust-checkpoint"}
-_MODEL = "a checkpoint, weights of another project, or 'random' for the untrained backbone of --cfg"
+_MODEL = (
+    "a run's folder, a file of weights, a name such as vidssl-small, torchvision:r3d_18 or timm:NAME "
+    "(docs/encoders.md), or 'random' for the untrained backbone of --cfg"
+)
 _INPUT = "videos: a list (*.csv, `vidssl prepare` writes it), a folder, a quoted pattern, or one file"
 
 

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from vidssl.errors import ConfigError
 
-LIMIT = 0.02  # largest difference / largest value; correct kernels stay below 0.005
+LIMIT = 0.01  # largest difference / largest value; correct kernels stay below 0.005, wrong ones differ by 0.02 or more
 _DIRT = 1e4
 _PASSES = 2  # an error that depends on what is in memory may be missed by the first
 _Convolution = nn.Conv2d | nn.Conv3d

@@ -3,6 +3,7 @@
 import json
 import pickle
 import re
+import zipfile
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -59,6 +60,11 @@ def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
                 f"checkpoint {path} holds {found[1]}: only tensors and plain data are loaded, as other objects can run "
                 "code; load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
             ) from None
+        if _is_other_archive(file):
+            raise CheckpointError(
+                f"cannot load checkpoint {path}: an archive that torch.save did not write, such as a program of "
+                "torch.export (.pt2): give the run, or the file of weights, that it was made from"
+            ) from None
         reason = " ".join(str(error).rpartition("WeightsUnpickler error: ")[2].split())[:120]
         if path.suffix == ".pkl":
             raise CheckpointError(
@@ -68,6 +74,16 @@ def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
         raise CheckpointError(
             f"cannot load checkpoint {path} ({type(error).__name__}: {reason}): if it is damaged, replace it"
         ) from None
+
+
+def _is_other_archive(file: BinaryIO) -> bool:
+    """Whether a file is a whole zip archive that `torch.save` did not write."""
+    with (
+        suppress(zipfile.BadZipFile, NotImplementedError, ArithmeticError, ValueError, OSError),
+        zipfile.ZipFile(file) as archive,
+    ):
+        return not any(name.endswith("data.pkl") for name in archive.namelist())
+    return False
 
 
 def _parse_safetensors(content: bytes, path: Path) -> dict[str, Any]:

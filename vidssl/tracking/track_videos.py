@@ -17,7 +17,7 @@ from vidssl.data.clip_samplers import chunk_starts
 from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import check_names, read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError, first_few
+from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.progress import progress
 from vidssl.tracking.proposals import (
     Boxes,
@@ -101,6 +101,8 @@ def track_list(
     """
     started = time.monotonic()
     tracker.backbone.check_regions()
+    if getattr(tracker.backbone, "frame_differences", False):
+        raise ConfigError("tracks are made from single frames, and this network encodes differences of frames: use rgb")
     selective_search()
     how = {"tracker": tracker.config.model_dump(mode="json"), "mean": list(tracker.mean), "std": list(tracker.std)}
     tasks, kept = _tasks(videos, reading, out, {"format": FORMAT, **how, **made_with}, shard)

@@ -141,6 +141,8 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
 def load_encoder(name: str, trust: bool = False) -> Encoder:
     """Load an encoder by its name without settings; errors are those of `load_external`."""
     library, _, inner = name.partition(":")
+    if not inner:
+        raise CheckpointError(f"{library}: is a library without a name: {library}:NAME; docs/encoders.md has some")
     package, function = LIBRARIES[library]
     try:
         with torch.random.fork_rng(devices=()):

@@ -30,7 +30,7 @@ from vidssl.video import Video, open_video
 
 @dataclass
 class Settings:
-    """Defaults are those of configs/demo/sce.yaml."""
+    """Defaults are those of the first demo, one network: docs/results/diary.md, 22 November 2026."""
 
     lists: Path  # folder with train.csv and test.csv
     steps: int = 750

@@ -13,7 +13,7 @@ digits = "output/gallery/digits"
 run("prepare", ["moving-digits", "--out", digits, "--train", "240", "--test", "80", "--quiet"])
 
 # %%
-# **Features.** One row of 128 numbers for each video: the mean of four clips. Your own folder of videos can stand
+# **Features.** One row of 256 numbers for each video: the mean of four clips. Your own folder of videos can stand
 # in place of the list. `vidssl extract` in a shell writes the same to a folder.
 import torch
 

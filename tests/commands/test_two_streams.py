@@ -131,7 +131,7 @@ def test_tracks_of_a_stream(run_folder, query, tmp_path):
     given += ["--tracker", "search.short_side=32", "size=32", "frames=8", "chunks=1", "min_gap=4"]
     commands.run("track", [*given, "--stream", "rgb", "--out", str(tmp_path / "rgb")])
     assert len([*(tmp_path / "rgb" / "tracks").rglob("*.npz")]) == 2
-    with pytest.raises(ConfigError, match="frame_differences needs clips of at least 2 frames, got 1"):
+    with pytest.raises(ConfigError, match="encodes differences of frames: use rgb"):
         commands.run("track", [*given, "--stream", "differences", "--out", str(tmp_path / "differences")])
 
 

@@ -89,6 +89,15 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """Fail a test that leaves torch with more: with a process on each core, what follows takes 20 times longer."""
+    yield
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert threads == 1, f"the test left torch with {threads} threads"
+
+
+@pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
     """Undo `--quiet` of a command that a test or a fixture ran in this process."""
     logging.getLogger("vidssl").setLevel(logging.NOTSET)

@@ -2,6 +2,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from sklearn.decomposition import PCA
 
 from vidssl.analysis.layout_2d import check_layout, has_umap, kept_neighbours, layout, turned_onto
@@ -51,6 +52,7 @@ def test_pca_of_few_videos_or_one_dimension_is_filled_with_zeros(shape):
 def test_umap_keeps_clusters_apart_and_depends_on_the_seed_alone():
     x, label = clusters()
     found = layout(x, "umap", seed=3)
+    assert torch.get_num_threads() == 1
     assert found.shape == (60, 2) and found.dtype == np.float32
     np.testing.assert_array_equal(layout(x * 2, "umap", seed=3), found)  # by cosine
     assert not np.array_equal(layout(x, "umap", seed=4), found)

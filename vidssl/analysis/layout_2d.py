@@ -40,10 +40,14 @@ def layout(x: Points, name: str, seed: int = 0) -> Points:
     check_layout(name, len(x))
     unit = _unit(x)
     if name == "umap":
-        import umap
+        from threadpoolctl import threadpool_limits
 
         settings = {"n_neighbors": min(15, len(x) - 1), "metric": "euclidean", "n_jobs": 1, "random_state": seed}
-        return np.asarray(umap.UMAP(**settings).fit_transform(unit), np.float32)
+        # numba gives OpenMP, which torch shares, a thread for each core: the limit ends with the number from before.
+        with threadpool_limits(1):
+            import umap
+
+            return np.asarray(umap.UMAP(**settings).fit_transform(unit), np.float32)
     found = np.zeros((len(x), 2), np.float32)
     kept = min(2, len(x) - 1, x.shape[1])
     if kept:

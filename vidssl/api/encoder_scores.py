@@ -72,9 +72,11 @@ def extract_all(
     """
     found = []
     readings = f"; each reads the videos {1 + len(VARIED)} times: its clips, {' and '.join(VARIED.values())}"
-    _log.info("%d encoders, one after another%s", len(models), readings if vary else "")
-    start = time.perf_counter()
     slow = sum(not str(model).startswith(_FLOOR) for _, model in models)  # floors come last, and take little
+    encoders = f"{slow} encoder{'' if slow == 1 else 's'}"
+    floors = f" and {len(models) - slow} floors" if slow < len(models) else ""
+    _log.info("%s%s, one after another%s", encoders, floors, readings if vary else "")
+    start = time.perf_counter()
     for number, (name, model) in enumerate(models):
         passed = time.perf_counter() - start
         if passed > _LONG and number < slow:  # of a short comparison the bars say enough

@@ -135,7 +135,7 @@ def test_only_some_of_the_videos(digits, tmp_path, caplog, monkeypatch):
     with caplog.at_level("INFO"):
         results = compare(digits, tmp_path / "out", limit=12, group=None, model=encoders, labels=())
     lines = re.findall(r"(\d) of (\d) encoders are done: about 0:0\d:\d\d to go if the rest is as fast", caplog.text)
-    assert "2 encoders and 3 floors, one after another" in caplog.text
+    assert "encoders: 2, floors: 3; one after another" in caplog.text
     assert lines == [("1", "2")]  # floors are not waited for
     counts = Counter(results["sections"][0]["labels"])
     assert len(results["videos"]) == 12 and max(counts.values()) - min(counts.values()) <= 1

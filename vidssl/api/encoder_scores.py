@@ -73,9 +73,7 @@ def extract_all(
     found = []
     readings = f"; each reads the videos {1 + len(VARIED)} times: its clips, {' and '.join(VARIED.values())}"
     slow = sum(not str(model).startswith(_FLOOR) for _, model in models)  # floors come last, and take little
-    encoders = f"{slow} encoder{'' if slow == 1 else 's'}"
-    floors = f" and {len(models) - slow} floors" if slow < len(models) else ""
-    _log.info("%s%s, one after another%s", encoders, floors, readings if vary else "")
+    _log.info("encoders: %d, floors: %d; one after another%s", slow, len(models) - slow, readings if vary else "")
     start = time.perf_counter()
     for number, (name, model) in enumerate(models):
         passed = time.perf_counter() - start

@@ -1,6 +1,6 @@
 """# First features
 
-Extract the features of some videos with the network that comes with vidssl, and draw a map of them. Nothing is
+Extract the features of some videos with a network that comes with vidssl, and draw a map of them. Nothing is
 downloaded, and nothing is trained.
 """
 
@@ -19,8 +19,8 @@ import torch
 
 import vidssl
 
-videos = vidssl.read_input(f"{digits}/colour/test.csv")
-features = vidssl.extract("vidssl-small", videos, progress=False)
+videos = vidssl.read_input(f"{digits}/motion/test.csv")
+features = vidssl.extract("vidssl-free", videos, progress=False)
 
 # %%
 # **Nearest neighbours**: subtract the mean of all videos, and compare by cosine similarity. Without a query, `search`
@@ -29,7 +29,7 @@ near = vidssl.search(features, k=1, center=True)
 same = (features.label == features.label[near.index[:, 0]]).float().mean()
 count, n = torch.bincount(features.label), len(features.label)
 chance = (count * (count - 1)).sum() / (n * (n - 1))
-print(f"{n} videos; nearest neighbour of the same colour: {same:.0%}, by chance {chance:.0%}")
+print(f"{n} videos; nearest neighbour of the same motion: {same:.0%}, by chance {chance:.0%}")
 
 # %%
 # **A map**: each video is drawn at the place of its features, t-SNE of two dimensions.
@@ -49,5 +49,6 @@ axes.axis("off")
 figure.savefig("output/gallery/first_features.png", dpi=110)
 
 # %%
-# The network was trained on videos of people, to distinguish scenes: it sees the colours of the background more
-# than those of the small digits. More about features: [evaluation](../../docs/evaluation.md#features).
+# The network was trained on generated videos of things that move over textures, and has never seen digits: what it
+# sees of these is how they move and what is behind them. More about features:
+# [evaluation](../../docs/evaluation.md#features).

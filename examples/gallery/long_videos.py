@@ -30,7 +30,7 @@ with av.open(str(out / "long.mp4"), "w") as container:
 
 # %%
 # **Windows** of 1.28 seconds, every 0.64 seconds: one row of features for each.
-network = ["--checkpoint", "vidssl-small", "--clips", "1", "--quiet"]
+network = ["--checkpoint", "vidssl-free", "--clips", "1", "--quiet"]
 windows = ["--window", "1.28", "--stride", "0.64"]
 run("extract", [str(out / "long.mp4"), *network, *windows, "--out", str(out / "windows")])
 with open(out / "windows" / "rows.csv") as file:

@@ -19,7 +19,7 @@ query = Path("output/gallery/digits/videos/test/00008.mp4")
 # similarity and path, and writes `index.html`, a page with the videos.
 out = Path("output/gallery/retrieval")
 where = ["--gallery", str(gallery), "--index", str(out / "index"), "--query", str(query)]
-run("retrieval", ["--checkpoint", "vidssl-small", *where, "--k", "5", "--out", str(out), "--quiet"])
+run("retrieval", ["--checkpoint", "vidssl-free", *where, "--k", "5", "--out", str(out), "--quiet"])
 
 # %%
 # **The results as data** are in `results.json`. `open_video` decodes exact frames by number: here the middle of

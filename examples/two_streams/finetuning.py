@@ -32,7 +32,8 @@ class Finetuned(Supervised):
     class Config(Supervised.Config):
         # Learning rate of a layer of the backbone, relative to that of the layer after it.
         layer_decay: float = Field(default=1.0, gt=0, le=1)
-        # The training list, if the classifier starts as a logistic regression on frozen features (Kumar et al., 2022).
+        # The list of data.train, without data.subset: the classifier starts as a logistic regression on frozen features
+        # (Kumar et al., 2022).
         probe: Path | None = None
         # frozen: statistics of the batch norms stay those of the pre-training. averaged: those of the last steps alone.
         norms: Literal["trained", "frozen", "averaged"] = "trained"

@@ -64,7 +64,7 @@ def map(
         features: Folder of `extract`; without it, videos and a network.
         layout: Auto is umap if umap-learn is installed (vidssl[map]) and there are enough videos, else pca.
         columns: CSV file of values to colour by, joined by the column path.
-        thumbnails: Videos that play, evenly spaced over the list; each adds about 10 kB.
+        thumbnails: Videos that play, evenly spaced over the list; each adds about 9 kB.
         seed: Seed of UMAP.
         to: Parquet also writes videos.parquet beside the page, for embedding-atlas, Spotlight and others.
         progress: As of `test`.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import signal
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 TOOL = """
@@ -210,3 +212,22 @@ def test_errors_are_one_line(study, tmp_path, monkeypatch, given, reason):
     monkeypatch.setattr(sys, "argv", ["study.py", str(tmp_path / folder), "--lists", "x", "--out", "y", *more])
     with pytest.raises(SystemExit, match=reason):
         study["main"]()
+
+
+STUDIES = [
+    path
+    for folder in ("configs", "examples")
+    for path in sorted((ROOT / folder).rglob("*.yaml"))
+    if re.search("^runs:", path.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_command_of_a_study_leaves_what_tells_its_runs_apart(path):
+    """Settings of the command come last, and replace those of a run."""
+    text = path.read_text()
+    header = "".join(line[1:] for line in text.splitlines(keepends=True) if line.startswith("#"))
+    given = {*re.findall(r"(?:^|[\s'\"])([a-z_][\w.]*)=", header)}
+    for name, settings in YAML(typ="safe").load(text)["runs"].items():
+        replaced = {setting.split("=")[0] for setting in settings or ()} & given
+        assert not replaced, f"run {name}: {replaced}"

@@ -1,5 +1,6 @@
 """The command show: the views are those of training, and the page and its numbers are right."""
 
+import json
 import re
 import runpy
 from contextlib import ExitStack
@@ -157,15 +158,24 @@ def test_boxes_of_tracks(toy, tmp_path, monkeypatch, write_video):
     assert page.count("no common track") == 16 - seen
 
 
-def test_tracks_that_the_run_makes(toy, digits, tmp_path, monkeypatch):
-    """Those of the first step, of the videos that are shown; one of them is broken, and replaced by the next."""
+@pytest.mark.parametrize("streams", [False, True])
+def test_tracks_that_the_run_makes(streams, toy, digits, tmp_path, monkeypatch):
+    """Those of the first step, of the videos that are shown; one of them is broken, and replaced by the next.
+
+    Of two streams, one makes them.
+    """
     listed = vidssl.read_input(digits / "motion/train.csv")
     paths = [record.path for record in listed.records][:9]
     paths[3] = str(tmp_path / "broken.mp4")
     Path(paths[3]).write_bytes(b"no video")
     (tmp_path / "list.csv").write_text("path\n" + "\n".join(paths))
     data = ["data.moving_digits=null", f"data.train={tmp_path / 'list.csv'}", "data.allow_external=true"]
-    run = toy("frame_invariance_tracks", *data, "data.max_broken=0.5", "batch_size=2", "steps=20")
+    if streams:
+        tracks = toy("frame_invariance_tracks").model_dump(mode="json", include={"tracks"})["tracks"]
+        sampler = "{name: tracked_pair, frames: 3, sampling_rate: 1, min_gap: 12, untracked: pair}"
+        data += [f"tracks={json.dumps(tracks)}", f"data.sampler={sampler}"]
+    name = "two_streams" if streams else "frame_invariance_tracks"
+    run = toy(name, *data, "data.max_broken=0.5", "batch_size=2", "steps=20")
     rows = [row for _, row in keys_of_step(0, 9, 9, run.seed)]
     shown = rows.index(3) + 1  # the broken one is the last
     assert shown > 2 and 4 not in rows[:shown]

@@ -1,12 +1,14 @@
 """Tracks that a run makes by itself: what becomes of videos in which that fails, and of what is not needed any more."""
 
+import pytest
 import torch
 
 from vidssl.data.track_files import read_tracks, tracks_file
 from vidssl.data.video_list import read_list
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks
-from vidssl.errors import DataError
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError, DataError
 from vidssl.models import build_backbone
 from vidssl.tracking.proposals import whole_frame
 
@@ -37,3 +39,16 @@ def test_a_chunk_that_fails_does_not_cost_the_others_of_its_video_their_tracks(
     assert [len(read_tracks(file)[0].frames) for file in files] == [2, 0]
     assert left_out == {"videos/train/00000.mp4@0.480-0.960": "selective search fails"}
     assert caplog.text.count("no tracks: videos/train/00000.mp4@0.480-0.960: selective search fails") == 1
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    "toy, differences", [("sce", "backbone.frame_differences=true"), ("two_streams", "method.tracks=differences")]
+)
+def test_a_network_that_cannot_track_is_refused_before_the_first_step(toy, differences, given, toy_run, tmp_path):
+    """Where tracks are given its first own tracks would come after epochs."""
+    folder = f", folder: {tmp_path}" if given else ""
+    run = toy_run(toy, tmp_path / "run", differences, f"tracks={{refresh: 1.0{folder}, tracker: {TRACKER}}}")
+    with pytest.raises(ConfigError, match="this network encodes differences of frames: use rgb"):
+        train(run)
+    assert not (tmp_path / "run/metrics.jsonl").exists()

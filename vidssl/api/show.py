@@ -17,7 +17,7 @@ from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Videos,
 from vidssl.api.measured_network import Subject, load_subject
 from vidssl.api.train import Config, Setting, listed_videos, read_config, set_list
 from vidssl.atomic import write_whole
-from vidssl.config import Tree, to_yaml
+from vidssl.config import Tree, build, to_yaml
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.step_sampler import Key, keys_of_step
 from vidssl.data.track_files import tracks_name
@@ -30,6 +30,7 @@ from vidssl.engine.run_setup import initial_backbone, training_dataset
 from vidssl.engine.training_lists import training_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.left_out import leave_out, left_out
+from vidssl.methods.base import METHODS, Method
 from vidssl.output_folder import claim, page_with
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
@@ -160,7 +161,8 @@ def _first_tracks(run: Run, listed: VideoList, rows: Sequence[int]) -> Path | No
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         device = choose_device(run.device)
-        network = initial_backbone(run).to(device)
+        method: Method = build(METHODS, run.method, initial_backbone(run))
+    network = method.target_backbone.to(device)
     tracked: set[int] = set()
     while needed := [row for row in rows if row not in tracked]:
         tracks = RunTracks(run, listed.rows(needed))

@@ -38,6 +38,7 @@ from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.initial_weights import load_initial
 from vidssl.models.pixel_normalization import Normalization
 from vidssl.output_folder import claim, only_run_in
+from vidssl.tracking import check_tracking
 from vidssl.transforms import RECIPES
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class Training:
         method: Method = build(METHODS, run.method, initial_backbone(run))
         if run.init is None and getattr(run.objective[1], "freeze", False) and distributed.is_main():
             _log.warning("the frozen backbone is untrained: name its weights with init=FILE")
+        if run.tracks is not None and run.tracks.refresh:
+            check_tracking(method.target_backbone)  # may run after epochs only
         method.allocate(len(videos))
         method.to(device)
         channels_last(method)

@@ -18,6 +18,7 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import check_names, read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, first_few
+from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
 from vidssl.tracking.proposals import (
     Boxes,
@@ -77,6 +78,14 @@ class Tracked:
         return "\n".join(lines)
 
 
+def check_tracking(backbone: Backbone) -> None:
+    """Raise a ConfigError if regions cannot be tracked with a network here; call it before long work."""
+    backbone.check_regions()
+    if getattr(backbone, "frame_differences", False):
+        raise ConfigError("tracks are made from single frames, and this network encodes differences of frames: use rgb")
+    selective_search()
+
+
 def track_list(
     tracker: Tracker,
     videos: VideoList,
@@ -100,10 +109,7 @@ def track_list(
     video, and may raise an exception to stop the work.
     """
     started = time.monotonic()
-    tracker.backbone.check_regions()
-    if getattr(tracker.backbone, "frame_differences", False):
-        raise ConfigError("tracks are made from single frames, and this network encodes differences of frames: use rgb")
-    selective_search()
+    check_tracking(tracker.backbone)
     how = {"tracker": tracker.config.model_dump(mode="json"), "mean": list(tracker.mean), "std": list(tracker.std)}
     tasks, kept = _tasks(videos, reading, out, {"format": FORMAT, **how, **made_with}, shard)
     done = Tracked(kept)

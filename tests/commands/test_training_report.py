@@ -153,6 +153,18 @@ def test_test_lists_as_vidssl_test(digits, tmp_path):
     parse(parser_of("test")[1], parser_of("test")[0].signature, command[2:])
 
 
+def test_weights_that_the_report_loads_again_are_named_once(digits, tmp_path, caplog):
+    lists = [f"data.train={digits}/motion/train.csv", f"evaluate.query={digits}/motion/test.csv"]
+    train(lists[0], "data.mean=[0.3]", f"output={tmp_path}/first")
+    first = f"{tmp_path}/first/checkpoints/last.pt"
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        train(*lists, f"init={first}", f"output={tmp_path}/second")
+    assert json.loads((tmp_path / "second/training.json").read_text())["knn"]["numbers"].keys() >= {"trained"}
+    for text in (f"{first} was trained with another mean and std: set 'data.mean=[0.3]'", f"{first}: all "):
+        assert caplog.text.count(text) == 1
+
+
 def test_the_reason_why_there_is_no_accuracy(digits, tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
         train(digits / "videos/train", f"output={tmp_path}/plain")

@@ -38,6 +38,7 @@ from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.initial_weights import load_initial
 from vidssl.models.pixel_normalization import Normalization
 from vidssl.output_folder import claim, only_run_in
+from vidssl.running_command import log_once
 from vidssl.tracking import check_tracking
 from vidssl.transforms import RECIPES
 
@@ -207,7 +208,7 @@ def fresh_backbone(run: RunSettings) -> Backbone:
         pixels = None if data is None else Normalization(data.mean, data.std)
         matched = load_initial(backbone, run.init, run.checkpoint.trust, run.backbone.name, pixels)
         if distributed.is_main():
-            _log.info("%s", matched)
+            log_once(_log, logging.INFO, str(matched))
     return backbone
 
 

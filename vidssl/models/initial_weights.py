@@ -20,6 +20,7 @@ from vidssl.models.match_backbone import Match, check_architecture, choose_match
 from vidssl.models.pixel_normalization import Normalization, fold_normalization, normalization_of
 from vidssl.models.weights import backbone_weights, check_finite, is_checkpoint, load_state, read_anything
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported
+from vidssl.running_command import log_once
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +129,8 @@ def load_initial(
         if settings.fold:
             fold_normalization(backbone, trained, normalization)
         elif distributed.is_main():
-            _log.warning("%s was trained with another mean and std: set %s, or init.fold=true", settings.file, trained)
+            text = f"{settings.file} was trained with another mean and std: set {trained}, or init.fold=true"
+            log_once(_log, logging.WARNING, text)
     return match
 
 

@@ -82,8 +82,36 @@ def bind_choice(registry: Registry[Any], tree: Tree, source: str) -> Any:
     """Validate plain data that names an entry of a registry and holds its config: `{"name": "sce", …}`."""
     if "name" in tree:
         registry[str(tree["name"])]  # raises a ConfigError with the nearest name
-    schema = create_model("Choice", **{registry.kind: (choice(registry), ...)})  # type: ignore[call-overload]
-    return getattr(bind(schema, {registry.kind: tree}, source), registry.kind)
+    return getattr(bind(_choice_of(registry), {registry.kind: tree}, source), registry.kind)
+
+
+def _choice_of(registry: Registry[Any]) -> type[BaseModel]:
+    return create_model("Choice", **{registry.kind: (choice(registry), ...)})  # type: ignore[call-overload,no-any-return]
+
+
+class InnerMistakes(ValueError):
+    """The mistakes in a section that a validator binds, one line each, from the key in that section on."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = lines
+
+
+def bind_inner(registry: Registry[Any], tree: Tree, key: str = "") -> Tree:
+    """Add the defaults to a choice in a setting whose type is plain data, for a validator of that setting.
+
+    `key` is that of the choice in the setting, if it is not the setting itself. Mistakes are reported with those of the
+    whole config.
+    """
+    if isinstance(name := tree.get("name"), str) and name in registry:
+        registry[name]  # loads the entry of a project
+    schema, choices = _choice_of(registry), {registry.kind: tree}
+    try:
+        return getattr(schema.model_validate_json(json.dumps(choices)), registry.kind).model_dump(mode="json")  # type: ignore[no-any-return]
+    except ValidationError as error:
+        start = f".{key}" if key else ""
+        lines = _mistakes(error, choices, schema)
+        raise InnerMistakes([start + line.removeprefix(registry.kind) for line in lines]) from None
 
 
 def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:
@@ -184,17 +212,21 @@ def _place(section: Any, part: str, override: str) -> str | int:
 
 def _config_error(error: ValidationError, tree: Tree, schema: type[BaseModel], source: str) -> ConfigError:
     """Return an error with one line for each mistake that pydantic found in a tree."""
-    errors = error.errors()
-    # pydantic also reports a list with wrong items as too short: that is not a second mistake.
-    inside = {m["loc"][:n] for m in errors for n in range(len(m["loc"]))}
-    reported = [m for m in errors if m["type"] != "too_short" or m["loc"] not in inside]
-    mistakes = dict.fromkeys(_explain(mistake, tree, schema) for mistake in reported)
+    mistakes = _mistakes(error, tree, schema)
     head = f"{source}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
     return ConfigError("\n".join([head, *(f"  {line}" for line in mistakes)]))
 
 
-def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
-    """Explain a mistake in one line: key, problem, value, remedy."""
+def _mistakes(error: ValidationError, tree: Tree, schema: type[BaseModel]) -> list[str]:
+    errors = error.errors()
+    # pydantic also reports a list with wrong items as too short: that is not a second mistake.
+    inside = {m["loc"][:n] for m in errors for n in range(len(m["loc"]))}
+    reported = [m for m in errors if m["type"] != "too_short" or m["loc"] not in inside]
+    return list(dict.fromkeys(line for mistake in reported for line in _explain(mistake, tree, schema)))
+
+
+def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> Sequence[str]:
+    """Explain a mistake in one line, those of an inner section in one each: key, problem, value, remedy."""
     loc, kind = mistake["loc"], mistake["type"]
     where: list[str] = []
     here: Any = tree
@@ -208,6 +240,13 @@ def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
         except (KeyError, IndexError, TypeError):
             here = None
     place = ".".join(where)
+    if isinstance(inner := mistake.get("ctx", {}).get("error"), InnerMistakes):
+        return [place + line for line in inner.lines]
+    return [_in_words(mistake, place, schema)]
+
+
+def _in_words(mistake: Any, place: str, schema: type[BaseModel]) -> str:
+    loc, kind = mistake["loc"], mistake["type"]
     if kind == "extra_forbidden":
         model = _model_at(schema, loc[:-1])
         if loc[-1] in model.renamed:

@@ -321,14 +321,33 @@ def test_a_run_in_bfloat16(toy_run, metrics, monkeypatch, caplog):
     assert losses[0][0] == pytest.approx(losses[1][0], rel=0.02) and losses[0] != losses[1]
 
 
-@pytest.mark.parametrize("name", ["sce", "supervised"])
-def test_evaluation_does_not_change_training(name, toy_run, toy_folder, metrics):
+FROZEN = ("method.freeze=true", "method.dropout=0.0")
+TWO = (
+    "backbone={name: two_streams, streams: {a: {name: resnet3d18, width: 4}, b: {name: resnet3d18, width: 4, "
+    "frame_differences: true}}}",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("sce", ()),
+        ("supervised", ()),
+        ("two_streams", ()),
+        ("interclr_npid", ()),
+        ("supervised", FROZEN),
+        ("supervised", (*FROZEN, "method.layer=layer2", "method.grid=2")),
+        ("supervised", (*FROZEN, *TWO, "method.layer=a.layer2")),
+        ("supervised", (*TWO, "method={name: two_streams, method: {name: supervised, classes: 8, freeze: true}}")),
+    ],
+)
+def test_evaluation_does_not_change_training(name, settings, toy_run, toy_folder, metrics):
     lists = [
         f"evaluate.{role}={toy_folder}/data/motion/{half}.csv"
         for role, half in (("gallery", "train"), ("query", "test"))
     ]
-    watched = train(toy_run(name, "watched", "steps=5", "evaluate.every=2", *lists))
-    alone = train(toy_run(name, "alone", "steps=5"))
+    watched = train(toy_run(name, "watched", "steps=5", "evaluate.every=2", *settings, *lists))
+    alone = train(toy_run(name, "alone", "steps=5", *settings))
     same(state(watched), state(alone))
     assert metrics("watched") == metrics("alone")
     measured = metrics("watched", "uniformity_loss")
@@ -656,8 +675,10 @@ def test_the_probe_of_a_layer_is_evaluated_on_its_layer(toy_run, toy_folder, met
     # Features of another layer do not fit the classifier.
     train(toy_run("supervised", "b", *probe, "evaluate.layer=layer1"))
     assert not metrics("b", "top1") and metrics("b", "knn")
-    with pytest.raises(ConfigError, match="ResNet3D18 has no layer 'layer9'"):
-        train(toy_run("sce", "c", "evaluate.every=9", "evaluate.layer=layer9", *lists))
+    # Also where it would be computed after the last step only.
+    for every in ((), ("evaluate.every=9", *lists)):
+        with pytest.raises(ConfigError, match="ResNet3D18 has no layer 'layer9'"):
+            train(toy_run("sce", "c", "evaluate.layer=layer9", *every))
     assert not (tmp_path / "c" / "metrics.jsonl").exists()
 
 

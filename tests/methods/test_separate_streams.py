@@ -7,11 +7,13 @@ import torch
 from torch.nn.functional import normalize
 
 from vidssl.engine.accumulate import accumulate
+from vidssl.engine.config_schema import load_run
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models.backbones import build_backbone
 from vidssl.types import Batch
 
+TOY = "configs/toy/two_streams.yaml"
 NAMES = ("rgb", "differences")
 HEAD = {"layers": 2, "hidden": 12, "out": 6, "norm": "none"}
 INNER = {
@@ -149,8 +151,20 @@ def test_tracks_are_made_by_the_stream_that_is_named():
     assert built("supervised", network).target_backbone is network.encoders["rgb"]
     named = built("frame_invariance", network, tracks="differences")
     assert named.target_backbone is named.streams["differences"].target[0]
-    with pytest.raises(ConfigError, match="no stream 'flow': the backbone has rgb, differences"):
-        built("supervised", network, tracks="flow")
+    with pytest.raises(ConfigError, match=r"no stream 'flow': set method.tracks to one of rgb, differences"):
+        _ = built("supervised", network, tracks="flow").target_backbone  # no tracks, no mistake
+
+
+def test_streams_may_have_any_names():
+    streams = {name: {"name": "resnet3d18", "width": 4} for name in ("a", "b")}
+    assert trained(built("supervised", build_backbone("two_streams", streams=streams)), steps=1)[0].keys() >= {"loss"}
+
+
+def test_the_probe_of_a_layer_is_that_of_all_streams():
+    method = {"name": "supervised", "classes": 3, "freeze": True, "layer": "layer3"}
+    kind = METHODS["two_streams"]
+    with pytest.raises(ConfigError, match=r"set method=\{name: supervised, layer: rgb.layer3, …\}, or leave layer out"):
+        kind(kind.Config(method=method), backbone())
 
 
 def test_mistakes_name_their_place():
@@ -159,10 +173,25 @@ def test_mistakes_name_their_place():
     ):
         built("supervised", build_backbone("resnet3d18", width=4))
     kind = METHODS["two_streams"]
-    with pytest.raises(ConfigError, match=r"no method 'scee' \(did you mean 'sce'\?\)"):
-        kind.Config(method={"name": "scee"})
-    with pytest.raises(ConfigError, match=r"method.queu: unknown key \(did you mean 'queue'\?\)"):
-        kind.Config(method={"name": "sce", "queu": 3})
+    with pytest.raises(ConfigError) as caught:
+        load_run(
+            TOY,
+            [
+                *("method.method.queu=3", "method.method.momentum=a", "backbone.streams.rgb.widht=1"),
+                *("backbone.streams.differences.name=resnet3d19", "steps=-1"),
+            ],
+        )
+    head, *lines = str(caught.value).splitlines()
+    assert head == f"{TOY}: 5 mistakes" and [line.strip().split(": ")[0] for line in lines] == [
+        "steps",
+        "backbone.streams.rgb.widht",
+        "backbone.streams.differences.name",
+        "method.method.momentum",
+        "method.method.queu",
+    ]
+    for name, said in (("scee", r"name: no 'scee' \(did you mean 'sce'\?\)"), ("two_streams", ": the streams have")):
+        with pytest.raises(ConfigError, match=rf"1 mistake\n  method.method[.]?{said}"):
+            load_run(TOY, [f"method={{name: two_streams, method: {{name: {name}}}}}"])
     with pytest.raises(ConfigError, match=r"'a.b' cannot be the name of a stream: use a word such as rgb"):
         build_backbone("two_streams", streams={"a.b": {"name": "resnet3d18"}, "c": {"name": "resnet3d18"}})
     with pytest.raises(ConfigError, match=r"streams: .*at least 2"):
@@ -173,7 +202,7 @@ def test_mistakes_name_their_place():
         ("two_streams", {"streams": {"a": {"width": 4}, "b": {}}}),
         ("two_encoders", {"encoder": {}}),
     ):
-        with pytest.raises(ConfigError, match="backbone: needs a 'name'"):
+        with pytest.raises(ConfigError, match="needs a 'name'"):
             build_backbone(name, **settings)
     with pytest.raises(ConfigError, match="method: needs a 'name'"):
         kind.Config(method={"queue": 4})

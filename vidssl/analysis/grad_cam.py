@@ -16,6 +16,7 @@ from torch.nn import functional
 from vidssl.errors import ConfigError
 from vidssl.losses import unit
 from vidssl.models.backbones import Backbone
+from vidssl.models.eval_mode import eval_mode
 
 Score = Callable[[Tensor], Tensor]  # features (B, D) to one score for each clip, or for each pair of clips
 
@@ -48,15 +49,13 @@ def grad_cam(network: Backbone, clips: Tensor, layer: str, score: Score) -> Grad
         own = leaf.clone()  # for following modules that work in place
         return (own, *others) if isinstance(output, tuple) else own
 
-    training = network.training
     hook = network.layer_module(layer).register_forward_hook(start_here)
     try:
-        with torch.enable_grad():
-            features = network.eval()(clips)
+        with torch.enable_grad(), eval_mode(network):
+            features = network(clips)
             scores = score(features)
     finally:
         hook.remove()
-        network.train(training)
     if len(found) != 1:
         raise ConfigError(f"layer {layer} is computed {len(found)} times for the features, not once: name another one")
     leaf, others = found[0]

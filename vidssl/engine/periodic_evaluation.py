@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from vidssl import distributed
-from vidssl.config import build
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run
@@ -17,7 +16,6 @@ from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.left_out import named_at_once
 from vidssl.methods.base import Method
-from vidssl.models.backbones import BACKBONES
 
 
 class Monitor:
@@ -38,9 +36,6 @@ class Monitor:
         if gallery is not None:
             distributed.on_main(lambda: check_copies(gallery.path, identify(gallery), query.path, identify(query)))
         test = evaluation_clips(run)
-        if test.layer is not None:
-            with torch.device("meta"):  # allocates nothing
-                build(BACKBONES, run.backbone).check_layers((test.layer,))
         self.classes = classes_of(run, test)
         self.protocols = chosen_protocols(where.protocols, self.classes > 0, gallery, query)
         check_measurable(self.protocols, gallery, query, self.classes, test.cells)

@@ -21,6 +21,7 @@ from vidssl.engine.agreed_batches import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, bfloat16_is_emulated
 from vidssl.engine.conv3d_faults import conv3d_fault
+from vidssl.engine.evaluation_settings import evaluation_clips
 from vidssl.engine.finite_check import FiniteCheck
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
@@ -78,8 +79,11 @@ class Training:
         method: Method = build(METHODS, run.method, initial_backbone(run))
         if run.init is None and getattr(run.objective[1], "freeze", False) and distributed.is_main():
             _log.warning("the frozen backbone is untrained: name its weights with init=FILE")
+        # What is needed after epochs only.
+        if (layer := evaluation_clips(run).layer) is not None:
+            method.backbone.check_layers((layer,))
         if run.tracks is not None and run.tracks.refresh:
-            check_tracking(method.target_backbone)  # may run after epochs only
+            check_tracking(method.target_backbone)
         method.allocate(len(videos))
         method.to(device)
         channels_last(method)

@@ -40,16 +40,14 @@ def training_list(run: Run) -> VideoList:
             f"{run.method.name} needs labels, but {unlabelled} of {len(videos)} videos of {videos.path} have "
             "none (-1): set data.train to a labelled list, or choose another method"
         )
-    classes = getattr(method, "classes", None)
+    classes, key = getattr(method, "classes", None), "method." * (1 if method is run.method else 2) + "classes"
     if not kind.classifies and classes is not None and videos.labels.max() >= classes:
-        raise ConfigError(f"method.classes is {classes}, and {videos.path} has label {videos.labels.max()}: raise it")
+        raise ConfigError(f"{key} is {classes}, and {videos.path} has label {videos.labels.max()}: raise it")
     if kind.classifies:
         assert classes is not None
         found = len(videos.classes) or int(videos.labels.max()) + 1
         if found > classes or (videos.classes and found != classes):
-            raise ConfigError(
-                f"method.classes is {classes}, and {videos.path} has {found} classes: set method.classes={found}"
-            )
+            raise ConfigError(f"{key} is {classes}, and {videos.path} has {found} classes: set {key}={found}")
     return videos
 
 

@@ -26,6 +26,7 @@ from vidssl.errors import CheckpointError, ConfigError, DataError, first_few, in
 from vidssl.left_out import leave_out
 from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
+from vidssl.models.eval_mode import eval_mode
 from vidssl.models.layer_features import LayerFeatures, check_grid
 from vidssl.progress import progress
 from vidssl.transforms.crops import View
@@ -154,7 +155,6 @@ class BothDirections(nn.Module):
     def __init__(self, encoder: Backbone) -> None:
         super().__init__()
         self.encoder = encoder
-        self.train(encoder.training)  # a module that was just made would be in training mode
 
     def forward(self, clips: Tensor) -> Tensor:
         """Encode the clips."""
@@ -275,9 +275,7 @@ def encode_videos(
     def work() -> tuple[list[Tensor], list[tuple[str, str]]]:
         encoded: list[list[Tensor]] = []
         missing: list[tuple[str, str]] = []
-        training = encoder.training
-        encoder.eval()
-        try:
+        with eval_mode(encoder):
             count, quiet = len(range(mine[0], len(dataset), mine[1])[rows]), not distributed.is_main()
             clips, start = 0, time.perf_counter()
             with (
@@ -300,8 +298,6 @@ def encode_videos(
                     clips += len(batch.index) * len(batch.views)
                     bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
                 encoded += [wait() for wait in waits]
-        finally:
-            encoder.train(training)
         return _joined(encoded), missing
 
     found = distributed.gather_outcomes(work)

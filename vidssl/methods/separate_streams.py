@@ -6,7 +6,7 @@ import torch
 from pydantic import field_validator
 from torch import Tensor, nn
 
-from vidssl.config import Settings, bind_choice, build
+from vidssl.config import Settings, bind_choice, bind_inner, build
 from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS, Encode, Method
 from vidssl.models.backbones import Backbone
@@ -29,8 +29,9 @@ class TwoStreamsMethod(Method):
         @field_validator("method")
         @classmethod
         def _with_defaults(cls, method: dict[str, Any]) -> dict[str, Any]:
-            bound: dict[str, Any] = bind_choice(METHODS, method, "method").model_dump(mode="json")
-            return bound
+            if method.get("name") == "two_streams":
+                raise ValueError("the streams have the method two_streams themselves: name another one for each")
+            return bind_inner(METHODS, method)
 
         @property
         def inner(self) -> Any:
@@ -45,7 +46,12 @@ class TwoStreamsMethod(Method):
         self.streams = nn.ModuleDict(
             {name: build(METHODS, config.inner, encoder) for name, encoder in backbone.streams()}
         )
-        backbone.stream(config.tracks)  # raises an error if there is none of the name
+        inner = config.inner
+        if getattr(inner, "layer", None) is not None and METHODS[inner.name].classifies:
+            raise ConfigError(
+                f"method.method.layer is {inner.layer}, and the probe of a layer is one for all streams: set "
+                f"method={{name: {inner.name}, layer: {next(iter(self.streams))}.{inner.layer}, …}}, or leave layer out"
+            )
         self._tracking = config.tracks
         self.dims = backbone.dims
 
@@ -77,6 +83,9 @@ class TwoStreamsMethod(Method):
     @property
     def target_backbone(self) -> Backbone:
         """The network that updates a run's tracks: that of the stream `tracks`."""
+        if self._tracking not in self.streams:
+            names = ", ".join(self.streams)
+            raise ConfigError(f"method.tracks: no stream '{self._tracking}': set method.tracks to one of {names}")
         return self.stream(self._tracking).target_backbone
 
     def allocate(self, num_records: int) -> None:

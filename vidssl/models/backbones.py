@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vidssl.config import Tree, bind_choice, build
 from vidssl.errors import ConfigError, VidsslError, in_one_line
+from vidssl.models.eval_mode import eval_mode
 from vidssl.registry import Registry
 
 _RESNETS = "resnet18, resnet50, resnet3d18 or resnet3d50"
@@ -116,12 +117,10 @@ class ModuleBackbone(Backbone):
         self, module: nn.Module, frames: int, size: int, finish: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         super().__init__()
-        self.module, self._finish, training = module, finish, module.training
+        self.module, self._finish, self.training = module, finish, module.training
         clip = torch.zeros(1, 3, frames, size, size, device=device_of_weights(module))
-        module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), eval_mode(module):
             self.dim = self(clip).shape[1]
-        self.train(training)
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vidssl.errors import ConfigError
+from vidssl.models.eval_mode import eval_mode
 
 LIMIT = 0.01  # largest difference / largest value; correct kernels stay below 0.005, wrong ones differ by 0.02 or more
 _DIRT = 1e4
@@ -97,12 +98,11 @@ def _convolutions(network: nn.Module, clips: Tensor) -> list[_Layer]:
         found.append((layer, tuple(inputs[0].shape)))
 
     hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, _Convolution)]
-    training = network.training
     try:
-        with torch.autocast("cpu", torch.bfloat16):  # as it is used
-            network.eval()(clips)  # in eval mode: the statistics of batch norm are not touched
+        # As it is used, but in eval mode: the statistics of batch norm are not touched.
+        with torch.autocast("cpu", torch.bfloat16), eval_mode(network):
+            network(clips)
     finally:
-        network.train(training)
         for hook in hooks:
             hook.remove()
     return found

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vidssl.models.backbones import Backbone
+from vidssl.models.eval_mode import eval_mode
 
 
 def pooled_maps(backbone: Backbone, clips: Tensor, layer: str, grid: int, frames: int) -> Tensor:
@@ -21,10 +22,9 @@ def pooled_maps(backbone: Backbone, clips: Tensor, layer: str, grid: int, frames
 @torch.no_grad()
 def count_channels(backbone: Backbone, layer: str) -> int:
     """Count the channels of a layer by encoding a small black clip; the statistics of batch norm are not touched."""
-    training = backbone.training
     device = next(backbone.parameters()).device
-    (maps,) = backbone.eval().features(torch.zeros(1, 3, 2, 32, 32, device=device), (layer,))
-    backbone.train(training)
+    with eval_mode(backbone):
+        (maps,) = backbone.features(torch.zeros(1, 3, 2, 32, 32, device=device), (layer,))
     return maps.shape[1]
 
 

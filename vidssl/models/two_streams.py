@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidssl.config import Settings, bind_choice
+from vidssl.config import InnerMistakes, Settings, bind_inner
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 
@@ -41,10 +41,15 @@ class TwoStreams(Backbone):
             for name in streams:
                 if not name.isidentifier() or hasattr(nn.ModuleDict, name):
                     raise ValueError(f"{name!r} cannot be the name of a stream: use a word such as rgb")
-            return {
-                name: bind_choice(BACKBONES, encoder, f"stream {name}").model_dump(mode="json")
-                for name, encoder in streams.items()
-            }
+            bound, mistakes = dict[str, Any](), list[str]()
+            for name, encoder in streams.items():
+                try:
+                    bound[name] = bind_inner(BACKBONES, encoder, name)
+                except InnerMistakes as error:
+                    mistakes += error.lines
+            if mistakes:
+                raise InnerMistakes(mistakes)
+            return bound
 
     def __init__(self, config: Config) -> None:
         super().__init__()

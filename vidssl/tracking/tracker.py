@@ -17,6 +17,7 @@ from torch import Tensor
 from vidssl.config import Settings
 from vidssl.data.to_device import normalised
 from vidssl.models.backbones import Backbone
+from vidssl.models.eval_mode import eval_mode
 from vidssl.models.regions import region_means
 from vidssl.tracking.proposals import Boxes, Search
 from vidssl.tracking.sums_over_paths import affinities, anchors, best_paths, scaled_sums
@@ -102,18 +103,15 @@ class Tracker:
 
         Each frame (T, C, H, W) is a clip of its own. `boxes` are T arrays (R, 4) in pixels of a frame of `size` (H, W).
         """
-        backbone, training = self.backbone, self.backbone.training
+        backbone = self.backbone
         precision = next((weight.dtype for weight in backbone.parameters()), torch.float32)
         features: list[Tensor] = []
-        backbone.eval()
-        try:
+        with eval_mode(backbone):
             for start in range(0, len(frames), _BATCH):
                 clips = torch.from_numpy(frames[start : start + _BATCH]).to(self.device)[:, None]
                 for maps in backbone.layer3(normalised(clips, self.mean, self.std).to(precision)).float():
                     regions = torch.from_numpy(boxes[len(features)]).to(self.device)
                     features.append(region_means(maps.mean(dim=1), regions, *size))
-        finally:
-            backbone.train(training)
         return features
 
 

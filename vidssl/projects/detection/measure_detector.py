@@ -8,6 +8,7 @@ import torch
 
 from vidssl import distributed
 from vidssl.errors import DataError
+from vidssl.models.eval_mode import eval_mode
 from vidssl.progress import progress
 from vidssl.projects.detection.action_detector import ActionDetector
 from vidssl.projects.detection.average_precision import Detections
@@ -43,12 +44,8 @@ def measure_detector(
                 bar.update(len(batch.index))
         return found
 
-    was = detector.training
-    detector.eval()
-    try:
+    with eval_mode(detector):
         every = sorted(chain(*distributed.gather_outcomes(detect)), key=lambda one: one.index)
-    finally:
-        detector.train(was)
     return distributed.on_main(lambda: detector.average_precisions(every, boxes))
 
 

@@ -328,7 +328,7 @@ def gradcam_content(
     )
     notes = [f"{empty} of {maps} maps have no heat; they are left out of the numbers."] if empty else []
     if len(found) > 1:
-        notes.append(f"The verdict is about {next(iter(found))}.")
+        verdict = verdict._replace(text=f"{next(iter(found))}: {verdict.text}")
     return _said(verdict, [chart], notes=notes)
 
 

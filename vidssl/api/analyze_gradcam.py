@@ -42,6 +42,7 @@ from vidssl.evaluation.search import nearest
 from vidssl.keyed_generators import generator
 from vidssl.left_out import left_out
 from vidssl.models.backbones import BACKBONES
+from vidssl.models.two_streams import TwoStreams
 from vidssl.progress import Report
 from vidssl.types import Features
 from vidssl.viz.cam_page import CamRow
@@ -324,7 +325,10 @@ def _randomize(
     untrained = subject.test.network(build(BACKBONES, run.backbone)).to(subject.device)
     state = {name: value.clone() for name, value in subject.backbone.state_dict().items()}
     correlation = {}
-    for stage in randomized(subject.test.network(subject.backbone), untrained):
+    network, stream = subject.test.network(subject.backbone), layer.partition(".")[0]
+    if isinstance(network, TwoStreams) and isinstance(untrained, TwoStreams):  # a map is that of one stream
+        network, untrained = network.stream(stream), untrained.stream(stream)
+    for stage in randomized(network, untrained):
         changed = dict(_explain(subject, listed, gallery, rows, layer, pairs, classes))
         both = [(found[row].clip.map[None], one.clip.map[None]) for row, one in changed.items()]
         correlation[stage] = mean(rank_correlation(a, b).item() for a, b in both)

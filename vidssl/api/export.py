@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+import torch
 from torch import nn
 
 from vidssl.api.job_arguments import File, Model, job
@@ -14,10 +15,11 @@ from vidssl.api.measured_network import load_network, run_of_module
 from vidssl.api.model_card import describe_network, model_card, of_the_same_features, results_of
 from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.config import build
-from vidssl.engine.config_schema import bind_stored
+from vidssl.engine.config_schema import Run, bind_stored
 from vidssl.engine.evaluation_settings import evaluation_clips
 from vidssl.errors import ConfigError
-from vidssl.models.backbones import BACKBONES
+from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.eval_mode import eval_mode
 from vidssl.models.export_graph import save_onnx, save_pt2
 from vidssl.models.weights import (
     EXPORTED,
@@ -140,7 +142,24 @@ def save_backbone(
     if run is None:
         raise ConfigError(f"this {type(model).__name__} does not state its clips: give cfg, a config with its backbone")
     weights = model.state_dict()
-    load_state(build(BACKBONES, run.backbone), weights, f"this {type(model).__name__}")
+    stated: Backbone = build(BACKBONES, run.backbone)
+    load_state(stated, weights, f"this {type(model).__name__}")
+    _check_same_features(model, stated, run)
     named = {f"backbone.{name}": weight for name, weight in weights.items()}
     content = {"format": FORMAT, "config": run.model_dump(mode="json"), "step": 0, "method": named}
     write_backbone(content, f"this {type(model).__name__}", path, half=half)
+
+
+@torch.no_grad()
+def _check_same_features(model: nn.Module, stated: Backbone, run: Run) -> None:
+    """Raise a ConfigError if a model gives other features than the backbone of the config with the same weights."""
+    weight, frames, size = next(model.parameters()), run.data.sampler.frames, run.test_size
+    stated.to(weight)
+    clips = torch.randn(1, 3, frames, size, size, generator=torch.Generator().manual_seed(0)).to(weight)
+    with eval_mode(model), eval_mode(stated):
+        ours, theirs = (network(clips).float() for network in (model, stated))
+    if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
+        raise ConfigError(
+            f"this {type(model).__name__} gives other features than the backbone {run.backbone.name} of the config "
+            "with its weights: give cfg, the config that it was built from, with its settings such as frame_differences"
+        )

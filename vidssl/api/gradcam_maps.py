@@ -21,6 +21,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.left_out import leave_out
+from vidssl.models.backbones import Backbone
 from vidssl.models.two_streams import TwoStreams
 from vidssl.types import Batch, Frames
 
@@ -51,16 +52,22 @@ def layers_of_maps(subject: Subject, wanted: str | None) -> list[str]:
     if wanted:
         encoder.layer_module(wanted)
         return [wanted]
-    layers = encoder.feature_layers
-    chosen: dict[str, str] = {}  # by stream; a network without streams has one without a name
-    if layers:
-        clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=subject.device)
-        for layer, maps in zip(layers, encoder.features(clip, layers), strict=True):
-            if min(maps.shape[-2:]) >= _CELLS:
-                chosen[layer.partition(".")[0] if isinstance(encoder, TwoStreams) else ""] = layer
-    if not chosen and not encoder.last_maps:
+    clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=subject.device)
+    if isinstance(encoder, TwoStreams):
+        chosen = {name: _layer_of_maps(network, clip) for name, network in encoder.streams()}
+        layers = [f"{name}.{layer}" for name, layer in chosen.items() if layer]
+    else:
+        layers = [layer] if (layer := _layer_of_maps(encoder, clip)) else []
+    if not layers:
         raise ConfigError(f"{subject.name} states no layer with maps: name a module of it with layer=PATH")
-    return [*chosen.values()] or [encoder.last_maps]
+    return layers
+
+
+def _layer_of_maps(network: Backbone, clip: Tensor) -> str:
+    layers = network.feature_layers
+    maps = network.features(clip, layers) if layers else []
+    large = [layer for layer, one in zip(layers, maps, strict=True) if min(one.shape[-2:]) >= _CELLS]
+    return large[-1] if large else network.last_maps
 
 
 def pair_maps(
@@ -94,7 +101,9 @@ def class_maps(
     """
     test, logits = subject.test, subject.logits
     if logits is None:
-        raise ConfigError(f'{subject.origin["path"]} has no classifier with logits: use target="similarity"')
+        path, stream = subject.origin["path"], "" if test.stream is None else f"the stream {test.stream} of "
+        remedy = " or leave stream out, if there is one of all streams" if stream else ""
+        raise ConfigError(f'{stream}{path} has no classifier with logits: use target="similarity"{remedy}')
     with closing(_batches(test.dataset(videos), test, subject.device)) as batches:
         for batch in batches:
             rows = batch.index.tolist()

@@ -309,8 +309,10 @@ def _library_clips(name: str, encoder: Encoder, options: NetworkOptions, strict:
     """Return the clips of a library; other options are a ConfigError if `strict`, else left out."""
     for option in ("size", "short_side", "crops", "layer", "grid", "grid_frames", "stream"):
         if strict and options.get(option) not in (None, 1):
+            crop = f"its library's preprocessing makes one crop of {encoder.size} pixels"
+            whole = "it is measured as a whole"
             raise ConfigError(
-                f"{name} has no {option}: its library's preprocessing makes one crop of {encoder.size} pixels"
+                f"{name} has no {option}: {crop if option in ('size', 'short_side', 'crops') else whole}: leave it out"
             )
     kept = ("clips", "batch_size", "precision", "workers", "allow_missing")
     chosen = {key: value for key, value in options.items() if key in kept and value is not None}
@@ -351,6 +353,15 @@ def chosen_clips(options: NetworkOptions, run: Run) -> TestClips:
         return options["test"]
     chosen = {name: value for name, value in options.items() if name in _CLIP_OPTIONS and value is not None}
     settings = {**dict(evaluation_clips(run)), "allow_missing": False, **chosen}
+    if (stream := settings["stream"]) is not None and settings["layer"] is not None:
+        of_stream, dot, layer = settings["layer"].partition(".")
+        if of_stream == stream and dot:  # the same layer by its name in the stream
+            settings["layer"] = layer
+        elif "layer" not in chosen:
+            raise ConfigError(
+                f"the run is measured on {settings['layer']}, which is no layer of {stream}: name one of {stream} too, "
+                f'such as layer="layer4"'
+            )
     try:
         test = TestClips(**settings)
         check_short_side(test.size, test.short_side)

@@ -53,7 +53,7 @@ def describe_network(run: Run, test: TestClips, network: Backbone, checkpoint: T
             "pooling": f"mean of the features of all clips and crops{scaled}",
         },
         "training": {
-            "method": run.method.name,
+            "method": run.method_in_words,
             "lists": [Path(*Path(each.list).parts[-2:]).as_posix() for each in run.data.lists],
             "steps": checkpoint["step"],
             "batch_size": run.batch_size,

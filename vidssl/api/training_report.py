@@ -279,18 +279,12 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _name(method: Mapping[str, Any]) -> str:
-    """Name a method, with the one that it holds."""
-    inner = method.get("method")
-    return f"{method['name']} of {inner['name']}" if isinstance(inner, Mapping) else str(method["name"])
-
-
 def _write(run: Run, found: Tree) -> None:
     output, knn = Path(run.output), found["knn"]
     lines = _lines(output)
     rows = [] if knn is None else [*knn["numbers"].items(), ("chance", knn["chance"])]
     details = [
-        ("Method", _name(run.method.model_dump())),
+        ("Method", run.method_in_words),
         ("Backbone", run.backbone.name),
         ("Videos", ", ".join(each.list for each in run.data.lists)),
         ("Steps", f"{found['loss']['last']['step']:,}, batches of {run.batch_size} videos"),

@@ -151,6 +151,12 @@ class Run(RunSettings):
         return METHODS[self.method.name].innermost(self.method)
 
     @property
+    def method_in_words(self) -> str:
+        """Name of the method, with that which it holds: `two_streams of sce`."""
+        inner = getattr(self.method, "method", None)
+        return f"{self.method.name} of {inner['name']}" if inner else str(self.method.name)
+
+    @property
     def decoder(self) -> str:
         """What decodes its videos."""
         return self.data.backend

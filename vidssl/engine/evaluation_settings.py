@@ -3,7 +3,9 @@
 from vidssl.config import Tree
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.engine.config_schema import Run
+from vidssl.errors import ConfigError
 from vidssl.evaluation.features import FeatureSettings, TestClips
+from vidssl.models.backbones import Backbone
 from vidssl.video.reader import DecodeSettings
 
 _NO_LAYER: Tree = {"layer": None, "grid": 1, "grid_frames": 1}
@@ -14,6 +16,18 @@ def classes_of(run: Run, test: TestClips) -> int:
     kind, config = run.objective
     fits = all(getattr(config, name, default) == getattr(test, name) for name, default in _NO_LAYER.items())
     return config.classes if kind.classifies and fits else 0
+
+
+def check_layer(run: Run, backbone: Backbone) -> None:
+    """Raise a ConfigError if the layer on which a run is evaluated is not there, or its classifier cannot be used."""
+    if (layer := evaluation_clips(run).layer) is not None:
+        backbone.check_layers((layer,))
+    inner = run.objective[1]
+    if inner is not run.method and getattr(inner, "layer", None) is not None:
+        raise ConfigError(
+            f"method.method.layer is {inner.layer}, and the probe of a layer is one for all streams: set method={{name: "
+            f"{inner.name}, layer: {backbone.feature_layers[0].partition('.')[0]}.{inner.layer}, …}}, or leave layer out"
+        )
 
 
 def evaluation_clips(run: Run) -> TestClips:

@@ -21,7 +21,7 @@ from vidssl.engine.agreed_batches import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, bfloat16_is_emulated
 from vidssl.engine.conv3d_faults import conv3d_fault
-from vidssl.engine.evaluation_settings import evaluation_clips
+from vidssl.engine.evaluation_settings import check_layer
 from vidssl.engine.finite_check import FiniteCheck
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
@@ -80,8 +80,7 @@ class Training:
         if run.init is None and getattr(run.objective[1], "freeze", False) and distributed.is_main():
             _log.warning("the frozen backbone is untrained: name its weights with init=FILE")
         # What is needed after epochs only.
-        if (layer := evaluation_clips(run).layer) is not None:
-            method.backbone.check_layers((layer,))
+        check_layer(run, method.backbone)
         if run.tracks is not None and run.tracks.refresh:
             check_tracking(method.target_backbone)
         method.allocate(len(videos))
@@ -111,7 +110,7 @@ class Training:
                 _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
             steps = f"steps {self.state.step}-{self.steps} of {run.batch_size} videos x {len(run.data.views)} views"
             data = f"{len(videos)} videos of {videos.path}; {steps}"
-            log_banner(run, device, run.method.name, self.method, self.norm, data)
+            log_banner(run, device, run.method_in_words, self.method, self.norm, data)
             return log
 
         # None on the other processes.

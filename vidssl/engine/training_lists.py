@@ -37,7 +37,7 @@ def training_list(run: Run) -> VideoList:
     unlabelled = int((videos.labels < 0).sum())
     if unlabelled and needs_labels:
         raise ConfigError(
-            f"{run.method.name} needs labels, but {unlabelled} of {len(videos)} videos of {videos.path} have "
+            f"{run.method_in_words} needs labels, but {unlabelled} of {len(videos)} videos of {videos.path} have "
             "none (-1): set data.train to a labelled list, or choose another method"
         )
     classes, key = getattr(method, "classes", None), "method." * (1 if method is run.method else 2) + "classes"

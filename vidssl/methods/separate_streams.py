@@ -29,8 +29,6 @@ class TwoStreamsMethod(Method):
         @field_validator("method")
         @classmethod
         def _with_defaults(cls, method: dict[str, Any]) -> dict[str, Any]:
-            if method.get("name") == "two_streams":
-                raise ValueError("the streams have the method two_streams themselves: name another one for each")
             return bind_inner(METHODS, method)
 
         @property
@@ -46,12 +44,6 @@ class TwoStreamsMethod(Method):
         self.streams = nn.ModuleDict(
             {name: build(METHODS, config.inner, encoder) for name, encoder in backbone.streams()}
         )
-        inner = config.inner
-        if getattr(inner, "layer", None) is not None and METHODS[inner.name].classifies:
-            raise ConfigError(
-                f"method.method.layer is {inner.layer}, and the probe of a layer is one for all streams: set "
-                f"method={{name: {inner.name}, layer: {next(iter(self.streams))}.{inner.layer}, …}}, or leave layer out"
-            )
         self._tracking = config.tracks
         self.dims = backbone.dims
 
@@ -84,8 +76,7 @@ class TwoStreamsMethod(Method):
     def target_backbone(self) -> Backbone:
         """The network that updates a run's tracks: that of the stream `tracks`."""
         if self._tracking not in self.streams:
-            names = ", ".join(self.streams)
-            raise ConfigError(f"method.tracks: no stream '{self._tracking}': set method.tracks to one of {names}")
+            raise ConfigError(f"method.tracks: no stream '{self._tracking}'; there are: {', '.join(self.streams)}")
         return self.stream(self._tracking).target_backbone
 
     def allocate(self, num_records: int) -> None:

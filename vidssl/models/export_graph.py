@@ -6,6 +6,7 @@ The input is a normalised float clip (B, 3, T, S, S), the output features (B, di
 import io
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,7 +100,8 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # onnx writes in colours
+        reason = " ".join(f"{type(error).__name__}: {plain}".split())[:300]
         raise ConfigError(
             f"cannot write {path}: torch {torch.__version__} does not export this network ({reason}); write "
             "safetensors or pt2"

@@ -17,7 +17,7 @@ from vidssl.models.external import is_external
 from vidssl.models.inflate import check_inflatable, check_same_shape, inflate
 from vidssl.models.library_weights import read_library_weights
 from vidssl.models.match_backbone import Match, check_architecture, choose_match, compare, match_backbones, shapes_of
-from vidssl.models.pixel_normalization import Normalization, fold_normalization, normalization_of
+from vidssl.models.pixel_normalization import Normalization, fold_normalization, normalization_of, why_not_folded
 from vidssl.models.weights import backbone_weights, check_finite, is_checkpoint, load_state, read_anything
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported
 from vidssl.running_command import log_once
@@ -129,7 +129,8 @@ def load_initial(
         if settings.fold:
             fold_normalization(backbone, trained, normalization)
         elif distributed.is_main():
-            text = f"{settings.file} was trained with another mean and std: set {trained}, or init.fold=true"
+            text = f"{settings.file} was trained with another mean and std: set {trained}"
+            text += "" if why_not_folded(backbone) else ", or init.fold=true"
             log_once(_log, logging.WARNING, text)
     return match
 

@@ -49,6 +49,24 @@ def normalization_of(config: Mapping[str, Any]) -> Normalization | None:
     return Normalization(tuple(values[0]), tuple(values[1])) if values else None
 
 
+def why_not_folded(backbone: Backbone) -> str:
+    """Say why no normalisation can be folded into a backbone; nothing if one can."""
+    if getattr(backbone, "frame_differences", False):
+        return "encodes differences of frames"
+    found = len(_first_convolutions(backbone))
+    return "" if found == 1 else f"has {found} convolutions of three colours"
+
+
+def _first_convolutions(backbone: Backbone) -> list[tuple[nn.Conv2d | nn.Conv3d, nn.Module]]:
+    """List the convolutions of three colours, each with the module after it."""
+    layers = [module for module in backbone.modules() if not [*module.children()]]
+    return [
+        (conv, after)
+        for conv, after in pairwise([*layers, nn.Identity()])
+        if isinstance(conv, nn.Conv2d | nn.Conv3d) and conv.weight.shape[1] == 3
+    ]
+
+
 @torch.no_grad()
 def fold_normalization(backbone: Backbone, trained: Normalization, run: Normalization) -> None:
     """Change the first convolution so that input normalised as in `run` gives the features of that as in `trained`.
@@ -60,17 +78,9 @@ def fold_normalization(backbone: Backbone, trained: Normalization, run: Normaliz
     Raises:
         ConfigError: The backbone has several first convolutions, or encodes differences of frames.
     """
-    layers = [module for module in backbone.modules() if not [*module.children()]]
-    first = [
-        (conv, after)
-        for conv, after in pairwise([*layers, nn.Identity()])
-        if isinstance(conv, nn.Conv2d | nn.Conv3d) and conv.weight.shape[1] == 3
-    ]
-    differences = getattr(backbone, "frame_differences", False)
-    if len(first) != 1 or differences:
-        reason = "encodes differences of frames" if differences else f"has {len(first)} convolutions of three colours"
+    if reason := why_not_folded(backbone):
         raise ConfigError(f"init.fold: the backbone {reason}: leave fold out, and set {trained}")
-    conv, norm = first[0]
+    conv, norm = _first_convolutions(backbone)[0]
     (mean, std), (run_mean, run_std) = trained.tensors(), run.tensors()
     weight = conv.weight.double()
     shape = (1, 3, *(1 for _ in weight.shape[2:]))

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vidssl.config import Settings
+from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, run_stages
 
 # torchvision.models.list_models(module=torchvision.models.video), without the slow import.
@@ -30,6 +31,7 @@ class TorchvisionVideo(Backbone):
         from torchvision.models import get_model  # slow import
 
         super().__init__()
+        self.name = config.name
         self.kind = config.name.split("_")[0]
         self.last_maps = LAST_MAPS.get(self.kind, self.last_maps)
         self.net = get_model(config.name, weights=None)
@@ -41,7 +43,16 @@ class TorchvisionVideo(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips (B, 3, T, H, W) as features (B, dim)."""
-        features: Tensor = self.net(x)
+        try:
+            features: Tensor = self.net(x)
+        except RuntimeError as error:
+            if "smaller than kernel size" not in str(error):
+                raise
+            _, _, *clip = x.shape
+            raise ConfigError(
+                f"{self.name} needs more than {' x '.join(map(str, clip))} (frames x height x width): use 16 frames of "
+                "112 pixels or more"
+            ) from error
         return features
 
     def as_maps(self, output: Any, clips: int) -> Tensor:

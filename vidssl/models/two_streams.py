@@ -95,7 +95,7 @@ class TwoStreams(Backbone):
     def check_regions(cls) -> None:
         """Raise a ConfigError: only the network of a single stream has a third stage."""
         raise ConfigError(
-            'regions need the layer 3 of one network: choose a stream with stream="rgb", or train with '
+            'regions need the layer 3 of one network: choose one of its streams, such as stream="rgb", or train with '
             "method.name=two_streams"
         )
 

@@ -82,7 +82,10 @@ def check_tracking(backbone: Backbone) -> None:
     """Raise a ConfigError if regions cannot be tracked with a network here; call it before long work."""
     backbone.check_regions()
     if getattr(backbone, "frame_differences", False):
-        raise ConfigError("tracks are made from single frames, and this network encodes differences of frames: use rgb")
+        raise ConfigError(
+            "tracks are made from single frames, and this network encodes differences of frames: use a network or a "
+            "stream of frames, such as rgb"
+        )
     selective_search()
 
 

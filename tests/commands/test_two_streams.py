@@ -1,6 +1,8 @@
 """A network of two streams in the commands: features, single streams, layers, Grad-CAM, exports, tracks."""
 
 import json
+import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,12 +11,16 @@ from torch.nn.functional import normalize
 
 import vidssl
 from vidssl import commands
+from vidssl.api.gradcam_maps import layers_of_maps
 from vidssl.api.measured_network import load_subject
+from vidssl.config import dump
+from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError
-from vidssl.evaluation.features import encode_videos, extract
+from vidssl.errors import ConfigError, VidsslError
+from vidssl.evaluation.features import TestClips, encode_videos, extract
+from vidssl.models import build_backbone
 
 NAMES = ("rgb", "differences")
 TRACKER = "{search: {short_side: 32}, size: 32, frames: 8, chunks: 1, min_gap: 4}"
@@ -177,3 +183,73 @@ def test_a_run_with_tracks_of_a_stream(settings, digits, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {"rgb.tracked", "other.tracked"} <= lines[-1].keys()
     assert (tmp_path / "run" / "tracks").is_dir()
+
+
+def test_what_a_map_depends_on_is_tested_stage_by_stage_of_its_own_stream(run_folder, digits, tmp_path):
+    given = [f"{digits}/motion/test.csv", "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
+    commands.run("analyze", ["gradcam", *given, "--limit", "2", "--randomize", "--quiet", "--out", str(tmp_path / "a")])
+    for stream in NAMES:
+        stages = json.loads((tmp_path / "a" / stream / "results.json").read_text())["randomized"]
+        assert [*stages] == ["layer4", "layer3", "layer2", "layer1", "stem"] and min(stages.values()) < 0.99
+
+
+def test_a_stream_without_named_layers_has_a_map_too():
+    streams = {"frames": {"name": "s3d"}, "motion": {"name": "resnet3d18", "width": 4}, "small": {"name": "mvit_v2_s"}}
+    backbone = build_backbone("two_streams", streams=streams)
+    test = TestClips(clip=ClipSettings(frames=4, seconds=1.0), size=32)
+    subject = SimpleNamespace(encoder=backbone, test=test, device=torch.device("cpu"), name="three")
+    assert layers_of_maps(subject, None) == ["frames.net.features", "motion.layer2", "small.net.blocks.14"]
+    for layer in ("frames.net.features", "small.net.blocks.14"):
+        assert backbone.layer_module(layer) is not None
+
+
+def test_a_run_that_is_measured_on_a_layer_of_a_stream(settings, query, tmp_path):
+    given = [*settings, "steps=1", f"output={tmp_path}/run", "evaluate.layer=rgb.layer3"]
+    run = str(train(load_run("configs/toy/two_streams.yaml", given)))
+    options = {"device": "cpu", "workers": 0}
+    whole = vidssl.extract(run, query, **options).x
+    for more in ({"stream": "rgb"}, {"stream": "rgb", "layer": "rgb.layer3"}, {"stream": "rgb", "layer": "layer3"}):
+        assert torch.equal(vidssl.extract(run, query, **options, **more).x, whole), more
+    with pytest.raises(
+        ConfigError, match=r"measured on rgb.layer3, which is no layer of differences: name one of diff"
+    ):
+        vidssl.extract(run, query, **options, stream="differences")
+    assert vidssl.extract(run, query, **options, stream="differences", layer="layer3").x.shape[1] == 32
+
+
+def test_a_backbone_is_saved_with_the_config_that_it_was_built_from(subject, run_folder, tmp_path):
+    one = subject.backbone.stream("differences")
+    given = {"width": 8, "zero_init": False}
+    cfg = tmp_path / "one.yaml"
+    cfg.write_text(dump(load_run("configs/toy/sce.yaml", [f"backbone={json.dumps({'name': 'resnet3d18', **given})}"])))
+    with pytest.raises(ConfigError, match="gives other features than the backbone resnet3d18 of the config"):
+        vidssl.save_backbone(one, tmp_path / "one.safetensors", cfg=cfg)
+    assert not (tmp_path / "one.safetensors").exists()
+    vidssl.save_backbone(subject.backbone.stream("rgb"), tmp_path / "rgb.safetensors", cfg=cfg)
+    clips = torch.rand(2, 3, 4, 32, 32)
+    with torch.no_grad():
+        found = vidssl.load_backbone(tmp_path / "rgb.safetensors")(clips)
+        torch.testing.assert_close(found, subject.backbone.stream("rgb")(clips))
+
+
+def test_the_card_names_the_method_of_the_streams(run_folder, tmp_path):
+    commands.run("export", [str(run_folder), "--to", "folder", "--out", str(tmp_path / "exported"), "--quiet"])
+    described = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert described["training"]["method"] == "two_streams of frame_invariance"
+
+
+def test_remedies_fit_two_streams(run_folder, settings, tmp_path, caplog):
+    """What cannot be folded or loaded is not a remedy; the network of a stream is loaded as the documentation says."""
+    caplog.set_level(logging.INFO)
+    checkpoint, toy = f"{run_folder}/checkpoints/last.pt", "configs/toy/two_streams.yaml"
+    train(load_run(toy, [*settings, "steps=1", f"output={tmp_path}/a", f"init={checkpoint}", "data.mean=[0.3]"]))
+    assert "another mean and std: set 'data.mean=[0.45]'" in caplog.text and "init.fold" not in caplog.text
+    one = [*settings, "steps=1", "backbone={name: resnet3d18, width: 8, zero_init: false}"]
+    with pytest.raises(VidsslError, match="does not fit the backbone: 0 weights fit") as caught:
+        train(load_run("configs/toy/moco.yaml", [*one, f"output={tmp_path}/b", f"init={checkpoint}"]))
+    assert "partial" not in str(caught.value)
+    keys = '{method.backbone.encoders.rgb.: ""}'
+    train(
+        load_run("configs/toy/moco.yaml", [*one, f"output={tmp_path}/c", f"init={{file: {checkpoint}, keys: {keys}}}"])
+    )
+    assert f"{checkpoint}: all " in caplog.text

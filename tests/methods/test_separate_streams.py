@@ -153,7 +153,7 @@ def test_tracks_are_made_by_the_stream_that_is_named():
     assert built("supervised", network).target_backbone is network.encoders["rgb"]
     named = built("frame_invariance", network, tracks="differences")
     assert named.target_backbone is named.streams["differences"].target[0]
-    with pytest.raises(ConfigError, match="method.tracks: no stream 'flow'; there are: rgb, differences"):
+    with pytest.raises(ConfigError, match=r"method.tracks: no stream 'flow'; there are: rgb, differences"):
         _ = built("supervised", network, tracks="flow").target_backbone  # no tracks, no mistake
 
 

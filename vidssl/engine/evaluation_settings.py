@@ -24,9 +24,10 @@ def check_layer(run: Run, backbone: Backbone) -> None:
         backbone.check_layers((layer,))
     inner = run.objective[1]
     if inner is not run.method and getattr(inner, "layer", None) is not None:
+        stream = backbone.feature_layers[0].partition(".")[0]
         raise ConfigError(
-            f"method.method.layer is {inner.layer}, and the probe of a layer is one for all streams: set method={{name: "
-            f"{inner.name}, layer: {backbone.feature_layers[0].partition('.')[0]}.{inner.layer}, …}}, or leave layer out"
+            f"method.method.layer is {inner.layer}, and the probe of a layer is one for all streams: set "
+            f"method={{name: {inner.name}, layer: {stream}.{inner.layer}, …}}, or leave layer out"
         )
 
 

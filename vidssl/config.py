@@ -105,13 +105,14 @@ def bind_inner(registry: Registry[Any], tree: Tree, key: str = "") -> Tree:
     """
     if isinstance(name := tree.get("name"), str) and name in registry:
         registry[name]  # loads the entry of a project
-    schema, choices = _choice_of(registry), {registry.kind: tree}
+    schema, choices, start = _choice_of(registry), {registry.kind: tree}, f".{key}" if key else ""
     try:
         return getattr(schema.model_validate_json(json.dumps(choices)), registry.kind).model_dump(mode="json")  # type: ignore[no-any-return]
     except ValidationError as error:
-        start = f".{key}" if key else ""
         lines = _mistakes(error, choices, schema)
         raise InnerMistakes([start + line.removeprefix(registry.kind) for line in lines]) from None
+    except TypeError as error:
+        raise InnerMistakes([f"{start}: {error}; use numbers, strings, lists and mappings only"]) from None
 
 
 def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:

@@ -191,6 +191,9 @@ def test_what_a_map_depends_on_is_tested_stage_by_stage_of_its_own_stream(run_fo
     for stream in NAMES:
         stages = json.loads((tmp_path / "a" / stream / "results.json").read_text())["randomized"]
         assert [*stages] == ["layer4", "layer3", "layer2", "layer1", "stem"] and min(stages.values()) < 0.99
+    by_path = ["--layer", "encoders.differences.net.blocks.3", "--out", str(tmp_path / "path")]
+    commands.run("analyze", ["gradcam", *given, "--limit", "2", "--randomize", "--quiet", *by_path])
+    assert len(json.loads((tmp_path / "path" / "results.json").read_text())["randomized"]) == 5
 
 
 def test_a_stream_without_named_layers_has_a_map_too():
@@ -201,6 +204,9 @@ def test_a_stream_without_named_layers_has_a_map_too():
     assert layers_of_maps(subject, None) == ["frames.net.features", "motion.layer2", "small.net.blocks.14"]
     for layer in ("frames.net.features", "small.net.blocks.14"):
         assert backbone.layer_module(layer) is not None
+    streams = {"frames": {"name": "resnet3d18", "width": 4}, "other": {"name": "convnet_lstm"}}
+    subject.encoder = build_backbone("two_streams", streams=streams)  # one states no layer at all
+    assert layers_of_maps(subject, None) == ["frames.layer2"]
 
 
 def test_a_run_that_is_measured_on_a_layer_of_a_stream(settings, query, tmp_path):
@@ -214,6 +220,8 @@ def test_a_run_that_is_measured_on_a_layer_of_a_stream(settings, query, tmp_path
         ConfigError, match=r"measured on rgb.layer3, which is no layer of differences: name one of diff"
     ):
         vidssl.extract(run, query, **options, stream="differences")
+    with pytest.raises(ConfigError, match="no stream 'flow': the backbone has"):
+        vidssl.extract(run, query, **options, stream="flow")
     assert vidssl.extract(run, query, **options, stream="differences", layer="layer3").x.shape[1] == 32
 
 

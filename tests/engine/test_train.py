@@ -355,6 +355,23 @@ def test_evaluation_does_not_change_training(name, settings, toy_run, toy_folder
     assert len({json.dumps(line) for line in measured}) == 3
 
 
+def test_a_method_with_a_setting_of_the_name_method(toy_run, caplog):
+    """It holds no other method."""
+    kind = METHODS["sce"]
+
+    class Named(kind):
+        class Config(kind.Config):
+            method: str = "sinkhorn"
+
+    METHODS.register("named_setting")(Named)
+    try:
+        with caplog.at_level(logging.INFO):
+            train(toy_run("sce", "a", "steps=1", "method.name=named_setting"))
+    finally:
+        del METHODS._all()["named_setting"]
+    assert "named_setting on resnet3d18" in caplog.text
+
+
 def test_the_banner_describes_the_run(toy_run, caplog):
     with caplog.at_level(logging.INFO):
         train(toy_run("sce", "a", "steps=1"))

@@ -351,3 +351,11 @@ def test_a_run_trains_on_from_a_name_and_resumes_without_it(offline, tmp_path, m
     vidssl.export(tmp_path / "run", to="folder", out=tmp_path / "net")
     card = (tmp_path / "net" / "README.md").read_text()
     assert "2 steps of 4 videos, from torchvision:resnet18@IMAGENET1K_V1 (inflate)" in card
+
+
+def test_clips_that_are_too_small_for_a_network_of_torchvision():
+    network = build_backbone("s3d").eval()
+    with pytest.raises(ConfigError, match=r"s3d pools larger maps than clips of 16 x 112 x 112 .* use 16 frames of 2"):
+        network(torch.zeros(1, 3, 16, 112, 112))
+    with torch.no_grad():
+        assert network(torch.zeros(1, 3, 16, 224, 224)).shape == (1, 1024)

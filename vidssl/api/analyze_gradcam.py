@@ -325,7 +325,7 @@ def _randomize(
     untrained = subject.test.network(build(BACKBONES, run.backbone)).to(subject.device)
     state = {name: value.clone() for name, value in subject.backbone.state_dict().items()}
     correlation = {}
-    network, stream = subject.test.network(subject.backbone), layer.partition(".")[0]
+    network, stream = subject.test.network(subject.backbone), layer.removeprefix("encoders.").partition(".")[0]
     if isinstance(network, TwoStreams) and isinstance(untrained, TwoStreams):  # a map is that of one stream
         network, untrained = network.stream(stream), untrained.stream(stream)
     for stage in randomized(network, untrained):

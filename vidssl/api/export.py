@@ -121,7 +121,8 @@ def save_backbone(
 ) -> None:
     """Write the backbone of a checkpoint, or one that was trained in a loop of your own, to a safetensors file.
 
-    `load_backbone`, `init`, `vidssl.extract` and `--checkpoint` take the file.
+    `load_backbone`, `init`, `vidssl.extract` and `--checkpoint` take the file. A module encodes a clip first: that
+    shows whether it is the backbone of its config.
 
     Args:
         model: A checkpoint of vidssl, the folder of a run, or a backbone of `build_backbone` or `load_backbone`.
@@ -153,7 +154,8 @@ def save_backbone(
 @torch.no_grad()
 def _check_same_features(model: nn.Module, stated: Backbone, run: Run) -> None:
     """Raise a ConfigError if a model gives other features than the backbone of the config with the same weights."""
-    weight, frames, size = next(model.parameters()), run.data.sampler.frames, run.test_size
+    frames, size = run.data.sampler.frames, run.test_size
+    weight = next(model.parameters(), torch.zeros(()))
     stated.to(weight)
     clips = torch.randn(1, 3, frames, size, size, generator=torch.Generator().manual_seed(0)).to(weight)
     with eval_mode(model), eval_mode(stated):

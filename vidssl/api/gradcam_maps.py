@@ -1,7 +1,7 @@
 """Grad-CAM of the videos of a list, and of pairs of videos: the maps beside the frames that the network saw."""
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,7 +55,7 @@ def layers_of_maps(subject: Subject, wanted: str | None) -> list[str]:
     clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=subject.device)
     if isinstance(encoder, TwoStreams):
         chosen = {name: _layer_of_maps(network, clip) for name, network in encoder.streams()}
-        layers = [f"{name}.{layer}" for name, layer in chosen.items() if layer]
+        layers = [f"{name}.{layer}" for name, layer in chosen.items() if _has_module(encoder.stream(name), layer)]
     else:
         layers = [layer] if (layer := _layer_of_maps(encoder, clip)) else []
     if not layers:
@@ -68,6 +68,12 @@ def _layer_of_maps(network: Backbone, clip: Tensor) -> str:
     maps = network.features(clip, layers) if layers else []
     large = [layer for layer, one in zip(layers, maps, strict=True) if min(one.shape[-2:]) >= _CELLS]
     return large[-1] if large else network.last_maps
+
+
+def _has_module(network: Backbone, layer: str) -> bool:
+    with suppress(ConfigError):
+        return bool(layer) and network.layer_module(layer) is not None
+    return False
 
 
 def pair_maps(

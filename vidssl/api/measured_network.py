@@ -357,7 +357,7 @@ def chosen_clips(options: NetworkOptions, run: Run) -> TestClips:
         of_stream, dot, layer = settings["layer"].partition(".")
         if of_stream == stream and dot:  # the same layer by its name in the stream
             settings["layer"] = layer
-        elif "layer" not in chosen:
+        elif "layer" not in chosen and stream in getattr(run.backbone, "streams", {}):
             raise ConfigError(
                 f"the run is measured on {settings['layer']}, which is no layer of {stream}: name one of {stream} too, "
                 f'such as layer="layer4"'

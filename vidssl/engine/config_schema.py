@@ -153,8 +153,8 @@ class Run(RunSettings):
     @property
     def method_in_words(self) -> str:
         """Name of the method, with that which it holds: `two_streams of sce`."""
-        inner = getattr(self.method, "method", None)
-        return f"{self.method.name} of {inner['name']}" if inner else str(self.method.name)
+        inner = self.objective[1]
+        return str(self.method.name) if inner is self.method else f"{self.method.name} of {inner.name}"
 
     @property
     def decoder(self) -> str:

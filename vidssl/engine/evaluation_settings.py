@@ -22,8 +22,8 @@ def check_layer(run: Run, backbone: Backbone) -> None:
     """Raise a ConfigError if the layer on which a run is evaluated is not there, or its classifier cannot be used."""
     if (layer := evaluation_clips(run).layer) is not None:
         backbone.check_layers((layer,))
-    inner = run.objective[1]
-    if inner is not run.method and getattr(inner, "layer", None) is not None:
+    kind, inner = run.objective
+    if kind.classifies and inner is not run.method and getattr(inner, "layer", None) and run.evaluate.layer is None:
         stream = backbone.feature_layers[0].partition(".")[0]
         raise ConfigError(
             f"method.method.layer is {inner.layer}, and the probe of a layer is one for all streams: set "

@@ -17,5 +17,6 @@ def eval_mode(network: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        network.train(modes[0][1])  # for modules that do more than set the mode
         for module, training in modes:
             module.training = training

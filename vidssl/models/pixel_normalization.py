@@ -53,8 +53,12 @@ def why_not_folded(backbone: Backbone) -> str:
     """Say why no normalisation can be folded into a backbone; nothing if one can."""
     if getattr(backbone, "frame_differences", False):
         return "encodes differences of frames"
-    found = len(_first_convolutions(backbone))
-    return "" if found == 1 else f"has {found} convolutions of three colours"
+    found = _first_convolutions(backbone)
+    if len(found) != 1:
+        return f"has {len(found)} convolutions of three colours"
+    conv, norm = found[0]
+    takes_shift = conv.bias is not None or (isinstance(norm, _BatchNorm) and norm.running_mean is not None)
+    return "" if takes_shift else "has a first convolution without bias, and no batch norm after it"
 
 
 def _first_convolutions(backbone: Backbone) -> list[tuple[nn.Conv2d | nn.Conv3d, nn.Module]]:
@@ -89,9 +93,4 @@ def fold_normalization(backbone: Backbone, trained: Normalization, run: Normaliz
         conv.bias.copy_(conv.bias + shift)
     elif isinstance(norm, _BatchNorm) and norm.running_mean is not None:
         norm.running_mean.copy_(norm.running_mean - shift)
-    else:
-        raise ConfigError(
-            "init.fold: the first convolution has no bias, and no batch norm after it: leave fold out, and set "
-            f"{trained}"
-        )
     conv.weight.copy_(weight * (run_std / std).view(shape))

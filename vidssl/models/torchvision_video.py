@@ -48,10 +48,10 @@ class TorchvisionVideo(Backbone):
         except RuntimeError as error:
             if "smaller than kernel size" not in str(error):
                 raise
-            _, _, *clip = x.shape
+            clip = " x ".join(map(str, x.shape[2:]))
             raise ConfigError(
-                f"{self.name} needs more than {' x '.join(map(str, clip))} (frames x height x width): use 16 frames of "
-                "112 pixels or more"
+                f"{self.name} pools larger maps than clips of {clip} (frames x height x width) have: use 16 frames of "
+                "224 pixels or more"
             ) from error
         return features
 

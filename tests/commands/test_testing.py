@@ -705,7 +705,7 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
         train(run)
     run = run_of("supervised", digits, tmp_path / "a", "init=vidssl-small")
     with pytest.raises(
-        CheckpointError, match=r"use the backbone that was trained, 'backbone=.*two_streams.*', or load"
+        CheckpointError, match=r"use the backbone that was trained, 'backbone=.*two_streams.*' \(Python: arch=\)$"
     ):
         train(run)
     run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")

@@ -72,7 +72,7 @@ def test_the_card_has_the_numbers_of_this_checkpoint_only(folder, run_folder):
     numbers = f"knn {results['knn']:.4f}, knn_mean_class {results['knn_mean_class']:.4f}"
     assert card.startswith("---\nlibrary_name: vidssl\n")
     rows = [line for line in card.splitlines() if "results.json |" in line]
-    how = "features of the backbone, 2 clips x 1 crop of 32², float32"
+    how = "2 clips x 1 crop of 32², float32"
     assert rows == [f"| motion/test.csv | 16 | motion/train.csv | {how} | {numbers} | test/results.json |"]
     assert f"# {folder.name}: resnet3d18, sce\n" in card
     assert "| training | sce on motion/train.csv: 2 steps of 4 videos |" in card

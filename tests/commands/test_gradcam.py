@@ -15,11 +15,13 @@ from vidssl.api.analyze_gradcam import analyze_gradcam
 from vidssl.api.gradcam_maps import box_masks, class_maps, one_clip, pair_maps
 from vidssl.api.measured_network import load_subject
 from vidssl.api.retrieval import retrieval
+from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.features import TestClips
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 OPTIONS = {"workers": 0, "device": "cpu"}
@@ -164,3 +166,13 @@ def test_what_is_refused(trained, digits, tmp_path):
         measure("torchvision:r3d_18@none", path, out)
     with pytest.raises(ConfigError, match=r"gradcam=True explains .*: leave it or center=True out"):
         retrieval(trained, center=True, gradcam=True, **lists)
+
+
+def test_maps_of_a_search_with_a_module_without_layers_are_an_error_before_the_search(digits, tmp_path):
+    query = digits / "motion" / "test.csv"
+    clip = ClipSettings(frames=4, seconds=1.0)
+    options = {"test": TestClips(clip=clip, size=16, workers=0), "device": "cpu"}
+    module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool3d(1), torch.nn.Flatten())
+    with pytest.raises(ConfigError, match="states no layer with maps: name a module of it with layer=PATH"):
+        retrieval(module, query=query, gallery=query, out=tmp_path / "out", gradcam=True, **options)
+    assert not (tmp_path / "out" / "results.json").exists()

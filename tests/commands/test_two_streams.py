@@ -196,6 +196,29 @@ def test_what_a_map_depends_on_is_tested_stage_by_stage_of_its_own_stream(run_fo
     assert len(json.loads((tmp_path / "path" / "results.json").read_text())["randomized"]) == 5
 
 
+def test_a_stream_without_stages_is_an_error_before_the_first_map(settings, digits, tmp_path):
+    """Of which stages would the weights be replaced? The other stream has some, and comes first."""
+    streams = "{first: {name: resnet3d18, width: 4}, second: {name: s3d}}"
+    given = [*settings, f"backbone={{name: two_streams, streams: {streams}}}", "data.sampler.frames=16"]
+    options = {"cfg": "toy/two_streams", "settings": given, "device": "cpu", "workers": 0, "size": 112}
+    folder = tmp_path / "cam"
+    with pytest.raises(ConfigError, match="states no stages whose weights can be replaced: leave randomize=True"):
+        vidssl.analyze_gradcam("random", digits / "motion" / "test.csv", out=folder, randomize=True, **options)
+    assert not [*folder.rglob("results.json")]
+
+
+def test_what_is_measured_of_a_single_stream_is_named(run_folder, query, digits, tmp_path):
+    options = {"device": "cpu", "workers": 0}
+    measured = vidssl.test(run_folder, query, train_list=query, protocol=["uniformity"], stream="rgb", **options)
+    assert "features of the stream rgb" in measured.text
+    searched = vidssl.retrieval(run_folder, query=query, gallery=query, stream="rgb", out=tmp_path / "r", **options)
+    for text in (searched.text, (tmp_path / "r" / "index.html").read_text()):
+        assert "features of the stream rgb" in text
+    layer = {"stream": "rgb", "layer": "layer3"}
+    compared = vidssl.compare(query, model=run_folder, out=tmp_path / "c", shots=(), **layer, **options)
+    assert compared and ", of rgb.layer3" in (tmp_path / "c" / "index.html").read_text()
+
+
 def test_a_stream_without_named_layers_has_a_map_too():
     streams = {"frames": {"name": "s3d"}, "motion": {"name": "resnet3d18", "width": 4}, "small": {"name": "mvit_v2_s"}}
     backbone = build_backbone("two_streams", streams=streams)

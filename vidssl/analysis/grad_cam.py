@@ -124,18 +124,30 @@ def coarse(map: NDArray[np.float32], cells: tuple[int, int, int]) -> NDArray[np.
     return upsampled(pooled, map.shape)[0].numpy()
 
 
+def stages(network: Backbone) -> tuple[str, ...]:
+    """Return the stages whose weights `randomized` replaces, from the last to the first.
+
+    Raises:
+        ConfigError: The network states none.
+    """
+    if not network.feature_layers:
+        name = type(network).__name__
+        raise ConfigError(f"{name} states no stages whose weights can be replaced: leave randomize=True out")
+    return network.feature_layers[::-1]
+
+
 def randomized(network: Backbone, untrained: Backbone) -> Iterator[str]:
     """Replace the weights of stages by untrained ones, in place, from the last to the first; yield the name after each.
 
     Cascading randomisation (Adebayo et al., Sanity Checks for Saliency Maps, 2018): a map that survives it does not
     depend on what the network has learned.
     """
-    network.check_layers(network.feature_layers or ("layer4",))
-    for name in network.feature_layers[:0:-1]:
+    *later, first = stages(network)
+    for name in later:
         network.layer_module(name).load_state_dict(untrained.layer_module(name).state_dict())
         yield name
     network.load_state_dict(untrained.state_dict())  # the first stage, and what belongs to none
-    yield network.feature_layers[0]
+    yield first
 
 
 def rank_correlation(maps: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:

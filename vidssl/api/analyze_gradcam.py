@@ -12,7 +12,7 @@ import torch
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.analysis.grad_cam import coarse, mass_inside, randomized, rank_correlation
+from vidssl.analysis.grad_cam import coarse, mass_inside, randomized, rank_correlation, stages
 from vidssl.api.format_results import claim_results, format_count, format_table, format_tests
 from vidssl.api.gradcam_maps import box_masks, class_maps, layers_of_maps, one_clip, pair_maps
 from vidssl.api.gradcam_page import Explained, legend, table, write_overlay, write_page
@@ -41,7 +41,7 @@ from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.keyed_generators import generator
 from vidssl.left_out import left_out
-from vidssl.models.backbones import BACKBONES
+from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.two_streams import TwoStreams
 from vidssl.progress import Report
 from vidssl.types import Features
@@ -144,15 +144,16 @@ def explain_layers(
 ) -> dict[str, tuple[Results, dict[int, Explained]]]:
     """Measure a layer of a network, of one with streams a layer of each: results and drawn videos, by stream."""
     pairs = cache(partial(_nearest_videos, subject, listed, searched, work.drawn))  # the same for all layers
-    layers, found = layers_of_maps(subject, layer), {}
-    for each in layers:
+    layers, prepared = layers_of_maps(subject, layer), {}
+    for each in layers:  # all of them before the first is measured: an error comes before the long work
         stream = each.partition(".")[0] if len(layers) > 1 else ""
         of_layer = GradCam(**{**vars(work), "layer": each, "pairs": pairs, "shown": {}})
-        folder = out / stream
-        claim_results(folder, "gradcam", {"list": listed.path}, [subject.origin["path"], work.boxes])
-        results = prepare(of_layer, subject, listed, searched).measure(folder, reuse=False)
-        found[stream] = (results, of_layer.shown)
-    return found
+        claim_results(out / stream, "gradcam", {"list": listed.path}, [subject.origin["path"], work.boxes])
+        prepared[stream] = of_layer, prepare(of_layer, subject, listed, searched)
+    return {
+        stream: (measurable.measure(out / stream, reuse=False), of_layer.shown)
+        for stream, (of_layer, measurable) in prepared.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,9 @@ class GradCam(Measurement):
                 "randomize": self.randomize,
             },
         }
+        if self.randomize:
+            subject.require_run("randomize=True")
+            stages(_of_map(subject.test.network(subject.backbone), self.layer))
         gallery = train if target == "similarity" else None
         return Plan(request, partial(self._compute, subject, query, gallery, target, boxes), gallery)
 
@@ -325,15 +329,19 @@ def _randomize(
     untrained = subject.test.network(build(BACKBONES, run.backbone)).to(subject.device)
     state = {name: value.clone() for name, value in subject.backbone.state_dict().items()}
     correlation = {}
-    network, stream = subject.test.network(subject.backbone), layer.removeprefix("encoders.").partition(".")[0]
-    if isinstance(network, TwoStreams) and isinstance(untrained, TwoStreams):  # a map is that of one stream
-        network, untrained = network.stream(stream), untrained.stream(stream)
-    for stage in randomized(network, untrained):
+    network = _of_map(subject.test.network(subject.backbone), layer)
+    for stage in randomized(network, _of_map(untrained, layer)):
         changed = dict(_explain(subject, listed, gallery, rows, layer, pairs, classes))
         both = [(found[row].clip.map[None], one.clip.map[None]) for row, one in changed.items()]
         correlation[stage] = mean(rank_correlation(a, b).item() for a, b in both)
     subject.backbone.load_state_dict(state)
     return correlation
+
+
+def _of_map(network: Backbone, layer: str) -> Backbone:
+    """Return the network that a layer is of: of one with streams, a stream."""
+    stream = layer.removeprefix("encoders.").partition(".")[0]
+    return network.stream(stream) if isinstance(network, TwoStreams) else network
 
 
 def summary(found: Mapping[str, Results]) -> str:

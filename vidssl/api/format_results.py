@@ -11,6 +11,7 @@ from vidssl.evaluation.result_files import Results
 from vidssl.output_folder import claim, json_with
 
 # Files that commands write beside `results.json`, and how that of a version without marks is recognised.
+BACKBONE = "features of the backbone"
 _KINDS = {
     "test": (
         ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"),
@@ -58,9 +59,22 @@ def format_count(found: int, missing: Sequence[object]) -> str:
 
 
 def format_clips(test: Tree) -> str:
-    """Format the views of a video, of the settings of a test: `4 clips x 1 crop of 64²`."""
+    """Format the views of a video, of the settings of a test: `4 clips x 1 crop of 64²`.
+
+    Features that are not those of the whole backbone are named.
+    """
     parts = [f"{test[name]} {name.removesuffix('s') if test[name] == 1 else name}" for name in ("clips", "crops")]
-    return f"{' x '.join(parts)} of {test['size']}²"
+    features = format_features(test)
+    return f"{' x '.join(parts)} of {test['size']}²" + (f", {features}" if features != BACKBONE else "")
+
+
+def format_features(test: Tree) -> str:
+    """Name the features that a test uses: those of the backbone or of a stream, or the maps of a layer."""
+    stream, layer = test.get("stream"), test.get("layer")
+    if layer is None:
+        return BACKBONE if stream is None else f"features of the stream {stream}"
+    maps = layer if stream is None else f"{stream}.{layer}"
+    return f"maps of {maps}, {test['grid']} x {test['grid']} x {test['grid_frames']} cells"
 
 
 def format_tests(found: Mapping[str, Results]) -> str:

@@ -360,7 +360,7 @@ def chosen_clips(options: NetworkOptions, run: Run) -> TestClips:
         elif "layer" not in chosen and stream in getattr(run.backbone, "streams", {}):
             raise ConfigError(
                 f"the run is measured on {settings['layer']}, which is no layer of {stream}: name one of {stream} too, "
-                f'such as layer="layer4"'
+                'such as layer="layer4"'
             )
     try:
         test = TestClips(**settings)

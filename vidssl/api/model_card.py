@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vidssl.api.format_results import format_clips
+from vidssl.api.format_results import format_clips, format_features
 from vidssl.config import Tree
 from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError
@@ -106,9 +106,9 @@ def of_the_same_features(
 
     Results that were `given` are a ConfigError instead.
     """
-    exported, kept = _features(description["test"]), []
+    exported, kept = format_features(description["test"]), []
     for path, content in results:
-        found = _features(content.get("protocol", {}))
+        found = format_features(content.get("protocol", {}))
         if found == exported:
             kept.append((path, content))
         elif given:
@@ -116,15 +116,6 @@ def of_the_same_features(
         else:
             _log.info("%s holds results of the %s: not in the model card, which is of the %s", path, found, exported)
     return kept
-
-
-def _features(test: Tree) -> str:
-    """Name the features that a test uses."""
-    stream, layer = test.get("stream"), test.get("layer")
-    if layer is None:
-        return "features of the backbone" if stream is None else f"features of the stream {stream}"
-    maps = layer if stream is None else f"{stream}.{layer}"
-    return f"maps of {maps}, {test['grid']} x {test['grid']} x {test['grid_frames']} cells"
 
 
 def model_card(name: str, description: Tree, results: Sequence[tuple[str, Results]]) -> str:
@@ -187,7 +178,7 @@ def _results_table(results: Sequence[tuple[str, Results]]) -> list[str]:
 def _how(content: Results) -> str:
     """State what the numbers of results are of: layer, clips, precision, and what was left out."""
     test = content["protocol"]
-    parts = [_features(test), format_clips(test), test["precision"]]
+    parts = [format_clips(test), test["precision"]]
     if windows := content.get("windows"):
         parts.append(f"windows of {windows['window']:g} s")
     parts += ["duplicates ignored"] * bool(content.get("drop_duplicates"))

@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from vidssl import distributed
 from vidssl.api.format_results import claim_results, format_clips, format_count, format_table
+from vidssl.api.gradcam_maps import layers_of_maps, one_clip
 from vidssl.api.job_arguments import (
     Count,
     File,
@@ -113,7 +114,6 @@ def retrieval(
     if gallery is None and windows is not None:
         raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
     searched = None if index is None else Path(index)
-    layer = None if gradcam is False else "" if gradcam is True else gradcam
     lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
     if searched is not None and gallery is not None:
         if searched.resolve() == folder.resolve():
@@ -128,14 +128,15 @@ def retrieval(
         _check_decodes(queries)
     if center and one_video:
         raise ConfigError("center=True needs a list of queries: the mean of one video is the video itself")
-    if center and layer is not None:
+    if center and gradcam:
         raise ConfigError("gradcam=True explains similarities that are not centred: leave it or center=True out")
     if listed is not None and not one_video:
         check_classes(listed, queries)
     with distributed.joined(device_of(model, options)), only_run_in(folder):
         subject = load_subject(model, options)
-        if layer:
-            subject.encoder.layer_module(layer)  # an error before the long work, if there is none
+        layer = None  # of the maps; an error before the long work, if there is none
+        if gradcam:
+            layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]
         data = distributed.on_main(lambda: identify(queries))
         # Without labels nothing is measured that the training could have seen.
         labelled = not one_video and bool((queries.labels >= 0).all())

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vidssl.api.format_results import format_clips
-from vidssl.api.gradcam_maps import layers_of_maps, one_clip, pair_maps
+from vidssl.api.gradcam_maps import one_clip, pair_maps
 from vidssl.api.measured_network import Subject
 from vidssl.atomic import write_whole
 from vidssl.data.column_store import Records
@@ -59,8 +59,8 @@ def write_page(
 ) -> None:
     """Write `index.html`, its previews and `retrieval.png` with the queries `shown` and their nearest videos.
 
-    `copies` are pairs of a query and a gallery row that are equal. With `gradcam`, a layer or "" for the last one, the
-    page has the maps of queries and videos for their similarity.
+    `copies` are pairs of a query and a gallery row that are equal. With `gradcam`, a layer, the page has the maps of
+    queries and videos for their similarity.
     """
     numbers: dict[VideoRecord, int] = {}
     names: list[str] = []
@@ -152,7 +152,7 @@ def _with_maps(
         VideoList(Path("the page"), Records(Path(), [records[pair[side]] for pair in pairs]), ()) for side in (0, 1)
     )
     maps: dict[tuple[int, int], tuple[StoredPreview, StoredPreview]] = {}
-    found = pair_maps(one, videos, others, layers_of_maps(one, layer)[0]) if pairs else ()
+    found = pair_maps(one, videos, others, layer) if pairs else ()
     for n, mine, theirs, _ in progress(found, title="maps", unit="pair", total=len(pairs), leave=False):
         of_query, of_video = (store_preview(preview(draw_heat(clip.frames, clip.map)), out) for clip in (mine, theirs))
         maps[pairs[n]] = of_query, of_video
@@ -170,7 +170,6 @@ def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
     found = {
         "Similarity": f"cosine of features, {features}",
         "Clips": f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each",
-        "Layer": test.layer or "",
         "Precision": test.precision,
         "Backbone": subject.name if subject.run is None else str(subject.run.backbone.name),
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",

@@ -272,6 +272,17 @@ def test_very_few_videos(own, digits, tmp_path, counts):
     assert len(results["videos"]) == sum(counts) and str(results)
 
 
+def test_a_video_beside_class_folders_is_named_as_why_they_are_no_classes(own, digits, tmp_path):
+    names = ("a/1.mp4", "a/2.mp4", "b/1.mp4", "b/2.mp4", "loose.mp4")
+    for name, video in zip(names, sorted((digits / "videos/train").rglob("*.mp4")), strict=False):
+        (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(video, tmp_path / "videos" / name)
+    results = vidssl.compare(tmp_path / "videos", model=f"{own}:good", out=tmp_path / "out", workers=0)
+    said = "The folders are not taken as classes, as 1 of 5 videos lies in none of them (loose.mp4)."
+    assert results["sections"] == [] and results["without_labels"]["sentences"][-1] == said
+    assert said in (tmp_path / "out" / "index.html").read_text()
+
+
 def test_lists_of_one_folder_have_names_of_their_own(own, digits, tmp_path, monkeypatch):
     text = (digits / "motion/train.csv").read_text()
     for name in ("first", "second"):

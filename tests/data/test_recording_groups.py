@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vidssl.data.read_input import read_input
-from vidssl.data.recording_groups import chosen_rows, labelled_by_folders, recording_groups
+from vidssl.data.recording_groups import chosen_rows, labelled_by_folders, recording_groups, why_folders_are_no_classes
 from vidssl.errors import ConfigError
 
 
@@ -56,10 +56,14 @@ def test_groups_of_names_and_of_equal_files(folder):
     assert "_gNN_" in named.how and len({*named.number.tolist()}) == 3
 
 
-def test_classes_of_folders(folder):
+def test_classes_of_folders(folder, caplog):
     videos = labelled_by_folders(read_input(folder))
     assert videos.classes == ("a", "b") and videos.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert [record.path for record in videos.records] == [record.path for record in read_input(folder).records]
+    shutil.copy(folder / "a/p1_x.mp4", folder / "loose.mp4")
+    assert labelled_by_folders(read_input(folder)).classes == ()
+    assert "as 1 of 7 videos lies in none of them (loose.mp4); move such videos into folders, or give" in caplog.text
+    (folder / "loose.mp4").unlink()
     (folder / "c").mkdir()
     shutil.copy(folder / "a/p1_x.mp4", folder / "c/only.mp4")  # does not take the classes of the others
     assert labelled_by_folders(read_input(folder)).labels.tolist() == [0, 0, 0, 1, 1, 1, 2]
@@ -69,6 +73,7 @@ def test_classes_of_folders(folder):
     assert labelled_by_folders(read_input(folder)).classes == ()
     shutil.copy(folder / "a/p1_x.mp4", folder / "alone.mp4")
     assert labelled_by_folders(read_input(folder)).classes == ()
+    assert why_folders_are_no_classes(read_input(folder)) == ""  # they would be none without it either
 
 
 def test_some_videos_of_each_class(digits):

@@ -30,7 +30,13 @@ from vidssl.api.measure_networks import JobResults, name_networks
 from vidssl.atomic import write_json, write_whole
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
-from vidssl.data.recording_groups import Groups, chosen_rows, labelled_by_folders, recording_groups
+from vidssl.data.recording_groups import (
+    Groups,
+    chosen_rows,
+    labelled_by_folders,
+    recording_groups,
+    why_folders_are_no_classes,
+)
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.errors import DataError
@@ -131,7 +137,10 @@ def compare(
         request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
         without = {}
         if not lists:
-            without["without_labels"] = _without_labels(measured, features, rows, agreements, number, copies)
+            found = _without_labels(measured, features, rows, agreements, number, copies)
+            if reason := why_folders_are_no_classes(given):
+                found["sentences"].append(f"{reason[0].upper()}{reason[1:]}.")
+            without["without_labels"] = found
         results = JobResults(
             {
                 "sections": sections,

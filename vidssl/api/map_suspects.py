@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vidssl.config import Tree
-from vidssl.data.recording_groups import labelled_by_folders, recording_groups
+from vidssl.data.recording_groups import labelled_by_folders, recording_groups, why_folders_are_no_classes
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.search import Neighbours
 from vidssl.evaluation.suspects import find_near_duplicates, find_outliers, mean_distances, score_labels
@@ -66,7 +66,7 @@ def find_suspects(videos: VideoList, x: Tensor, near: Neighbours) -> SuspectVide
     outliers = [(int(row), float(distance[row])) for row in find_outliers(near)]
     listed, labels, reason = labelled_by_folders(videos), [], ""
     if (listed.labels < 0).all():
-        reason = "no labels, and no folders of two videos or more"
+        reason = why_folders_are_no_classes(videos) or "no labels, and no folders of two videos or more"
     elif len(videos) > MOST_LABELS:
         reason = f"more than {MOST_LABELS:,} videos"
     else:

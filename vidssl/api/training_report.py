@@ -19,7 +19,7 @@ from vidssl.api.measured_network import Subject, load_subject
 from vidssl.atomic import write_json
 from vidssl.config import Tree
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.recording_groups import labelled_by_folders, recording_groups
+from vidssl.data.recording_groups import labelled_by_folders, recording_groups, why_folders_are_no_classes
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
@@ -123,7 +123,8 @@ def choose_test(run: Run, videos: VideoList) -> Test | str:
             return "it was trained with the labels of its videos: only videos of another list can test it"
         tested = _with_labels(labelled_by_folders(videos))
         if tested is None:
-            return "the videos have no labels and no class folders, so there is no accuracy"
+            reason = why_folders_are_no_classes(videos) or "the videos have no labels and no class folders"
+            return f"{reason}, so there is no accuracy"
         return Test(tested, None, f"the {len(tested)} training videos, each compared with those of other recordings")
     query = _with_labels(read_list(where.query, *rule))
     gallery = None if where.gallery is None else _with_labels(read_list(where.gallery, *rule))

@@ -1,5 +1,6 @@
 """Which videos are of one recording, and which class a folder gives them: what a comparison divides a set by."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,8 @@ from vidssl.data.find_same_videos import find_copies, recording_group
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.keyed_generators import generator
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,19 +86,39 @@ def labelled_by_folders(videos: VideoList) -> VideoList:
 
     These are classes if all videos lie in folders, and most of them in two or more folders of several videos.
     """
-    if videos.targets is not None:
+    folders = _class_folders(videos)
+    if not folders:
         return videos
-    folders = [name.partition("/")[0] if "/" in name else "" for name in videos.names]
-    counts = Counter(folders)
-    several = [count for count in counts.values() if count > 1]
-    if (videos.labels >= 0).any() or "" in counts or len(several) < 2 or 2 * sum(several) <= len(folders):
+    if reason := why_folders_are_no_classes(videos):
+        _log.warning("%s; move such videos into folders, or give a list with labels", reason)
         return videos
-    classes = tuple(sorted(counts))
+    classes = tuple(sorted({*folders}))
     records = Records(videos.root, [])
     for row, folder in enumerate(folders):
         record = replace(videos.records.row(row), label=classes.index(folder))
         records.append(record, videos.records.root_of(row))
     return replace(videos, records=records, classes=classes)
+
+
+def why_folders_are_no_classes(videos: VideoList) -> str:
+    """Say which videos lie beside folders that would be classes without them; empty: there are none."""
+    loose = [name for name, folder in zip(videos.names, _class_folders(videos), strict=False) if not folder]
+    if not loose:
+        return ""
+    lie, such = ("lies", "") if len(loose) == 1 else ("lie", "such as ")
+    return (
+        f"the folders are not taken as classes, as {len(loose)} of {len(videos)} videos {lie} in none of them "
+        f"({such}{loose[0]})"
+    )
+
+
+def _class_folders(videos: VideoList) -> list[str]:
+    """Return the first folder of each path, empty for a file in none; an empty list if they are no classes."""
+    if videos.targets is not None or (videos.labels >= 0).any():
+        return []
+    folders = [name.partition("/")[0] if "/" in name else "" for name in videos.names]
+    several = [count for folder, count in Counter(folders).items() if folder and count > 1]
+    return folders if len(several) > 1 and 2 * sum(several) > len(folders) else []
 
 
 def chosen_rows(videos: VideoList, limit: int, seed: int = 0) -> list[int]:

@@ -51,7 +51,7 @@ def test_all_checkpoints_of_a_run(trained, digits, tmp_path, monkeypatch, capsys
     words = [str(path), "--checkpoint", str(trained), "--workers", "0", "--device", "cpu", "--out", "out"]
     commands.run("analyze", ["uniformity", *words])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "40 videos, 8 classes; 2 clips x 1 crop of 32²" and [line.split()[1] for line in lines[2:5]] == [
+    assert lines[0] == "40 videos, 40 recordings, 8 classes; 2 clips x 1 crop of 32²" and [line.split()[1] for line in lines[2:5]] == [
         "1",
         "2",
         "3",

@@ -87,7 +87,8 @@ def compare(
         model: Encoders: checkpoints, names of `load_backbone`, encoders of other libraries.
         out: Folder for index.html and results.json.
         labels: More lists of the same videos with other labels, each a section of the page.
-        group: Regular expression whose match in the path is the recording (default: as names state it).
+        group: Regular expression for the recording in a path: its first capture group, else its match (default: as
+            names state it).
         limit: Compare only so many videos, about as many of each class.
         shots: Labels a class of the logistic regressions beside that of all labels.
         same_clips: Seconds: measure each encoder also on 4 clips of that length, the same for all.

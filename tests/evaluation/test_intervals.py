@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from vidssl.evaluation.intervals import Estimate, difference, jackknife, proportion
-from vidssl.evaluation.paired_groups import FEWEST, compare_pairs
+from vidssl.evaluation.statistics import Estimate, difference, jackknife, proportion
+from vidssl.evaluation.statistics import FEWEST, compare_pairs
 from vidssl.keyed_generators import generator
 
 

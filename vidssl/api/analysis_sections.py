@@ -14,8 +14,8 @@ from vidssl.data.recording_groups import Groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation import analysis_verdicts as verdicts
 from vidssl.evaluation.analysis_verdicts import SHUFFLES, Beside, Sample, Verdict
-from vidssl.evaluation.statistics import Estimate, difference, jackknife, proportion
 from vidssl.evaluation.result_files import Results
+from vidssl.evaluation.statistics import Estimate, difference, jackknife, proportion
 from vidssl.viz.analysis_page import Chart, Point, Table
 
 TRAINED, UNTRAINED = "trained", "untrained"  # names of networks on the page

@@ -15,7 +15,7 @@ from vidssl.evaluation.analysis_verdicts import (
     standing,
     without_boxes,
 )
-from vidssl.evaluation.intervals import Estimate
+from vidssl.evaluation.statistics import Estimate
 
 MANY, FEW = Sample(48, 30), Sample(8, 6)
 HIGH = Estimate(0.71, 0.55, 0.83)

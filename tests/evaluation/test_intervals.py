@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from vidssl.evaluation.intervals import Estimate, difference, jackknife, proportion
-from vidssl.evaluation.paired_groups import FEWEST, compare_pairs
+from vidssl.evaluation.statistics import FEWEST, Estimate, compare_pairs, difference, jackknife, proportion
 from vidssl.keyed_generators import generator
 
 

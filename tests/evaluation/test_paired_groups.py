@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vidssl.evaluation import paired_groups
-from vidssl.evaluation.paired_groups import compare_pairs
+from vidssl.evaluation.statistics import compare_pairs
 from vidssl.keyed_generators import generator
 
 

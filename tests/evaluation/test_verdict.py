@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from vidssl.evaluation.paired_groups import Difference
+from vidssl.evaluation.statistics import Difference
 from vidssl.evaluation.verdict import Candidate, decide, describe_without_labels
 from vidssl.evaluation.without_labels import Agreement, Stability
 

@@ -14,8 +14,8 @@ from vidssl.data.recording_groups import Groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation import analysis_verdicts as verdicts
 from vidssl.evaluation.analysis_verdicts import SHUFFLES, Beside, Sample, Verdict
-from vidssl.evaluation.intervals import Estimate, difference, jackknife, proportion
 from vidssl.evaluation.result_files import Results
+from vidssl.evaluation.statistics import Estimate, difference, jackknife, proportion
 from vidssl.viz.analysis_page import Chart, Point, Table
 
 TRAINED, UNTRAINED = "trained", "untrained"  # names of networks on the page
@@ -76,7 +76,7 @@ class Evidence:
         """Estimate the first number minus the second one of the same network."""
         per_video = self.networks[of]["per_video"]
         a, b, rows = np.array(per_video[first]), np.array(per_video[second]), per_video["rows"]
-        return difference(a, b, self.groups.number[rows], self.labels[rows])
+        return difference(a, b, self.groups.number[rows])
 
     def beside(self, first: str, second: str | None = None) -> Beside | None:
         """Compare a number with the untrained network's, or the first minus the second; None without that."""
@@ -91,7 +91,7 @@ class Evidence:
             return None
         rows = sorted(of_networks[0].keys() & of_networks[1].keys())
         ours, theirs = (np.array([values[row] for row in rows]) for values in of_networks)
-        found = difference(ours, theirs, self.groups.number[rows], self.labels[rows])
+        found = difference(ours, theirs, self.groups.number[rows])
         return Beside(float(theirs.mean()), found)
 
 
@@ -299,20 +299,20 @@ def gradcam_content(
     maps = sum(results["num_videos"] for results in found.values())
     if "mass_of_video" not in first:
         return _said(verdicts.without_boxes(maps, empty))
-    place, labels = {name: row for row, name in enumerate(videos.names)}, videos.labels
+    place = {name: row for row, name in enumerate(videos.names)}
 
     def of_videos(results: Results) -> tuple[list[int], NDArray[np.float64]]:
         rows = [place[name] for name in results["mass_of_video"]]
         return rows, np.array([*results["mass_of_video"].values()])  # (N, 2)
 
     rows, pairs = of_videos(first)
-    gap = difference(pairs[:, 0], pairs[:, 1], groups.number[rows], labels[rows])
+    gap = difference(pairs[:, 0], pairs[:, 1], groups.number[rows])
     beside, other = None, next(iter(untrained.values()), None)
     if other is not None and other["target"] == first["target"] and "mass_of_video" in other:
         other_rows, others = of_videos(other)
         common = sorted({*rows} & {*other_rows})
         ours, theirs = pairs[[rows.index(n) for n in common], 0], others[[other_rows.index(n) for n in common], 0]
-        found_gap = difference(ours, theirs, groups.number[common], labels[common])
+        found_gap = difference(ours, theirs, groups.number[common])
         beside = Beside(float(theirs.mean()), found_gap)
     sample = Sample(len(rows), len(np.unique(groups.number[rows])))
     verdict = verdicts.attention(sample, first["mass_in_box"], first["box_area"], gap, beside)

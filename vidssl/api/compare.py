@@ -42,8 +42,8 @@ from vidssl.distributed import choose_device
 from vidssl.errors import DataError
 from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
 from vidssl.evaluation.near_copies import near_copies
-from vidssl.evaluation.paired_groups import Difference, compare_pairs
 from vidssl.evaluation.result_files import complete
+from vidssl.evaluation.statistics import Difference, compare_pairs
 from vidssl.evaluation.verdict import Candidate, Verdict, decide, describe_without_labels
 from vidssl.evaluation.without_labels import Agreement, Stability, compare_neighbours, stability
 from vidssl.models.bfloat16_check import processor

@@ -30,8 +30,8 @@ from vidssl.evaluation.features import extract
 from vidssl.evaluation.group_folds import num_neighbours, same_group
 from vidssl.evaluation.measure import apply_protocols
 from vidssl.evaluation.metrics import chance
-from vidssl.evaluation.paired_groups import compare_pairs
 from vidssl.evaluation.protocols import PROTOCOLS
+from vidssl.evaluation.statistics import difference
 from vidssl.output_folder import only_run_in
 from vidssl.untrusted_files import parse_json, read_json
 from vidssl.viz.curves import training_curves
@@ -183,13 +183,13 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
             assert measured.predicted is not None
             numbers[name] = measured.numbers["knn"]
             right.append((measured.predicted == x.label).double().numpy())
-        difference = compare_pairs(np.stack(right), groups.number, tested.labels)[0]
+        gain = difference(right[0], right[1], groups.number)
         return {
             "numbers": numbers,
             "chance": chance(q, g or q, exclude),
-            "gain": difference.value,
-            "identical": difference.reason == "identical",
-            "interval": None if difference.low is None else [difference.low, difference.high],
+            "gain": gain.value,
+            "identical": gain.identical,
+            "interval": None if gain.low is None else [gain.low, gain.high],
             "what": test.what,
             "recordings": int(groups.number.max()) + 1,
             "recordings_are_named": groups.stated or gallery is not None,

@@ -12,8 +12,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from vidssl.evaluation.intervals import Estimate
-from vidssl.evaluation.paired_groups import FEWEST
+from vidssl.evaluation.statistics import FEWEST, Estimate
 
 MARGIN = 0.10  # of fractions: ten points
 RATIO_MARGIN = 0.10  # of a ratio of distances

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from vidssl.evaluation.paired_groups import Difference
+from vidssl.evaluation.statistics import Difference
 from vidssl.evaluation.without_labels import Agreement, Stability
 
 _ALPHA = 0.05  # of p by Holm's method

@@ -25,6 +25,7 @@ from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import TestClips, encode_videos, finished
+from vidssl.evaluation.metrics import level_of, majority
 from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
 from vidssl.progress import Report
@@ -35,7 +36,7 @@ from vidssl.viz.severity_map import severity_map
 
 _HEADLINES = {"accuracy": "top1", "knn": "knn", "retrieval": "R@1"}  # of each protocol that can be measured
 _TITLES = {"top1": "accuracy", "knn": "kNN", "R@1": "R@1"}
-_NOT_PERFORMANCE = ("ece", "chance")  # they have no mPC
+_NOT_PERFORMANCE = ("ece",)  # they have no mPC
 _BATCH_BYTES = 256 << 20  # of the views of a batch
 
 
@@ -137,6 +138,7 @@ class Robustness(Measurement):
         numbers = {version: merged(measured, "numbers") for version, measured in found.items()}
         results: Results = {
             **summarise(numbers, clips),
+            **majority(torch.from_numpy(query.labels)[index]),
             "left_out": left_out,
             "protocols": request["protocols"],
             "num_videos": len(index),
@@ -305,7 +307,7 @@ def chart(found: Mapping[str, Results]) -> bytes:
         for label, (results, name) in shown.items()
     }
     what = f"{_TITLES[metric]} on " if len(found) > 1 else ""
-    title = f"{what}{first['num_videos']} corrupted videos, percent"
+    title = f"{what}{first['num_videos']} corrupted videos, percent; majority {_percent(first['majority'])}"
     return png(severity_map(rows, [*first["severities"]], panels, title))
 
 
@@ -323,6 +325,7 @@ def summary(found: Mapping[str, Results]) -> str:
         lines.append(f"{count} videos; {clips}; percent, mean over severities {' '.join(map(str, severities))}")
         rows = [["", *(_TITLES.get(name, "ECE") for name in shown)]]
         rows.append(["clean", *(_percent(results[name]) for name in shown)])
+        rows.append(["majority", *(_percent(results.get(level_of(name) or "")) for name in shown)])
         rows += [[group, *(_percent(numbers[name]) for name in shown)] for group, numbers in results["groups"].items()]
         ends = {"mPC": "_mPC", "rPC": "_rPC"}
         for row, end in ends.items():

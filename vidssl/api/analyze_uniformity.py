@@ -25,7 +25,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.engine.checkpoint import saved
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.list_checks import check_measurable, check_names
-from vidssl.evaluation.metrics import calibration_error, top_k, uniformity_loss
+from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, write_results
 from vidssl.progress import Report
@@ -39,6 +39,7 @@ _NUMBERS = {
     "distance_within": "distance within",
     "distance_between": "distance between",
     "top1": "accuracy (%)",
+    "majority": "majority (%)",
     "ece": "ECE (%)",
 }
 
@@ -171,8 +172,9 @@ def class_numbers(x: Tensor, label: Tensor, groups: NDArray[np.int64], names: li
 
 
 def classifier_numbers(probabilities: Tensor, label: Tensor) -> dict[str, float]:
-    """Compute accuracy and expected calibration error (15 bins) of probabilities (N, classes), as fractions."""
-    return {"top1": top_k(probabilities, label, 1), "ece": calibration_error(probabilities, label)}
+    """Compute accuracy, calibration error (15 bins) and majority of probabilities (N, classes), as fractions."""
+    numbers = {"top1": top_k(probabilities, label, 1), "ece": calibration_error(probabilities, label)}
+    return {**numbers, "majority": majority(label)["majority"]}
 
 
 def _number(value: float) -> float | None:
@@ -212,4 +214,4 @@ def summary(found: Mapping[str, Results]) -> str:
 
 def _cell(key: str, point: Results) -> str:
     value = point.get(key)
-    return "–" if value is None else f"{100 * value:.1f}" if key in ("top1", "ece") else f"{value:.3f}"
+    return "–" if value is None else f"{100 * value:.1f}" if key in ("top1", "majority", "ece") else f"{value:.3f}"

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from vidssl import distributed
 from vidssl.api.encoder_page_parts import DISAGREEMENTS, page_parts
-from vidssl.api.encoder_scores import OUTPUTS, VARIED, Encoder, common_rows, extract_all, of_rows, predict_all, right
+from vidssl.api.encoder_scores import OUTPUTS, Encoder, common_rows, extract_all, of_rows, predict_all, right
 from vidssl.api.format_results import format_table
 from vidssl.api.job_arguments import (
     Count,
@@ -37,15 +37,15 @@ from vidssl.data.recording_groups import (
     recording_groups,
     why_folders_are_no_classes,
 )
-from vidssl.data.video_list import VideoList
+from vidssl.data.video_list import VideoList, row_key
 from vidssl.distributed import choose_device
 from vidssl.errors import DataError
 from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
 from vidssl.evaluation.near_copies import near_copies
 from vidssl.evaluation.result_files import complete
-from vidssl.evaluation.statistics import Difference, compare_pairs
+from vidssl.evaluation.statistics import Difference, compare_pairs, doubts, proportions
 from vidssl.evaluation.verdict import Candidate, Verdict, decide, describe_without_labels
-from vidssl.evaluation.without_labels import Agreement, Stability, compare_neighbours, stability
+from vidssl.evaluation.without_labels import Agreement, compare_neighbours
 from vidssl.models.bfloat16_check import processor
 from vidssl.models.floors import FLOORS
 from vidssl.output_folder import claim, json_with, only_run_in
@@ -55,18 +55,17 @@ from vidssl.running_command import command_line
 from vidssl.types import Features
 from vidssl.untrusted_files import parse_json
 from vidssl.viz.curves import training_curves
-from vidssl.viz.encoders_page import write_encoders_page
+from vidssl.viz.encoders_page import column, write_encoders_page
 from vidssl.viz.figure import png
 
 PRIMARY = "knn"
-_NAMES = {"knn": "kNN", "R@1": "R@1", "logistic": "logistic"}
 
 
 @job
 def compare(
     videos: Videos,
     *,
-    model: Model | Sequence[Model],
+    model: Model | Sequence[Model] | Mapping[str, Model],
     out: File,
     labels: Sequence[File] = (),
     group: str | None = None,
@@ -84,7 +83,8 @@ def compare(
 
     Args:
         videos: The videos.
-        model: Encoders: checkpoints, names of `load_backbone`, encoders of other libraries.
+        model: Encoders: checkpoints, names of `load_backbone`, encoders of other libraries, modules; a mapping names
+            them.
         out: Folder for index.html and results.json.
         labels: More lists of the same videos with other labels, each a section of the page.
         group: Regular expression for the recording in a path: its first capture group, else its match (default: as
@@ -116,12 +116,14 @@ def compare(
         groups = recording_groups(listed, group)
         _check(listed, lists, groups)
         curves = None if metrics is None else curves_of(Path(metrics))
-        chosen = [(name, model) for name, model, _ in name_networks(models(model), None)]
+        if isinstance(model, Mapping):
+            chosen = [*model.items()]
+        else:
+            chosen = [(name, each) for name, each, _ in name_networks(models(model), None)]
         asked = dict(chosen)
         floors = [(f"floor:{name}" if name in asked else name, f"floor:{name}") for name in FLOORS]
         chosen += [floor for floor in floors if floor[1] not in asked.values()]
-        vary = not lists
-        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, vary, strict)
+        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, strict)
         rows = common_rows(encoders)
         wanted = [encoder for encoder in encoders if encoder.name in asked]
         if (failed := wanted[0].failure) and all(each.failure for each in wanted):
@@ -138,10 +140,12 @@ def compare(
         request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
         without = {}
         if not lists:
-            found = _without_labels(measured, features, rows, agreements, number, copies)
+            floor_places = [n for n, encoder in enumerate(measured) if encoder.floor]
+            names = [encoder.name for encoder in measured]
+            sentences = describe_without_labels(names, floor_places, agreements, len(copies), int(number.max()) + 1)
             if reason := why_folders_are_no_classes(given):
-                found["sentences"].append(f"{reason[0].upper()}{reason[1:]}.")
-            without["without_labels"] = found
+                sentences.append(f"{reason[0].upper()}{reason[1:]}.")
+            without["without_labels"] = {"sentences": sentences}
         results = JobResults(
             {
                 "sections": sections,
@@ -190,6 +194,17 @@ def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> Non
             raise DataError(f"{each.path}: no class has two of the {len(each)} videos: add videos, or raise limit")
     if lists and not groups.number.any():
         raise DataError(f"all {len(videos)} videos are of one recording, by {groups.how}: group=REGEX divides them")
+    for each in lists:
+        _of_two_recordings(each, each.labels, groups.number)
+
+
+def _of_two_recordings(videos: VideoList, label: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which videos (N,) are of a class of two recordings or more: others are never found by their class."""
+    pairs = np.unique(np.stack([label, number]), axis=1)
+    several = np.isin(label, [one for one, count in Counter(pairs[0].tolist()).items() if count > 1])
+    if not several.any():
+        raise DataError(f"{videos.path}: no class has videos of two recordings: add videos, or see group=REGEX")
+    return several
 
 
 def _names(lists: Sequence[VideoList]) -> list[str]:
@@ -220,48 +235,29 @@ def _with_copies(
 
 
 def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
-    """Return the rows of another list of the same videos, in their order."""
-    place = {name: row for row, name in enumerate(other.names)}
-    lacking = [name for name in videos.names if name not in place]
-    if lacking or other.root != videos.root:
-        what = f"lacks {len(lacking)} of the videos, such as {lacking[0]}" if lacking else f"has the root {other.root}"
-        raise DataError(f"{other.path} {what}; name lists of the same videos as {videos.path}")
-    return other.rows([place[name] for name in videos.names])
+    """Return the rows of another list of the same videos and spans, in their order."""
+    wanted, keys = (
+        [row_key(each.records.root_of(row), each.records[row])[:3] for row in range(len(each))]
+        for each in (videos, other)
+    )
+    place: dict[Any, int] = {}
+    for row, key in enumerate(keys):
+        if other.labels[place.setdefault(key, row)] != other.labels[row]:
+            raise DataError(f"{other.path} has two labels for one span of {other.names[row]}: give each span one")
+    lacking = [row for row, key in enumerate(wanted) if key not in place]
+    if lacking:
+        (_, start, end), of_root = wanted[lacking[0]], "" if other.root == videos.root else f" in its root {other.root}"
+        span = "" if end is None and not start else f" from {start:g} s to {'its end' if end is None else f'{end:g} s'}"
+        raise DataError(
+            f"{other.path} lacks {len(lacking)} of the videos{of_root}, such as {videos.names[lacking[0]]}{span}; name "
+            f"lists of the same videos and spans as {videos.path}"
+        )
+    return other.rows([place[key] for key in wanted])
 
 
 def _agreement(agreement: Agreement, names: Sequence[str]) -> Tree:
     pair = {"first": names[agreement.first], "second": names[agreement.second]}
     return {**pair, "fraction": agreement.mean, "chance": agreement.chance}
-
-
-def _without_labels(
-    encoders: Sequence[Encoder],
-    features: Sequence[Features],
-    rows: NDArray[np.int64],
-    agreements: Sequence[Agreement],
-    number: NDArray[np.int64],
-    copies: Sequence[tuple[int, int]],
-) -> Tree:
-    """Say what can be said without labels: common neighbours, and whether other clips of a video find it."""
-    stable: dict[str, dict[int, Stability]] = {}
-    for kind, what in VARIED.items():
-        for n, encoder in enumerate(encoders):
-            varied = encoder.varied.get(kind)
-            if varied is not None and np.isin(rows, varied.index.numpy()).all():
-                stable.setdefault(what, {})[n] = stability(features[n], of_rows(varied, rows))
-    floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
-    names = [encoder.name for encoder in encoders]
-    sentences = describe_without_labels(names, floors, agreements, stable, len(copies), int(number.max()) + 1)
-    return {
-        "sentences": list(sentences),
-        "stability": {
-            what: {
-                names[n]: {"recall": each.recall, "cosine": float(each.cosine.mean()), "others": each.others}
-                for n, each in of_kind.items()
-            }
-            for what, of_kind in stable.items()
-        },
-    }
 
 
 def curves_of(metrics: Path) -> bytes:
@@ -294,17 +290,24 @@ def _section(
         made = predict_all(encoders, rows, label, number, folds, shots, out, lambda: shown.update(1))
     hits = {name: right(predictions, label) for name, predictions in made.items()}
     floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
-    pairs = compare_pairs(np.stack([hit[PRIMARY] for hit in hits.values()]), number, label, floors=floors)
-    by_chance = float(np.mean([_share_of_class(label, number, row) for row in range(len(label))]))
+    several = _of_two_recordings(videos, label, number)
+    of_class = number[several], label[several]  # the primary number is a mean over these classes
+    primary = np.stack([hit[PRIMARY][several] for hit in hits.values()])
+    means = dict(zip(hits, proportions(primary, *of_class), strict=True))
+    pairs = compare_pairs(primary, *of_class, floors=floors)
+    majority = int(np.unique(label, return_counts=True)[1].max()) / len(label)
+    guessing = {**dict.fromkeys(next(iter(hits.values())), majority), PRIMARY: 1 / len(np.unique(of_class[1]))}
     candidates = [
         Candidate(
             encoder.name,
-            float(hits[encoder.name][PRIMARY].mean()),
-            encoder.facts.get("seconds_per_video"),
+            means[encoder.name].value,
+            encoder.facts["gigaflops_per_video"],
             encoder.floor,
             encoder.facts["checkpoint"].get("licence", ""),
             encoder.facts["checkpoint"].get("training", ()),
             _seen(encoder),
+            means[encoder.name].low,
+            encoder.facts["features"],
         )
         for encoder in encoders
     ]
@@ -314,14 +317,18 @@ def _section(
     ]
     names = [encoder.name for encoder in encoders]
     between = sum(number[one] != number[other] for one, other in copies)
+    verdict = decide(candidates, pairs, counts, guessing[PRIMARY], doubts(*of_class), between)
     return {
         "name": name,
-        "verdict": _verdict(decide(candidates, pairs, int(number.max()) + 1, counts, by_chance, between), names),
-        "chance": by_chance,
+        "verdict": _verdict(verdict, names),
+        "guessing": guessing,
         "neighbours": num_neighbours(label),
+        "fewest_labels": min(_fewest(of_class[1], folds[several] == fold) for fold in range(int(folds.max()) + 1)),
         "accuracy": {
-            name: {measure: float(each.mean()) for measure, each in hit.items()} for name, hit in hits.items()
+            name: {measure: float(each.mean()) for measure, each in hit.items()} | {PRIMARY: means[name].value}
+            for name, hit in hits.items()
         },
+        "intervals": {name: None if each.low is None else [each.low, each.high] for name, each in means.items()},
         "predicted": {
             name: {key: getattr(made[name], key).tolist() for key in ("knn", "nearest", "logistic")} for name in names
         },
@@ -332,18 +339,17 @@ def _section(
     }
 
 
+def _fewest(label: NDArray[np.int64], test: NDArray[np.bool_]) -> int:
+    """Return how many videos the smallest class has outside of a fold."""
+    return min(int(((label == one) & ~test).sum()) for one in np.unique(label))
+
+
 def _seen(encoder: Encoder) -> int | None:
     """How many of the videos a network of vidssl was trained on; None if its list is not there."""
     overlap: Tree = encoder.facts["overlap"] or {}
     if "not_checked" not in overlap:
         return int(overlap.get("videos", 0))
     return 0 if "training" in encoder.facts["checkpoint"] else None  # its training sets are stated, or in doubt
-
-
-def _share_of_class(label: NDArray[np.int64], number: NDArray[np.int64], row: int) -> float:
-    """The share of a video's class among the videos of other recordings: how often a random one is right."""
-    others = number != number[row]
-    return float((label[others] == label[row]).mean()) if others.any() else 0.0
 
 
 def _verdict(verdict: Verdict, names: Sequence[str]) -> Tree:
@@ -373,11 +379,12 @@ def table(results: JobResults, section: Tree) -> str:
     encoders: dict[str, Any] = results["encoders"]
     accuracy: dict[str, Any] = section["accuracy"]
     measures = [*next(iter(accuracy.values()))]
-    rows = [["encoder", *(_NAMES.get(name, name.replace("logistic_", "log ")) for name in measures), "s a video", "MB"]]
+    rows = [["encoder", *(column(measure, section) for measure in measures), "s a video", "MB"]]
     for name in sorted(accuracy, key=lambda one: -accuracy[one][PRIMARY]):
         seconds = encoders[name].get("seconds_per_video")
         cost = ["–" if seconds is None else f"{seconds:.2f}", f"{encoders[name]['megabytes']:.1f}"]
         rows.append([name, *(f"{100 * accuracy[name][measure]:.1f}" for measure in measures), *cost])
+    rows.append(["guessing", *(f"{100 * section['guessing'][measure]:.1f}" for measure in measures), "", ""])
     lines = format_table(rows, "<" + ">" * (len(measures) + 2))
     failed = [f"{name} is left out: {reason}" for name, reason in results["failed"].items()]
     title = [f"{section['name']}:"] if len(results["sections"]) > 1 else []

@@ -33,10 +33,13 @@ def note_of_ranks(numbers: dict[str, int], gallery: int, unit: str = "videos") -
     return f"{', '.join(beyond)}: all {gallery} {unit} of the gallery, which are fewer than k" if beyond else None
 
 
-def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float = 0.07) -> Tensor:
+def vote(
+    neighbours: Neighbours, gallery: Features, k: int, temperature: float = 0.07, sizes: Tensor | None = None
+) -> Tensor:
     """Predict classes (Q,) by a vote of the k nearest, weighted by exp(similarity / temperature) (Wu et al., 2018).
 
-    Ties go to the smaller label. A query without neighbours has class -1.
+    Ties go to the smaller label. A query without neighbours has class -1. With `sizes` (Q, classes) the votes for a
+    class are divided by its number of videos, so that large classes do not win by their size.
     """
     labels = gallery.label[neighbours.index[:, :k]]
     # Subtracting the largest similarity avoids overflow and does not change the winner.
@@ -44,6 +47,8 @@ def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float =
     weights = torch.exp((similarity - similarity[:, :1]) / temperature)
     voters = torch.isfinite(similarity[:, 0])
     votes = torch.zeros(len(labels), int(gallery.label.max()) + 1).scatter_add_(1, labels, weights)
+    if sizes is not None:
+        votes /= sizes.clamp(min=1)
     return torch.where(voters, votes.argmax(dim=1), -1)
 
 

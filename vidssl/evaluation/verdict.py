@@ -1,15 +1,19 @@
-"""What a comparison says in words: which encoder is best, which is the cheapest that is not worse, what to doubt."""
+"""What a comparison says in words: which encoder is best, which needs less and is not worse, what to doubt.
+
+Words follow tests: an encoder is best if every other one is shown to be worse, by p after Holm's method; it needs less
+and is not worse if the interval of its difference to the best excludes a loss of more than `MARGIN`.
+"""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from vidssl.evaluation.statistics import Difference
-from vidssl.evaluation.without_labels import Agreement, Stability
+from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference
+from vidssl.evaluation.without_labels import Agreement
 
-_ALPHA = 0.05  # of p by Holm's method
-_CHEAPER = 1.5  # times the seconds of another encoder, from which on it is called cheaper
-_FEW_GROUPS = 30
+MARGIN = 0.05  # of the primary number
+_LESS = 1.5  # times the operations of another encoder, from which on it needs less
 _FEW_VIDEOS = 10  # of a class
 
 
@@ -19,11 +23,13 @@ class Candidate:
 
     name: str
     accuracy: float  # the primary number, a fraction
-    seconds: float | None  # a video; None: not measured
+    operations: float | None  # a video; None: not counted
     floor: bool = False  # thumbnails, differences, an untrained network
     licence: str = ""
     training: Sequence[str] = ()
     seen: int | None = 0  # of the videos, those that it was trained on; None: its list is not there
+    low: float | None = None  # lower end of the interval of the primary number
+    network: str = ""  # equal ones have the same weights and clips; empty: not known
 
 
 @dataclass(frozen=True)
@@ -31,90 +37,148 @@ class Verdict:
     """The sentences of a verdict."""
 
     best: int  # of the candidates without the floors, the one with the highest number
-    is_clear: bool  # whether an encoder is shown to be worse than it
-    cheapest: int  # that is not shown to be worse than the best, and is clearly faster; else the best
+    is_clear: bool  # whether every other encoder is shown to be worse than it
+    cheapest: int  # that is not worse than the best by more than `MARGIN`, and needs less; else the best
     answer: str
     doubts: tuple[str, ...]
 
 
-def is_worse(pairs: Sequence[Difference], one: int, other: int) -> bool:
-    """Whether an encoder is shown to be worse than another one."""
-    for pair in pairs:
-        if {pair.first, pair.second} == {one, other} and pair.adjusted is not None:
-            value = pair.value if pair.first == one else -pair.value
-            return value < 0 and pair.adjusted < _ALPHA
-    return False
+class _Pairs:
+    """The differences of pairs of encoders, either way round."""
+
+    def __init__(self, pairs: Sequence[Difference]) -> None:
+        self._found = {(pair.first, pair.second): pair for pair in pairs}
+
+    def reason(self, one: int, other: int) -> str:
+        """Why a difference cannot be shown; empty if it could be."""
+        return self._found[min(one, other), max(one, other)].reason
+
+    def is_worse(self, one: int, other: int) -> bool:
+        """Whether an encoder is shown to be worse than another one."""
+        pair = self._found[min(one, other), max(one, other)]
+        value = pair.value if pair.first == one else -pair.value
+        return value < 0 and pair.adjusted is not None and pair.adjusted < ALPHA
+
+    def interval(self, one: int, other: int) -> tuple[float, float] | None:
+        """The interval of the number of an encoder minus that of another one."""
+        pair = self._found[min(one, other), max(one, other)]
+        if pair.low is None or pair.high is None:
+            return None
+        return (pair.low, pair.high) if pair.first == one else (-pair.high, -pair.low)
 
 
 def decide(
     candidates: Sequence[Candidate],
     pairs: Sequence[Difference],
-    num_groups: int,
     class_counts: Sequence[tuple[str, int, int]],
     chance: float,
+    doubts: Sequence[str] = (),
     num_copies: int = 0,
 ) -> Verdict:
     """Decide between encoders by their primary number.
 
     Args:
         candidates: The encoders, with the floors among them.
-        pairs: Their differences in the primary number.
-        num_groups: Recording groups of all videos.
+        pairs: All of their differences in the primary number.
         class_counts: Name, videos and groups of each class.
-        chance: Of the primary number.
+        chance: What guessing gives of the primary number.
+        doubts: Of intervals and tests, as `statistics.doubts`.
         num_copies: Pairs of near copies in different recording groups.
     """
+    found = _Pairs(pairs)
     trained = [n for n, each in enumerate(candidates) if not each.floor] or [*range(len(candidates))]
     best = max(trained, key=lambda n: candidates[n].accuracy)
-    equal = [n for n in trained if n == best or not is_worse(pairs, n, best)]
-    timed = [n for n in equal if candidates[n].seconds is not None]
-    cheapest = min(timed, key=lambda n: candidates[n].seconds or 0.0) if timed else best
-    ratio = (candidates[best].seconds or 0.0) / (candidates[cheapest].seconds or 1e-9)
-    if ratio < _CHEAPER:
-        cheapest = best
-    name, percent = candidates[best].name, 100 * candidates[best].accuracy
+    worse = [n for n in trained if n != best and found.is_worse(n, best)]
+    rest = [n for n in trained if n not in worse]
+    number = f"{100 * candidates[best].accuracy:.1f} % (guessing {100 * chance:.1f})"
     if len(trained) == 1:
-        answer = f"{name}: {percent:.1f} % (chance {100 * chance:.1f})."
-    elif len(equal) == len(trained):
-        answer = f"No difference is visible between {_listed([candidates[n].name for n in equal])}."
+        answer = f"{candidates[best].name}: {number}."
+    elif len(rest) == 1:
+        answer = f"{candidates[best].name} is best: {number}."
     else:
-        answer = f"{name} is best: {percent:.1f} % (chance {100 * chance:.1f})."
-    if cheapest != best:
-        answer += f" {candidates[cheapest].name} is not shown to be worse, and takes 1/{ratio:.0f} of the time."
-    return Verdict(
-        best,
-        len(equal) < len(trained),
-        cheapest,
-        answer,
-        tuple(_doubts(candidates, pairs, best, num_groups, class_counts, chance, num_copies)),
+        answer = f"{_not_told_apart(candidates, found, best, rest)}{_worse(candidates, found, best, rest, worse)}."
+    cheapest, sentence = _cheapest(candidates, found, best, rest)
+    said = _doubts(candidates, found, best, class_counts, chance, doubts, num_copies)
+    return Verdict(best, len(trained) > 1 and len(rest) == 1, cheapest, answer + sentence, tuple(said))
+
+
+def _not_told_apart(candidates: Sequence[Candidate], found: _Pairs, best: int, rest: Sequence[int]) -> str:
+    names = _listed([candidates[n].name for n in rest])
+    reasons = {found.reason(*pair) for pair in combinations(rest, 2)}
+    if reasons == {"equal"}:
+        return f"{names} are equal: the same predictions"
+    if reasons <= {"equal", "too few recordings"}:
+        return f"{names} are not compared: fewer than {FEWEST} recordings"
+    if any(found.is_worse(*pair) or found.is_worse(*pair[::-1]) for pair in combinations(rest, 2)):
+        return (
+            f"{candidates[best].name} is not told apart from {_listed([candidates[n].name for n in rest if n != best])}"
+        )
+    return f"{names} are not told apart"
+
+
+def _worse(candidates: Sequence[Candidate], found: _Pairs, best: int, rest: Sequence[int], worse: Sequence[int]) -> str:
+    """The end of the answer: the encoders that are shown to be worse than all others, or than the best one."""
+    of_all = [n for n in worse if all(found.is_worse(n, other) for other in rest)]
+    parts = []
+    for some, than in ((of_all, ""), ([n for n in worse if n not in of_all], f" than {candidates[best].name}")):
+        if some:
+            parts.append(
+                f"; {_listed([candidates[n].name for n in some])} {'is' if len(some) == 1 else 'are'} worse{than}"
+            )
+    return "".join(parts)
+
+
+def _cheapest(candidates: Sequence[Candidate], found: _Pairs, best: int, rest: Sequence[int]) -> tuple[int, str]:
+    """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
+    most = candidates[best].operations
+    able = {}
+    for n in rest:
+        interval, own = found.interval(n, best) if n != best else None, candidates[n].operations
+        if interval and interval[0] > -MARGIN and own is not None and most is not None and own * _LESS <= most:
+            able[n] = (own, interval)
+    if not able or most is None:
+        return best, ""
+    cheapest = min(able, key=lambda n: able[n][0])
+    own, (low, high) = able[cheapest]
+    points = f"{100 * low:+.1f} to {100 * high:+.1f}".replace("-", "−")
+    return cheapest, (
+        f" {candidates[cheapest].name} needs {_percent(own / most)} of the operations of {candidates[best].name}, and "
+        f"is not worse by more than {100 * MARGIN:.0f} points (95 % interval of the difference {points})."
     )
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %" if fraction >= 0.01 else "less than 1 %"
 
 
 def _doubts(
     candidates: Sequence[Candidate],
-    pairs: Sequence[Difference],
+    pairs: _Pairs,
     best: int,
-    num_groups: int,
     class_counts: Sequence[tuple[str, int, int]],
     chance: float,
+    doubts: Sequence[str],
     num_copies: int,
 ) -> list[str]:
-    found, of_best = [], candidates[best]
-    if of_best.accuracy <= chance:
-        found.append(f"No encoder is above chance, {100 * chance:.1f} %: these numbers say nothing about them.")
+    found, of_best = _equal_ones(candidates, pairs), candidates[best]
+    if all(each.low is None or each.low <= chance for each in candidates if not each.floor):
+        found.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
     for n, each in enumerate(candidates):
         if each.floor and each.accuracy > of_best.accuracy:
             found.append(f"{each.name}, which learned nothing, has a higher number: {100 * each.accuracy:.1f} %.")
-        elif each.floor and not is_worse(pairs, n, best):
+        elif each.floor and n != best and not pairs.is_worse(n, best):
             found.append(f"{of_best.name} is not shown to be better than {each.name}, which learned nothing.")
-    not_shown = [candidates[n].name for n in range(len(candidates)) if _is_adjusted_away(candidates, pairs, n, best)]
+    trained = [n for n, each in enumerate(candidates) if not each.floor]
+    for n in trained:
+        if n != best and (reason := pairs.reason(n, best)).startswith("differ"):
+            found.append(f"{of_best.name} and {candidates[n].name} {reason}.")
+    not_shown = [candidates[n].name for n in trained if n != best and _is_adjusted_away(pairs, n, best)]
     if not_shown:
         found.append(
             f"The difference of {_listed(not_shown)} to {of_best.name} has an interval without 0, but p, adjusted for "
-            f"the number of pairs (Holm), is not below {_ALPHA}: it is not shown."
+            f"the number of pairs (Holm), is not below {ALPHA}: it is not shown."
         )
-    if num_groups < _FEW_GROUPS:
-        found.append(f"There are only {num_groups} recordings: small differences cannot be seen.")
+    found += doubts
     if num_copies:
         count = _pairs(num_copies)
         found.append(f"Videos of different recordings show the same footage: {count}, named at the end of the page.")
@@ -123,7 +187,7 @@ def _doubts(
     if few:
         found.append(f"Classes of fewer than {_FEW_VIDEOS} videos: {_listed(few)}.")
     if alone:
-        found.append(f"Classes of one recording, which cannot be recognised with it left out: {_listed(alone)}.")
+        found.append(f"Classes of one recording are left out of kNN's mean over classes: {_listed(alone)}.")
     found += [f"{each.name} was trained on {each.seen} of these videos." for each in candidates if each.seen]
     unread = [each.name for each in candidates if each.seen is None and not each.floor]
     if unread:
@@ -143,52 +207,46 @@ def _doubts(
     return found
 
 
-def _is_adjusted_away(candidates: Sequence[Candidate], pairs: Sequence[Difference], one: int, best: int) -> bool:
+def _equal_ones(candidates: Sequence[Candidate], pairs: _Pairs) -> list[str]:
+    """Name the encoders that are one network, and those whose predictions are the same."""
+    found, left = [], [n for n, each in enumerate(candidates) if not each.floor]
+    while left:
+        first = left[0]
+        same = [n for n in left[1:] if candidates[n].network and candidates[n].network == candidates[first].network]
+        equal = same or [n for n in left[1:] if pairs.reason(first, n) == "equal"]
+        left = [n for n in left[1:] if n not in equal]
+        if equal:
+            names = _listed([candidates[n].name for n in (first, *equal)])
+            found.append(f"{names} have the same {'weights and clips' if same else 'predictions of all videos'}.")
+    return found
+
+
+def _is_adjusted_away(pairs: _Pairs, one: int, best: int) -> bool:
     """Whether the interval of an encoder lies below 0, and its adjusted p does not say so."""
-    if candidates[one].floor or is_worse(pairs, one, best):
-        return False
-    for pair in pairs:
-        if {pair.first, pair.second} == {one, best} and pair.low is not None and pair.high is not None:
-            return pair.high < 0 if pair.first == one else pair.low > 0
-    return False
+    interval = pairs.interval(one, best)
+    return interval is not None and interval[1] < 0 and not pairs.is_worse(one, best)
 
 
 def describe_without_labels(
-    names: Sequence[str],
-    floors: Collection[int],
-    agreements: Sequence[Agreement],
-    stabilities: Mapping[str, Mapping[int, Stability]],
-    num_copies: int,
-    num_groups: int,
-) -> tuple[str, ...]:
+    names: Sequence[str], floors: Collection[int], agreements: Sequence[Agreement], num_copies: int, num_groups: int
+) -> list[str]:
     """Say what was found without labels, and what that does not say; no encoder is preferred.
 
     Args:
         names: The encoders.
         floors: Those that learned nothing, by their places in `names`.
         agreements: Of pairs of encoders.
-        stabilities: By what was changed, a phrase, and by the places of the encoders.
         num_copies: Pairs of near copies that were of different recording groups.
         num_groups: Recording groups, after those of copies were joined.
     """
     found = _describe_agreement(names, floors, [each for each in agreements if not math.isnan(each.mean)])
-    for what, stability in stabilities.items():
-        parts = [
-            f"{names[n]} {100 * each.recall:.1f} % (cosine {each.cosine.mean():.2f}, of different videos "
-            f"{each.others:.2f})"
-            for n, each in stability.items()
-        ]
-        found.append(f"How often {what} find their video first: {'; '.join(parts)}.")
     if num_copies:
         found.append(
             f"Near copies that were of different recordings: {_pairs(num_copies)} of videos, named at the end of the "
             f"page. Each pair counts as one recording, which leaves {num_groups}."
         )
-    found.append(
-        "Without labels no encoder is shown to be better: an encoder may agree with others, and find a video by other "
-        "clips of it, by the background alone."
-    )
-    return tuple(found)
+    found.append("Without labels no encoder is shown to be better: encoders may agree by the background alone.")
+    return found
 
 
 def _describe_agreement(names: Sequence[str], floors: Collection[int], agreements: Sequence[Agreement]) -> list[str]:

@@ -1,7 +1,6 @@
 """What the page of `analyze all` says of the results of each analysis: verdict, charts and tables."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from vidssl.api.analyze_invariance import COMPARED
 from vidssl.api.format_results import format_clips
-from vidssl.data.recording_groups import Groups
+from vidssl.data.recording_groups import Groups, of_several_recordings
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation import analysis_verdicts as verdicts
 from vidssl.evaluation.analysis_verdicts import SHUFFLES, Beside, Sample, Score, Verdict
@@ -93,11 +92,10 @@ class Evidence:
         If most videos are of other classes, or all of one, all count alike, as of one class.
         """
         rows = self.trained["per_video"]["rows"]
-        pairs = np.unique(np.stack([self.labels[rows], self.groups.number[rows]]), axis=1)
-        counted = [label for label, count in Counter(pairs[0].tolist()).items() if count > 1]
+        several = of_several_recordings(self.labels[rows], self.groups.number[rows])
         found = np.full_like(self.labels, -1)
-        found[rows] = np.where(np.isin(self.labels[rows], counted), self.labels[rows], -1)
-        return found if len(counted) > 1 and (found[rows] >= 0).mean() > 0.5 else np.zeros_like(self.labels)
+        found[rows] = np.where(several, self.labels[rows], -1)
+        return found if several.mean() > 0.5 and len({*found.tolist()} - {-1}) > 1 else np.zeros_like(self.labels)
 
     def score(self, key: str, of: str = TRAINED) -> Score:
         """Estimate the mean over `classes` of an accuracy."""

@@ -43,6 +43,13 @@ class Groups:
         return replace(self, number=part[self.number].astype(np.int64), how=how)
 
 
+def of_several_recordings(label: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which videos (N,) are of a class of two recordings or more: means over classes are of these."""
+    classes, counts = np.unique(np.unique(np.stack([label, number]), axis=1)[0], return_counts=True)
+    found: NDArray[np.bool_] = np.isin(label, classes[counts > 1])
+    return found
+
+
 def recordings_by(pattern: str, paths: Iterable[str]) -> list[str | None]:
     """Return the recording that a regular expression names in each path: its first capture group, else the whole match.
 

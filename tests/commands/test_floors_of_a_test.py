@@ -134,7 +134,7 @@ def test_without_labels(network, lists, digits, tmp_path):
     plain = tmp_path / "plain.csv"
     plain.write_text("path\n" + "".join(f"{record.path}\n" for record in read_list(lists["videos"]).records[:6]))
     asked = {**network, "videos": plain, "train_list": plain, "root": "/", "allow_external": True, "floors": True}
-    with pytest.raises(DataError, match=r"protocol knn needs labels, and videos of .*plain.csv have none"):
+    with pytest.raises(DataError, match=r"protocol knn needs labels, and 6 of 6 videos of .*plain.csv have none"):
         measure(**asked, protocol=["knn"], out=tmp_path / "o")
     with pytest.raises(ConfigError, match=r"no protocol can measure .*plain.csv: accuracy needs a classifier"):
         measure(**{**asked, "train_list": None}, out=tmp_path / "o")

@@ -11,6 +11,7 @@ from vidssl.api.analysis_sections import Evidence, background_content, numbers_c
 from vidssl.api.train import train
 from vidssl.data.recording_groups import Groups
 from vidssl.data.video_list import read_list
+from vidssl.errors import DataError
 from vidssl.evaluation.metrics import level_of, majority
 from vidssl.evaluation.protocols import KNN, Retrieval
 from vidssl.keyed_generators import generator
@@ -167,3 +168,30 @@ def test_evaluation_during_training_has_them(unequal):
     assert json.loads((unequal / "run/training.json").read_text())["knn"]["level"] == {"majority": 0.75}
     page = (unequal / "run/training.html").read_text()
     assert "majority" in page and "chance" not in page
+
+
+def listed(unequal, name, labels):
+    """The tested videos with other labels."""
+    paths = read_list(unequal / "test.csv").names
+    (unequal / name).write_text("path,label\n" + "".join(f"{p},{n}\n" for p, n in zip(paths, labels, strict=True)))
+    return str(unequal / name)
+
+
+@pytest.mark.parametrize("protocol", ["knn", "svm", "logistic", "retrieval", "lowshot"])
+def test_classes_without_training_videos_are_counted_in_a_line(unequal, protocol, caplog):
+    """These videos are wrong whatever the network sees."""
+    other = listed(unequal, "other.csv", [0] * 12 + [2, 2, 2, 4])
+    settings = ["shots=[1]"] if protocol == "lowshot" else []
+    run(unequal, "test", other, "--train-list", str(unequal / "train.csv"), "--protocol", protocol, *settings)
+    line = f"4 of 16 videos of {other} cannot be right by {protocol}: they are of 2 classes without videos in "
+    assert [f"{line}{unequal}/train.csv (2, 4)"] == [text for text in caplog.messages if "cannot be right" in text]
+
+
+def test_rows_without_labels_are_counted(unequal, caplog):
+    other = listed(unequal, "unknown.csv", [0] * 12 + [1, 1, -1, -1])
+    lists = ["test", other, "--train-list", str(unequal / "train.csv")]
+    with pytest.raises(DataError, match=r"knn needs labels, and 2 of 16 videos of .*unknown.csv have none: label"):
+        run(unequal, *lists, "--protocol", "knn")
+    found = run(unequal, *lists)
+    assert "uniformity_loss" in found and "knn" not in found
+    assert f"no accuracy by default, which needs labels: 2 of 16 videos of {other} have none" in caplog.text

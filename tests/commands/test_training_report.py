@@ -54,7 +54,7 @@ def trained(digits, tmp_path_factory):
 
 
 def knn_of_other_recordings(model, folder, **options):
-    """KNN by numpy: the vote of the nearest videos of other recordings, weighted by exp(cosine / 0.07) / size of a class.
+    """KNN by numpy: a vote of the nearest videos of other recordings with weights exp(cosine / 0.07) / size of a class.
 
     There are as many as the median class has other videos, as that is below 20.
     """

@@ -12,8 +12,18 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.analysis.corrupted_clips import CLEAN, ROBUSTNESS, SEVERITIES, CorruptedClips, Version, choose_corruptions
-from vidssl.analysis.corruption_scores import by_group, by_severity, mean_performance, relative_performance
+from vidssl.analysis.corrupted_clips import (
+    CLEAN,
+    ROBUSTNESS,
+    SEVERITIES,
+    CorruptedClips,
+    Version,
+    by_group,
+    by_severity,
+    choose_corruptions,
+    mean_performance,
+    relative_performance,
+)
 from vidssl.api.format_results import format_clips, format_count, format_table
 from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, job, models
 from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
@@ -30,9 +40,8 @@ from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
 from vidssl.progress import Report
 from vidssl.types import Batch, Features
-from vidssl.viz.corruption_sheet import example_sheet
 from vidssl.viz.figure import png
-from vidssl.viz.severity_map import severity_map
+from vidssl.viz.severity_map import example_sheet, severity_map
 
 _HEADLINES = {"accuracy": "top1", "knn": "knn", "retrieval": "R@1"}  # of each protocol that can be measured
 _TITLES = {"top1": "accuracy", "knn": "kNN", "R@1": "R@1"}

@@ -40,7 +40,7 @@ from vidssl.output_folder import only_run_in
 from vidssl.untrusted_files import parse_json, read_json
 from vidssl.viz.curves import training_curves
 from vidssl.viz.figure import png
-from vidssl.viz.training_page import write_training_page
+from vidssl.viz.pages import render_page
 
 _log = logging.getLogger(__name__)
 PAGE, NUMBERS = "training.html", "training.json"
@@ -48,6 +48,7 @@ _ALWAYS = 60.0  # seconds that the measurement may take, however short the train
 _AT_MOST = 600.0  # seconds
 _FRACTION = 0.1  # of the time of the training
 _TRAINED = "trained"
+_DENSITY = 1.6  # pixels of the chart per pixel of the page
 
 
 def report_training(run: Run, checkpoint: Path) -> None:
@@ -295,16 +296,26 @@ def _write(run: Run, found: Tree) -> None:
         ("Videos", ", ".join(each.list for each in run.data.lists)),
         ("Steps", f"{found['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
     ]
-    write_training_page(
+    curves, column = (png(training_curves(lines, columns=columns)) for columns in (3, 1))  # for wide and narrow windows
+    render_page(
         output / PAGE,
+        "training.html",
         title=f"Training of {output.name}",
         details=[*details, *([] if knn is None else [("Clips", knn["clips"])])],
         loss=found["loss"],
         rows=rows,
-        sentences=sentences(found),
-        curves=png(training_curves(lines)),
-        column=png(training_curves(lines, columns=1)),
+        sentences=[sentence[0].upper() + sentence[1:] for sentence in sentences(found)],
+        curves=curves,
+        column=column,
         commands=found["commands"],
         folder=str(Path.cwd()),
+        width=_width(curves),
+        narrow=_width(column),
+        sprites={},
     )
     write_json(output / NUMBERS, found)
+
+
+def _width(image: bytes) -> int:
+    """Width on the page; the PNG's header states its pixels."""
+    return round(int.from_bytes(image[16:20], "big") / _DENSITY)

@@ -82,11 +82,9 @@ def _report_unseen(names: Sequence[str], gallery: VideoList, query: VideoList) -
     lacking = ~np.isin(query.labels, gallery.labels)
     if names and lacking.any():
         classes = [query.class_name(label) for label in np.unique(query.labels[lacking]).tolist()]
-        text = (
-            f"{int(lacking.sum())} of {len(query)} videos of {query.path} cannot be right by {', '.join(names)}: they "
-        )
-        text += f"are of {len(classes)} class{'es' * (len(classes) > 1)} without videos in {gallery.path}"
-        log_once(_log, logging.WARNING, f"{text} ({first_few(classes)})")
+        text = f"{int(lacking.sum())} of {len(query)} videos of {query.path} cannot be right by {', '.join(names)}"
+        what = f"{len(classes)} class{'es' * (len(classes) > 1)} without videos in {gallery.path}"
+        log_once(_log, logging.WARNING, f"{text}: they are of {what} ({first_few(classes)})")
 
 
 def check_classes(gallery: VideoList, query: VideoList) -> None:

@@ -13,17 +13,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.cover_instances_partly import FRACTIONS, covering
-from vidssl.analysis.versions_from_one_decode import version_of, with_versions
+from vidssl.analysis.versions_from_one_decode import Make, VersionRequest, version_of, with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
-from vidssl.data.instance_boxes import Boxes
+from vidssl.data.instance_boxes import Boxes, pixels_of
 from vidssl.data.video_list import VideoList
 from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.graded_changes import Change, choose_changes
-from vidssl.transforms.invariance_changes import CORRUPTIONS
+from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
+
+FRACTIONS = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left: version 1 to 3
+
+
+def covering(boxes: Mapping[str, Boxes]) -> Make:
+    """Make versions with a fraction of the instance covered; `boxes` are by the path of the record.
+
+    Frames without a box are equal in all versions.
+    """
+
+    def cover(request: VersionRequest) -> Frames:
+        covered, fraction = request.frames.copy(), FRACTIONS[request.version - 1]
+        for place, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers, fraction):
+            covered[place, :, rows, columns] = GRAY
+        return covered
+
+    return cover
 
 
 def shift(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:

@@ -29,8 +29,8 @@ LEVEL = 0.95
 ALPHA = 0.05  # of p by Holm's method
 DRAWS = 20_000  # of signs, if more than `_ALL_FLIPS` recordings differ
 _ALL_FLIPS = 12
-# Least correlation within recordings (Kish, 1965): with one error its estimate is often 0, and intervals too narrow.
-_CORRELATION = 0.05
+# Least correlation within recordings (Kish, 1965): with few errors its estimate is often 0, and intervals too narrow.
+_CORRELATION = 0.1
 _FEW, _EVEN = 20, 0.8  # recordings, and evenness of their sizes, below which intervals are in doubt
 _ROUNDING = 1e-12  # below it a sum of weighted values is 0
 _STREAM = 35  # of random numbers
@@ -117,7 +117,7 @@ def proportions(
     """Estimate the means of rows of values in [0, 1], such as 1 for a video that is right, by Wilson's interval.
 
     If nothing varies, the effective number of videos is that of the recordings; of values that are 0 or 1 it is at most
-    that of videos with a correlation of 0.05 within their recordings.
+    that of videos with a correlation of 0.1 within their recordings.
 
     Args:
         values: (E, N).
@@ -242,26 +242,31 @@ def compare_pairs(
     estimates = differences(delta, recordings, classes, draws)
     design = _Design(recordings, classes)
     differ = np.count_nonzero(np.abs(design.sums(delta)) > _ROUNDING, axis=1)
-    kinds = np.array([(first in floors) + (second in floors) for first, second in pairs])
-    found: list[Difference] = []
+    families: dict[int, dict[int, float]] = {0: {}, 1: {}, 2: {}}  # p by the number of floors in a pair
     for n, (pair, each) in enumerate(zip(pairs, estimates, strict=True)):
-        tested = [other for other in np.flatnonzero(kinds == kinds[n]) if estimates[other].p is not None]
-        p = {other: estimates[other].p or 0.0 for other in tested}
-        reason = "equal" if each.identical else "too few recordings"
         if each.p is not None:
+            families[len({*pair} & {*floors})][n] = each.p
+    found = []
+    for n, (pair, each) in enumerate(zip(pairs, estimates, strict=True)):
+        family = families[len({*pair} & {*floors})]
+        adjusted, reason = None, "equal" if each.identical else "too few recordings"
+        if each.p is not None:
+            adjusted, reason = _holm(family, n), ""
             least = max(2.0 ** (1 - differ[n]), 1 / (draws + 1))
-            shown = _holm({**p, n: least})[n] < ALPHA
-            reason = "" if shown else f"differ in {differ[n]} of {design.count} recordings: not told apart"
-        found.append(Difference(*pair, *each[:4], _holm(p).get(n), reason))
+            if adjusted >= ALPHA and _holm({**family, n: least}, n) >= ALPHA:
+                reason = f"differ in {differ[n]} of {design.count} recordings: not told apart"
+        found.append(Difference(*pair, *each[:4], adjusted, reason))
     return found
 
 
-def _holm(p: Mapping[int, float]) -> dict[int, float]:
-    """Adjust p for their number."""
-    adjusted, largest = {}, 0.0
+def _holm(p: Mapping[int, float], wanted: int) -> float:
+    """Adjust one of several p for their number."""
+    largest = 0.0
     for rank, n in enumerate(sorted(p, key=p.__getitem__)):
-        largest = adjusted[n] = max(largest, min(1.0, p[n] * (len(p) - rank)))
-    return adjusted
+        largest = max(largest, min(1.0, p[n] * (len(p) - rank)))
+        if n == wanted:
+            break
+    return largest
 
 
 def doubts(recordings: NDArray[np.int64], classes: NDArray[np.int64] | None = None) -> list[str]:

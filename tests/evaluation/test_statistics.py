@@ -270,7 +270,7 @@ def test_of_many_encoders_a_clear_difference_is_shown(count):
 
 
 def test_a_difference_that_could_not_be_shown_is_named():
-    """Two encoders that differ in seven recordings have p of 2 / 2**7 at least: too much for many pairs, not for one."""
+    """Two encoders that differ in seven recordings have p of 2 / 2**7 at least, too much for many pairs."""
     ones = np.ones(30)
     seven = (np.arange(30) >= 7).astype(float)
     third = (np.arange(30) % 2).astype(float)

@@ -15,6 +15,7 @@ the mean over classes of the means of their videos.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from math import sqrt
 from typing import NamedTuple
@@ -206,8 +207,7 @@ def flip_signs(sums: NDArray[np.float64], draws: int = DRAWS) -> list[float]:
     found = np.ones(len(signed))
     for row in np.flatnonzero(differ <= _ALL_FLIPS):
         part = signed[row, signed[row] != 0]
-        signs = 1 - 2 * (np.arange(2 ** len(part))[:, None] >> np.arange(len(part)) & 1)
-        found[row] = (np.abs(signs @ part) >= seen[row]).mean()
+        found[row] = (np.abs(_all_signs(len(part)) @ part) >= seen[row]).mean()
     rows = np.flatnonzero(differ > _ALL_FLIPS)
     if len(rows):
         rng, count, block = generator(0, _STREAM), np.zeros(len(rows)), max(1, 2**22 // signed.shape[1])
@@ -216,6 +216,12 @@ def flip_signs(sums: NDArray[np.float64], draws: int = DRAWS) -> list[float]:
             count += (np.abs(signed[rows] @ signs) >= seen[rows, None]).sum(axis=1)
         found[rows] = (count + 1) / (draws + 1)
     return [float(p) for p in found]
+
+
+@cache
+def _all_signs(count: int) -> NDArray[np.float64]:
+    """Return the signs (2^count, count)."""
+    return 1.0 - 2 * (np.arange(2**count)[:, None] >> np.arange(count) & 1)
 
 
 def compare_pairs(

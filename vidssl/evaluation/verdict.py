@@ -136,7 +136,7 @@ def _cheapest(candidates: Sequence[Candidate], found: _Pairs, best: int, rest: S
         interval, own = found.interval(n, best) if n != best else None, candidates[n].operations
         if interval and interval[0] > -MARGIN and own is not None and most is not None and own * _LESS <= most:
             able[n] = (own, interval)
-    if not able or most is None:
+    if not able or not most:
         return best, ""
     cheapest = min(able, key=lambda n: able[n][0])
     own, (low, high) = able[cheapest]

@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidssl.viz.disagreements import Disagreements, disagreements_content
-from vidssl.viz.encoder_maps import EncoderMaps, maps_content
-from vidssl.viz.encoder_neighbours import EncoderNeighbours, neighbours_content
+from vidssl.viz.encoder_parts import (
+    Disagreements,
+    EncoderMaps,
+    EncoderNeighbours,
+    disagreements_content,
+    maps_content,
+    neighbours_content,
+)
 from vidssl.viz.pages import number_previews, render_page
 
 _MEASURES = {"knn": "kNN", "R@1": "R@1", "logistic": "all labels"}

@@ -133,7 +133,7 @@ def _gigaflops(subject: Subject) -> float | None:
     clip = torch.zeros(1, test.clip.frames, 3, test.size, test.size, dtype=torch.uint8, device=subject.device)
     with eval_mode(subject.encoder), FlopCounterMode(display=False) as counted, suppress(Exception):
         subject.encoder(normalised(clip, test.mean, test.std))
-        return counted.get_total_flops() * test.clips * test.crops / 1e9
+        return float(counted.get_total_flops() * test.clips * test.crops / 1e9)
     return None
 
 

@@ -2,7 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.api.encoder_page_parts import DISAGREEMENTS, page_parts
+from vidssl.analysis.layout_2d import UMAP_NEEDS, has_umap, layout, turned_onto
 from vidssl.api.encoder_scores import OUTPUTS, Encoder, common_rows, extract_all, of_rows, predict_all, right
-from vidssl.api.format_results import format_table
+from vidssl.api.format_results import format_table, write_csv
 from vidssl.api.job_arguments import (
     Count,
     File,
@@ -30,6 +32,7 @@ from vidssl.api.measure_networks import JobResults, name_networks
 from vidssl.atomic import write_json, write_whole
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
+from vidssl.data.preview_frames import middle_frames
 from vidssl.data.recording_groups import (
     Groups,
     chosen_rows,
@@ -40,13 +43,13 @@ from vidssl.data.recording_groups import (
 )
 from vidssl.data.video_list import VideoList, row_key
 from vidssl.distributed import choose_device
-from vidssl.errors import DataError
+from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
 from vidssl.evaluation.near_copies import near_copies
 from vidssl.evaluation.result_files import complete
 from vidssl.evaluation.statistics import Difference, compare_pairs, doubts, proportions
-from vidssl.evaluation.verdict import Candidate, Verdict, decide, describe_without_labels
-from vidssl.evaluation.without_labels import Agreement, compare_neighbours
+from vidssl.evaluation.verdict import Candidate, decide, describe_without_labels
+from vidssl.evaluation.without_labels import Agreement, Disagreement, compare_neighbours, disagreement, most_changed
 from vidssl.models.bfloat16_check import processor
 from vidssl.models.floors import FLOORS
 from vidssl.output_folder import claim, json_with, only_run_in
@@ -56,10 +59,14 @@ from vidssl.running_command import command_line
 from vidssl.types import Features
 from vidssl.untrusted_files import parse_json
 from vidssl.viz.curves import training_curves
+from vidssl.viz.encoder_parts import Disagreements, EncoderMaps, EncoderNeighbours, ShownVideos
 from vidssl.viz.encoders_page import column, write_encoders_page
 from vidssl.viz.figure import png
+from vidssl.viz.pages import Preview, preview
 
 PRIMARY = "knn"
+DISAGREEMENTS = "disagreements.csv"
+_QUERIES, _NEIGHBOURS, _LISTED, _PREVIEWS = 8, 5, 20, 100  # shown on the page
 
 
 @job
@@ -139,19 +146,16 @@ def compare(
         sections = [_section(measured, name, each, rows, number, copies, shots, folder) for name, each in named]
         agreements = compare_neighbours(features, number)
         request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
-        without = {}
-        if not lists:
-            floor_places = [n for n, encoder in enumerate(measured) if encoder.floor]
-            names = [encoder.name for encoder in measured]
-            sentences = describe_without_labels(names, floor_places, agreements, len(copies), int(number.max()) + 1)
-            if reason := why_folders_are_no_classes(given):
-                sentences.append(f"{reason[0].upper()}{reason[1:]}.")
-            without["without_labels"] = {"sentences": sentences}
+        names = [encoder.name for encoder in measured]
+        places = [n for n, encoder in enumerate(measured) if encoder.floor]
+        sentences = describe_without_labels(names, places, agreements, len(copies), int(number.max()) + 1)
+        if reason := why_folders_are_no_classes(given):
+            sentences.append(f"{reason[0].upper()}{reason[1:]}.")
         results = JobResults(
             {
                 "sections": sections,
-                "common_neighbours": [_agreement(each, [one.name for one in measured]) for each in agreements],
-                **without,
+                "common_neighbours": [_agreement(each, names) for each in agreements],
+                **({} if lists else {"without_labels": {"sentences": sentences}}),
                 "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
                 "failed": {each.name: str(each.failure) for each in encoders if each.failure is not None},
                 "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
@@ -169,14 +173,14 @@ def compare(
                 write_whole(folder / "curves.png", curves)
             title = f"Encoders for {listed.path.name}"
             reasons = [each["reason"] or each["path"] for each in results["missing"]]
-            parts = page_parts(results, listed, rows, features, agreements, folder)
+            parts = _page_parts(results, listed, rows, features, agreements, folder)
             write_encoders_page(
                 folder / "index.html", results, title, command_line(), curves, **parts, left_out=reasons
             )
             write_json(folder / "results.json", dict(results))
 
         distributed.on_main(write)
-    texts = [table(results, section) for section in sections] or results["without_labels"]["sentences"]
+    texts = [table(results, section) for section in sections] or sentences
     results.text, results.file = "\n\n".join(texts), folder / "index.html"
     return results
 
@@ -231,7 +235,7 @@ def _with_copies(
     copies = near_copies(of_path["floor:thumbnails"], of_path["floor:differences"], groups.number)
     if groups.stated or not copies:
         return groups, copies
-    return groups.joined(copies, f"{groups.how}, {len(copies)} pairs of near copies joined"), copies
+    return groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})"), copies
 
 
 def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
@@ -320,7 +324,7 @@ def _section(
     verdict = decide(candidates, pairs, counts, guessing[PRIMARY], doubts(*of_class), between)
     return {
         "name": name,
-        "verdict": _verdict(verdict, names),
+        "verdict": {**asdict(verdict), "best": names[verdict.best], "cheapest": names[verdict.cheapest]},
         "guessing": guessing,
         "neighbours": num_neighbours(label),
         "fewest_labels": min(_fewest(of_class[1], folds[several] == fold) for fold in range(int(folds.max()) + 1)),
@@ -352,16 +356,6 @@ def _seen(encoder: Encoder) -> int | None:
     return 0 if "training" in encoder.facts["checkpoint"] else None  # its training sets are stated, or in doubt
 
 
-def _verdict(verdict: Verdict, names: Sequence[str]) -> Tree:
-    return {
-        "best": names[verdict.best],
-        "is_clear": verdict.is_clear,
-        "cheapest": names[verdict.cheapest],
-        "answer": verdict.answer,
-        "doubts": list(verdict.doubts),
-    }
-
-
 def _pair(pair: Difference, names: Sequence[str]) -> Tree:
     return {
         "first": names[pair.first],
@@ -389,3 +383,101 @@ def table(results: JobResults, section: Tree) -> str:
     failed = [f"{name} is left out: {reason}" for name, reason in results["failed"].items()]
     title = [f"{section['name']}:"] if len(results["sections"]) > 1 else []
     return "\n".join([*title, section["verdict"]["answer"], "", *lines, "", *section["verdict"]["doubts"], *failed])
+
+
+# Single videos on the page -----------------------------------------------------------------------------------
+
+
+def _page_parts(
+    results: Tree,
+    videos: VideoList,
+    rows: NDArray[np.int64],
+    features: Sequence[Features],
+    agreements: Sequence[Agreement],
+    out: Path,
+) -> dict[str, Any]:
+    """Make the parts, by the arguments of `write_encoders_page`, and write the list to label next.
+
+    Args:
+        results: Those of the comparison; classes are those of the first section.
+        videos: The list.
+        rows: (N,) those of the list that are compared.
+        features: Of the encoders, in the order of the results.
+        agreements: Of their pairs.
+        out: Folder for the list.
+    """
+    names = [*results["encoders"]]
+    section = next(iter(results["sections"]), None)
+    label = np.full(len(rows), -1) if section is None else np.array(section["labels"])
+    first, second = _two(results, names, section)
+    changed = most_changed(_between(agreements, first, second), _QUERIES)
+    queries = []
+    for each in changed:  # an agreement is of the encoder that comes first in the results
+        strips = (each.first, each.second) if first < second else (each.second, each.first)
+        queries.append((each.row, strips[0][:_NEIGHBOURS], strips[1][:_NEIGHBOURS]))
+    listed = None if section is None else _disagreements(results, names, section, label)
+    wanted = [row for query, *both in queries for row in (query, *both[0], *both[1])]
+    if listed is not None:
+        wanted += listed.order[:_LISTED].tolist()
+    spread = np.linspace(0, len(rows) - 1, min(len(rows), _PREVIEWS)).round().astype(int)
+    shown = ShownVideos(
+        [str(videos.names[row]) for row in rows],
+        label.tolist(),
+        [videos.class_name(number) for number in range(int(label.max()) + 1)],
+        _previews(videos, rows, [*wanted, *spread.tolist()]),
+    )
+    parts: dict[str, Any] = {"neighbours": EncoderNeighbours((names[first], names[second]), queries, shown)}
+    kind = "umap" if has_umap() and len(rows) >= UMAP_NEEDS else "pca"
+    order = [first, second, *(n for n in range(len(names)) if n not in (first, second))]
+    places = {names[n]: layout(features[n].x.numpy(), kind) for n in order}
+    turned = {name: turned_onto(each, places[names[first]]) for name, each in places.items()}
+    parts["maps"] = EncoderMaps(turned, shown)
+    if section is not None and listed is not None:
+        parts["disagreements"] = _list_to_label(section, listed, shown, out)
+    return parts
+
+
+def _two(results: Tree, names: Sequence[str], section: Tree | None) -> tuple[int, int]:
+    """Choose the two encoders whose neighbours are shown: the best and the next one, or the first two; no floors."""
+    order = [*range(len(names))]
+    if section is not None:
+        order.sort(key=lambda n: -section["accuracy"][names[n]]["knn"])
+    order.sort(key=lambda n: bool(results["encoders"][names[n]]["floor"]))
+    return order[0], order[1]
+
+
+def _between(agreements: Sequence[Agreement], first: int, second: int) -> Agreement:
+    return next(each for each in agreements if {each.first, each.second} == {first, second})
+
+
+def _disagreements(results: Tree, names: Sequence[str], section: Tree, label: NDArray[np.int64]) -> Disagreement | None:
+    """Order the videos on which the encoders that are no floors disagree; None: there is one."""
+    asked = [name for name in names if not results["encoders"][name]["floor"]]
+    if len(asked) < 2:
+        return None
+    found = disagreement(np.array([section["predicted"][name]["knn"] for name in asked]), label)
+    order = found.order[found.entropy[found.order] > 1e-9]
+    return Disagreement(order, found.entropy, found.margin)
+
+
+def _list_to_label(section: Tree, listed: Disagreement, shown: ShownVideos, out: Path) -> Disagreements | None:
+    predicted = {name: each["knn"] for name, each in section["predicted"].items()}
+    lines = [
+        [shown.names[row], shown.class_name(shown.labels[row]), f"{listed.entropy[row]:.4f}"]
+        + [shown.class_name(classes[row]) for classes in predicted.values()]
+        for row in listed.order
+    ]
+    write_csv(out / DISAGREEMENTS, ["path", "label", "entropy", *predicted], lines)
+    rows = listed.order[:_LISTED].tolist()
+    if not rows:
+        return None
+    of_rows = {name: [classes[row] for row in rows] for name, classes in predicted.items()}
+    return Disagreements(shown, rows, of_rows, listed.entropy[rows].tolist())
+
+
+def _previews(videos: VideoList, rows: NDArray[np.int64], wanted: Iterable[int]) -> dict[int, Preview]:
+    made = {}
+    for row in sorted({*wanted}):
+        with suppress(VidsslError):  # a video that cannot be read again has no preview
+            made[row] = preview(middle_frames(videos.records[int(rows[row])]))
+    return made

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -133,7 +134,7 @@ def _gigaflops(subject: Subject) -> float | None:
     clip = torch.zeros(1, test.clip.frames, 3, test.size, test.size, dtype=torch.uint8, device=subject.device)
     with eval_mode(subject.encoder), FlopCounterMode(display=False) as counted, suppress(Exception):
         subject.encoder(normalised(clip, test.mean, test.std))
-        return counted.get_total_flops() * test.clips * test.crops / 1e9
+        return float(counted.get_total_flops() * test.clips * test.crops / 1e9)
     return None
 
 
@@ -157,12 +158,8 @@ def _peak() -> float | None:
 
 def common_rows(encoders: Sequence[Encoder]) -> NDArray[np.int64]:
     """Return the rows of the list that all measured encoders have."""
-    rows: NDArray[np.int64] | None = None
-    for encoder in encoders:
-        if encoder.features is not None:
-            own = encoder.features.index.numpy()
-            rows = own if rows is None else np.intersect1d(rows, own)
-    return np.empty(0, np.int64) if rows is None else rows
+    found = [each.features.index.numpy() for each in encoders if each.features is not None]
+    return reduce(np.intersect1d, found) if found else np.empty(0, np.int64)
 
 
 def of_rows(features: Features, rows: NDArray[np.int64]) -> Features:

@@ -14,7 +14,8 @@ the mean over classes of the means of their videos.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from math import sqrt
 from typing import NamedTuple
@@ -29,11 +30,14 @@ LEVEL = 0.95
 ALPHA = 0.05  # of p by Holm's method
 DRAWS = 20_000  # of signs, if more than `_ALL_FLIPS` recordings differ
 _ALL_FLIPS = 12
-# Least correlation within recordings (Kish, 1965): with one error its estimate is often 0, and intervals too narrow.
-_CORRELATION = 0.05
+# Least correlation within recordings (Kish, 1965): with few errors its estimate is often 0, and intervals too narrow.
+_CORRELATION = 0.1
 _FEW, _EVEN = 20, 0.8  # recordings, and evenness of their sizes, below which intervals are in doubt
 _ROUNDING = 1e-12  # below it a sum of weighted values is 0
 _STREAM = 35  # of random numbers
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
 
 
 class Estimate(NamedTuple):
@@ -59,6 +63,16 @@ class Difference:
     adjusted: float | None = None  # p by Holm's method over the pairs of its kind
     reason: str = ""  # why a difference cannot be shown: equal, too few recordings, too few recordings that differ
 
+    @property
+    def is_worse(self) -> bool:
+        """Whether the first is shown to be worse than the second."""
+        return self.value < 0 and self.adjusted is not None and self.adjusted < ALPHA
+
+    def turned(self) -> "Difference":
+        """Return the difference of the second to the first."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return replace(self, first=self.second, second=self.first, value=-self.value, low=low, high=high)
+
 
 class _Design:
     """How videos count: fractions of a recording or class are by the weights of its videos.
@@ -68,15 +82,14 @@ class _Design:
         classes: (N,) class of each video; None: all videos count alike.
     """
 
-    def __init__(self, recordings: NDArray[np.int64], classes: NDArray[np.int64] | None):
+    def __init__(self, recordings: Rows, classes: Rows | None):
         _, self.recording = np.unique(recordings, return_inverse=True)
         classes = np.zeros(len(recordings), np.int64) if classes is None else classes
         _, self.one_class, sizes = np.unique(classes, return_inverse=True, return_counts=True)
         self.num_classes, self.count = len(sizes), int(self.recording.max()) + 1
         self.weights = 1 / (self.num_classes * sizes[self.one_class])  # (N,), their sum is 1
-        cells, self.cell = np.unique(
-            self.one_class * self.count + self.recording, return_inverse=True
-        )  # videos of one recording and class
+        # A cell: the videos of one recording and class.
+        cells, self.cell = np.unique(self.one_class * self.count + self.recording, return_inverse=True)
         shares = np.bincount(self.cell) / sizes[cells // self.count]
         self.of_cells = cells % self.count  # recording of each cell
         self.factors = 1 / np.sqrt(np.where(shares < 1, 1 - shares, np.inf))
@@ -92,32 +105,30 @@ class _Design:
             # Recordings with videos of several classes give each class no recordings of its own.
             self.quantile = _student(max(1.0, min(nested, self.recordings - 1)))
 
-    def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sums(self, values: Floats) -> Floats:
         """Return the weighted sums (E, R) of the values (E, N) of each recording."""
         return _sums(values * self.weights, self.recording)
 
-    def variance(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def variance(self, values: Floats) -> Floats:
         """Return the variances (E,) of the means of values (E, N)."""
         means = _sums(values * self.weights, self.one_class) * self.num_classes
         residuals = _sums((values - means[:, self.one_class]) * self.weights, self.cell) * self.factors
         residuals[np.abs(residuals) < _ROUNDING] = 0  # they are 0 but for rounding
-        return (_sums(residuals, self.of_cells) ** 2).sum(axis=1)
+        return np.asarray((_sums(residuals, self.of_cells) ** 2).sum(axis=1))
 
 
-def _sums(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
+def _sums(values: Floats, places: Rows) -> Floats:
     """Sum the columns of values (E, N) that have one place."""
     order = np.argsort(places, kind="stable")
     starts = np.flatnonzero(np.diff(places[order], prepend=-1))
     return np.add.reduceat(values[:, order], starts, axis=1)
 
 
-def proportions(
-    values: NDArray[np.float64], recordings: NDArray[np.int64], classes: NDArray[np.int64] | None = None
-) -> list[Estimate]:
+def proportions(values: Floats, recordings: Rows, classes: Rows | None = None) -> list[Estimate]:
     """Estimate the means of rows of values in [0, 1], such as 1 for a video that is right, by Wilson's interval.
 
     If nothing varies, the effective number of videos is that of the recordings; of values that are 0 or 1 it is at most
-    that of videos with a correlation of 0.05 within their recordings.
+    that of videos with a correlation of 0.1 within their recordings.
 
     Args:
         values: (E, N).
@@ -140,18 +151,13 @@ def proportions(
     return found
 
 
-def proportion(
-    values: NDArray[np.float64], recordings: NDArray[np.int64], classes: NDArray[np.int64] | None = None
-) -> Estimate:
+def proportion(values: Floats, recordings: Rows, classes: Rows | None = None) -> Estimate:
     """Estimate the mean of values (N,) as `proportions`."""
     return proportions(values[None], recordings, classes)[0]
 
 
 def differences(
-    values: NDArray[np.float64],
-    recordings: NDArray[np.int64],
-    classes: NDArray[np.int64] | None = None,
-    draws: int | None = None,
+    values: Floats, recordings: Rows, classes: Rows | None = None, draws: int | None = None
 ) -> list[Estimate]:
     """Estimate the means of rows of differences in [-1, 1] between two networks on the same videos.
 
@@ -164,37 +170,27 @@ def differences(
         classes: (N,) class of each video: the mean is one over classes.
         draws: Of signs; by default `DRAWS`.
     """
-    design = _Design(recordings, classes)
-    means, sums = (values @ design.weights).tolist(), design.sums(values)
-    same = ~values.any(axis=1)
-    if not design.has_interval:
-        return [Estimate(value, identical=bool(equal)) for value, equal in zip(means, same, strict=True)]
-    found = []
-    tests = flip_signs(sums, DRAWS if draws is None else draws)
-    for value, variance, p, equal in zip(means, design.variance(values).tolist(), tests, same, strict=True):
-        if equal:
-            found.append(Estimate(value, identical=True))
+    design, found = _Design(recordings, classes), []
+    tests = flip_signs(design.sums(values), DRAWS if draws is None else draws)
+    means, variances = (values @ design.weights).tolist(), design.variance(values).tolist()
+    for value, variance, p, row in zip(means, variances, tests, values, strict=True):
+        if not row.any() or not design.has_interval:
+            found.append(Estimate(value, identical=not row.any()))
             continue
-        half = design.quantile * sqrt(variance)
+        middle, half = value, design.quantile * sqrt(variance)
         if variance == 0:
             share = design.recordings / (design.recordings + design.quantile**2)
-            found.append(Estimate(value, share * value - (1 - share), share * value + (1 - share), p))
-        else:
-            found.append(Estimate(value, max(-1.0, value - half), min(1.0, value + half), p))
+            middle, half = share * value, 1 - share
+        found.append(Estimate(value, max(-1.0, middle - half), min(1.0, middle + half), p))
     return found
 
 
-def difference(
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    recordings: NDArray[np.int64],
-    classes: NDArray[np.int64] | None = None,
-) -> Estimate:
+def difference(first: Floats, second: Floats, recordings: Rows, classes: Rows | None = None) -> Estimate:
     """Estimate the mean of the first values (N,) minus the second, of the same videos, as `differences`."""
     return differences((first - second)[None], recordings, classes)[0]
 
 
-def flip_signs(sums: NDArray[np.float64], draws: int = DRAWS) -> list[float]:
+def flip_signs(sums: Floats, draws: int = DRAWS) -> list[float]:
     """Return p of the hypothesis that the differences of recordings, rows of sums (P, R), have symmetric distributions.
 
     Signs are flipped in all ways if up to 12 recordings differ, else in so many random ways, the same for all rows.
@@ -206,8 +202,7 @@ def flip_signs(sums: NDArray[np.float64], draws: int = DRAWS) -> list[float]:
     found = np.ones(len(signed))
     for row in np.flatnonzero(differ <= _ALL_FLIPS):
         part = signed[row, signed[row] != 0]
-        signs = 1 - 2 * (np.arange(2 ** len(part))[:, None] >> np.arange(len(part)) & 1)
-        found[row] = (np.abs(signs @ part) >= seen[row]).mean()
+        found[row] = (np.abs(_all_signs(len(part)) @ part) >= seen[row]).mean()
     rows = np.flatnonzero(differ > _ALL_FLIPS)
     if len(rows):
         rng, count, block = generator(0, _STREAM), np.zeros(len(rows)), max(1, 2**22 // signed.shape[1])
@@ -218,11 +213,14 @@ def flip_signs(sums: NDArray[np.float64], draws: int = DRAWS) -> list[float]:
     return [float(p) for p in found]
 
 
+@cache
+def _all_signs(count: int) -> Floats:
+    """Return the signs (2^count, count)."""
+    return (1 - 2 * (np.arange(2**count)[:, None] >> np.arange(count) & 1)).astype(np.float64)
+
+
 def compare_pairs(
-    values: NDArray[np.float64],
-    recordings: NDArray[np.int64],
-    classes: NDArray[np.int64] | None = None,
-    floors: Collection[int] = (),
+    values: Floats, recordings: Rows, classes: Rows | None = None, floors: Collection[int] = ()
 ) -> list[Difference]:
     """Compare each pair of encoders by `differences`.
 
@@ -236,43 +234,46 @@ def compare_pairs(
         floors: Encoders that learned nothing.
     """
     pairs = [*combinations(range(len(values)), 2)]
-    delta = np.stack([values[first] - values[second] for first, second in pairs])
-    # So many draws that p times the number of pairs can be small.
-    draws = max(DRAWS, 40 * len(pairs))
-    estimates = differences(delta, recordings, classes, draws)
-    design = _Design(recordings, classes)
-    differ = np.count_nonzero(np.abs(design.sums(delta)) > _ROUNDING, axis=1)
-    kinds = np.array([(first in floors) + (second in floors) for first, second in pairs])
-    found: list[Difference] = []
-    for n, (pair, each) in enumerate(zip(pairs, estimates, strict=True)):
-        tested = [other for other in np.flatnonzero(kinds == kinds[n]) if estimates[other].p is not None]
-        p = {other: estimates[other].p or 0.0 for other in tested}
-        reason = "equal" if each.identical else "too few recordings"
+    delta = np.array([values[first] - values[second] for first, second in pairs])
+    draws = max(DRAWS, 40 * len(pairs))  # with fewer, the least p times the number of pairs is not small
+    estimates, design = differences(delta, recordings, classes, draws), _Design(recordings, classes)
+    differ = np.count_nonzero(np.abs(design.sums(delta)) > _ROUNDING, axis=1).tolist()
+    families: dict[int, dict[int, float]] = {0: {}, 1: {}, 2: {}}  # p of the pairs with so many floors
+    kinds = [families[len({*pair} & {*floors})] for pair in pairs]
+    for n, each in enumerate(estimates):
         if each.p is not None:
+            kinds[n][n] = each.p
+    found = []
+    for n, each in enumerate(estimates):
+        adjusted, reason = None, "equal" if each.identical else "too few recordings"
+        if each.p is not None:
+            adjusted, reason = _holm(kinds[n], n), ""
             least = max(2.0 ** (1 - differ[n]), 1 / (draws + 1))
-            shown = _holm({**p, n: least})[n] < ALPHA
-            reason = "" if shown else f"differ in {differ[n]} of {design.count} recordings: not told apart"
-        found.append(Difference(*pair, *each[:4], _holm(p).get(n), reason))
+            if adjusted >= ALPHA and _holm({**kinds[n], n: least}, n) >= ALPHA:
+                reason = f"differ in {differ[n]} of {design.count} recordings: not told apart"
+        found.append(Difference(*pairs[n], each.value, each.low, each.high, each.p, adjusted, reason))
     return found
 
 
-def _holm(p: Mapping[int, float]) -> dict[int, float]:
-    """Adjust p for their number."""
-    adjusted, largest = {}, 0.0
+def _holm(p: Mapping[int, float], wanted: int) -> float:
+    """Adjust one of several p for their number."""
+    largest = 0.0
     for rank, n in enumerate(sorted(p, key=p.__getitem__)):
-        largest = adjusted[n] = max(largest, min(1.0, p[n] * (len(p) - rank)))
-    return adjusted
+        largest = max(largest, min(1.0, p[n] * (len(p) - rank)))
+        if n == wanted:
+            break
+    return largest
 
 
-def doubts(recordings: NDArray[np.int64], classes: NDArray[np.int64] | None = None) -> list[str]:
+def doubts(recordings: Rows, classes: Rows | None = None) -> list[str]:
     """Say why intervals and tests may be wrong: few recordings, or some that are much larger than others."""
     design, found = _Design(recordings, classes), []
     if design.count < _FEW:
         found.append(f"There are only {design.count} recordings: small differences cannot be seen.")
     if design.evenness < _EVEN:
         found.append(
-            f"Recordings are of unequal size, the largest counts {100 * design.largest:.0f} %: they tell as much as "
-            f"{100 * design.evenness:.0f} % of as many equal ones, and intervals may be too narrow."
+            f"Recordings are of unequal size, the largest counts {100 * design.largest:.0f} %: {design.count} tell as "
+            f"much as {design.evenness * design.count:.0f} equal ones, and intervals may be too narrow."
         )
     return found
 

@@ -5,9 +5,9 @@ and is not worse if the interval of its difference to the best excludes a loss o
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import permutations
 
 from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference
 from vidssl.evaluation.without_labels import Agreement
@@ -40,31 +40,10 @@ class Verdict:
     is_clear: bool  # whether every other encoder is shown to be worse than it
     cheapest: int  # that is not worse than the best by more than `MARGIN`, and needs less; else the best
     answer: str
-    doubts: tuple[str, ...]
+    doubts: list[str]
 
 
-class _Pairs:
-    """The differences of pairs of encoders, either way round."""
-
-    def __init__(self, pairs: Sequence[Difference]) -> None:
-        self._found = {(pair.first, pair.second): pair for pair in pairs}
-
-    def reason(self, one: int, other: int) -> str:
-        """Why a difference cannot be shown; empty if it could be."""
-        return self._found[min(one, other), max(one, other)].reason
-
-    def is_worse(self, one: int, other: int) -> bool:
-        """Whether an encoder is shown to be worse than another one."""
-        pair = self._found[min(one, other), max(one, other)]
-        value = pair.value if pair.first == one else -pair.value
-        return value < 0 and pair.adjusted is not None and pair.adjusted < ALPHA
-
-    def interval(self, one: int, other: int) -> tuple[float, float] | None:
-        """The interval of the number of an encoder minus that of another one."""
-        pair = self._found[min(one, other), max(one, other)]
-        if pair.low is None or pair.high is None:
-            return None
-        return (pair.low, pair.high) if pair.first == one else (-pair.high, -pair.low)
+Pairs = Mapping[tuple[int, int], Difference]  # either way round
 
 
 def decide(
@@ -85,146 +64,124 @@ def decide(
         doubts: Of intervals and tests, as `statistics.doubts`.
         num_copies: Pairs of near copies in different recording groups.
     """
-    found = _Pairs(pairs)
+    found = {(pair.first, pair.second): pair for each in pairs for pair in (each, each.turned())}
     trained = [n for n, each in enumerate(candidates) if not each.floor] or [*range(len(candidates))]
     best = max(trained, key=lambda n: candidates[n].accuracy)
-    worse = [n for n in trained if n != best and found.is_worse(n, best)]
-    rest = [n for n in trained if n not in worse]
-    number = f"{100 * candidates[best].accuracy:.1f} % (guessing {100 * chance:.1f})"
+    rest = [n for n in trained if n == best or not found[n, best].is_worse]
+    of_best = candidates[best]
+    number = f"{100 * of_best.accuracy:.1f} % (guessing {100 * chance:.1f})"
     if len(trained) == 1:
-        answer = f"{candidates[best].name}: {number}."
+        answer = f"{of_best.name}: {number}."
     elif len(rest) == 1:
-        answer = f"{candidates[best].name} is best: {number}."
+        answer = f"{of_best.name} is best: {number}."
     else:
-        answer = f"{_not_told_apart(candidates, found, best, rest)}{_worse(candidates, found, best, rest, worse)}."
+        answer = _not_told_apart(candidates, found, best, rest)
+        worse = [n for n in trained if n not in rest]
+        of_all = [n for n in worse if all(found[n, other].is_worse for other in rest)]
+        for some, than in ((of_all, ""), ([n for n in worse if n not in of_all], f" than {of_best.name}")):
+            if some:
+                answer += f"; {_names(candidates, some)} {'is' if len(some) == 1 else 'are'} worse{than}"
+        answer += "."
     cheapest, sentence = _cheapest(candidates, found, best, rest)
-    said = _doubts(candidates, found, best, class_counts, chance, doubts, num_copies)
-    return Verdict(best, len(trained) > 1 and len(rest) == 1, cheapest, answer + sentence, tuple(said))
+    said = [*_doubts_of_best(candidates, found, best, chance), *doubts, *_doubts_of_videos(class_counts, num_copies)]
+    said += _doubts_of_training([each for each in candidates if not each.floor])
+    return Verdict(best, len(trained) > 1 and len(rest) == 1, cheapest, answer + sentence, said)
 
 
-def _not_told_apart(candidates: Sequence[Candidate], found: _Pairs, best: int, rest: Sequence[int]) -> str:
-    names = _listed([candidates[n].name for n in rest])
-    reasons = {found.reason(*pair) for pair in combinations(rest, 2)}
-    if reasons == {"equal"}:
+def _names(candidates: Sequence[Candidate], chosen: Sequence[int]) -> str:
+    return _listed([candidates[n].name for n in chosen])
+
+
+def _not_told_apart(candidates: Sequence[Candidate], found: Pairs, best: int, rest: Sequence[int]) -> str:
+    names, pairs = _names(candidates, rest), [found[pair] for pair in permutations(rest, 2)]
+    if all(pair.reason == "equal" for pair in pairs):
         return f"{names} are equal: the same predictions"
-    if reasons <= {"equal", "too few recordings"}:
+    if all(pair.reason in ("equal", "too few recordings") for pair in pairs):
         return f"{names} are not compared: fewer than {FEWEST} recordings"
-    if any(found.is_worse(*pair) or found.is_worse(*pair[::-1]) for pair in combinations(rest, 2)):
-        return (
-            f"{candidates[best].name} is not told apart from {_listed([candidates[n].name for n in rest if n != best])}"
-        )
+    if any(pair.is_worse for pair in pairs):
+        return f"{candidates[best].name} is not told apart from {_names(candidates, [n for n in rest if n != best])}"
     return f"{names} are not told apart"
 
 
-def _worse(candidates: Sequence[Candidate], found: _Pairs, best: int, rest: Sequence[int], worse: Sequence[int]) -> str:
-    """The end of the answer: the encoders that are shown to be worse than all others, or than the best one."""
-    of_all = [n for n in worse if all(found.is_worse(n, other) for other in rest)]
-    parts = []
-    for some, than in ((of_all, ""), ([n for n in worse if n not in of_all], f" than {candidates[best].name}")):
-        if some:
-            parts.append(
-                f"; {_listed([candidates[n].name for n in some])} {'is' if len(some) == 1 else 'are'} worse{than}"
-            )
-    return "".join(parts)
-
-
-def _cheapest(candidates: Sequence[Candidate], found: _Pairs, best: int, rest: Sequence[int]) -> tuple[int, str]:
+def _cheapest(candidates: Sequence[Candidate], found: Pairs, best: int, rest: Sequence[int]) -> tuple[int, str]:
     """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
-    most = candidates[best].operations
-    able = {}
+    most, able = candidates[best].operations or 0.0, {}
     for n in rest:
-        interval, own = found.interval(n, best) if n != best else None, candidates[n].operations
-        if interval and interval[0] > -MARGIN and own is not None and most is not None and own * _LESS <= most:
-            able[n] = (own, interval)
-    if not able or most is None:
+        low, own = None if n == best else found[n, best].low, candidates[n].operations
+        if low is not None and low > -MARGIN and own is not None and own * _LESS <= most > 0:
+            able[n] = own
+    if not able:
         return best, ""
-    cheapest = min(able, key=lambda n: able[n][0])
-    own, (low, high) = able[cheapest]
-    points = f"{100 * low:+.1f} to {100 * high:+.1f}".replace("-", "−")
+    cheapest = min(able, key=able.__getitem__)
+    part, pair = 100 * able[cheapest] / most, found[cheapest, best]
+    points = " to ".join(f"{100 * (end or 0):+.1f}".replace("-", "−") for end in (pair.low, pair.high))
     return cheapest, (
-        f" {candidates[cheapest].name} needs {_percent(own / most)} of the operations of {candidates[best].name}, and "
-        f"is not worse by more than {100 * MARGIN:.0f} points (95 % interval of the difference {points})."
+        f" {candidates[cheapest].name} needs {part:.2g} % of the operations of {candidates[best].name}, and is not "
+        f"worse by more than {100 * MARGIN:.0f} points (95 % interval of the difference {points})."
     )
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.0f} %" if fraction >= 0.01 else "less than 1 %"
-
-
-def _doubts(
-    candidates: Sequence[Candidate],
-    pairs: _Pairs,
-    best: int,
-    class_counts: Sequence[tuple[str, int, int]],
-    chance: float,
-    doubts: Sequence[str],
-    num_copies: int,
-) -> list[str]:
-    found, of_best = _equal_ones(candidates, pairs), candidates[best]
+def _doubts_of_best(candidates: Sequence[Candidate], found: Pairs, best: int, chance: float) -> list[str]:
+    """Say what is not shown: above guessing, above the floors, and why encoders are not told apart."""
+    trained, name = [n for n, each in enumerate(candidates) if not each.floor], candidates[best].name
+    said = _equal_ones(candidates, found, trained)
     if all(each.low is None or each.low <= chance for each in candidates if not each.floor):
-        found.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
+        said.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
     for n, each in enumerate(candidates):
-        if each.floor and each.accuracy > of_best.accuracy:
-            found.append(f"{each.name}, which learned nothing, has a higher number: {100 * each.accuracy:.1f} %.")
-        elif each.floor and n != best and not pairs.is_worse(n, best):
-            found.append(f"{of_best.name} is not shown to be better than {each.name}, which learned nothing.")
-    trained = [n for n, each in enumerate(candidates) if not each.floor]
-    for n in trained:
-        if n != best and (reason := pairs.reason(n, best)).startswith("differ"):
-            found.append(f"{of_best.name} and {candidates[n].name} {reason}.")
-    not_shown = [candidates[n].name for n in trained if n != best and _is_adjusted_away(pairs, n, best)]
-    if not_shown:
-        found.append(
-            f"The difference of {_listed(not_shown)} to {of_best.name} has an interval without 0, but p, adjusted for "
-            f"the number of pairs (Holm), is not below {ALPHA}: it is not shown."
+        if each.floor and each.accuracy > candidates[best].accuracy:
+            said.append(f"{each.name}, which learned nothing, has a higher number: {100 * each.accuracy:.1f} %.")
+        elif each.floor and n != best and not found[n, best].is_worse:
+            said.append(f"{name} is not shown to be better than {each.name}, which learned nothing.")
+    others = [found[n, best] for n in trained if n != best]
+    said += [f"{name} and {candidates[pair.first].name} {pair.reason}." for pair in others if "differ" in pair.reason]
+    adjusted = [pair.first for pair in others if not pair.is_worse and pair.high is not None and pair.high < 0]
+    if adjusted:
+        said.append(
+            f"The difference of {_names(candidates, adjusted)} to {name} has an interval without 0, but p, adjusted "
+            f"for the number of pairs (Holm), is not below {ALPHA}: it is not shown."
         )
-    found += doubts
+    return said
+
+
+def _equal_ones(candidates: Sequence[Candidate], found: Pairs, trained: Sequence[int]) -> list[str]:
+    """Name the encoders that are one network, and others whose predictions are the same."""
+    said, left = [], [*trained]
+    while left:
+        first, *left = left
+        equal = [n for n in left if found[first, n].reason == "equal"]
+        left = [n for n in left if n not in equal]
+        one = len({candidates[n].network or str(n) for n in (first, *equal)}) == 1
+        if equal:
+            what = "weights and clips" if one else "predictions of all videos"
+            said.append(f"{_names(candidates, [first, *equal])} have the same {what}.")
+    return said
+
+
+def _doubts_of_videos(class_counts: Sequence[tuple[str, int, int]], num_copies: int) -> list[str]:
+    said = []
     if num_copies:
         count = _pairs(num_copies)
-        found.append(f"Videos of different recordings show the same footage: {count}, named at the end of the page.")
-    few = [name for name, videos, _ in class_counts if videos < _FEW_VIDEOS]
-    alone = [name for name, _, groups in class_counts if groups < 2]
-    if few:
-        found.append(f"Classes of fewer than {_FEW_VIDEOS} videos: {_listed(few)}.")
-    if alone:
-        found.append(f"Classes of one recording are left out of kNN's mean over classes: {_listed(alone)}.")
-    found += [f"{each.name} was trained on {each.seen} of these videos." for each in candidates if each.seen]
-    unread = [each.name for each in candidates if each.seen is None and not each.floor]
-    if unread:
-        found.append(f"These videos may be among the training videos of {_listed(unread)}, whose lists are not here.")
-    learned = [each for each in candidates if not each.floor]
-    sets = dict.fromkeys(name for each in learned for name in each.training if name not in ("none", "not stated"))
-    if sets:
-        of_set = {one: _listed([each.name for each in learned if one in each.training]) for one in sets}
+        said.append(f"Videos of different recordings show the same footage: {count}, named at the end of the page.")
+    if few := [name for name, videos, _ in class_counts if videos < _FEW_VIDEOS]:
+        said.append(f"Classes of fewer than {_FEW_VIDEOS} videos: {_listed(few)}.")
+    if alone := [name for name, _, groups in class_counts if groups < 2]:
+        said.append(f"Classes of one recording are left out of kNN's mean over classes: {_listed(alone)}.")
+    return said
+
+
+def _doubts_of_training(trained: Sequence[Candidate]) -> list[str]:
+    said = [f"{each.name} was trained on {each.seen} of these videos." for each in trained if each.seen]
+    if unread := [each.name for each in trained if each.seen is None]:
+        said.append(f"These videos may be among the training videos of {_listed(unread)}, whose lists are not here.")
+    if sets := dict.fromkeys(one for each in trained for one in each.training if one not in ("none", "not stated")):
+        of_set = {one: _listed([each.name for each in trained if one in each.training]) for one in sets}
         where = "; ".join(f"{one} ({names})" for one, names in of_set.items())
-        found.append(f"Numbers are too high for videos that a network was trained on. Training sets: {where}.")
-    unknown = [each.name for each in candidates if not each.floor and "not stated" in each.training]
-    if unknown:
-        found.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")
-    unlicensed = [each.name for each in candidates if not each.floor and each.licence == "not stated"]
-    if unlicensed:
-        found.append(f"Licence not stated: {_listed(unlicensed)}.")
-    return found
-
-
-def _equal_ones(candidates: Sequence[Candidate], pairs: _Pairs) -> list[str]:
-    """Name the encoders that are one network, and those whose predictions are the same."""
-    found, left = [], [n for n, each in enumerate(candidates) if not each.floor]
-    while left:
-        first = left[0]
-        same = [n for n in left[1:] if candidates[n].network and candidates[n].network == candidates[first].network]
-        equal = same or [n for n in left[1:] if pairs.reason(first, n) == "equal"]
-        left = [n for n in left[1:] if n not in equal]
-        if equal:
-            names = _listed([candidates[n].name for n in (first, *equal)])
-            found.append(f"{names} have the same {'weights and clips' if same else 'predictions of all videos'}.")
-    return found
-
-
-def _is_adjusted_away(pairs: _Pairs, one: int, best: int) -> bool:
-    """Whether the interval of an encoder lies below 0, and its adjusted p does not say so."""
-    interval = pairs.interval(one, best)
-    return interval is not None and interval[1] < 0 and not pairs.is_worse(one, best)
+        said.append(f"Numbers are too high for videos that a network was trained on. Training sets: {where}.")
+    if unknown := [each.name for each in trained if "not stated" in each.training]:
+        said.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")
+    if unlicensed := [each.name for each in trained if each.licence == "not stated"]:
+        said.append(f"Licence not stated: {_listed(unlicensed)}.")
+    return said
 
 
 def describe_without_labels(

@@ -66,7 +66,7 @@ def retrieval_page(path: Path) -> None:
     videos += [FoundVideo(NASTY, "/nowhere/hit", label, preview=stored["b"]) for label in (0, 1)]
     videos.append(FoundVideo(LONG, "/nowhere/broken", 0))
     rows = [QueryRow(n, (Hit(6 + (n + (n % 3 == 0)) % 2, 0.9, is_copy=n == 1), Hit(8, 0.5))) for n in range(6)]
-    results = {"R@1": 0.5, "R@5": 0.75, "R@10": 0.9, "R@20": 1.0, "knn": 0.5, "chance": 0.5, "num_queries": 6}
+    results = {"R@1": 0.5, "R@5": 0.75, "R@10": 0.9, "R@20": 1.0, "knn": 0.5, "majority": 0.5, "num_queries": 6}
     write_retrieval_page(
         path,
         title=NASTY,

@@ -37,6 +37,7 @@ from vidssl.data.recording_groups import (
     Groups,
     chosen_rows,
     labelled_by_folders,
+    of_several_recordings,
     recording_groups,
     why_folders_are_no_classes,
 )
@@ -94,7 +95,8 @@ def compare(
             them.
         out: Folder for index.html and results.json.
         labels: More lists of the same videos with other labels, each a section of the page.
-        group: Regular expression whose match in the path is the recording (default: as names state it).
+        group: Regular expression for the recording in a path: its first capture group, else its match (default: as
+            names state it).
         limit: Compare only so many videos, about as many of each class.
         shots: Labels a class of the logistic regressions beside that of all labels.
         same_clips: Seconds: measure each encoder also on 4 clips of that length, the same for all.
@@ -205,9 +207,8 @@ def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> Non
 
 
 def _of_two_recordings(videos: VideoList, label: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which videos (N,) are of a class of two recordings or more: others are never found by their class."""
-    pairs = np.unique(np.stack([label, number]), axis=1)
-    several = np.isin(label, [one for one, count in Counter(pairs[0].tolist()).items() if count > 1])
+    """Return `of_several_recordings`; a DataError if no video is: none could be found by its class."""
+    several = of_several_recordings(label, number)
     if not several.any():
         raise DataError(f"{videos.path}: no class has videos of two recordings: add videos, or see group=REGEX")
     return several

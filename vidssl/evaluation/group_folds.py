@@ -12,7 +12,7 @@ from torch import Tensor
 from vidssl.errors import DataError
 from vidssl.evaluation import metrics
 from vidssl.evaluation.choose_cost import choose_cost, of_many_classes
-from vidssl.evaluation.search import nearest
+from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
@@ -100,9 +100,7 @@ def predict(
     from threadpoolctl import threadpool_limits
 
     label = features.label.numpy()
-    k = num_neighbours(label)
-    neighbours = nearest(features.x, features.x, k, same_group(groups))
-    voted = metrics.vote(neighbours, features, k, sizes=_sizes_elsewhere(groups, label)).numpy()
+    voted, neighbours = vote_of_others(features, groups)
     there = torch.isfinite(neighbours.similarity[:, 0])
     first = torch.where(there, neighbours.index[:, 0], -1).numpy()
     x = features.x.double().numpy()
@@ -120,15 +118,20 @@ def predict(
                     rows = draw_labels(rest, label, n, draw, fold, seed)
                     few[n][test] += (_classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]) / DRAWS
                     advance()
-    return Predictions(voted, first, logistic, few)
+    return Predictions(voted.numpy(), first, logistic, few)
 
 
-def _sizes_elsewhere(groups: NDArray[np.int64], label: NDArray[np.int64]) -> Tensor:
-    """Count the videos of each class outside the group of each video: (N, classes)."""
-    _, group = np.unique(groups, return_inverse=True)
+def vote_of_others(features: Features, groups: NDArray[np.int64]) -> tuple[Tensor, Neighbours]:
+    """Predict the class of each video (N,) by the `num_neighbours` nearest ones of other groups; return these too.
+
+    Votes are divided by the number of videos of their class in other groups.
+    """
+    label, (_, group) = features.label.numpy(), np.unique(groups, return_inverse=True)
     own = np.zeros((int(group.max()) + 1, int(label.max()) + 1))
     np.add.at(own, (group, label), 1)
-    return torch.from_numpy(own.sum(axis=0) - own)[group].float()
+    k, sizes = num_neighbours(label), torch.from_numpy(own.sum(axis=0) - own)[group].float()
+    neighbours = nearest(features.x, features.x, k, same_group(groups))
+    return metrics.vote(neighbours, features, k, sizes=sizes), neighbours
 
 
 def _classify(

@@ -11,6 +11,7 @@ from torch.nn import functional
 from vidssl.evaluation.search import Neighbours, check_finite
 from vidssl.types import Features
 
+_OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic", "attentive")  # accuracies of single answers
 Interpolation = Literal["none", "area", "11-point"]
 
 
@@ -60,6 +61,27 @@ def chance(query: Features, gallery: Features, exclude: Tensor | None = None) ->
         there -= torch.bincount(row, minlength=len(there))
         same -= torch.bincount(row[query.label[row] == gallery.label[column]], minlength=len(same))
     return (same.double() / there.clamp(min=1)).mean().item()
+
+
+def majority(label: Tensor) -> dict[str, float]:
+    """Return what the most frequent class as the answer for all videos reaches; {} if a label (N,) is missing.
+
+    `majority` is its fraction of the videos, `majority_mean_class` the mean of the per-class accuracies, 1 / classes.
+    No answers that do not depend on the videos are expected to reach more.
+    """
+    counts = torch.unique(label, return_counts=True)[1]
+    if not len(label) or label.min() < 0:
+        return {}
+    return {"majority": counts.max().item() / len(label), "majority_mean_class": 1 / len(counts)}
+
+
+def level_of(name: str) -> str | None:
+    """Return the number of `majority` that an accuracy is set beside, such as `knn` or `svm_mean_class`; None: none."""
+    if name.endswith("_spread") or name.startswith("majority"):
+        return None
+    if name.endswith("mean_class"):
+        return "majority_mean_class"
+    return "majority" if name in _OF_CLASSES or name.startswith("lowshot@") else None
 
 
 def top_k(scores: Tensor, label: Tensor, k: int) -> float:

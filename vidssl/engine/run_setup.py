@@ -36,10 +36,9 @@ from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
-from vidssl.models.initial_weights import load_initial
+from vidssl.models.initial_weights import load_initial, log_match
 from vidssl.models.pixel_normalization import Normalization
 from vidssl.output_folder import claim, only_run_in
-from vidssl.running_command import log_once
 from vidssl.tracking import check_tracking
 from vidssl.transforms import RECIPES
 
@@ -86,10 +85,9 @@ class Training:
         method.allocate(len(videos))
         method.to(device)
         channels_last(method)
-        if run.precision == "bfloat16":
-            clip_sizes = {(run.data.sampler.frames, view.size) for view in run.data.views}
-            check_bfloat16(method.backbone, clip_sizes, device, gradients=True)
         self.method, self.norm = set_batch_norm(method, run.sync_bn, device)
+        if run.precision == "bfloat16":
+            check_bfloat16(self.method, device)
         self.optimizer = build_optimizer(run.optimizer, self.method)
         seed_process(run)
         self.state = resume(run, videos, self.method, self.optimizer)
@@ -191,7 +189,8 @@ def set_determinism(deterministic: bool, device: torch.device) -> None:
     if deterministic:
         # Without it torch refuses matrix products on GPUs.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic)
+    if torch.are_deterministic_algorithms_enabled() != deterministic:  # the call imports torch's compiler
+        torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic and device.type == "cuda"
 
 
@@ -210,8 +209,7 @@ def fresh_backbone(run: RunSettings) -> Backbone:
         data = getattr(run, "data", None)  # runs of all kinds have it
         pixels = None if data is None else Normalization(data.mean, data.std)
         matched = load_initial(backbone, run.init, run.checkpoint.trust, run.backbone.name, pixels)
-        if distributed.is_main():
-            log_once(_log, logging.INFO, str(matched))
+        log_match(matched, run.backbone.name, pixels)
     return backbone
 
 

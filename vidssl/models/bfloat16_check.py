@@ -5,22 +5,23 @@ three frames on clips of one; by size and channels, not in all layers. Sources: 
 188426, oneDNN pull request 5494; docs/results/performance.md lists what was measured.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from vidssl.errors import ConfigError
-from vidssl.models.eval_mode import eval_mode
 
 LIMIT = 0.01  # largest difference / largest value; correct kernels stay below 0.005, wrong ones differ by 0.02 or more
 _DIRT = 1e4
 _PASSES = 2  # an error that depends on what is in memory may be missed by the first
 _Convolution = nn.Conv2d | nn.Conv3d
-_Layer = tuple[_Convolution, tuple[int, ...]]  # a convolution and the size of its input (B, C, T, H, W) or (B, C, H, W)
+# A convolution, the size of its input (B, C, T, H, W) or (B, C, H, W), and whether its gradients are compared.
+_Layer = tuple[_Convolution, tuple[int, ...], bool]
 _Size = tuple[int, int, int]
 
 # Convolutions of ResNet3D-18 and -50 and of torchvision's networks, on clips of 32 to 224 pixels: channels in and out,
@@ -54,7 +55,7 @@ def processor() -> str:
 def wrong_shapes() -> list[str]:
     """Name the `SHAPES` that this CPU computes wrongly in bfloat16, and the part that is wrong."""
     layers: list[_Layer] = [
-        (nn.Conv3d(c, out, kernel, stride, _half(kernel), bias=False), (1, c, *size))
+        (nn.Conv3d(c, out, kernel, stride, _half(kernel), bias=False), (1, c, *size), True)
         for c, out, kernel, stride, size in SHAPES
     ]
     return list(_wrong(layers))
@@ -64,55 +65,43 @@ def _half(kernel: _Size) -> _Size:
     return (kernel[0] // 2, kernel[1] // 2, kernel[2] // 2)
 
 
-def check_bfloat16(network: nn.Module, sizes: Iterable[tuple[int, int]], device: torch.device, gradients: bool) -> None:
-    """Compare the convolutions of a network in bfloat16 with float32, if the device is a CPU.
+def check_bfloat16(network: nn.Module, device: torch.device) -> None:
+    """Compare the convolutions of the next forward pass of a network in bfloat16 with float32, if it runs on a CPU.
 
-    `network` encodes clips (B, 3, T, S, S); `sizes` are the (T, S) of its clips. Each convolution gets random input of
-    the size that it has in the network; with `gradients` those of input and weight are compared too.
-
-    Raises:
-        ConfigError: One is wrong.
+    At the end of that pass each of them gets random input of the size that it had there, of one sample; those that
+    gradients flow through are compared in their gradients too. Where one is wrong, the pass raises a ConfigError.
     """
-    if device.type != "cpu":
-        return
     layers: dict[str, _Layer] = {}
-    for frames, side in sorted({*sizes}):
-        for layer, size in _convolutions(network, torch.zeros(1, 3, frames, side, side)):
-            layers.setdefault(f"{layer} {size}", (layer, size))  # the first of those that are alike
-    if wrong := _wrong(list(layers.values()), gradients):
-        name, error = max(wrong.items(), key=lambda found: found[1])
-        raise ConfigError(
-            f"bfloat16 is wrong on this CPU ({processor()}, torch {torch.__version__}) in {len(wrong)} of the "
-            f"network's {len(layers)} different convolutions: {name} differs from float32 by {100 * error:.2g} % of "
-            f"the largest value; the limit is {100 * LIMIT:g} %; use precision float32"
-        )
 
+    def begin(*_: Any) -> None:
+        hooks.extend(m.register_forward_hook(note) for m in network.modules() if isinstance(m, _Convolution))
 
-@torch.no_grad()
-def _convolutions(network: nn.Module, clips: Tensor) -> list[_Layer]:
-    """List the convolutions that a network applies to clips, with the sizes of their inputs."""
-    found: list[_Layer] = []
+    def note(layer: _Convolution, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        size = (1, *inputs[0].shape[1:])
+        if output.dtype == torch.bfloat16:
+            _, _, trains = layers.get(name := f"{layer} {size}", (layer, size, False))  # one of those that are alike
+            layers[name] = layer, size, trains or output.requires_grad
 
-    def note(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
-        assert isinstance(layer, _Convolution)
-        found.append((layer, tuple(inputs[0].shape)))
-
-    hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, _Convolution)]
-    try:
-        # As it is used, but in eval mode: the statistics of batch norm are not touched.
-        with torch.autocast("cpu", torch.bfloat16), eval_mode(network):
-            network(clips)
-    finally:
+    def end(*_: Any) -> None:
         for hook in hooks:
             hook.remove()
-    return found
+        if wrong := _wrong([*layers.values()]):
+            name, error = max(wrong.items(), key=lambda found: found[1])
+            raise ConfigError(
+                f"bfloat16 is wrong on this CPU ({processor()}, torch {torch.__version__}) in {len(wrong)} of the "
+                f"network's {len(layers)} different convolutions: {name} differs from float32 by {100 * error:.2g} % "
+                f"of the largest value; the limit is {100 * LIMIT:g} %; use precision float32"
+            )
+
+    if device.type == "cpu":
+        hooks = [network.register_forward_pre_hook(begin), network.register_forward_hook(end)]
 
 
-def _wrong(layers: Sequence[_Layer], gradients: bool = True) -> dict[str, float]:
+def _wrong(layers: Sequence[_Layer]) -> dict[str, float]:
     """Name the layers of which a part is wrong, with its error."""
     wrong = {}
     torch.full((1 << 21,), _DIRT)  # from here on the allocator reuses freed memory of this size
-    for layer, size in layers:
+    for layer, size, gradients in layers:
         part, error = max(_errors(layer, size, gradients).items(), key=lambda found: found[1])
         if error > LIMIT:
             shape, kernel, stride = (_by(each) for each in (size, layer.kernel_size, layer.stride))

@@ -24,9 +24,9 @@ LIBRARIES = {
     "torchvision": ("torchvision", "external.load_classifiers:load_torchvision"),
     "timm": ("timm", "external.load_classifiers:load_timm"),
     "transformers": ("transformers", "external.load_transformers:load"),
-    "hub": ("torch", "external.load_hub:load"),
+    "hub": ("torch", "external.load_code:load_hub"),
     "onnx": ("onnxruntime", "load_onnx:load_onnx"),
-    "python": ("", "external.load_python:load_python"),
+    "python": ("", "external.load_code:load_python"),
     "floor": ("vidssl", "floors:load_floor"),
 }
 # Settings that may follow a name: their types, and what they are in words.
@@ -71,6 +71,7 @@ class Encoder:
     # Sets.
     training: Annotated[tuple[str, ...], BeforeValidator(lambda x: (x,) if isinstance(x, str) else x)] = ("not stated",)
     source: str = "not stated"  # of what is stated
+    features: str = ""  # what they are, where the library has several
     version: str = ""  # of the library
     code: str = ""  # hash of the code of the network, if that is the user's and may change
 
@@ -78,21 +79,35 @@ class Encoder:
 class Called(nn.Module):
     """Features (B, D) by `call(network, x)` of clips (B, 3, T, S, S) or images (B, 3, S, S), as a module.
 
-    Outputs of transformers, tuples and tokens (B, N, D) are reduced to their pooled, first and mean feature.
+    Of outputs of transformers these are the pooled ones, else those of the class token, which is the first, if the
+    network has one that its classifier reads, else the mean of tokens (B, N, D) or maps (B, D, H, W).
     """
 
-    def __init__(self, network: Any, call: Callable[[Any, Tensor], Any] = nn.Module.__call__) -> None:
+    features = ""  # what those of the last call were
+
+    def __init__(
+        self, network: Any, call: Callable[[Any, Tensor], Any] = nn.Module.__call__, class_token: bool = False
+    ) -> None:
         super().__init__()
-        self.network, self.call = network, call
+        self.network, self.call, self.class_token = network, call, class_token
 
     def forward(self, x: Tensor) -> Any:
         """Encode clips or images."""
         output = self.call(self.network, x)
-        pooled = (getattr(output, name, None) for name in ("pooler_output", "last_hidden_state"))
-        output = next((features for features in pooled if features is not None), output)
+        pooled, last = (getattr(output, name, None) for name in ("pooler_output", "last_hidden_state"))
+        if pooled is not None:
+            self.features = "pooled output"
+            return pooled
+        if last is not None and last.ndim == 4:
+            self.features = "mean of maps"
+            return last.mean(dim=(2, 3))
+        output = output if last is None else last
         if isinstance(output, tuple | list):
             output = output[0]
-        return output.mean(dim=1) if isinstance(output, Tensor) and output.ndim == 3 else output
+        if not isinstance(output, Tensor) or output.ndim != 3:
+            return output
+        self.features = "class token" if self.class_token else "mean of tokens"
+        return output[:, 0] if self.class_token else output.mean(dim=1)
 
 
 def is_external(name: object) -> bool:
@@ -133,9 +148,11 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
     if settings:
         encoder = replace(encoder, frames=frames, seconds=seconds, test={})
     try:
-        return encoder, ModuleBackbone(network, frames, encoder.size, encoder.finish)
+        backbone = ModuleBackbone(network, frames, encoder.size, encoder.finish)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error.__cause__
+    features = encoder.network.features if isinstance(encoder.network, Called) else ""
+    return replace(encoder, features=features), backbone
 
 
 def load_encoder(name: str, trust: bool = False) -> Encoder:
@@ -166,6 +183,11 @@ def _of_frames(network: nn.Module, x: Tensor, joined: str) -> Tensor:
     if joined == "differences":
         each = each.diff(dim=1)
     return each.mean(dim=1) if joined == "mean" else each.flatten(1)
+
+
+def seconds_of(frames: int, stride: float) -> float:
+    """Return the span of a clip whose frames are `stride` frames apart in videos of 30 a second."""
+    return ((frames - 1) * stride + 1) / 30
 
 
 def facts_of(weights: str | None, licence: str | None = None, source: str | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torchvision.models import get_model, get_model_weights, list_models
 from torchvision.transforms.functional import to_pil_image
 
 from vidssl.errors import CheckpointError
-from vidssl.models.external import Encoder, facts_of, preprocessed_by
+from vidssl.models.external import Encoder, facts_of, preprocessed_by, seconds_of
 from vidssl.registry import did_you_mean
 
 _CLIP = re.compile(r"`?(frame_rate|clip_len)=([\d.]+)")  # in torchvision's text about weights of video networks
@@ -37,7 +37,7 @@ def load_torchvision(name: str, trust: bool) -> Encoder:
         return preprocessed_by(preset, network, images=True, **facts)
     clip = dict(_CLIP.findall(weights.meta.get("_docs", "")))
     frames = int(clip.get("clip_len", 16))
-    seconds = frames / float(clip.get("frame_rate", 15))
+    seconds = seconds_of(frames, 30 / float(clip.get("frame_rate", 15)))
     return preprocessed_by(preset, network, frames=frames, seconds=seconds, **facts)
 
 

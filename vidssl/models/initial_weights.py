@@ -169,8 +169,8 @@ def _fill(
         check_architecture(architecture, name, matches, source)
     match = choose_match(matches, weights, source, settings.partial, trained)
     check_finite(match.weights, source)
-    if is_checkpoint(content) or is_external(source):
-        _warn_of_differences(match, content["config"]["backbone"] if is_checkpoint(content) else {}, backbone)
+    if is_checkpoint(content):
+        _warn_of_differences(match, content["config"]["backbone"], backbone)
     backbone.load_state_dict(match.weights, strict=False)
     return match
 

@@ -298,14 +298,12 @@ def _load_external(name: str, options: NetworkOptions, device: torch.device, str
     """Load an encoder of another library, with the clips that it is used with there."""
     encoder, backbone = load_external(name, options.get("trust", False))
     test = options.get("test") or _library_clips(name, encoder, options, strict)
-    facts = {"licence": encoder.licence, "training": encoder.training, "source": encoder.source}
+    facts = {name: getattr(encoder, name) for name in ("licence", "training", "source", "features")}
     origin = {"path": name, "library": encoder.version, **facts}
     weights = {"encoder": name, "library": encoder.version, "sha256": _hash_of_weights(backbone)}
     weights |= {"code": encoder.code} if encoder.code else {}
-    if encoder.features:
-        origin["features"] = encoder.features
-    if encoder.features == "class token":  # requests of all others are those of before it was stated
-        weights["features"] = encoder.features
+    # Requests of all others are those of before it was stated.
+    weights |= {"features": encoder.features} if encoder.features == "class token" else {}
     training = partial(TrainingVideos, name, None, f"trained on: {', '.join(encoder.training)}")
     return Subject(backbone.to(device), test, device, origin, weights, training=training)
 

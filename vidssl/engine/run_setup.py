@@ -20,7 +20,6 @@ from vidssl.distributed import choose_device
 from vidssl.engine.agreed_batches import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, bfloat16_is_emulated
-from vidssl.engine.conv3d_faults import conv3d_fault
 from vidssl.engine.evaluation_settings import check_layer
 from vidssl.engine.finite_check import FiniteCheck
 from vidssl.engine.interrupt import StopRequest
@@ -35,7 +34,7 @@ from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
-from vidssl.models.bfloat16_check import check_bfloat16
+from vidssl.models.bfloat16_check import check_bfloat16, conv3d_fault
 from vidssl.models.initial_weights import load_initial, log_match
 from vidssl.models.pixel_normalization import Normalization
 from vidssl.output_folder import claim, only_run_in

@@ -128,10 +128,8 @@ class ModuleBackbone(Backbone):
             others = torch.stack([self(clip) for _ in range(8 if draws else 1)])
         self.dim, difference = first.shape[1], (others - first).abs().max() / first.abs().max().clamp(min=1e-30)
         if difference > _SAME:
-            raise ConfigError(
-                f"{type(module).__name__} makes other features each time: those of one clip differ by "
-                f"{100 * difference:.2g} % of the largest value; switch off what it masks or drops at random"
-            )
+            made = f"makes other features each time: they differ by {100 * difference:.2g} % of the largest value"
+            raise ConfigError(f"{type(module).__name__} {made}; switch off what it masks or drops at random")
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""

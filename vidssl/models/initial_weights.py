@@ -24,6 +24,7 @@ from vidssl.plugins import explaining, import_modules, modules_of, not_imported
 from vidssl.running_command import log_once
 
 _log = logging.getLogger(__name__)
+_SEEN = ("frames", "differences of frames")
 _DEFAULT = Normalization((0.45,), (0.225,))  # of the configs
 
 
@@ -177,23 +178,17 @@ def _fill(
 
 def _warn_of_differences(match: Match, trained: Mapping[str, Any], backbone: Backbone) -> None:
     """Warn of weights of a network of frames in one of their differences, or the reverse; `trained` is its config."""
-    streams = trained.get("streams") or {}
-    theirs = {f"encoders.{name}": stream.get("frame_differences") for name, stream in streams.items()}
-    theirs = theirs or {"": trained.get("frame_differences")}
-    own = {path: getattr(module, "frame_differences", None) for path, module in backbone.named_modules()}
+    streams = {f"encoders.{name}": stream for name, stream in (trained.get("streams") or {}).items()} or {"": trained}
+    theirs = [path for path, settings in streams.items() if settings.get("frame_differences")]
+    own = [path for path, module in backbone.named_modules() if getattr(module, "frame_differences", False)]
     for name in match.weights:
         old = match.network.names[name]
-        was, now = _sees_differences(old, theirs), _sees_differences(name, own)
+        was = any(not path or f".{path}." in f".{old}" for path in theirs)
+        now = any(not path or f".{path}." in f".{name}" for path in own)
         if was != now and distributed.is_main():
-            seen = ("frames", "differences of frames")
-            text = f"{match.source}: {old} was trained on {seen[was]}, and {name} of the backbone sees {seen[now]}"
+            text = f"{match.source}: {old} was trained on {_SEEN[was]}, and {name} of the backbone sees {_SEEN[now]}"
             remedy = f"set its frame_differences={str(was).lower()}, or choose other weights with init.keys"
             return log_once(_log, logging.WARNING, f"{text}: {remedy}")
-
-
-def _sees_differences(weight: str, networks: Mapping[str, Any]) -> bool:
-    """Whether a weight is of one of the `networks`, by path, that see differences of frames."""
-    return any(differences and (not path or f".{path}." in f".{weight}") for path, differences in networks.items())
 
 
 def log_match(match: Match, name: str, normalization: Normalization | None) -> None:

@@ -21,12 +21,12 @@ from vidssl.types import Count, Frames, Positive
 
 # Package of a library, and the function of vidssl.models that loads its encoders: load(name, trust) -> Encoder.
 LIBRARIES = {
-    "torchvision": ("torchvision", "external.load_classifiers:load_torchvision"),
-    "timm": ("timm", "external.load_classifiers:load_timm"),
+    "torchvision": ("torchvision", "external.load_networks:load_torchvision"),
+    "timm": ("timm", "external.load_networks:load_timm"),
     "transformers": ("transformers", "external.load_transformers:load"),
-    "hub": ("torch", "external.load_code:load_hub"),
-    "onnx": ("onnxruntime", "load_onnx:load_onnx"),
-    "python": ("", "external.load_code:load_python"),
+    "hub": ("torch", "external.load_networks:load_hub"),
+    "onnx": ("onnxruntime", "external.load_networks:load_onnx"),
+    "python": ("", "external.load_networks:load_python"),
     "floor": ("vidssl", "floors:load_floor"),
 }
 # Settings that may follow a name: their types, and what they are in words.
@@ -71,7 +71,7 @@ class Encoder:
     # Sets.
     training: Annotated[tuple[str, ...], BeforeValidator(lambda x: (x,) if isinstance(x, str) else x)] = ("not stated",)
     source: str = "not stated"  # of what is stated
-    features: str = ""  # what they are, where the library has several
+    features: str = "output"  # what of the network they are
     version: str = ""  # of the library
     code: str = ""  # hash of the code of the network, if that is the user's and may change
 
@@ -83,7 +83,7 @@ class Called(nn.Module):
     network has one that its classifier reads, else the mean of tokens (B, N, D) or maps (B, D, H, W).
     """
 
-    features = ""  # what those of the last call were
+    features = "output"  # what those of the last call are
 
     def __init__(
         self, network: Any, call: Callable[[Any, Tensor], Any] = nn.Module.__call__, class_token: bool = False
@@ -94,20 +94,17 @@ class Called(nn.Module):
     def forward(self, x: Tensor) -> Any:
         """Encode clips or images."""
         output = self.call(self.network, x)
-        pooled, last = (getattr(output, name, None) for name in ("pooler_output", "last_hidden_state"))
+        pooled, features = getattr(output, "pooler_output", None), getattr(output, "last_hidden_state", output)
+        if isinstance(features, tuple | list):
+            features = features[0]
         if pooled is not None:
-            self.features = "pooled output"
-            return pooled
-        if last is not None and last.ndim == 4:
-            self.features = "mean of maps"
-            return last.mean(dim=(2, 3))
-        output = output if last is None else last
-        if isinstance(output, tuple | list):
-            output = output[0]
-        if not isinstance(output, Tensor) or output.ndim != 3:
-            return output
-        self.features = "class token" if self.class_token else "mean of tokens"
-        return output[:, 0] if self.class_token else output.mean(dim=1)
+            self.features, features = "pooled output", pooled
+        elif features is not output and features.ndim == 4:
+            self.features, features = "mean of maps", features.mean(dim=(2, 3))
+        elif isinstance(features, Tensor) and features.ndim == 3:
+            self.features = "class token" if self.class_token else "mean of tokens"
+            features = features[:, 0] if self.class_token else features.mean(dim=1)
+        return features
 
 
 def is_external(name: object) -> bool:
@@ -151,7 +148,7 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
         backbone = ModuleBackbone(network, frames, encoder.size, encoder.finish)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error.__cause__
-    features = encoder.network.features if isinstance(encoder.network, Called) else ""
+    features = encoder.network.features if isinstance(encoder.network, Called) else encoder.features
     return replace(encoder, features=features), backbone
 
 

@@ -8,7 +8,7 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
-from vidssl.types import VideoMeta, VideoRecord
+from vidssl.types import VideoMeta
 from vidssl.video.reader import DecodeSettings
 from vidssl.worker_pool import ItemGuard, Pool, ordered
 

@@ -31,8 +31,7 @@ def sorted_times(pts: Sequence[int | None], restarts: bool) -> NDArray[np.float6
     stored = [(number, stamp) for number, stamp in enumerate(pts) if stamp is not None]
     known = np.array([number for number, _ in stored])
     stamps = np.array([stamp - stored[0][1] for _, stamp in stored], np.float64)
-    apart = min(4, len(stored) - 1)  # several steps: frames of equal time may come in pairs
-    steps = (stamps[apart:] - stamps[:-apart]) / (known[apart:] - known[:-apart]) if apart > 0 else stamps[:0]
+    steps = np.diff(stamps) / np.diff(known)
     if not (steps > 0).any():
         return np.empty(0)
     step = float(np.median(steps[steps > 0]))
@@ -42,13 +41,19 @@ def sorted_times(pts: Sequence[int | None], restarts: bool) -> NDArray[np.float6
     numbers = np.arange(len(pts))
     filled = np.interp(numbers, known, stamps)
     filled += step * (np.minimum(numbers - known[0], 0) + np.maximum(numbers - known[-1], 0))
-    values, counts = np.unique(filled, return_counts=True)
-    outer = 1.999 * step  # before the first and after the last
-    gaps = np.diff(values, prepend=values[0] - outer, append=values[-1] + outer)
-    before, after = gaps[:-1], gaps[1:]
-    spread = np.where(after >= before, after, -before) / counts
-    within = np.arange(len(pts)) - np.repeat(np.cumsum(counts) - counts, counts)  # of those that are equal
-    return np.sort(np.repeat(values, counts) + within * np.repeat(spread, counts))
+    for _ in range(10):  # of two gaps, the same may be the larger one for both of its ends
+        filled.sort()
+        values, counts = np.unique(filled, return_counts=True)
+        if len(values) == len(filled):
+            return filled
+        steps = np.diff(filled)
+        first, last = (1.999 * float(np.median(part)) for part in (steps[:8], steps[-8:]))  # gaps before and after all
+        gaps = np.diff(values, prepend=values[0] - first, append=values[-1] + last)
+        before, after = gaps[:-1], gaps[1:]
+        spread = np.where(after >= before, after, -before) / counts
+        within = numbers - np.repeat(np.cumsum(counts) - counts, counts)  # of those that are equal
+        filled = np.repeat(values, counts) + within * np.repeat(spread, counts)
+    return np.empty(0)
 
 
 def frame_times(pts: NDArray[np.int64] | NDArray[np.float64], time_base: float | Fraction, header: float) -> FrameTimes:

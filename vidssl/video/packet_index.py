@@ -141,7 +141,6 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     stream = video_stream(container)
     name, codec = container.format.name, stream.codec_context
     header = float(stream.average_rate or stream.guessed_rate or Fraction(25))
-    # AVI has times of decoding only: a frame is shown when the packet of this number in the order of display is decoded.
     presented = presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
     frame_of = None
     if ordered and presented is not None and not (kinds == FIELD).any():
@@ -153,7 +152,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     # A truncated file may begin with frames that refer to missing ones, which no decoder returns.
     if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
         return _counted(path, max_pixels, header)
-    if name == "avi":
+    if name == "avi":  # a frame is shown when the packet of this number is decoded
         presented = np.append(stamps, 2 * stamps[-1] - stamps[-2:][0])[presented]
     shown = np.sort(presented[kinds != HIDDEN])
     rate = frame_times(shown, stream.time_base, header)

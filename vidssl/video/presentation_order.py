@@ -60,7 +60,7 @@ _EMPTY_VOP = 19  # bytes; FFmpeg treats packets up to this size as empty frames
 
 
 def _mpeg2_type(interlaced: bool, packet: Any) -> int:
-    """Read picture_coding_type (ISO/IEC 13818-2, section 6.2.3), and of interlaced video picture_structure (6.2.3.1)."""
+    """Read picture_coding_type (ISO/IEC 13818-2, section 6.2.3), and of interlaced video its structure (6.2.3.1)."""
     content = bytes(packet)
     at = content.find(_PICTURE)
     if not 0 <= at < len(content) - 5:
@@ -141,26 +141,25 @@ class _Bits:
         self._bits = f"{int.from_bytes(content, 'big'):0{8 * len(content)}b}"
         self._at = 0
 
-    def read(self, count: int) -> int:
-        """Read a number of `count` bits."""
-        self._at += count
-        return int(self._bits[self._at - count : self._at], 2)
+    def read(self, *sizes: int) -> int:
+        """Read numbers of so many bits, or of `_CODE`, and return the last one. A ValueError beyond the end."""
+        value = 0
+        for size in sizes:
+            zeros = self._bits.index("1", self._at) - self._at if size == _CODE else 0
+            start = self._at + zeros
+            self._at = start + (zeros + 1 if size == _CODE else size)
+            value = int(self._bits[start : self._at], 2) - (size == _CODE)
+        return value
 
-    def coded(self) -> int:
-        """Read an Exp-Golomb code without sign (9.1): as many zeros as digits after the leading 1."""
-        zeros = self._bits.index("1", self._at) - self._at
-        self._at += zeros
-        return self.read(zeros + 1) - 1
+
+_CODE = 0  # an Exp-Golomb code without sign (9.1): as many zeros as digits after the leading 1
 
 
 def _field(slice_header: bytes, frame_num_bits: int) -> int | None:
     """Read bottom_field_flag of a slice (7.3.3); None: it belongs to a frame."""
     bits = _Bits(slice_header)
     with suppress(ValueError):  # it is cut
-        for _ in range(3):
-            bits.coded()
-        bits.read(frame_num_bits)
-        return bits.read(1) if bits.read(1) else None
+        return bits.read(1) if bits.read(_CODE, _CODE, _CODE, frame_num_bits, 1) else None
     return None
 
 
@@ -170,41 +169,27 @@ def _frame_num_bits(unit: bytes) -> int:
     bits = _Bits(unit[1:])
     with suppress(ValueError):  # it is damaged, and so is the file
         profile = bits.read(8)
-        bits.read(16)
-        bits.coded()
+        bits.read(16, _CODE)
         if profile in _WITH_CHROMA_FORMAT:
             _skip_chroma_format(bits)
-        length = bits.coded() + 4
-        order = bits.coded()
+        length = bits.read(_CODE) + 4
+        order = bits.read(_CODE)
         if order == 0:
-            bits.coded()
+            bits.read(_CODE)
         elif order == 1:
-            bits.read(1)
-            bits.coded()
-            bits.coded()
-            for _ in range(bits.coded()):
-                bits.coded()
-        bits.coded()
-        bits.read(1)
-        bits.coded()
-        bits.coded()
-        return 0 if bits.read(1) else length
+            bits.read(*[_CODE] * bits.read(1, _CODE, _CODE, _CODE))
+        return 0 if bits.read(_CODE, 1, _CODE, _CODE, 1) else length
     return 0
 
 
 def _skip_chroma_format(bits: _Bits) -> None:
-    lists = 8
-    if bits.coded() == 3:
-        bits.read(1)
-        lists = 12
-    bits.coded()
-    bits.coded()
-    bits.read(1)
-    for number in range(lists * bits.read(1)):  # scaling lists (7.3.2.1.1.1)
+    is_444 = bits.read(_CODE) == 3
+    bits.read(*[1] * is_444)
+    for number in range((12 if is_444 else 8) * bits.read(_CODE, _CODE, 1, 1)):  # scaling lists (7.3.2.1.1.1)
         last = following = 8 * bits.read(1)  # 0: the list is not there
         for _ in range(16 if number < 6 else 64):
             if following:
-                code = bits.coded()
+                code = bits.read(_CODE)
                 following = (last + (code + 1) // 2 * (1 if code % 2 else -1)) % 256
                 last = following or last
 

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from vidssl.config import Tree
+from vidssl.config import Tree, plain
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError, first_few
 from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
@@ -60,6 +60,9 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
         raise CheckpointError(
             f"{path} has format {found}, this vidssl reads {FORMAT}: use the version that wrote it, or train again"
         )
+    if is_checkpoint(content):
+        # A pickle can refer to one part many times, so that a small file holds a config of gigabytes.
+        plain({name: content.get(name) for name in ("config", "network", "data")}, f"{path}: its config")
     if is_checkpoint(content) and (wrong := _wrong_part(content)):
         raise CheckpointError(f"{path}: its {wrong} is not that of a checkpoint: the file is damaged, replace it")
     return content

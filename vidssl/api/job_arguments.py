@@ -22,6 +22,7 @@ from vidssl.output_folder import remove_unused
 from vidssl.plugins import import_modules
 from vidssl.progress import Report, reporting
 from vidssl.registry import did_you_mean
+from vidssl.running_command import messages_once
 from vidssl.types import Count as Count
 from vidssl.types import Natural as Natural
 from vidssl.types import Positive as Positive
@@ -103,7 +104,7 @@ def job(function: Callable[P, T]) -> Callable[P, T]:
         options = arguments.get("options", {})
         import_modules(options.get("imports", arguments.get("imports", ())), "imports")
         report: Report = arguments.get("progress")
-        with _only_this_report(report), _torch_state_kept(), named_at_end():
+        with _only_this_report(report), _torch_state_kept(), messages_once(), named_at_end():
             try:
                 return function(*args, **kwargs)
             except BaseException as error:

@@ -18,6 +18,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, Interrupted
 from vidssl.evaluation.features import TestClips
 from vidssl.left_out import named_at_end
+from vidssl.models.eval_mode import usual_torch
 from vidssl.output_folder import remove_unused
 from vidssl.plugins import import_modules
 from vidssl.progress import Report, reporting
@@ -92,8 +93,8 @@ class NetworkOptions(TypedDict, total=False):
 def job(function: Callable[P, T]) -> Callable[P, T]:
     """Make a job of a function: its arguments are checked, and what it changes in the process is restored.
 
-    Those are logging of progress, random numbers and settings of torch. A job that fails before it has written anything
-    leaves no folder behind; Ctrl-C is a KeyboardInterrupt. Jobs may call jobs.
+    Those are logging of progress, random numbers and settings of torch, see `usual_torch`. A job that fails before it
+    has written anything leaves no folder behind; Ctrl-C is a KeyboardInterrupt. Jobs may call jobs.
     """
     signature = inspect.signature(function)
 
@@ -135,7 +136,7 @@ def _torch_state_kept() -> Iterator[None]:
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = [torch.cuda.current_device()] if used else []
     try:
-        with torch.random.fork_rng(devices):
+        with usual_torch(), torch.random.fork_rng(devices):
             yield
     finally:
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)

@@ -151,7 +151,5 @@ def test_a_public_function_does_not_depend_on_the_state_of_torch(job, place, dig
 
 def test_a_module_in_float64_is_refused_with_the_remedy(place):
     network = vidssl.load_backbone(place / "run").double()
-    with pytest.raises(
-        ConfigError, match=r"^this \w+ has float64 weights, clips are float32: give module.float"
-    ):
+    with pytest.raises(ConfigError, match=r"^this \w+ has float64 weights, clips are float32: give module.float"):
         vidssl.extract(network, place / "train.csv", **CLIPS)

@@ -137,14 +137,10 @@ print(import_umap().UMAP.__name__, os.environ["NUMBA_CACHE_DIR"])
 
 
 @needs_umap
-@pytest.mark.parametrize("is_there", [True, False])
-def test_umap_where_neither_packages_nor_home_can_be_written(is_there, tmp_path):
-    environment = {**os.environ, "TMPDIR": str(tmp_path)} | ({} if is_there else {"HOME": "/nonexistent"})
+def test_umap_where_neither_packages_nor_home_can_be_written(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
     environment.pop("NUMBA_CACHE_DIR", None)
-    script = READ_ONLY if is_there else "import tempfile\ntempfile.tempdir = '/nonexistent'\n" + READ_ONLY
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-    if is_there:
-        assert done.stdout.startswith(f"UMAP {tmp_path}/numba-"), done.stderr
-        assert not [*tmp_path.glob("numba-*")]
-    else:
-        assert "DataError: numba, which the layout umap needs, can write its cache nowhere (No such file" in done.stderr
+    run = [sys.executable, "-c", READ_ONLY]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(f"UMAP {tmp_path}/numba-"), done.stderr
+    assert not [*tmp_path.glob("numba-*")]

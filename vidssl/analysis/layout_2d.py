@@ -25,10 +25,7 @@ def has_umap() -> bool:
 
 
 def import_umap() -> Any:
-    """Import umap, whose functions numba compiles and caches beside them or in the home folder, else for this process.
-
-    A DataError if there is no folder for the cache.
-    """
+    """Import umap, whose functions numba compiles and caches beside them or in the home folder, else for this process."""
     try:
         return importlib.import_module("umap")
     except RuntimeError as error:
@@ -36,15 +33,9 @@ def import_umap() -> Any:
             raise
     from numba.core import config
 
-    try:
-        _caches.append(TemporaryDirectory(prefix="numba-"))
-    except OSError as error:
-        raise DataError(
-            f"numba, which the layout umap needs, can write its cache nowhere ({error.strerror}): set "
-            "NUMBA_CACHE_DIR to a folder that can be written"
-        ) from None
+    _caches.append(TemporaryDirectory(prefix="numba-"))
     os.environ["NUMBA_CACHE_DIR"] = _caches[-1].name
-    config.reload_config()
+    config.reload_config()  # type: ignore[no-untyped-call]
     return importlib.import_module("umap")
 
 

@@ -25,7 +25,7 @@ def has_umap() -> bool:
 
 
 def import_umap() -> Any:
-    """Import umap, whose functions numba compiles and caches beside them or in the home folder, else for this process."""
+    """Import umap, whose compiled functions numba caches beside them or in the home folder, else for this process."""
     try:
         return importlib.import_module("umap")
     except RuntimeError as error:

@@ -82,7 +82,7 @@ def meaning_of_last(folder: Path, trust: bool = False) -> tuple[Path | None, boo
     elif last.stat().st_size < 100:
         name = last.read_text(errors="replace").strip()
     else:
-        with suppress(CheckpointError, LookupError, TypeError):
+        with suppress(CheckpointError, LookupError, TypeError, ValueError):
             content = read_file(last, trust)
             if str(content["format"]).startswith("vidssl-checkpoint-"):
                 return path_of(folder, content["step"]), True

@@ -1,6 +1,7 @@
 """The worker pool: results in order, each task once, and an item that hangs or crashes costs only itself."""
 
 import gc
+import logging
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vidssl import commands
 from vidssl.errors import DataError, DecodeError
 from vidssl.worker_pool import ItemGuard, ordered
 
@@ -625,3 +627,50 @@ def test_torch_works_in_workers_after_it_used_threads_here():
     environment = {**os.environ, "OMP_NUM_THREADS": "4"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+# Daemonic processes -----------------------------------------------------------------------------------------
+
+
+def in_a_daemonic_process(function, *arguments):
+    """The result of a function in a process that may not start others, as Celery's and those of a Pool, and its log."""
+    ours, theirs = multiprocessing.Pipe()
+
+    def work():
+        log = []
+        handler = logging.Handler()
+        handler.emit = lambda record: log.append(record.getMessage())
+        logging.getLogger("vidssl").addHandler(handler)
+        try:
+            theirs.send((function(*arguments), log))
+        except BaseException as error:
+            theirs.send((repr(error), log))
+
+    process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+    process.start()
+    try:
+        return ours.recv()
+    finally:
+        process.join()
+        process.close()
+        ours.close()
+        theirs.close()
+
+
+def test_a_daemonic_process_does_the_work_itself():
+    found, log = in_a_daemonic_process(lambda: list(ordered(lambda task, guard: 2 * task, range(5), 2)))
+    assert found == [0, 2, 4, 6, 8]
+    assert log == [
+        "a daemonic process, as of Celery or multiprocessing.Pool, may not start workers: workers=0 is used, so "
+        "nothing stops a video at which its decoder hangs or crashes"
+    ]
+    assert in_a_daemonic_process(lambda: list(ordered(lambda task, guard: task, range(2), 0))) == ([0, 1], [])
+
+
+def test_jobs_work_in_a_daemonic_process(digits, tmp_path):
+    """Several pools of one job are one line."""
+    lists = f"--gallery {digits}/motion/train.csv --query {digits}/motion/test.csv --out {tmp_path}/out"
+    network = "--checkpoint vidssl-small --clips 1 --crops 1 --size 32 --short-side 32 --workers 2 --device cpu"
+    _, log = in_a_daemonic_process(lambda: str(commands.run("retrieval", [*lists.split(), *network.split()])))
+    assert sum("may not start workers" in line for line in log) == 1
+    assert (tmp_path / "out/index.html").exists()

@@ -1,15 +1,17 @@
 """Configs: YAML and KEY=VALUE in, a validated frozen model out; all mistakes are reported at once."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry, did_you_mean
@@ -36,24 +38,14 @@ class Settings(BaseModel, metaclass=_Reported):
     """What every `Config` derives from: strict types, no unknown keys, no change once made."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-    renamed: ClassVar[dict[str, str]] = {}  # old key: new key; the error for the old one names the new one
 
 
+_LARGEST = 1 << 18  # bytes of a YAML file: it is read at about 50 kB/s
+_MOST = 10**6  # values and characters of their texts, with aliases written out
+_DEEPEST = 100  # lists and mappings in each other
+_NEEDS_TEXT = ("string_type", "model_type", "model_attributes_type")  # mistakes; some sections can be a text
 Model = TypeVar("Model", bound=BaseModel)
 Tree = dict[str, Any]
-
-
-def without_former(tree: Any, former: dict[str, Any]) -> Any:
-    """Leave out of a stored config what earlier versions wrote: `former` has dotted keys and their defaults.
-
-    A key with another value stays, and is an unknown key; `...` stands for any value: it had no effect on results.
-    """
-    for key, default in former.items():
-        section, _, name = key.partition(".")
-        values = tree.get(section) if isinstance(tree, dict) else None
-        if isinstance(values, dict) and name in values and default in (..., values[name]):
-            tree = {**tree, section: {each: value for each, value in values.items() if each != name}}
-    return tree
 
 
 def choice(registry: Registry[Any]) -> Any:
@@ -107,12 +99,13 @@ def bind_inner(registry: Registry[Any], tree: Tree, key: str = "") -> Tree:
         registry[name]  # loads the entry of a project
     schema, choices, start = _choice_of(registry), {registry.kind: tree}, f".{key}" if key else ""
     try:
-        return getattr(schema.model_validate_json(json.dumps(choices)), registry.kind).model_dump(mode="json")  # type: ignore[no-any-return]
+        data = json.dumps(plain(choices, f"{registry.kind} {key}"))
+        return getattr(schema.model_validate_json(data), registry.kind).model_dump(mode="json")  # type: ignore[no-any-return]
     except ValidationError as error:
         lines = _mistakes(error, choices, schema)
         raise InnerMistakes([start + line.removeprefix(registry.kind) for line in lines]) from None
-    except TypeError as error:
-        raise InnerMistakes([f"{start}: {error}; use numbers, strings, lists and mappings only"]) from None
+    except ConfigError as error:
+        raise InnerMistakes([f"{start}: {error}"]) from None
 
 
 def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:
@@ -123,7 +116,8 @@ def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
     """Read a YAML 1.2 file as plain data, and apply overrides, see `override`."""
     try:
-        tree = _yaml().load(Path(path).read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            tree = _parse(file.read(_LARGEST + 1), str(path))
     except OSError as error:
         raise ConfigError(f"cannot read config {path}: {error.strerror}; give a YAML file") from None
     except (YAMLError, ValueError, RecursionError) as error:
@@ -135,16 +129,35 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
     return tree
 
 
+class TypedValue(str):
+    """A number, true, false or null that was typed as the value of `KEY=VALUE`: a setting that is text has the text."""
+
+
 def override(tree: Tree, text: str) -> None:
-    """Apply `a.b.0.c=VALUE` to a tree, in place: VALUE is YAML, a number is an index, missing sections are added."""
+    """Apply `a.b.0.c=VALUE` to a tree, in place: a number in the key is an index, missing sections are added.
+
+    VALUE is text as it is, so that names with ` #` and dates stay as they are, unless it is a list, a mapping, quoted
+    text, a number, true, false or null in YAML.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"override '{text}' is not KEY=VALUE")
+    set_value(tree, key, _parse_value(value, f"override '{text[:100]}'"), text)
+
+
+def _parse_value(text: str, source: str) -> Any:
+    if not text.strip():
+        return None
     try:
-        parsed = _yaml().load(value)
+        value = _parse(text, source)
     except (YAMLError, ValueError, RecursionError):
-        raise ConfigError(f"override '{text}': the value is not YAML; quote it") from None
-    set_value(tree, key, parsed, text)
+        return text
+    kinds: dict[str, type] = {"[]": list, "{}": dict, "''": str, '""': str}
+    if isinstance(value, kinds.get(text.strip()[0] + text.strip()[-1], ())):
+        return value
+    # What has a comment, or is nothing, in YAML is text.
+    is_nothing = value is None and text.strip().lower() not in ("null", "~")
+    return text if isinstance(value, str | list | dict) or "#" in text or is_nothing else TypedValue(text)
 
 
 def set_value(tree: Tree, key: str, value: Any, source: str) -> None:
@@ -161,13 +174,50 @@ def set_value(tree: Tree, key: str, value: Any, source: str) -> None:
 
 def bind(schema: type[Model], tree: Tree, source: str) -> Model:
     """Validate plain data of a source against a pydantic model; a ConfigError has one line for each mistake."""
-    try:
-        # Through JSON, for which pydantic's strict mode accepts lists as tuples.
-        return schema.model_validate_json(json.dumps(tree))
-    except TypeError as error:
-        raise ConfigError(f"{source}: {error}; use numbers, strings, lists and mappings only") from None
-    except ValidationError as error:
-        raise _config_error(error, tree, schema, source) from None
+    as_text = set[int]()
+    while True:
+        data = plain(tree, source, as_text)
+        try:
+            # Through JSON, for which pydantic's strict mode accepts lists as tuples.
+            return schema.model_validate_json(json.dumps(data))
+        except ValidationError as error:
+            wanted = [_find(mistake, tree)[1] for mistake in error.errors() if mistake["type"] in _NEEDS_TEXT]
+            typed = {id(value) for value in wanted if isinstance(value, TypedValue)} - as_text
+            if not typed:
+                raise _config_error(error, data, schema, source) from None
+            as_text |= typed
+
+
+def plain(tree: Any, source: str, as_text: Container[int] = ()) -> Any:
+    """Copy settings as numbers, texts, lists and mappings.
+
+    Each `TypedValue` is read as YAML, and as text if its id is in `as_text`. A ConfigError if there are values of other
+    types, or too many, as in a file of weights whose config has one part in many places.
+    """
+    size = 0
+
+    def copy(value: Any, depth: int) -> Any:
+        nonlocal size
+        size += 1 + (len(value) if isinstance(value, str) else 0)
+        _check_extent(size, depth, source)
+        if isinstance(value, TypedValue):
+            return str(value) if id(value) in as_text else _yaml().load(value)
+        if isinstance(value, dict):
+            return {str(key): copy(part, depth + 1) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [copy(part, depth + 1) for part in value]
+        if value is None or isinstance(value, str | int | float):
+            return value
+        raise ConfigError(f"{source} has a {type(value).__name__}: use numbers, strings, lists and mappings only")
+
+    return copy(tree, 0)
+
+
+def _check_extent(size: int, depth: int, source: str) -> None:
+    if size > _MOST:
+        raise ConfigError(f"{source} has more than {_MOST:,} characters and values, aliases (*name) written out")
+    if depth > _DEEPEST:
+        raise ConfigError(f"{source} is nested deeper than {_DEEPEST} lists and mappings")
 
 
 def dump(config: BaseModel) -> str:
@@ -196,8 +246,42 @@ def differences(one: Any, other: Any, name: str = "") -> list[tuple[str, Any, An
     return [line for key, a, b in inner for line in differences(a, b, f"{name}.{key}".lstrip("."))]
 
 
+class _Constructor(SafeConstructor):
+    """Makes plain data; dates are text, as in the core schema of YAML 1.2."""
+
+
+_Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+
+
 def _yaml() -> YAML:
-    return YAML(typ="safe", pure=True)  # YAML 1.2; duplicate keys and unknown tags are errors
+    yaml = YAML(typ="safe", pure=True)  # YAML 1.2; duplicate keys and unknown tags are errors
+    yaml.Constructor = _Constructor
+    return yaml
+
+
+def _parse(text: str | bytes, source: str) -> Any:
+    """Parse YAML; a ConfigError if it is too large, or would be with each alias replaced by what it stands for."""
+    if len(text) > _LARGEST:
+        raise ConfigError(f"{source} is larger than {_LARGEST // 1024} KiB, the most that a config may have")
+    text = text.decode() if isinstance(text, bytes) else text
+    size, sizes, parents = 0, dict[str, int](), list[tuple[str | None, int]]()
+    for event in _yaml().parse(text):
+        before = size
+        if isinstance(event, AliasEvent):
+            if event.anchor not in sizes:
+                raise ValueError(f"the alias *{event.anchor} stands for nothing before it, or for itself")
+            size += sizes[event.anchor]
+        elif isinstance(event, CollectionEndEvent):
+            anchor, before = parents.pop()
+            sizes[anchor or ""] = size - before
+        elif isinstance(event, CollectionStartEvent):
+            parents.append((event.anchor, before))
+            size += 1
+        elif isinstance(event, ScalarEvent):
+            size += 1 + len(event.value)
+            sizes[event.anchor or ""] = size - before
+        _check_extent(size, len(parents), source)
+    return _yaml().load(text)
 
 
 def _place(section: Any, part: str, override: str) -> str | int:
@@ -228,31 +312,32 @@ def _mistakes(error: ValidationError, tree: Tree, schema: type[BaseModel]) -> li
 
 def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> Sequence[str]:
     """Explain a mistake in one line, those of an inner section in one each: key, problem, value, remedy."""
-    loc, kind = mistake["loc"], mistake["type"]
-    where: list[str] = []
-    here: Any = tree
-    for part in loc:
-        absent = not isinstance(here, dict) or (part not in here and (kind != "missing" or part == here.get("name")))
-        if absent and isinstance(part, str):
-            continue  # the tag of a choice is in the location, but not in the file
-        where.append(str(part))
-        try:
-            here = here[part]
-        except (KeyError, IndexError, TypeError):
-            here = None
-    place = ".".join(where)
+    place, _ = _find(mistake, tree)
     if isinstance(inner := mistake.get("ctx", {}).get("error"), InnerMistakes):
         return [place + line for line in inner.lines]
     return [_in_words(mistake, place, schema)]
 
 
+def _find(mistake: Any, tree: Any) -> tuple[str, Any]:
+    """Return the key of a mistake in a tree, and the value there."""
+    keys: list[str] = []
+    for part in mistake["loc"]:
+        missing = mistake["type"] == "missing"
+        absent = not isinstance(tree, dict) or (part not in tree and (not missing or part == tree.get("name")))
+        if absent and isinstance(part, str):
+            continue  # the tag of a choice is in the location, but not in the file
+        keys.append(str(part))
+        try:
+            tree = tree[part]
+        except (KeyError, IndexError, TypeError):
+            tree = None
+    return ".".join(keys), tree
+
+
 def _in_words(mistake: Any, place: str, schema: type[BaseModel]) -> str:
     loc, kind = mistake["loc"], mistake["type"]
     if kind == "extra_forbidden":
-        model = _model_at(schema, loc[:-1])
-        if loc[-1] in model.renamed:
-            return f"{place}: was renamed to '{model.renamed[loc[-1]]}'"
-        known = sorted(model.model_fields)
+        known = sorted(_model_at(schema, loc[:-1]).model_fields)
         return f"{place}: unknown key{did_you_mean(loc[-1], known)}; there are: {', '.join(known)}"
     if kind in ("missing", "union_tag_not_found"):
         return f"{place}: is required" if kind == "missing" else f"{place}: needs a 'name'"

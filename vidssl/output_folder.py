@@ -12,13 +12,15 @@ They raise a DataError, and leave all as it is, if a file to be written is there
 link; or if the folder cannot be written, or holds the same kind of output of other inputs.
 
 What takes long also locks its folder with `only_run_in`, so that one run at a time writes there: a training, features,
-a retrieval, each network of a test or an analysis, a check, copies, tracks. Other outputs have no lock.
+a retrieval, each network of a test or an analysis, a check, copies, tracks. Other outputs have no lock, nor has a file
+system without locks: there a warning says so.
 """
 
 import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import tempfile
 import time
@@ -30,7 +32,9 @@ from typing import Any
 from vidssl import distributed
 from vidssl.atomic import file_hash, replacing, write_json
 from vidssl.errors import ConfigError, DataError
+from vidssl.running_command import log_once
 
+_log = logging.getLogger(__name__)
 MARK = ".vidssl.json"
 _FORMAT = 1
 _LONGEST = 255  # bytes of a file name
@@ -92,7 +96,7 @@ def remove_unused() -> None:
             if (folder / ".lock").exists():  # an OSError if another run has locked it since
                 descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                 stack.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _flock(descriptor, fcntl.LOCK_EX)
             mark = _read_mark(folder)
             mark["outputs"].pop(kind, None)
             if mark["outputs"] or mark["files"]:
@@ -350,6 +354,17 @@ def only_run_in(folder: Path, shared: bool = False) -> Iterator[None]:
         yield
 
 
+def _flock(descriptor: int, kind: int) -> None:
+    """Lock an open file; a BlockingIOError if another run has locked it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        reason = f"the file system of the output has no locks ({error.strerror})"
+        log_once(_log, logging.WARNING, f"{reason}: see to it that no other run writes to the same folder")
+
+
 def _lock(folder: Path, stack: ExitStack, kind: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -361,7 +376,7 @@ def _lock(folder: Path, stack: ExitStack, kind: int) -> None:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                _flock(descriptor, kind)
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:

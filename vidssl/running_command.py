@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -14,10 +14,10 @@ from pathlib import Path
 class _Command:
     line: str
     worded: Callable[[str], str]  # writes a message as that of the command: with options for arguments of Python
-    said: set[str] = field(default_factory=set)
 
 
 _running: ContextVar[_Command | None] = ContextVar("command", default=None)
+_said: ContextVar[set[str] | None] = ContextVar("said", default=None)
 
 
 @contextmanager
@@ -25,9 +25,21 @@ def running(command: str, arguments: Sequence[str], worded: Callable[[str], str]
     """State in this block that a command of vidssl runs; `worded` writes messages of `log_once` with its options."""
     token = _running.set(_Command(shlex.join(["vidssl", command, *arguments]), worded))
     try:
-        yield
+        with messages_once():
+            yield
     finally:
         _running.reset(token)
+
+
+@contextmanager
+def messages_once() -> Iterator[None]:
+    """Log each message of `log_once` once in this block, a command or a job; nested blocks are one."""
+    said = _said.get()
+    token = _said.set(set() if said is None else said)
+    try:
+        yield
+    finally:
+        _said.reset(token)
 
 
 def command_line() -> str:
@@ -37,9 +49,9 @@ def command_line() -> str:
 
 
 def log_once(log: logging.Logger, level: int, message: str) -> None:
-    """Log a message, unless the running command, which may consist of several measurements, has logged it."""
-    command = _running.get()
-    if command is None or message not in command.said:
+    """Log a message, unless the running command or job, which may consist of several measurements, has logged it."""
+    command, said = _running.get(), _said.get()
+    if said is None or message not in said:
         log.log(level, "%s", command.worded(message) if command else message)
-    if command is not None:
-        command.said.add(message)
+    if said is not None:
+        said.add(message)

@@ -1,5 +1,6 @@
 """A pool of worker processes, with results in order. A process that hangs or dies costs one item, not the run."""
 
+import logging
 import mmap
 import multiprocessing
 import os
@@ -19,12 +20,14 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from vidssl.errors import DataError, VidsslError
+from vidssl.running_command import log_once
 from vidssl.worker_transport import file_limit_explained, pack, receive, send
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 _Answer = tuple[Any, Exception | None]  # a result or an error
 
+_log = logging.getLogger(__name__)
 _IDLE = -1  # in place of an item
 _MAX_DEATHS = 3  # in a row, of processes in one slot that finished no task and failed no item
 _INLINE = 1 << 16  # most bytes in a socket at a time: half of the buffer that it requests, so sending never blocks
@@ -85,11 +88,15 @@ def ordered(
     Args:
         function: Processes are forked: only tasks and results must be picklable.
         tasks: Drawn only as far ahead as the workers need.
-        workers: Processes. With 0 this process does the work, and no hang or crash is survived.
+        workers: Processes. With 0, and in a daemonic process, this one does the work, and no hang or crash is survived.
         timeout: Wall-clock seconds for an item. They pass while the job is suspended too: hence a second attempt.
         ahead: Tasks that a process has at a time.
         on_failure: Called with a failed item and the reason; it may raise to stop. None: a failed item is a DataError.
     """
+    if workers and multiprocessing.current_process().daemon:
+        line = "a daemonic process, as of Celery or multiprocessing.Pool, may not start workers: workers=0 is used, so"
+        log_once(_log, logging.WARNING, f"{line} nothing stops a video at which its decoder hangs or crashes")
+        workers = 0
     if not workers:
         guard = ItemGuard()
         yield from (function(task, guard) for task in tasks)

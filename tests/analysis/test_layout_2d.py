@@ -1,3 +1,5 @@
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -121,3 +123,24 @@ def test_a_layout_is_turned_and_mirrored_onto_another_one():
         aim = noisy - noisy.mean(axis=0)
         assert np.sum((best - aim) ** 2) <= np.sum((other - aim) ** 2) + 1e-4
     assert turned_onto(np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)).shape == (1, 2)
+
+
+READ_ONLY = """
+import os
+from numba.core import caching
+from vidssl.analysis.layout_2d import import_umap
+for name in ("CacheImpl", "_CacheImpl"):
+    if hasattr(caching, name):
+        getattr(caching, name)._locator_classes = [caching.UserProvidedCacheLocator]  # no other can write
+print(import_umap().UMAP.__name__, os.environ["NUMBA_CACHE_DIR"])
+"""
+
+
+@needs_umap
+def test_umap_where_neither_packages_nor_home_can_be_written(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    run = [sys.executable, "-c", READ_ONLY]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(f"UMAP {tmp_path}/numba-"), done.stderr
+    assert not [*tmp_path.glob("numba-*")]

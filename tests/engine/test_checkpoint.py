@@ -16,6 +16,7 @@ import torch
 from vidssl import atomic
 from vidssl.engine import checkpoint
 from vidssl.errors import CheckpointError, Interrupted, UntrustedError
+from vidssl.models import checkpoint_files
 from vidssl.models.weights import FORMAT
 
 
@@ -277,8 +278,8 @@ def test_the_one_just_written_stays_even_before_sound_ones_of_later_steps(folder
 
 def test_each_checkpoint_is_hashed_once(folder, forgotten, monkeypatch):
     forgotten()
-    hashed, real = [], checkpoint.file_hash
-    monkeypatch.setattr(checkpoint, "file_hash", lambda path: hashed.append(path.name) or real(path))
+    hashed, real = [], checkpoint_files.file_hash
+    monkeypatch.setattr(checkpoint_files, "file_hash", lambda path: hashed.append(path.name) or real(path))
     for step in (12, 16, 20):
         checkpoint.save(folder, step, content(step), keep=2)
     assert [name for name in hashed if not name.endswith(".tmp")] == ["step-00000008.pt"]

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from vidssl.atomic import file_hash
-from vidssl.config import without_former
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.log import RunLog
 from vidssl.engine.save_and_resume import _restore_rng
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, DataError
-from vidssl.projects.detection.schema import _FORMER
+from vidssl.models import load_backbone
 
 
 @pytest.fixture
@@ -99,13 +99,26 @@ def test_settings_of_copies_that_cannot_be_read(go_on, toy_folder, tmp_path):
         go_on(1, moved)
 
 
-def test_settings_that_earlier_versions_had(toy_run):
-    """Checkpoints hold them; one that had its default, or no effect on results, is left out."""
-    path = train(toy_run("moco", "a"), until=2).resolve()
-    content = torch.load(path, weights_only=True)
-    content["config"]["data"]["prefetch"] = 5
-    torch.save(content, path)
+STORED = Path(__file__).parents[1] / "data" / "stored"  # of a run of two steps, written on 28 November 2026
+
+
+def test_a_stored_run_goes_on(toy_folder, tmp_path):
+    """With its own config; all weights are equal, so that the file is small."""
+    path = tmp_path / "run/checkpoints/step-00000002.pt"
+    path.parent.mkdir(parents=True)
+    shutil.copy(STORED / "run.pt", path)
     path.with_suffix(".sha256").write_text(file_hash(path))
-    train(toy_run("moco", "a"), until=3)
-    stored = {"data": {"prefetch": 3}, "detector": {"batch_norm": "frozen"}, "action_detector": {"dilated": True}}
-    assert without_former(stored, _FORMER) == {"data": {}, "detector": {"batch_norm": "frozen"}, "action_detector": {}}
+    (tmp_path / "run/.vidssl.json").write_text('{"format": 1, "outputs": {"a run": {}}, "files": {}}')
+    data, train_list = toy_folder / "data", toy_folder / "data/motion/train.csv"
+    where = f"output={tmp_path}/run", f"data.moving_digits.out={data}", f"data.train={train_list}"
+    assert saved_step(train(load_run(STORED / "run.yaml", where), until=3)) == 3
+
+
+def saved_step(path):
+    return torch.load(path, weights_only=True)["step"]
+
+
+def test_stored_weights_are_loaded():
+    network, config = load_backbone(STORED / "run.pt"), load_run(STORED / "run.yaml")
+    assert network.run_config == config.model_dump(mode="json")
+    assert {round(p.mean().item(), 6) for p in network.parameters()} == {0.1}

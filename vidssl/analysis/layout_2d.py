@@ -1,6 +1,9 @@
 """Layouts of features in two dimensions: UMAP and PCA."""
 
 import importlib.util
+import os
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +13,7 @@ from vidssl.errors import ConfigError, DataError
 Points = NDArray[np.float32]
 LAYOUTS = ("umap", "pca")
 UMAP_NEEDS = 5  # videos; its initialisation fails with fewer
+_caches: list[TemporaryDirectory[str]] = []  # of compiled functions; removed when the process ends
 
 
 def has_umap() -> bool:
@@ -18,6 +22,21 @@ def has_umap() -> bool:
         return importlib.util.find_spec("umap") is not None
     except ValueError:  # its import was blocked
         return False
+
+
+def import_umap() -> Any:
+    """Import umap, whose compiled functions numba caches beside them or in the home folder, else for this process."""
+    try:
+        return importlib.import_module("umap")
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+    from numba.core import config
+
+    _caches.append(TemporaryDirectory(prefix="numba-"))
+    os.environ["NUMBA_CACHE_DIR"] = _caches[-1].name
+    config.reload_config()  # type: ignore[no-untyped-call]
+    return importlib.import_module("umap")
 
 
 def check_layout(name: str, count: int) -> None:
@@ -45,8 +64,7 @@ def layout(x: Points, name: str, seed: int = 0) -> Points:
         settings = {"n_neighbors": min(15, len(x) - 1), "metric": "euclidean", "n_jobs": 1, "random_state": seed}
         # numba gives OpenMP, which torch shares, a thread for each core: the limit ends with the number from before.
         with threadpool_limits(1):
-            import umap
-
+            umap = import_umap()
             return np.asarray(umap.UMAP(**settings).fit_transform(unit), np.float32)
     found = np.zeros((len(x), 2), np.float32)
     kept = min(2, len(x) - 1, x.shape[1])

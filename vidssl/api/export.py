@@ -19,7 +19,7 @@ from vidssl.engine.config_schema import Run, bind_stored
 from vidssl.engine.evaluation_settings import evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
-from vidssl.models.eval_mode import eval_mode
+from vidssl.models.eval_mode import eval_mode, usual_torch
 from vidssl.models.export_graph import save_onnx, save_pt2
 from vidssl.models.weights import (
     EXPORTED,
@@ -116,6 +116,7 @@ def export(
     return found
 
 
+@usual_torch()
 def save_backbone(
     model: Model, path: File, *, cfg: str | Path | None = None, half: bool = False, trust: bool = False
 ) -> None:

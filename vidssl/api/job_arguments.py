@@ -18,10 +18,12 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, Interrupted
 from vidssl.evaluation.features import TestClips
 from vidssl.left_out import named_at_end
+from vidssl.models.eval_mode import usual_torch
 from vidssl.output_folder import remove_unused
 from vidssl.plugins import import_modules
 from vidssl.progress import Report, reporting
 from vidssl.registry import did_you_mean
+from vidssl.running_command import messages_once
 from vidssl.types import Count as Count
 from vidssl.types import Natural as Natural
 from vidssl.types import Positive as Positive
@@ -91,8 +93,8 @@ class NetworkOptions(TypedDict, total=False):
 def job(function: Callable[P, T]) -> Callable[P, T]:
     """Make a job of a function: its arguments are checked, and what it changes in the process is restored.
 
-    Those are logging of progress, random numbers and settings of torch. A job that fails before it has written anything
-    leaves no folder behind; Ctrl-C is a KeyboardInterrupt. Jobs may call jobs.
+    Those are logging of progress, random numbers and settings of torch, see `usual_torch`. A job that fails before it
+    has written anything leaves no folder behind; Ctrl-C is a KeyboardInterrupt. Jobs may call jobs.
     """
     signature = inspect.signature(function)
 
@@ -103,7 +105,7 @@ def job(function: Callable[P, T]) -> Callable[P, T]:
         options = arguments.get("options", {})
         import_modules(options.get("imports", arguments.get("imports", ())), "imports")
         report: Report = arguments.get("progress")
-        with _only_this_report(report), _torch_state_kept(), named_at_end():
+        with _only_this_report(report), _torch_state_kept(), messages_once(), named_at_end():
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
@@ -134,7 +136,7 @@ def _torch_state_kept() -> Iterator[None]:
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = [torch.cuda.current_device()] if used else []
     try:
-        with torch.random.fork_rng(devices):
+        with usual_torch(), torch.random.fork_rng(devices):
             yield
     finally:
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)

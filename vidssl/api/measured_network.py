@@ -277,6 +277,8 @@ def run_of_module(module: nn.Module, cfg: str | Path | None, settings: Sequence[
 
 def _load_module(module: nn.Module, options: NetworkOptions, device: torch.device) -> Subject:
     """Take a module as it is, with the clips of its run if it is a backbone that vidssl loaded."""
+    if any(p.dtype == torch.float64 for p in module.parameters()):
+        raise ConfigError(f"this {type(module).__name__} has float64 weights, clips are float32: give module.float()")
     run = run_of_module(module, options.get("cfg"), options.get("settings", ()))
     if "test" in options:
         test = options["test"]

@@ -12,9 +12,11 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.nearest_moments import nearest_moments
 from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, rows_of
 from vidssl.evaluation.train_test_overlap import describe, report_overlap
+from vidssl.models.eval_mode import usual_torch
 from vidssl.types import Features
 
 
+@usual_torch()
 def search(
     gallery: Features | Tensor,
     query: Features | Tensor | None = None,

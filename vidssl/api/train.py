@@ -27,6 +27,7 @@ from vidssl.engine.training_lists import training_list
 from vidssl.errors import ConfigError
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.train_test_overlap import check_disjoint
+from vidssl.models.weights import weights_file
 from vidssl.output_folder import check_names, only_run_in
 from vidssl.progress import Report
 from vidssl.registry import load_project
@@ -63,7 +64,7 @@ def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progres
     checkpoint = start(run)
     if isinstance(run, Run):
         report_training(run, checkpoint)
-    return checkpoint
+    return weights_file(checkpoint)  # itself, if it is a link to the newest one
 
 
 def bind_config(tree: Tree, source: str) -> tuple[RunSettings, Callable[[Any], Path]]:

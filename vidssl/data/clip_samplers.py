@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,8 +125,6 @@ class Pair(Sampler):
     """
 
     class Config(ClipSettings):
-        renamed: ClassVar[dict[str, str]] = {**ClipSettings.renamed, "too_short": "no_room"}
-
         min_gap: int = Field(default=40, ge=1)  # native frames
         no_room: Literal["error", "closest"] = "error"  # closest: place them as far apart as the video allows
 

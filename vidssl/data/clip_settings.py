@@ -1,7 +1,7 @@
 """A clip, and the settings of its length: how many frames of a video it covers, and which of them are kept."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,6 @@ class Clip:
 
 class ClipSettings(Settings):
     """Length of a clip, and what to do with shorter videos."""
-
-    renamed: ClassVar[dict[str, str]] = {"short": "short_video"}
 
     frames: int = Field(ge=1)  # T
     seconds: Annotated[float, Field(gt=0)] | Literal["whole"] | None = None  # length of the span; or sampling_rate

@@ -1,7 +1,5 @@
 """Class-balanced subsets of a list."""
 
-from typing import ClassVar
-
 from pydantic import Field, model_validator
 
 from vidssl.config import Settings
@@ -12,8 +10,6 @@ from vidssl.keyed_generators import generator
 
 class Subset(Settings):
     """A class-balanced subset: the same fraction of each class, or the same number of videos."""
-
-    renamed: ClassVar[dict[str, str]] = {"share": "fraction"}
 
     fraction: float | None = Field(default=None, gt=0, le=1)  # of each class, at least one video
     per_class: int | None = Field(default=None, ge=1)  # videos of each class; exactly one of the two

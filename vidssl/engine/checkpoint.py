@@ -1,7 +1,6 @@
 """Checkpoint files: written atomically, with a sha256 beside each, verified before they are loaded."""
 
 import logging
-import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +10,20 @@ import torch
 
 from vidssl.atomic import file_hash, replacing, sync, temporary_for
 from vidssl.errors import CheckpointError, UntrustedError
+from vidssl.models.checkpoint_files import (
+    LAST,
+    check_hash,
+    hash_file,
+    meaning_of_last,
+    path_of,
+    read_hashes,
+    saved,
+    step_of,
+)
 from vidssl.models.weights import read_checkpoint
+from vidssl.running_command import log_once
 
 _log = logging.getLogger(__name__)
-_NAME = re.compile(r"step-\d+\.pt")
 _valid: set[Path] = set()  # checkpoints that this process wrote or verified: each is hashed once, not at every save
 
 
@@ -44,15 +53,13 @@ def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
             file.flush()
             digest = file_hash(Path(file.name))
             # While an older file has this name, its hash must stay valid beside the new one.
-            old = _hashes(path) if path.exists() and _hash_file(path).exists() else []
+            old = read_hashes(path) if path.exists() and hash_file(path).exists() else []
             _write_hashes(path, [digest, *old])
         sync(folder)
         if old:
             _write_hashes(path, [digest])
         _valid.add(path.resolve())
-        link = temporary_for(folder / "last.pt")
-        link.symlink_to(path.name)
-        link.replace(folder / "last.pt")
+        _point_last_to(path)
         _delete_old(folder, path, keep)
     except OSError as error:
         raise CheckpointError(
@@ -60,6 +67,20 @@ def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
             "permissions of the folder"
         ) from None
     return path
+
+
+def _point_last_to(path: Path) -> None:
+    """Let `last.pt` stand for a checkpoint: as a link, on file systems without links as a text with its name."""
+    last = path.with_name(LAST)
+    link = temporary_for(last)
+    try:
+        link.symlink_to(path.name)
+        link.replace(last)
+    except OSError as error:  # whatever it is: the checkpoint itself could be written
+        with replacing(last) as file:
+            file.write(path.name.encode())
+        reason = f"the file system of the output has no links ({error.strerror})"
+        log_once(_log, logging.WARNING, f"{reason}: {LAST} is a text with the name of the newest checkpoint")
 
 
 def _delete_old(folder: Path, path: Path, keep: int) -> None:
@@ -70,9 +91,9 @@ def _delete_old(folder: Path, path: Path, keep: int) -> None:
             old.unlink()
         elif _is_valid(old):
             valid += 1
-    for hash_file in folder.glob("step-*.sha256"):
-        if not hash_file.with_suffix(".pt").exists():
-            hash_file.unlink(missing_ok=True)
+    for left_over in folder.glob("step-*.sha256"):
+        if not left_over.with_suffix(".pt").exists():
+            left_over.unlink(missing_ok=True)
 
 
 def _is_valid(path: Path) -> bool:
@@ -82,23 +103,12 @@ def _is_valid(path: Path) -> bool:
     return path.resolve() in _valid
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Return the path of the checkpoint of a step."""
-    return folder / f"step-{step:08d}.pt"
-
-
-def step_of(path: Path) -> int:
-    """Return the step in the name of a checkpoint."""
-    return int(path.stem.removeprefix("step-"))
-
-
-def saved(folder: Path) -> list[Path]:
-    """List the checkpoints of a folder, newest first."""
-    return sorted(filter(lambda path: _NAME.fullmatch(path.name), folder.glob("step-*.pt")), key=step_of, reverse=True)
-
-
 def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
     """Load the newest checkpoint whose hash is right; None if there are none, a CheckpointError if none is valid."""
+    copied, is_copy = meaning_of_last(folder, trust)
+    if is_copy and copied is not None and not copied.exists():  # of a step without a file: it would be replaced
+        _write_hashes(copied, [file_hash(folder / LAST)])
+        (folder / LAST).rename(copied)
     errors: list[CheckpointError] = []
     for path in saved(folder):
         try:
@@ -121,27 +131,12 @@ def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
 
 
 def check(path: Path) -> str:
-    """Compare a checkpoint with the sha256 beside it, and return that; a CheckpointError if they differ."""
-    try:
-        expected = _hashes(path.resolve())
-        actual = file_hash(path)
-    except OSError as error:
-        raise CheckpointError(f"cannot check {path}: {error.strerror} ({error.filename})") from None
-    if actual not in expected:
-        raise CheckpointError(f"checkpoint {path} is damaged: its sha256 differs from the one beside it")
+    """Compare a checkpoint with the sha256 beside it, as `check_hash`, and remember that it is valid."""
+    digest = check_hash(path)
     _valid.add(path.resolve())
-    return actual
+    return digest
 
 
 def _write_hashes(path: Path, hashes: list[str]) -> None:
-    with replacing(_hash_file(path)) as file:
+    with replacing(hash_file(path)) as file:
         file.write("\n".join(hashes).encode())
-
-
-def _hashes(path: Path) -> list[str]:
-    """Read the hashes that are valid for a checkpoint: one, or two while it is being replaced."""
-    return _hash_file(path).read_text(errors="replace").split()
-
-
-def _hash_file(path: Path) -> Path:
-    return path.with_suffix(".sha256")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_model, model_validator
 
-from vidssl.config import Settings, Tree, bind, choice, read, without_former
+from vidssl.config import Settings, Tree, bind, choice, read
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import MAX_BROKEN
 from vidssl.data.subset import Subset
@@ -25,8 +25,6 @@ from vidssl.transforms import RECIPES
 from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.recipes import DrawnRecipe, check_short_side
 from vidssl.video.reader import DecodeSettings
-
-_FORMER: dict[str, Any] = {"data.prefetch": ...}  # settings of earlier versions, see `without_former`
 
 
 class RenderedDigits(MovingDigits):
@@ -238,7 +236,7 @@ def bind_run(tree: Tree, source: str) -> Run:
 def bind_stored(tree: Any, source: str, trust: bool = False) -> Run:
     """Bind a config that lies in a file of weights; as `stored_imports`."""
     with stored_imports(tree, source, trust):
-        return _bind(without_former(tree, _FORMER), source)
+        return _bind(tree, source)
 
 
 def run_kind(tree: Tree, source: str) -> str:

@@ -11,12 +11,12 @@ import torch
 from vidssl import distributed
 from vidssl.data.track_files import check_names, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
-from vidssl.engine.checkpoint import saved as saved_checkpoints
-from vidssl.engine.checkpoint import step_of
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import Backbone
+from vidssl.models.checkpoint_files import saved as saved_checkpoints
+from vidssl.models.checkpoint_files import step_of
 from vidssl.tracking import Tracker, no_tracks, track_list
 
 _log = logging.getLogger(__name__)

@@ -18,7 +18,6 @@ from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.engine.agreed_batches import Feed
-from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, bfloat16_is_emulated
 from vidssl.engine.evaluation_settings import check_layer
 from vidssl.engine.finite_check import FiniteCheck
@@ -35,6 +34,7 @@ from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.bfloat16_check import check_bfloat16, conv3d_fault
+from vidssl.models.checkpoint_files import saved as saved_checkpoints
 from vidssl.models.initial_weights import load_initial, log_match
 from vidssl.models.pixel_normalization import Normalization
 from vidssl.output_folder import claim, only_run_in

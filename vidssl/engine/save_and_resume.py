@@ -21,6 +21,7 @@ from vidssl.engine.settings_of_all_runs import RunSettings
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.keyed_generators import generator
 from vidssl.methods.base import Method
+from vidssl.models.checkpoint_files import path_of
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
 from vidssl.version import __version__
 from vidssl.video.other_decoders import backend_version
@@ -94,7 +95,7 @@ def resume(
     step: int = distributed.gather_objects(found["step"] if found else 0)[0]
     if not step:
         return RunState(0, 0, {}, data)
-    path = checkpoint.path_of(folder, step)
+    path = path_of(folder, step)
     content = distributed.together(lambda: _check_same_run(found or read_checkpoint(path, trust), run, videos, bind))
     load_state(method, content["method"], str(path))
     optimizer.load_state_dict(content["optimizer"])

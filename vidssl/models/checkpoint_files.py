@@ -1,18 +1,20 @@
 """Read checkpoint files safely: nothing in a file can run code unless it is trusted."""
 
 import json
+import logging
 import pickle
 import re
 import zipfile
 from collections import OrderedDict
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
-from vidssl.atomic import write_whole
+from vidssl.atomic import file_hash, state_of, write_whole
 from vidssl.errors import CheckpointError, UntrustedError
 from vidssl.untrusted_files import parse_json
 
@@ -20,6 +22,99 @@ _TORCH = (b"PK\x03\x04", b"\x80")  # first bytes of a zip file and, before torch
 _SAFETENSORS = b'{"'  # from byte 8 on
 _CLASS = re.compile(r"[\w.<>]+")
 _METADATA = "vidssl"  # key of the metadata of a safetensors file
+_STEP = re.compile(r"step-\d+\.pt")
+LAST = "last.pt"  # stands for the newest checkpoint of a run, see `meaning_of_last`
+_log = logging.getLogger(__name__)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Return the path of the checkpoint of a step."""
+    return folder / f"step-{step:08d}.pt"
+
+
+def step_of(path: Path) -> int:
+    """Return the step in the name of a checkpoint."""
+    return int(path.stem.removeprefix("step-"))
+
+
+def saved(folder: Path) -> list[Path]:
+    """List the checkpoints of a folder, newest first."""
+    return sorted(filter(lambda path: _STEP.fullmatch(path.name), folder.glob("step-*.pt")), key=step_of, reverse=True)
+
+
+def newest_in(folder: Path) -> Path | None:
+    """Find the newest checkpoint in the folder `checkpoints` of a run whose sha256, if it has one, is right.
+
+    Names decide, as in resuming: `last.pt` may have become something else. It counts if it is a copy of a later step
+    than those that are there.
+    """
+    newest, errors, last = None, list[CheckpointError](), folder / LAST
+    for path in saved(folder):
+        try:
+            if hash_file(path).exists():
+                _check_once(path.absolute(), state_of(path))
+            newest = path
+            break
+        except CheckpointError as error:
+            _log.warning("%s; falling back to the checkpoint before it", error)
+            errors.append(error)
+    meant, is_copy = meaning_of_last(folder)
+    if is_copy and (newest is None or (meant is not None and step_of(meant) > step_of(newest))):
+        return last
+    if newest is None and errors:
+        raise errors[0]
+    if newest is not None and meant is not None and meant.name != newest.name:
+        _log.warning("%s stands for %s; %s is used, the newest that is valid", last, meant.name, newest.name)
+    return last if last.is_symlink() and newest is not None and last.resolve() == newest.resolve() else newest
+
+
+def meaning_of_last(folder: Path, trust: bool = False) -> tuple[Path | None, bool]:
+    """Return the checkpoint of a run that `last.pt` stands for, which may be missing, and whether it is a copy of it.
+
+    It is written as a link. After the folder was copied, by git, 7-Zip or cp -L, through Google Drive or exFAT, it can
+    be a text with the name or a copy of that, or an earlier, checkpoint, or missing.
+    """
+    last = folder / LAST
+    if last.is_symlink():
+        name = last.readlink().name
+    elif not last.is_file():
+        return None, False
+    elif last.stat().st_size < 100:
+        name = last.read_text(errors="replace").strip()
+    else:
+        with suppress(CheckpointError, LookupError, TypeError, ValueError):
+            content = read_file(last, trust)
+            if str(content["format"]).startswith("vidssl-checkpoint-"):
+                return path_of(folder, content["step"]), True
+        return None, True
+    return (folder / name if _STEP.fullmatch(name) else None), False
+
+
+def check_hash(path: Path) -> str:
+    """Compare a checkpoint with the sha256 beside it, and return that; a CheckpointError if they differ."""
+    try:
+        expected = read_hashes(path.resolve())
+        actual = file_hash(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot check {path}: {error.strerror} ({error.filename})") from None
+    if actual not in expected:
+        raise CheckpointError(f"checkpoint {path} is damaged: its sha256 differs from the one beside it")
+    return actual
+
+
+@cache
+def _check_once(path: Path, state: Any) -> str:
+    return check_hash(path)
+
+
+def read_hashes(path: Path) -> list[str]:
+    """Read the hashes that are valid for a checkpoint: one, or two while it is being replaced."""
+    return hash_file(path).read_text(errors="replace").split()
+
+
+def hash_file(path: Path) -> Path:
+    """Return the file with the sha256 of a checkpoint."""
+    return path.with_suffix(".sha256")
 
 
 def read_file(path: Path, trust: bool) -> Any:

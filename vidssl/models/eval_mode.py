@@ -1,9 +1,30 @@
-"""Eval mode for the time of a measurement."""
+"""Eval mode, and the usual state of torch, for the time of a measurement."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import nn
+
+
+@contextmanager
+def usual_torch() -> Iterator[None]:
+    """Let torch be as after its import in this block or function, and as it was after it.
+
+    A program may have switched gradients off, or inference mode or autocast on, or chosen another default dtype or
+    device.
+    """
+    dtype = torch.get_default_dtype()
+    with ExitStack() as usual:
+        if torch.get_default_device().type != "cpu":  # not always: it makes each operation slower
+            usual.enter_context(torch.device("cpu"))
+        usual.enter_context(torch.inference_mode(False))
+        usual.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            usual.enter_context(torch.autocast(kind, enabled=False))
+        usual.callback(torch.set_default_dtype, dtype)
+        torch.set_default_dtype(torch.float32)
+        yield
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from vidssl.config import Settings
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_layouts import INFLATED, Network, find_networks, flatten
+from vidssl.models.eval_mode import usual_torch
 from vidssl.models.external import is_external, load_encoder
 from vidssl.models.inflate import check_inflatable, check_same_shape, inflate
 from vidssl.models.match_backbone import Match, check_architecture, choose_match, compare, match_backbones, shapes_of
@@ -50,6 +51,7 @@ def _to_file(initial: InitialWeights) -> Any:
 Initial = Annotated[InitialWeights, BeforeValidator(_from_file), PlainSerializer(_to_file)]
 
 
+@usual_torch()
 def load_backbone(
     path: str | Path,
     arch: str | None = None,

@@ -9,10 +9,10 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from vidssl.config import Tree
+from vidssl.config import Tree, plain
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError, first_few
 from vidssl.models.backbones import Backbone
-from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
+from vidssl.models.checkpoint_files import LAST, newest_in, read_file, read_without_objects, write_safetensors
 from vidssl.models.external import is_external
 from vidssl.registry import did_you_mean
 
@@ -60,6 +60,9 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
         raise CheckpointError(
             f"{path} has format {found}, this vidssl reads {FORMAT}: use the version that wrote it, or train again"
         )
+    if is_checkpoint(content):
+        # A pickle can refer to one part many times, so that a small file holds a config of gigabytes.
+        plain({name: content.get(name) for name in ("config", "network", "data")}, f"{path}: its config")
     if is_checkpoint(content) and (wrong := _wrong_part(content)):
         raise CheckpointError(f"{path}: its {wrong} is not that of a checkpoint: the file is damaged, replace it")
     return content
@@ -94,7 +97,8 @@ def backbone_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
 def weights_file(name: str | Path) -> Path:
     """Find the file of weights that a name stands for.
 
-    It is a file; a folder of `vidssl export`, or of a run, whose last checkpoint is meant; a network that comes with
+    It is a file; a folder of `vidssl export`, or of a run, whose newest checkpoint is meant, as by its `last.pt`, even
+    if that is no link to it; a network that comes with
     vidssl, such as `vidssl-small`; or one on the Hugging Face Hub, `hf-hub:OWNER/NAME` or `OWNER/NAME`, which is
     downloaded. What exists on disk comes first. A path of nothing is returned as it is.
 
@@ -109,11 +113,14 @@ def weights_file(name: str | Path) -> Path:
         )
     path = Path(name)
     if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
-        for file in (path / EXPORTED, path / "checkpoints" / "last.pt"):
-            if file.exists():
-                return file
+        if (path / EXPORTED).exists():
+            return path / EXPORTED
+        if newest := newest_in(path / "checkpoints"):
+            return newest
         if str(name) not in _OWN:
-            raise CheckpointError(f"{path} holds neither {EXPORTED} (vidssl export) nor checkpoints/last.pt (a run)")
+            raise CheckpointError(f"{path} holds neither {EXPORTED} (vidssl export) nor checkpoints/step-N.pt (a run)")
+    elif path.name == LAST and (newest := newest_in(path.parent)):
+        return newest
     elif os.path.exists(path):  # noqa: PTH110 - likewise
         return path
     if is_external(str(name)):

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import create_model
 
-from vidssl.config import Tree, bind, choice, without_former
+from vidssl.config import Tree, bind, choice
 from vidssl.engine.config_schema import run_kind
 from vidssl.engine.settings_of_all_runs import RunSettings
 from vidssl.errors import ConfigError
@@ -46,8 +46,6 @@ class ActionRun(RunSettings):
 
 AnyDetectionRun = DetectionRun | ActionRun
 _KINDS: dict[str, type[DetectionRun | ActionRun]] = {"detector": DetectionRun, "action_detector": ActionRun}
-# Settings of earlier versions, see `without_former`.
-_FORMER = {"data.prefetch": ..., "detector.batch_norm": "tuned", "action_detector.dilated": True}
 
 
 def bind_run(tree: Tree, source: str) -> AnyDetectionRun:
@@ -59,7 +57,7 @@ def bind_run(tree: Tree, source: str) -> AnyDetectionRun:
 def bind_stored(tree: Any, source: str, trust: bool = False) -> AnyDetectionRun:
     """Bind a config that lies in a file of weights; as `stored_imports`."""
     with stored_imports(tree, source, trust):
-        return _bind(without_former(tree, _FORMER), source)
+        return _bind(tree, source)
 
 
 def _bind(tree: Tree, source: str) -> AnyDetectionRun:

@@ -1,0 +1,222 @@
+"""Outputs on file systems without locks (NFS, Lustre) or links (Google Drive, exFAT), and runs copied through them."""
+
+import errno
+import fcntl
+import logging
+import os
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import vidssl
+from vidssl import commands
+from vidssl.models.weights import weights_file
+
+TOP = Path(__file__).parents[2]
+CFG = TOP / "configs" / "toy" / "moco.yaml"
+PLACED = runpy.run_path(str(TOP / "tests" / "toys.py"))["placed"]
+
+
+@pytest.fixture(scope="module")
+def place(digits, tmp_path_factory):
+    """A folder with small lists, and runs of two and of four steps."""
+    folder = tmp_path_factory.mktemp("place")
+    for name, count in (("train", 10), ("test", 6)):
+        header, *rows = (digits / f"motion/{name}.csv").read_text().splitlines()
+        rows = sorted(rows, key=lambda row: (rows.index(row) % (len(rows) // count), rows.index(row)))[:count]
+        (folder / f"{name}.csv").write_text("\n".join([header, *rows]) + "\n")
+    for name in ("classes.txt", "root.txt"):
+        if (digits / "motion" / name).exists():
+            shutil.copy(digits / "motion" / name, folder / name)
+    (folder / "root.txt").write_text(f"{digits}\n")
+    commands.run("train", ["--cfg", str(CFG), *settings(folder, digits, folder / "run")])
+    return folder
+
+
+def settings(place, digits, output):
+    placed = [*PLACED("moco", digits, output), "data.moving_digits=null", f"data.train={place}/train.csv"]
+    return [*placed, "steps=4", "checkpoint.every=2"]
+
+
+def _fail(number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+KINDS = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP]
+NETWORK = "--checkpoint RUN --workers 0 --device cpu"
+COMMANDS = [
+    "train --cfg CFG PLACED",
+    "show --cfg CFG PLACED --out OUT",
+    f"test LIST --train-list TRAIN --out OUT {NETWORK}",
+    f"retrieval --gallery TRAIN --query LIST --index OUT/index --out OUT/page {NETWORK}",
+    f"extract LIST --out OUT {NETWORK}",
+    f"map TRAIN --out OUT {NETWORK}",
+    "compare TRAIN --checkpoint RUN floor:thumbnails --out OUT --workers 0 --device cpu",
+    "export RUN --to safetensors --out OUT/a.safetensors",
+    "export RUN --to folder --out OUT/a",
+    f"track LIST --out OUT {NETWORK}",
+    "check LIST --out OUT",
+    "shrink LIST --out OUT",
+    "shrink LIST --to frames --out OUT",
+    f"analyze uniformity LIST --out OUT {NETWORK}",
+    f"analyze invariance LIST --out OUT {NETWORK}",
+    "prepare folder DIGITS/videos/test --unlabeled --out OUT",
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words.split()[:4])[:24])
+def test_every_command_that_writes_works_and_warns_once(words, place, digits, tmp_path, monkeypatch, caplog):
+    number = KINDS[len(words) % 3]
+    monkeypatch.setattr(fcntl, "flock", _fail(number))
+    monkeypatch.setattr(os, "symlink", _fail(errno.ENOTSUP if len(words) % 2 else errno.EPERM))
+    monkeypatch.setattr(os, "link", _fail(errno.ENOTSUP))
+    out = tmp_path / "out"
+    places = {"OUT": out, "LIST": place / "test.csv", "TRAIN": place / "train.csv", "RUN": place / "run"}
+    places |= {"CFG": CFG, "PLACED": " ".join(settings(place, digits, out)), "DIGITS": digits}
+    for name, path in places.items():
+        words = words.replace(name, str(path))
+    for _ in range(2):  # the second time outputs are there, and a run is complete
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            if not words.startswith("export") or not (out / "a").exists():
+                commands.run(words.split()[0], words.split()[1:])
+        warnings = [line for line in caplog.messages if "the file system of the output has no" in line]
+        assert len(warnings) == len({*warnings}) <= 2
+    assert any(path.is_file() for path in out.rglob("*")) and not list(out.rglob("*.tmp"))
+
+
+def test_a_failed_command_leaves_nothing_there(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", _fail(errno.ENOLCK))
+    with pytest.raises(vidssl.errors.VidsslError):
+        vidssl.extract("vidssl-small", place / "train.csv", out=tmp_path / "out", layer="none", workers=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_jobs_of_python_warn_once_too(place, digits, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(fcntl, "flock", _fail(errno.ENOLCK))
+    monkeypatch.setattr(os, "symlink", _fail(errno.ENOTSUP))
+    path = vidssl.train(CFG, *settings(place, digits, tmp_path / "run"))
+    assert [line.partition(" (")[0] for line in caplog.messages if "the file system" in line] == [
+        "the file system of the output has no locks",
+        "the file system of the output has no links",
+    ]
+    assert torch.load(path, weights_only=True)["step"] == 4
+    assert (tmp_path / "run/checkpoints/last.pt").read_text() == "step-00000004.pt"
+
+
+# Runs that were copied --------------------------------------------------------------------------------------
+
+
+def copied(place, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(place / "run", folder, symlinks=True)
+    return folder / "checkpoints"
+
+
+def as_text(folder):
+    (folder / "last.pt").unlink()
+    (folder / "last.pt").write_text("step-00000004.pt")
+
+
+def as_text_with_a_line_break(folder):
+    as_text(folder)
+    (folder / "last.pt").write_text("step-00000004.pt\r\n")
+
+
+def as_copy(folder):
+    (folder / "last.pt").unlink()
+    shutil.copy(folder / "step-00000004.pt", folder / "last.pt")
+
+
+def as_old_copy(folder):
+    (folder / "last.pt").unlink()
+    shutil.copy(folder / "step-00000002.pt", folder / "last.pt")
+
+
+def as_old_text(folder):
+    (folder / "last.pt").unlink()
+    (folder / "last.pt").write_text("step-00000002.pt")
+
+
+def as_old_link(folder):
+    (folder / "last.pt").unlink()
+    (folder / "last.pt").symlink_to("step-00000002.pt")
+
+
+def as_dangling_link(folder):
+    (folder / "last.pt").unlink()
+    (folder / "last.pt").symlink_to("step-00000099.pt")
+
+
+def as_text_of_nothing(folder):
+    (folder / "last.pt").unlink()
+    (folder / "last.pt").write_text("step-00000099.pt")
+
+
+def as_newer_copy(folder):
+    as_copy(folder)
+    for suffix in ("pt", "sha256"):
+        (folder / f"step-00000004.{suffix}").unlink()
+
+
+def as_only_copy(folder):
+    as_newer_copy(folder)
+    for path in folder.glob("step-*"):
+        path.unlink()
+
+
+def missing(folder):
+    (folder / "last.pt").unlink()
+
+
+def empty(folder):
+    (folder / "last.pt").unlink()
+    (folder / "last.pt").touch()
+
+
+def without_hashes(folder):
+    missing(folder)
+    for path in folder.glob("*.sha256"):
+        path.unlink()
+
+
+COPIES = {
+    function.__name__: function
+    for function in (
+        *(as_text, as_text_with_a_line_break, as_copy, as_old_copy, as_old_text, as_old_link, as_dangling_link),
+        *(as_text_of_nothing, as_newer_copy, as_only_copy, missing, empty, without_hashes),
+    )
+}
+
+
+@pytest.fixture(scope="module")
+def newest(place):
+    return vidssl.load_backbone(place / "run/checkpoints/step-00000004.pt").state_dict()
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_the_newest_checkpoint_of_a_copied_run_is_found(name, place, newest, tmp_path, caplog):
+    folder = copied(place, tmp_path)
+    COPIES[name](folder)
+    for given in (folder.parent, folder / "last.pt"):
+        caplog.clear()
+        found = vidssl.load_backbone(given).state_dict()
+        assert all(torch.equal(found[key], newest[key]) for key in newest)
+        assert torch.load(weights_file(given), weights_only=True)["step"] == 4
+        is_warned = any("is used, the newest that is valid" in line for line in caplog.messages)
+        assert is_warned == (name in ("as_dangling_link", "as_text_of_nothing") or "old" in name)
+
+
+@pytest.mark.parametrize("name", [name for name in COPIES if name != "without_hashes"])
+def test_a_copied_run_goes_on_at_its_newest_step(name, place, digits, tmp_path, caplog):
+    folder = copied(place, tmp_path)
+    COPIES[name](folder)
+    with caplog.at_level(logging.INFO):
+        assert torch.load(vidssl.train(CFG, *settings(place, digits, folder.parent)), weights_only=True)["step"] == 4
+    assert f"resumed {folder.parent} at step 4" in caplog.messages

@@ -1,0 +1,163 @@
+"""What a notebook has switched in torch: public functions give the same results, and leave it as it is."""
+
+import runpy
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vidssl
+from vidssl.errors import ConfigError
+
+TOP = Path(__file__).parents[2]
+CFG = TOP / "configs" / "toy" / "moco.yaml"
+PLACED = runpy.run_path(str(TOP / "tests" / "toys.py"))["placed"]
+CLIPS = {"clips": 1, "crops": 1, "workers": 0, "device": "cpu"}
+
+
+@contextmanager
+def default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        assert torch.get_default_dtype() == dtype
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def default_device():
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        assert torch.get_default_device().type == "meta"
+        torch.set_default_device(None)
+
+
+@contextmanager
+def no_gradients():
+    torch.set_grad_enabled(False)
+    try:
+        yield
+    finally:
+        assert not torch.is_grad_enabled()
+        torch.set_grad_enabled(True)
+
+
+@contextmanager
+def inference():
+    with torch.inference_mode():
+        yield
+        assert torch.is_inference_mode_enabled()
+
+
+@contextmanager
+def half_precision():
+    with torch.autocast("cpu", torch.bfloat16):
+        yield
+        assert torch.is_autocast_enabled("cpu")
+
+
+@contextmanager
+def together(*states):
+    with ExitStack() as stack:
+        for state in states:
+            stack.enter_context(state)
+        yield
+
+
+# Together, where they do not hide each other, as each job takes its time.
+STATES = {
+    "float64, no gradients": lambda: together(default_dtype(torch.float64), no_gradients()),
+    "meta, inference": lambda: together(default_device(), inference()),
+    "a block of meta, bfloat16, autocast": lambda: together(
+        torch.device("meta"), default_dtype(torch.bfloat16), half_precision()
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def place(digits, tmp_path_factory):
+    """A folder with small lists, and a run of two steps."""
+    folder = tmp_path_factory.mktemp("place")
+    header, *rows = (digits / "motion/train.csv").read_text().splitlines()
+    rows.sort(key=lambda row: row.rpartition(",")[2])  # by class
+    for name, chosen in {"train": rows[:8], "test": rows[8:12]}.items():
+        (folder / f"{name}.csv").write_text("\n".join([header, *chosen]) + "\n")
+    (folder / "classes.txt").write_bytes((digits / "motion/classes.txt").read_bytes())
+    (folder / "root.txt").write_text(f"{digits}\n")
+    vidssl.train(CFG, *settings(folder, digits, folder / "run"))
+    vidssl.extract(folder / "run", folder / "train.csv", out=folder / "run/features", **CLIPS)
+    return folder
+
+
+def settings(place, digits, output):
+    lists = ["data.moving_digits=null", f"data.train={place}/train.csv"]
+    return [*PLACED("moco", digits, output), *lists, "steps=2", "batch_size=4"]
+
+
+def save(run, out):
+    network = vidssl.load_backbone(run)
+    return vidssl.save_backbone(network, out / "a.safetensors", cfg=run / "config.yaml")
+
+
+# Each has the run, the lists, an output, and the settings of a training.
+JOBS = {
+    "train": lambda run, train, test, out, settings: vidssl.train(CFG, *settings),
+    "extract": lambda run, train, test, out, _: vidssl.extract(run, train, **CLIPS).x,
+    "module": lambda run, train, test, out, _: vidssl.extract(vidssl.load_backbone(run), train, **CLIPS).x,
+    "test": lambda run, train, test, out, _: vidssl.test(run, test, train_list=train, out=out, **CLIPS),
+    "search": lambda run, train, test, out, _: vidssl.search(vidssl.extract(run, train, **CLIPS), k=2).similarity,
+    "load_features": lambda run, train, test, out, _: vidssl.search(vidssl.load_features(run / "features"), k=2),
+    "retrieval": lambda run, train, test, out, _: vidssl.retrieval(run, gallery=train, query=test, out=out, **CLIPS),
+    "compare": lambda run, train, test, out, _: vidssl.compare(train, model=run, out=out, workers=0, device="cpu"),
+    "map": lambda run, train, test, out, _: vidssl.map(train, run, layout="pca", out=out, **CLIPS),
+    "export": lambda run, train, test, out, _: vidssl.export(run, to="safetensors", out=out / "a.safetensors"),
+    "onnx": lambda run, train, test, out, _: vidssl.export(run, to="onnx", out=out / "a.onnx"),
+    "save_backbone": lambda run, train, test, out, _: save(run, out),
+    "show": lambda run, train, test, out, settings: vidssl.show(CFG, *settings, out=out),
+    "check": lambda run, train, test, out, _: vidssl.check(train, out=out),
+    "shrink": lambda run, train, test, out, _: vidssl.shrink(test, out=out),
+    "track": lambda run, train, test, out, _: vidssl.track(run, test, out=out, workers=0, device="cpu"),
+    "gradcam": lambda run, train, test, out, _: vidssl.analyze_gradcam(run, test, out=out, workers=0, device="cpu"),
+    "uniformity": lambda run, train, test, out, _: vidssl.analyze_uniformity(run, test, out=out, **CLIPS),
+    "invariance": lambda run, train, test, out, _: vidssl.analyze_invariance(run, test, out=out, **CLIPS),
+}
+
+
+def result(job, place, digits, out, state):
+    """What a function returns, and the tensors and the names of the files that it writes."""
+    where = place / "run", place / "train.csv", place / "test.csv", out
+    out.mkdir()
+    made = settings(place, digits, out)
+    with state():
+        found = JOBS[job](*where, made)
+    tensors = [found] if isinstance(found, torch.Tensor) else []
+    for path in sorted(out.rglob("*.safetensors")):
+        tensors += load_file(path).values()
+    for path in sorted(out.rglob("step-*.pt")):
+        tensors += [x for x in torch.load(path, weights_only=True)["method"].values() if isinstance(x, torch.Tensor)]
+    return tensors, sorted(path.name for path in out.rglob("*") if "tfevents" not in path.name)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_public_function_does_not_depend_on_the_state_of_torch(job, place, digits, tmp_path, check_all):
+    tensors, names = result(job, place, digits, tmp_path / "usual", nullcontext)
+
+    def check(name):
+        found, files = result(job, place, digits, tmp_path / name, STATES[name])
+        assert files == names and len(found) == len(tensors)
+        assert all(
+            one.dtype == other.dtype and torch.equal(one, other) for one, other in zip(found, tensors, strict=True)
+        )
+
+    check_all(check, {name: (name,) for name in STATES})
+
+
+def test_a_module_in_float64_is_refused_with_the_remedy(place):
+    network = vidssl.load_backbone(place / "run").double()
+    with pytest.raises(ConfigError, match=r"^this \w+ has float64 weights, clips are float32: give module.float"):
+        vidssl.extract(network, place / "train.csv", **CLIPS)

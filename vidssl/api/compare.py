@@ -146,19 +146,16 @@ def compare(
         sections = [_section(measured, name, each, rows, number, copies, shots, folder) for name, each in named]
         agreements = compare_neighbours(features, number)
         request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
-        without = {}
-        if not lists:
-            floor_places = [n for n, encoder in enumerate(measured) if encoder.floor]
-            names = [encoder.name for encoder in measured]
-            sentences = describe_without_labels(names, floor_places, agreements, len(copies), int(number.max()) + 1)
-            if reason := why_folders_are_no_classes(given):
-                sentences.append(f"{reason[0].upper()}{reason[1:]}.")
-            without["without_labels"] = {"sentences": sentences}
+        names = [encoder.name for encoder in measured]
+        places = [n for n, encoder in enumerate(measured) if encoder.floor]
+        sentences = describe_without_labels(names, places, agreements, len(copies), int(number.max()) + 1)
+        if reason := why_folders_are_no_classes(given):
+            sentences.append(f"{reason[0].upper()}{reason[1:]}.")
         results = JobResults(
             {
                 "sections": sections,
-                "common_neighbours": [_agreement(each, [one.name for one in measured]) for each in agreements],
-                **without,
+                "common_neighbours": [_agreement(each, names) for each in agreements],
+                **({} if lists else {"without_labels": {"sentences": sentences}}),
                 "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
                 "failed": {each.name: str(each.failure) for each in encoders if each.failure is not None},
                 "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
@@ -183,7 +180,7 @@ def compare(
             write_json(folder / "results.json", dict(results))
 
         distributed.on_main(write)
-    texts = [table(results, section) for section in sections] or results["without_labels"]["sentences"]
+    texts = [table(results, section) for section in sections] or sentences
     results.text, results.file = "\n\n".join(texts), folder / "index.html"
     return results
 
@@ -238,7 +235,7 @@ def _with_copies(
     copies = near_copies(of_path["floor:thumbnails"], of_path["floor:differences"], groups.number)
     if groups.stated or not copies:
         return groups, copies
-    return groups.joined(copies, f"{groups.how}, {len(copies)} pairs of near copies joined"), copies
+    return groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})"), copies
 
 
 def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -157,12 +158,8 @@ def _peak() -> float | None:
 
 def common_rows(encoders: Sequence[Encoder]) -> NDArray[np.int64]:
     """Return the rows of the list that all measured encoders have."""
-    rows: NDArray[np.int64] | None = None
-    for encoder in encoders:
-        if encoder.features is not None:
-            own = encoder.features.index.numpy()
-            rows = own if rows is None else np.intersect1d(rows, own)
-    return np.empty(0, np.int64) if rows is None else rows
+    found = [each.features.index.numpy() for each in encoders if each.features is not None]
+    return reduce(np.intersect1d, found) if found else np.empty(0, np.int64)
 
 
 def of_rows(features: Features, rows: NDArray[np.int64]) -> Features:

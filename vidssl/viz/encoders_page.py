@@ -63,7 +63,6 @@ def _section(section: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str
         name: {**results["encoders"][name], "accuracy": accuracy[name], "predicted": predicted[name]} for name in order
     }
     measures = [*accuracy[order[0]]]
-    frame = {"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM}
     return {
         "name": section["name"] if len(results["sections"]) > 1 else "",
         "verdict": section["verdict"],
@@ -71,8 +70,7 @@ def _section(section: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str
         "guessing": [section["guessing"][measure] for measure in measures],
         "rows": [_row(name, encoders[name], measures, section) for name in order],
         "classes": _classes(section, encoders, order),
-        "chart": frame | _axes(encoders),
-        "dots": _dots(encoders, order),
+        "chart": _chart(encoders, order),
         "note": _note(section, results),
     }
 
@@ -177,52 +175,39 @@ def _classes(section: Mapping[str, Any], encoders: Mapping[str, Any], order: Seq
     return sorted(found, key=lambda each: each["accuracy"][order.index(best)])
 
 
-def _timed(encoders: Mapping[str, Any]) -> list[float]:
-    return [each["seconds_per_video"] for each in encoders.values() if each.get("seconds_per_video")]
+def _chart(encoders: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """The frame, axes and points of kNN against seconds a video; names that would lie over others are moved."""
+    timed = [name for name in order if encoders[name].get("seconds_per_video")]
+    if not timed:
+        return {"dots": []}
+    powers = [math.log10(encoders[name]["seconds_per_video"]) for name in timed]
+    tenths = [10 * encoders[name]["accuracy"]["knn"] for name in timed]
+    left, low = math.floor(min(powers)), math.floor(min(tenths))
+    right, high = max(math.ceil(max(powers)), left + 1), max(math.ceil(max(tenths)), low + 1)
 
+    def x(power: float) -> float:
+        return round(_LEFT + (_RIGHT - _LEFT) * (power - left) / (right - left), 1)
 
-def _scale(encoders: Mapping[str, Any]) -> tuple[float, float, float, float]:
-    """Powers of ten of the seconds, and tens of percents, that the chart covers."""
-    seconds, accuracy = _timed(encoders), [each["accuracy"]["knn"] for each in encoders.values()]
-    low, high = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
-    bottom, top = math.floor(min(accuracy) * 10) / 10, math.ceil(max(accuracy) * 10) / 10
-    return low, max(high, low + 1), bottom, max(top, bottom + 0.1)
+    def y(tenth: float) -> float:
+        return round(_BOTTOM - (_BOTTOM - _TOP) * (tenth - low) / (high - low), 1)
 
-
-def _place(seconds: float, accuracy: float, scale: tuple[float, float, float, float]) -> tuple[float, float]:
-    low, high, bottom, top = scale
-    x = _LEFT + (_RIGHT - _LEFT) * (math.log10(seconds) - low) / (high - low)
-    return round(x, 1), round(_BOTTOM - (_BOTTOM - _TOP) * (accuracy - bottom) / (top - bottom), 1)
-
-
-def _axes(encoders: Mapping[str, Any]) -> dict[str, Any]:
-    if not _timed(encoders):
-        return {"x": [], "y": []}
-    scale = low, high, bottom, top = _scale(encoders)
-    powers = range(int(low), int(high) + 1)
-    tens = [bottom + n / 10 for n in range(round((top - bottom) * 10) + 1)]
+    dots: list[dict[str, Any]] = []
+    taken = [(x(power) - 6, x(power) + 6, y(tenth) + 5) for power, tenth in zip(powers, tenths, strict=True)]
+    for name, at, height in zip(timed, map(x, powers), map(y, tenths), strict=True):
+        anchor, wide = ("start", 8 * len(name)) if at < (_LEFT + _RIGHT) / 2 else ("end", -8 * len(name))
+        start, end = sorted((at + math.copysign(10, wide), at + wide))
+        heights = sorted((height + 5, *range(_TOP + 5, _BOTTOM, 5)), key=lambda each: abs(each - height - 5))
+        free = (each for each in heights if not any(a < end and start < b and abs(each - c) < 15 for a, b, c in taken))
+        label_y = next(free, height + 5)
+        taken.append((start, end, label_y))
+        dot = {"name": name, "x": at, "y": height, "label_y": label_y, "anchor": anchor}
+        dots.append({**dot, "floor": encoders[name]["floor"]})
     return {
-        "x": [{"at": _place(10.0**power, bottom, scale)[0], "text": f"{10.0**power:g}"} for power in powers],
-        "y": [{"at": _place(10.0**low, ten, scale)[1], "text": f"{100 * ten:.0f}"} for ten in tens],
+        **{"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM},
+        "dots": dots,
+        "x": [{"at": x(power), "text": f"{10.0**power:g}"} for power in range(left, right + 1)],
+        "y": [{"at": y(tenth), "text": str(10 * tenth)} for tenth in range(low, high + 1)],
     }
-
-
-def _dots(encoders: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]]:
-    """The points of the chart; names that would lie over each other are moved."""
-    found: list[dict[str, Any]] = []
-    for name in order:
-        seconds = encoders[name].get("seconds_per_video")
-        if not seconds:
-            continue
-        x, y = _place(seconds, encoders[name]["accuracy"]["knn"], _scale(encoders))
-        label_y = y + 5
-        while any(abs(label_y - other["label_y"]) < 15 and abs(x - other["x"]) < 220 for other in found):
-            label_y += 4
-        anchor = "start" if x < (_LEFT + _RIGHT) / 2 else "end"
-        found.append(
-            {"name": name, "x": x, "y": y, "label_y": label_y, "anchor": anchor, "floor": encoders[name]["floor"]}
-        )
-    return found
 
 
 def _note(section: Mapping[str, Any], results: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
@@ -45,6 +46,7 @@ from vidssl.data.video_list import VideoList, row_key
 from vidssl.distributed import choose_device
 from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
+from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.near_copies import near_copies
 from vidssl.evaluation.result_files import complete
 from vidssl.evaluation.statistics import Difference, compare_pairs, doubts, proportions
@@ -295,8 +297,8 @@ def _section(
     primary = np.stack([hit[PRIMARY][several] for hit in hits.values()])
     means = dict(zip(hits, proportions(primary, *of_class), strict=True))
     pairs = compare_pairs(primary, *of_class, floors=floors)
-    majority = int(np.unique(label, return_counts=True)[1].max()) / len(label)
-    guessing = {**dict.fromkeys(next(iter(hits.values())), majority), PRIMARY: 1 / len(np.unique(of_class[1]))}
+    most_frequent = majority(torch.from_numpy(label))["majority"]
+    guessing = {**dict.fromkeys(next(iter(hits.values())), most_frequent), PRIMARY: 1 / len(np.unique(of_class[1]))}
     candidates = [
         Candidate(
             encoder.name,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
@@ -45,6 +46,7 @@ from vidssl.data.video_list import VideoList, row_key
 from vidssl.distributed import choose_device
 from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
+from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.near_copies import near_copies
 from vidssl.evaluation.result_files import complete
 from vidssl.evaluation.statistics import Difference, compare_pairs, doubts, proportions
@@ -124,10 +126,8 @@ def compare(
         groups = recording_groups(listed, group)
         _check(listed, lists, groups)
         curves = None if metrics is None else curves_of(Path(metrics))
-        if isinstance(model, Mapping):
-            chosen = [*model.items()]
-        else:
-            chosen = [(name, each) for name, each, _ in name_networks(models(model), None)]
+        named_by_path = [] if isinstance(model, Mapping) else name_networks(models(model), None)
+        chosen = [*model.items()] if isinstance(model, Mapping) else [each[:2] for each in named_by_path]
         asked = dict(chosen)
         floors = [(f"floor:{name}" if name in asked else name, f"floor:{name}") for name in FLOORS]
         chosen += [floor for floor in floors if floor[1] not in asked.values()]
@@ -154,7 +154,10 @@ def compare(
         results = JobResults(
             {
                 "sections": sections,
-                "common_neighbours": [_agreement(each, names) for each in agreements],
+                "common_neighbours": [
+                    {"first": names[a.first], "second": names[a.second], "fraction": a.mean, "chance": a.chance}
+                    for a in agreements
+                ],
                 **({} if lists else {"without_labels": {"sentences": sentences}}),
                 "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
                 "failed": {each.name: str(each.failure) for each in encoders if each.failure is not None},
@@ -180,8 +183,8 @@ def compare(
             write_json(folder / "results.json", dict(results))
 
         distributed.on_main(write)
-    texts = [table(results, section) for section in sections] or sentences
-    results.text, results.file = "\n\n".join(texts), folder / "index.html"
+    text = "\n\n".join([table(results, section) for section in sections] or sentences)
+    results.text, results.file = text, folder / "index.html"
     return results
 
 
@@ -259,11 +262,6 @@ def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
     return other.rows([place[key] for key in wanted])
 
 
-def _agreement(agreement: Agreement, names: Sequence[str]) -> Tree:
-    pair = {"first": names[agreement.first], "second": names[agreement.second]}
-    return {**pair, "fraction": agreement.mean, "chance": agreement.chance}
-
-
 def curves_of(metrics: Path) -> bytes:
     """Draw the curves of a training."""
     try:
@@ -299,8 +297,8 @@ def _section(
     primary = np.stack([hit[PRIMARY][several] for hit in hits.values()])
     means = dict(zip(hits, proportions(primary, *of_class), strict=True))
     pairs = compare_pairs(primary, *of_class, floors=floors)
-    majority = int(np.unique(label, return_counts=True)[1].max()) / len(label)
-    guessing = {**dict.fromkeys(next(iter(hits.values())), majority), PRIMARY: 1 / len(np.unique(of_class[1]))}
+    most_frequent = majority(torch.from_numpy(label))["majority"]
+    guessing = {**dict.fromkeys(next(iter(hits.values())), most_frequent), PRIMARY: 1 / len(np.unique(of_class[1]))}
     candidates = [
         Candidate(
             encoder.name,
@@ -327,7 +325,7 @@ def _section(
         "verdict": {**asdict(verdict), "best": names[verdict.best], "cheapest": names[verdict.cheapest]},
         "guessing": guessing,
         "neighbours": num_neighbours(label),
-        "fewest_labels": min(_fewest(of_class[1], folds[several] == fold) for fold in range(int(folds.max()) + 1)),
+        "fewest_labels": min(int(np.sum(label[folds != fold] == one)) for fold in {*folds} for one in {*of_class[1]}),
         "accuracy": {
             name: {measure: float(each.mean()) for measure, each in hit.items()} | {PRIMARY: means[name].value}
             for name, hit in hits.items()
@@ -341,11 +339,6 @@ def _section(
         "labels": label.tolist(),
         "classes": [{"name": name, "videos": count, "groups": recordings} for name, count, recordings in counts],
     }
-
-
-def _fewest(label: NDArray[np.int64], test: NDArray[np.bool_]) -> int:
-    """Return how many videos the smallest class has outside of a fold."""
-    return min(int(((label == one) & ~test).sum()) for one in np.unique(label))
 
 
 def _seen(encoder: Encoder) -> int | None:

@@ -134,7 +134,8 @@ def _doubts_of_best(candidates: Sequence[Candidate], found: Pairs, best: int, ch
             said.append(f"{name} is not shown to be better than {each.name}, which learned nothing.")
     others = [found[n, best] for n in trained if n != best]
     said += [f"{name} and {candidates[pair.first].name} {pair.reason}." for pair in others if "differ" in pair.reason]
-    adjusted = [pair.first for pair in others if not pair.is_worse and pair.high is not None and pair.high < 0]
+    others = [pair for pair in others if not pair.reason and not pair.is_worse]
+    adjusted = [pair.first for pair in others if pair.high is not None and pair.high < 0]
     if adjusted:
         said.append(
             f"The difference of {_names(candidates, adjusted)} to {name} has an interval without 0, but p, adjusted "

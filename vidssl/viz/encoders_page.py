@@ -180,8 +180,8 @@ def _chart(encoders: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
     timed = [name for name in order if encoders[name].get("seconds_per_video")]
     if not timed:
         return {"dots": []}
-    powers = [math.log10(encoders[name]["seconds_per_video"]) for name in timed]
-    tenths = [10 * encoders[name]["accuracy"]["knn"] for name in timed]
+    powers: list[float] = [math.log10(encoders[name]["seconds_per_video"]) for name in timed]
+    tenths: list[float] = [10 * encoders[name]["accuracy"]["knn"] for name in timed]
     left, low = math.floor(min(powers)), math.floor(min(tenths))
     right, high = max(math.ceil(max(powers)), left + 1), max(math.ceil(max(tenths)), low + 1)
 

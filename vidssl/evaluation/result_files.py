@@ -1,6 +1,7 @@
 """`results.json`: what every command that measures states beside its numbers, and when existing results are reused."""
 
 import logging
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +21,15 @@ _log = logging.getLogger(__name__)
 
 Results = dict[str, Any]
 NAME = "results.json"
+_HASH = re.compile("[0-9a-f]{16,64}")
+_HASHED = {  # what they are of, where the name does not say it
+    **{"weights.sha256": "file of weights", "code": "code of the network", "classes": "classes.txt"},
+    **{
+        f"{kind}data.{key}": "content of the files"
+        for kind in ("", "train_", "gallery_")
+        for key in ("sizes", "changed")
+    },
+}
 # The number of entries "Numbers change" in CHANGELOG.md, as tests/commands/test_overlap.py checks: results of another
 # format are measured again.
 FORMAT = 34
@@ -113,8 +123,13 @@ def weights_of(results: Any) -> str | None:
 
 
 def describe_changes(stored: Tree, requested: Tree) -> str:
-    """List what differs between two requests."""
-    return "; ".join(
-        f"{name} {'nothing' if a is None else a} stored, {'nothing' if b is None else b} requested"
-        for name, a, b in differences(stored, requested)
-    )
+    """List in words what differs between two requests: of hashes only what they are of."""
+    found = {}
+    for name, *values in differences(stored, requested):
+        if any(isinstance(value, str) and _HASH.fullmatch(value) for value in values):
+            words = f"another {_HASHED.get(name, name)}"
+        else:
+            a, b = ("nothing" if value is None else value for value in values)
+            words = f"{name.removeprefix('protocol.')} {a} stored, {b} requested"
+        found[words] = None
+    return "; ".join(found)

@@ -85,23 +85,26 @@ class Actors:
         work = lambda numbers: ordered(function, [tasks[n] for n in numbers], workers, **options)  # noqa: E731
         return self.run(work, len(tasks), max(self.cpus, min(_FILES, len(tasks) // (4 * self.count))))
 
-    def extract(self, subject: Subject, videos: VideoList, path: Path, request: Tree) -> list[FeatureFolder]:
+    def extract(
+        self, subject: Subject, videos: VideoList, rows: Sequence[int], path: Path, request: Tree
+    ) -> list[FeatureFolder]:
         """Write the features of parts of a list below `path`; parts that an interrupted run wrote are kept."""
         encoder, test, device = subject.encoder, subject.test, torch.device("cuda" if self.gpus else "cpu")
         # A batch is encoded as a whole, as without Ray: in other batches the last bits can differ.
-        count, batch = len(videos), test.batch_size
+        count, batch, made_by = len(rows), test.batch_size, subject.made_by()
         size = batch * -(-max(_VIDEOS, -(-count // _MOST)) // batch)
-        rows = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-        folders = [path / PARTS / f"{part.start}-{part.stop}" for part in rows]
+        parts = [rows[start : start + size] for start in range(0, count, size)]
+        there = len([*(path / PARTS).glob("*")])
+        folders = [path / PARTS / f"{there + n:06d}" for n in range(len(parts))]
 
         def work(numbers: list[int]) -> Iterator[Any]:
             encoder.to(device)
             for n in numbers:
-                encode = partial(features.extract, encoder, videos, test, device, rows=rows[n])
-                write_part(encode, videos, folders[n], request)
+                encode = partial(features.extract, encoder, videos, test, device, rows=parts[n])
+                write_part(encode, videos, parts[n], folders[n], request, made_by)
                 yield n
 
-        list(progress(self.run(work, len(rows)), title="extract", unit="part", total=len(rows)))
+        list(progress(self.run(work, len(parts)), title="extract", unit="part", total=len(parts)))
         return [read_folder(folder, "choose another --out", verify=False) for folder in folders]
 
     def track(

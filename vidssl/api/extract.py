@@ -79,10 +79,10 @@ def extract(
 ) -> Features:
     """Encode videos: one row of features for each, averaged over its clips and crops.
 
-    With `out` they are written to a folder: features.npy, rows.csv and meta.json. If it has features of the same network
-    and clips, only videos that are new or have changed are encoded, and those that the list lacks are left out. Features
-    of another network or other clips are an error; a damaged folder is extracted again. `records` of the features has
-    the file of each row and its span, start and end in seconds.
+    With `out` they are written to a folder: features.npy, rows.csv and meta.json. If it has features of the same
+    network and clips, only videos that are new or have changed are encoded, and those that the list lacks are left out.
+    Features of another network or other clips are an error; a damaged folder is extracted again. `records` of the
+    features has the file of each row and its span, start and end in seconds.
 
     Args:
         model: A file, folder or name, as `load_backbone` takes; `random` for the untrained backbone of `cfg`; a
@@ -191,8 +191,8 @@ def extract_to(
 ) -> None:
     """Write the features of a list to a folder, unless they are there, in processes that have joined already.
 
-    `data` describes the files of the list (`identify`); `part` (i, n) is the i-th of n parts of it. Rows that the folder
-    has, or a run on a cluster that was interrupted, are taken from there.
+    `data` describes the files of the list (`identify`); `part` (i, n) is the i-th of n parts of it. Rows that the
+    folder has, or a run on a cluster that was interrupted, are taken from there.
     """
     more = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
@@ -261,8 +261,7 @@ class _Kept:
         self._taken = find_rows(self._folders, videos, rows, self._files)
         if self._folders:
             self._check_videos(self._folders[0], videos)
-            unit = videos.unit if videos.unit.endswith("s") else f"{videos.unit}s"
-            _log.info("%s: %d of %d %s were there", self._path, len(self._taken), len(rows), unit)
+            _log.info("%s: %d of %d %ss were there", self._path, len(self._taken), len(rows), videos.unit)
         if any(len(folder.names) and not folder.files for folder in self._folders):
             _log.info("%s does not record its files, which may have changed: all are encoded again", self._path)
         lacking = [n for n in rows if n not in self._taken]
@@ -281,7 +280,7 @@ class _Kept:
         kept = []
         for number, folder in enumerate(self._folders):
             pairs = [(n, row) for n, (of, row) in sorted(self._taken.items()) if of == number]
-            index, rows = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
+            index, rows = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T.contiguous()
             kept.append(Piece(folder.features.x, rows, index))
         files = self._files.read()
         write_folder(self._path, self._request, videos.rows, [*pieces, *kept], missing, files, self._made_by)

@@ -159,7 +159,7 @@ def draw_map(
         previews=previews,
         near=near.index.tolist(),
         suspects=found.sections(videos.names),
-        details=[("Folder", str(videos.root)), ("Network", _network(folder)), *_details(results)],
+        details=[("Folder", str(videos.root)), ("Network", folder.features.made_by["network"]), *_details(results)],
         left_out=[reason for _, reason in folder.features.missing],
     )
     if parquet:
@@ -217,12 +217,6 @@ def _previews(
         first = next(iter(missing.values()))
         _log.warning("%d videos have no thumbnail as they cannot be decoded, the first: %s", len(missing), first)
     return made, animations, missing
-
-
-def _network(folder: FeatureFolder) -> str:
-    """Name the network: what it was loaded from, else its weights by the start of their checksum."""
-    weights = folder.request.get("weights", {})
-    return folder.network or weights.get("encoder") or f"weights {weights.get('sha256', 'untrained')[:12]}"
 
 
 def _details(results: Results) -> list[tuple[str, str]]:

@@ -85,7 +85,7 @@ class Files:
         for path in self.states:
             self.content(path)
         return {
-            path: state if _state(path) == state[:2] + ("",) else FileState(0) for path, state in self.states.items()
+            path: state if _state(path) == (*state[:2], "") else FileState(0) for path, state in self.states.items()
         }
 
 
@@ -282,7 +282,7 @@ def with_files(folder: FeatureFolder) -> FeatureFolder:
 def find_rows(
     stored: Sequence[FeatureFolder], videos: VideoList, rows: Iterable[int], files: Files
 ) -> dict[int, tuple[int, int]]:
-    """Find the features of rows of a list: the number of the folder and the row there, where file and span are equal."""
+    """Find the features of rows of a list: number of the folder and row there, where file and span are equal."""
     places: dict[tuple[object, ...], tuple[int, int]] = {}
     sizes = set()
     for number, folder in enumerate(stored):

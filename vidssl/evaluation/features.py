@@ -226,7 +226,7 @@ def describe_network(name: str, request: Tree, *same: Tree) -> dict[str, Any]:
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Name in words why features of two `describe_network` are not comparable; empty if they are, or it is not known."""
+    """Name in words why features of two networks are not comparable; empty if they are, or it is not known."""
     found = []
     if one and other and not {*one["weights"]} & {*other["weights"]}:
         same = " with other weights" if one["network"] == other["network"] else ""

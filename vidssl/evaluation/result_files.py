@@ -101,7 +101,7 @@ def _why_not(results: Any, request: Tree) -> str | None:
     """Why results are not those of a request; None if they are."""
     stored = results.get("request") if isinstance(results, dict) else None
     if not isinstance(stored, dict):
-        return "results of another test (results of an earlier version)"
+        return "no results of a test"
     if stored != request:
         return f"results of another test ({describe_changes(stored, request)})"
     if results.get("format") != FORMAT or not {"overlap", "list"} <= results.keys():
@@ -113,13 +113,10 @@ def _why_not(results: Any, request: Tree) -> str | None:
 
 def weights_of(results: Any) -> str | None:
     """Return the sha256 of the checkpoint that results are of; None if it is not stated, or they are of several."""
-    for path in (("request", "weights"), ("checkpoint",)):  # results of before version 0.1 may lack the request
-        content = results
-        for key in (*path, "sha256"):
-            content = content.get(key) if isinstance(content, dict) else None
-        if isinstance(content, str):
-            return content
-    return None
+    content = results
+    for key in ("request", "weights", "sha256"):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, str) else None
 
 
 def describe_changes(stored: Tree, requested: Tree) -> str:

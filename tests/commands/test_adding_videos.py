@@ -291,5 +291,5 @@ def test_no_hash_in_what_is_refused(videos, tmp_path, text):
     extract("random", videos, out=tmp_path / "x", **OPTIONS)
     with pytest.raises(DataError) as caught:
         extract("vidssl-small", videos, out=tmp_path / "x", workers=0, device="cpu")
-    assert "network random stored, vidssl-small requested" in str(caught.value)
+    assert "weights random stored, vidssl-small requested" in str(caught.value)
     assert not re.search("[0-9a-f]{16}", str(caught.value).replace(str(tmp_path), ""))

@@ -237,7 +237,7 @@ def test_other_files_of_the_same_names_do_not_replace_them(options, digits, tmp_
         ({"settings": [*SETTINGS, "seed=5"]}, "(weights.seed 0 stored, 5 requested)"),
         ({"settings": [*SETTINGS, "backbone.width=12"]}, "(weights.backbone.width 8 stored, 12 requested)"),
         ({"window": 0.3, "stride": 0.2}, "windows nothing stored, "),
-        ("checkpoint", "(network random stored, /"),
+        ("checkpoint", "(weights random stored, /"),
     ],
 )
 def test_features_of_another_request_are_refused(options, digits, tmp_path, never, change, named, shard, checkpoint):
@@ -277,7 +277,7 @@ def test_two_checkpoints(digits, tmp_path, checkpoint, existed):
     content = torch.load(checkpoint, weights_only=True)
     content["step"] += 1
     torch.save(content, tmp_path / "other.pt")
-    with pytest.raises(DataError, match=r"\(network \S+\.pt stored, \S+other\.pt requested\): "):
+    with pytest.raises(DataError, match=r"\(weights \S+\.pt stored, \S+other\.pt requested\): "):
         extract(tmp_path / "other.pt", videos, out=tmp_path / "x", **CLIPS)
 
 

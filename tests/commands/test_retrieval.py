@@ -15,8 +15,8 @@ import pytest
 
 from vidssl import commands, output_folder
 from vidssl.api import extract as extract_job
+from vidssl.api import retrieval as gallery_job
 from vidssl.api import retrieval as job
-from vidssl.api import retrieval_gallery as gallery_job
 from vidssl.api.extract import extract
 from vidssl.api.retrieval import RANKS, retrieval
 from vidssl.api.shrink import shrink

@@ -3,10 +3,10 @@
 import logging
 import re
 import shutil
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -231,9 +231,6 @@ class _Kept:
 
     def __init__(self, subject: Subject, path: Path, request: Tree) -> None:
         self._subject, self._path, self._request = subject, path, request
-        self._made_by: Tree = {}
-        self._folders: list[FeatureFolder] = []
-        self._files = Files(())
         self._taken: dict[int, tuple[int, int]] = {}
 
     def is_all_of(self, videos: VideoList) -> bool:
@@ -246,7 +243,7 @@ class _Kept:
             return False
         if folder.files:
             same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
-            there = same and folder.root == videos.root.resolve() and _files_of(videos).have(folder.files)
+            there = same and folder.root == videos.root.resolve() and Files(videos).have(folder.files)
         else:
             there = _deciding(folder.request) == _deciding(self._request)
         if there:
@@ -256,7 +253,7 @@ class _Kept:
 
     def find(self, videos: VideoList, rows: Sequence[int]) -> tuple[list[int], int]:
         """Find the rows that can be taken; return the others, and the number of files that only those have."""
-        self._files = _files_of(videos, rows)
+        self._files = Files(videos, rows)
         self._folders = [with_files(folder) for folder in self._folders]
         self._taken = find_rows(self._folders, videos, rows, self._files)
         if self._folders:
@@ -286,15 +283,11 @@ class _Kept:
         write_folder(self._path, self._request, videos.rows, [*pieces, *kept], missing, files, self._made_by)
 
 
-def _files_of(videos: VideoList, rows: Sequence[int] | None = None) -> Files:
-    return Files(videos.records[n].path for n in (range(len(videos)) if rows is None else rows))
-
-
 def write_part(
     encode: Callable[[], Features], videos: VideoList, rows: Sequence[int], path: Path, request: Tree, made_by: Tree
 ) -> None:
     """Write the features of some rows of a list into a folder."""
-    files = _files_of(videos, rows)
+    files = Files(videos, rows)
     found = encode()
     write_folder(path, request, videos.rows, [whole(found)], found.missing, files.read(), made_by)
 
@@ -351,7 +344,7 @@ def _part(out: Path, number: int, parts: int) -> Path:
     return out.with_name(f"{out.name}.{number}-of-{parts}")
 
 
-def _stored(path: Path, request: Tree, made_by: Tree) -> FeatureFolder | None:
+def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> FeatureFolder | None:
     """Open a folder with features of any list; None if it has none, or is damaged.
 
     Features of another network or other clips are an error.
@@ -369,15 +362,14 @@ def _stored(path: Path, request: Tree, made_by: Tree) -> FeatureFolder | None:
 
 
 def _check_request(
-    folder: FeatureFolder, request: Tree, made_by: Tree, remedy: str, ignored: Container[str] = ()
+    folder: FeatureFolder, request: Tree, made_by: Mapping[str, Any], remedy: str, ignored: Container[str] = ()
 ) -> None:
-    trees = []
-    for tree, network in ((folder.request, folder.features.made_by["network"]), (request, made_by["network"])):
-        named = {} if folder.request["weights"] == request["weights"] else {"network": network}
-        trees.append(named | {key: value for key, value in _deciding(tree).items() if key not in ignored})
-    if "network" in trees[0] and trees[0]["network"] != trees[1]["network"]:
-        trees = [{key: value for key, value in tree.items() if key != "weights"} for tree in trees]
-    if changes := describe_changes(*trees):
+    trees = (_deciding(folder.request), _deciding(request))
+    stored, wanted = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
+    names = folder.features.made_by["network"], made_by["network"]
+    if stored["weights"] != wanted["weights"] and names[0] != names[1]:
+        stored["weights"], wanted["weights"] = names
+    if changes := describe_changes(stored, wanted):
         raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
 
 

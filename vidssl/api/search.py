@@ -10,8 +10,7 @@ from vidssl.data.find_same_videos import compare, own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import difference
-from vidssl.evaluation.nearest_moments import nearest_moments
-from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, rows_of
+from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, nearest_moments, rows_of
 from vidssl.evaluation.train_test_overlap import describe, report_overlap
 from vidssl.types import Features
 

@@ -10,6 +10,7 @@ without it is incomplete.
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,8 +59,9 @@ class FileState(NamedTuple):
 class Files:
     """The files of videos as they are now, by real path: each is inspected once, and read if its content decides."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(self, videos: VideoList, rows: Iterable[int] | None = None) -> None:
         self.real_path = RealPath()
+        paths = (videos.records[n].path for n in (range(len(videos)) if rows is None else rows))
         self.states = {path: _state(path) for path in dict.fromkeys(map(self.real_path, paths))}
 
     def content(self, path: str) -> str:
@@ -102,12 +104,10 @@ def claim_features(path: Path, read: Sequence[Path | None] = ()) -> None:
 
     A complete folder of features is left to those who extract: if it has what they want, it may be read-only.
     """
-    try:
-        complete = {"format", "sha256", "request"} <= read_json(path / _META).keys()
-    except (OSError, ValueError, AttributeError):
-        complete = False
-    if not complete:
-        claim(path, "features", ["[!.]*", ".parts"], read=read)
+    with suppress(OSError, ValueError, AttributeError):
+        if {"format", "sha256", "request"} <= read_json(path / _META).keys():
+            return
+    claim(path, "features", ["[!.]*", ".parts"], read=read)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class FeatureFolder:
     features: Features  # memory-mapped
     names: Sequence[str]  # (N,) paths as in the list
     # (N,) start and end in seconds, None: those of the video; frame rate of image folders, None: not given.
-    spans: Sequence[tuple[float | None, ...]]
+    spans: Sequence[tuple[float | None, float | None, float | None]]
     root: Path  # the folder that the paths are relative to
     classes: tuple[str, ...]  # empty if the list has no class names
     files: Mapping[str, FileState]  # by real path, also of missing videos; empty: not recorded
@@ -142,7 +142,7 @@ class Piece(NamedTuple):
 
     x: Tensor  # (n, D), may be memory-mapped
     chosen: Tensor  # (m,) rows of x
-    index: Tensor  # (m,) rows of the list, ascending
+    rows: Tensor  # (m,) rows of the list, ascending
 
 
 def whole(features: Features) -> Piece:
@@ -163,7 +163,7 @@ def write_folder(
 
     The arrays of the pieces are read in blocks.
     """
-    index, real_path = torch.cat([piece.index for piece in pieces]).sort().values, RealPath()
+    index, real_path = torch.cat([piece.rows for piece in pieces]).sort().values, RealPath()
     videos = listed(index.tolist())
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -275,7 +275,7 @@ def with_files(folder: FeatureFolder) -> FeatureFolder:
     if listed.fingerprint != folder.request["list"] or identify(listed) != folder.request["data"]:
         return folder
     written = (folder.path / _META).stat().st_mtime_ns
-    states = Files(record.path for record in listed.records).states
+    states = Files(listed).states
     return replace(folder, files={path: state for path, state in states.items() if state.changed < written})
 
 

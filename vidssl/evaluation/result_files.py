@@ -121,7 +121,7 @@ def weights_of(results: Any) -> str | None:
 
 def describe_changes(stored: Tree, requested: Tree) -> str:
     """List in words what differs between two requests: of hashes only what they are of."""
-    found = {}
+    found: dict[str, None] = {}
     for name, *values in differences(stored, requested):
         if any(isinstance(value, str) and _HASH.fullmatch(value) for value in values):
             words = f"another {_HASHED.get(name, name)}"

@@ -3,7 +3,7 @@
 import logging
 import re
 import shutil
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,7 +32,6 @@ from vidssl.evaluation.feature_folder import (
     claim_features,
     find_rows,
     read_folder,
-    whole,
     with_files,
     write_folder,
 )
@@ -58,10 +57,8 @@ class Cluster(Protocol):
     def pool(self) -> Pool:
         """Runs tasks that need no network."""
 
-    def extract(
-        self, subject: Subject, videos: VideoList, rows: Sequence[int], path: Path, request: Tree
-    ) -> Sequence[FeatureFolder]:
-        """Extract rows of a list by `write_part`, into new folders below `path / PARTS`."""
+    def extract(self, subject: Subject, videos: VideoList, rows: Sequence[int]) -> Iterator[Features]:
+        """Extract rows of a list, part by part."""
 
 
 @job
@@ -132,7 +129,8 @@ def merge(out: File) -> Features:
     if there is not None and (there.request, there.classes, there.files) == (request, first.classes, files):
         _log.info(_THERE, out)
     else:
-        _check_rows(parts)
+        if not any(part.names for part in parts):
+            raise _nothing(missing)
         claim_features(out)
         with only_run_in(out):
             rows = {int(n): part.row(row) for part in parts for row, n in enumerate(part.features.index)}
@@ -140,7 +138,9 @@ def merge(out: File) -> Features:
             def listed(index: list[int]) -> VideoList:
                 return VideoList(out, Records(first.root, (rows[n] for n in index)), first.classes)
 
-            write_folder(out, request, listed, [whole(part.features) for part in parts], missing, files, made_by)
+            write_folder(
+                out, request, listed, [Piece.of(part.features) for part in parts], missing, files.__getitem__, made_by
+            )
     leave_out(missing)
     return loaded(out)
 
@@ -208,22 +208,19 @@ def extract_to(
         rows = np.flatnonzero(file_numbers(videos) % part[1] == part[0]).tolist()
         lacking, others = distributed.on_main(lambda: kept.find(videos, rows))
         if cluster is None:
-            found = features.extract(
-                subject.encoder, videos, subject.test, subject.device, title, rows=lacking, others=others
-            )
-            pieces, missing = [whole(found)], found.missing
+            encoder, test = subject.encoder, subject.test
+            found = [features.extract(encoder, videos, test, subject.device, title, rows=lacking, others=others)]
         else:
-            parts = cluster.extract(subject, videos, lacking, path, request) if lacking else []
-            pieces = [whole(part.features) for part in parts]
-            missing = tuple(gap for part in parts for gap in part.features.missing)
+            found = []
+            for some in cluster.extract(subject, videos, lacking):
+                found.append(some)
+                kept.write_part(videos, some)
+            missing = [gap for some in found for gap in some.missing]
             if len(missing) == len(videos):
-                _check_rows(parts)
-            if missing:
-                subject.test.check_skipped(missing, len({videos.records[n].path for n in rows}), videos.path)
+                raise _nothing(missing)
+            subject.test.check_skipped(missing, len({videos.records[n].path for n in rows}), videos.path)
             leave_out(missing)
-        distributed.on_main(lambda: kept.write(videos, pieces, missing))
-    if cluster is not None:
-        shutil.rmtree(path / PARTS, ignore_errors=True)
+        distributed.on_main(lambda: kept.write(videos, found))
 
 
 class _Kept:
@@ -272,24 +269,23 @@ class _Kept:
         if paths and not self._taken and paths.isdisjoint(real_path(record.path) for record in videos.records):
             raise DataError(f"{folder.path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
 
-    def write(self, videos: VideoList, pieces: Sequence[Piece], missing: Sequence[tuple[str, str]]) -> None:
-        """Write the features that were found, and those of `pieces`."""
-        kept = []
+    def write(self, videos: VideoList, found: Sequence[Features]) -> None:
+        """Write the features that were taken and those that were found."""
+        pieces = [Piece.of(part) for part in found]
         for number, folder in enumerate(self._folders):
-            pairs = [(n, row) for n, (of, row) in sorted(self._taken.items()) if of == number]
-            index, rows = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T.contiguous()
-            kept.append(Piece(folder.features.x, rows, index))
-        files = self._files.read()
-        write_folder(self._path, self._request, videos.rows, [*pieces, *kept], missing, files, self._made_by)
+            pairs = [(row, n) for n, (of, row) in sorted(self._taken.items()) if of == number]
+            pieces.append(Piece(folder.features.x, *torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()))
+        self._write(self._path, videos, pieces, found)
+        shutil.rmtree(self._path / PARTS, ignore_errors=True)
 
+    def write_part(self, videos: VideoList, part: Features) -> None:
+        """Write features to a folder of their own, which counts if this run is interrupted."""
+        parts = self._path / PARTS
+        self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [Piece.of(part)], [part])
 
-def write_part(
-    encode: Callable[[], Features], videos: VideoList, rows: Sequence[int], path: Path, request: Tree, made_by: Tree
-) -> None:
-    """Write the features of some rows of a list into a folder."""
-    files = Files(videos, rows)
-    found = encode()
-    write_folder(path, request, videos.rows, [whole(found)], found.missing, files.read(), made_by)
+    def _write(self, path: Path, videos: VideoList, pieces: Sequence[Piece], found: Sequence[Features]) -> None:
+        missing = [gap for part in found for gap in part.missing]
+        write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
 
 
 def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: Pool = ordered) -> VideoList:
@@ -326,10 +322,8 @@ def _check_missing(folder: FeatureFolder, test: TestClips) -> None:
     leave_out(missing)
 
 
-def _check_rows(parts: Sequence[FeatureFolder]) -> None:
-    if not any(len(part.names) for part in parts):
-        missing = sorted(gap for part in parts for gap in part.features.missing)
-        raise DataError(f"none of the {len(missing)} videos can be read; the first: {missing[0][1]}")
+def _nothing(missing: Sequence[tuple[str, str]]) -> DataError:
+    return DataError(f"none of the {len(missing)} videos can be read; the first: {min(missing)[1]}")
 
 
 def shard_of(text: str) -> tuple[int, int]:

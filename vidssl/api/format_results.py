@@ -14,8 +14,6 @@ BACKBONE = "features of the backbone"
 # Files that commands write beside `results.json`, by the kind of results.
 _BESIDE = {
     "test": ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"),
-    "test of a detector": (),
-    "splits": (),
     "retrieval": ("index.html", "previews", "retrieval.png"),
     "map": ("index.html", "videos.csv", "videos.parquet"),
     "invariance": ("invariance.png",),
@@ -32,7 +30,7 @@ def claim_results(
 ) -> None:
     """Decide that results of a kind may be written to a folder, as `claim`; `read` are checkpoints and the like."""
     files = [None if path is None else Path(path) for path in read]
-    claim(out, kind, ["results.json", *_BESIDE[kind]], inputs=inputs, read=files)
+    claim(out, kind, ["results.json", *_BESIDE.get(kind, ())], inputs=inputs, read=files)
 
 
 def format_count(found: int, missing: Sequence[object]) -> str:

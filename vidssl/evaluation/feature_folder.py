@@ -12,6 +12,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,22 +74,20 @@ class Files:
 
     def have(self, stored: Mapping[str, FileState]) -> bool:
         """Whether all stored files are among these, as they were, or at least with the same content."""
-        return all(
-            path in self.states
-            and (
-                state[:2] == self.states[path][:2]
-                or (state.size == self.states[path].size and state.content == self.content(path) != "")
-            )
-            for path, state in stored.items()
-        )
+        return all(self._is(self.real_path(path), state) for path, state in stored.items())
 
-    def read(self) -> dict[str, FileState]:
-        """Return the states with contents; of a file that has changed since it was inspected one that no file has."""
-        for path in self.states:
-            self.content(path)
-        return {
-            path: state if _state(path) == (*state[:2], "") else FileState(0) for path, state in self.states.items()
-        }
+    def _is(self, path: str, stored: FileState) -> bool:
+        now = self.states.get(path)
+        if now is None or now[:2] == stored[:2]:
+            return now is not None
+        return now.size == stored.size and stored.content == self.content(path) != ""
+
+    def read(self, path: str) -> FileState:
+        """Return the state of a file with its content; one that no file has if it changed after it was inspected."""
+        path = self.real_path(path)
+        self.content(path)
+        state = self.states[path]
+        return state if _state(path) == (*state[:2], "") else FileState(0)
 
 
 def _state(path: str) -> FileState:
@@ -122,7 +121,7 @@ class FeatureFolder:
     spans: Sequence[tuple[float | None, float | None, float | None]]
     root: Path  # the folder that the paths are relative to
     classes: tuple[str, ...]  # empty if the list has no class names
-    files: Mapping[str, FileState]  # by real path, also of missing videos; empty: not recorded
+    files: Mapping[str, FileState]  # by full path, also of missing videos; empty: not recorded
 
     def row(self, number: int) -> VideoRecord:
         """Return a row, with the path of the list."""
@@ -144,10 +143,10 @@ class Piece(NamedTuple):
     chosen: Tensor  # (m,) rows of x
     rows: Tensor  # (m,) rows of the list, ascending
 
-
-def whole(features: Features) -> Piece:
-    """Return all rows of features as a piece."""
-    return Piece(features.x, torch.arange(len(features)), features.index)
+    @classmethod
+    def of(cls, features: Features) -> "Piece":
+        """Return all rows of features."""
+        return cls(features.x, torch.arange(len(features)), features.index)
 
 
 def write_folder(
@@ -156,14 +155,14 @@ def write_folder(
     listed: Callable[[list[int]], VideoList],
     pieces: Sequence[Piece],
     missing: Iterable[tuple[str, str]],
-    files: Mapping[str, FileState],
+    state_of: Callable[[str], FileState],
     made_by: Mapping[str, Any],
 ) -> None:
-    """Write the rows of all pieces, sorted by index; `listed` selects rows of the list, and `files` has their files.
+    """Write the rows of all pieces, sorted by index; `listed` selects rows of the list, `state_of` has their files.
 
     The arrays of the pieces are read in blocks.
     """
-    index, real_path = torch.cat([piece.rows for piece in pieces]).sort().values, RealPath()
+    index, state_of = torch.cat([piece.rows for piece in pieces]).sort().values, cache(state_of)
     videos = listed(index.tolist())
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -174,7 +173,7 @@ def write_folder(
         with replacing(path / _ARRAY) as file:
             shape = len(index), pieces[0].x.shape[1]
             np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-            places = [torch.searchsorted(index, piece.index) for piece in pieces]  # of their rows, ascending
+            places = [torch.searchsorted(index, piece.rows) for piece in pieces]  # of their rows, ascending
             for start in range(0, len(index), _BLOCK_ROWS):
                 block = torch.empty(min(_BLOCK_ROWS, len(index) - start), shape[1])
                 for (x, chosen, _), place in zip(pieces, places, strict=True):
@@ -183,18 +182,15 @@ def write_folder(
                 file.write(block.numpy().astype("<f4").data)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
-    spans = [(record.start, record.end, record.fps) for record in map(videos.records.row, range(len(videos)))]
+    spans = [(record.start, record.end, record.fps) for record in videos.records]
     used = 3 if any(span[2] for span in spans) else 2 if any(span[:2] != (None, None) for span in spans) else 0
-    lines = [("path", "label", "index", *_SPAN[:used], *FileState._fields)] + [
-        (name, label, row, *span[:used], *files[real_path(record.path)])
-        for name, label, row, span, record in zip(
-            videos.names, videos.labels.tolist(), index.tolist(), spans, videos.records, strict=True
-        )
-    ]
+    rows = zip(index.tolist(), videos.names, videos.records, spans, strict=True)
+    lines = ((name, row.label, n, *span[:used], *state_of(row.path)) for n, name, row, span in rows)
+    header = ("path", "label", "index", *_SPAN[:used], *FileState._fields)
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
+    csv.writer(text, lineterminator="\n").writerows([header, *lines])
     write_whole(path / _ROWS, text.getvalue().encode())
-    gaps = [(name, reason, files[real_path(name)]) for name, reason in sorted(missing)]
+    gaps = [(name, reason, state_of(name)) for name, reason in sorted(missing)]
     content = {
         "format": _FORMAT,
         "sha256": {name: file_hash(path / name) for name in (_ARRAY, _ROWS)},
@@ -241,14 +237,11 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         made_by = meta.get("made_by") or describe_network(meta["network"], meta["request"])
         difference(made_by, made_by)  # is complete
         spans = [[float(text) if text else None for text in columns[key]] if key in columns else None for key in _SPAN]
-        root, real_path, files = Path(meta["root"]), RealPath(), {}
+        root, files = Path(meta["root"]), {}
         if "size" in columns:
-            files = {
-                real_path(gap["path"]): FileState(*(gap[key] for key in FileState._fields)) for gap in meta["missing"]
-            }
-            states = zip(map(int, columns["size"]), map(int, columns["changed"]), columns["content"], strict=True)
-            for name, state in zip(columns["path"], states, strict=True):
-                files[real_path(full_path(root, name))] = FileState(*state)
+            files = {gap["path"]: FileState(gap["size"], gap["changed"], gap["content"]) for gap in meta["missing"]}
+            states = zip(columns["path"], *(columns[key] for key in FileState._fields), strict=True)
+            files |= {full_path(root, name): FileState(int(size), int(time), hash) for name, size, time, hash in states}
         return FeatureFolder(
             path,
             meta["request"],
@@ -275,7 +268,8 @@ def with_files(folder: FeatureFolder) -> FeatureFolder:
     if listed.fingerprint != folder.request["list"] or identify(listed) != folder.request["data"]:
         return folder
     written = (folder.path / _META).stat().st_mtime_ns
-    states = Files(listed).states
+    now = Files(listed)
+    states = {record.path: now.states[now.real_path(record.path)] for record in listed.records}
     return replace(folder, files={path: state for path, state in states.items() if state.changed < written})
 
 
@@ -283,25 +277,24 @@ def find_rows(
     stored: Sequence[FeatureFolder], videos: VideoList, rows: Iterable[int], files: Files
 ) -> dict[int, tuple[int, int]]:
     """Find the features of rows of a list: number of the folder and row there, where file and span are equal."""
-    places: dict[tuple[object, ...], tuple[int, int]] = {}
+    places: dict[tuple[object, ...], tuple[int, int, str]] = {}
     sizes = set()
     for number, folder in enumerate(stored):
         for row, (name, span) in enumerate(zip(folder.names, folder.spans, strict=True)):
-            path = files.real_path(full_path(folder.root, name))
+            path = full_path(folder.root, name)
             state = folder.files.get(path, FileState())
-            places[path, state[:2], span] = places[state.content, span] = number, row
+            place = number, row, state.content
+            places[files.real_path(path), state[:2], span] = places[state.content, span] = place
             sizes.add(state.size)
     found = {}
     for n in rows:
         record = videos.records[n]
         path, span = files.real_path(record.path), (record.start, record.end, record.fps)
         now = files.states[path]
-        if (now.size < 0) or (now.size not in sizes):
-            continue
-        if (place := places.get((path, now[:2], span))) is not None:
-            files.states[path] = stored[place[0]].files[path]  # its content need not be read
-        elif content := files.content(path):
-            place = places.get((content, span))
-        if place is not None:
-            found[n] = place
+        same = places.get((path, now[:2], span))
+        if same is None and now.size in sizes and (content := files.content(path)):
+            same = places.get((content, span))
+        if same is not None and now.size >= 0:
+            found[n] = same[:2]
+            files.states[path] = now._replace(content=same[2])  # known: it is not read again
     return found

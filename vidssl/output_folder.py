@@ -24,7 +24,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,6 @@ def claim(
     *,
     inputs: Mapping[str, Path | None] | None = None,
     read: Iterable[Path | None] = (),
-    before: Callable[[Path], bool] = lambda folder: False,
 ) -> None:
     """Decide that a command may fill a folder, create it, and mark it. Call it before the work, on any process.
 
@@ -62,7 +61,6 @@ def claim(
         inputs: What the output is made of, by name. The folder is refused if it holds this kind of other inputs; an
             input that is None is not compared.
         read: Other files that the command reads. No input may be among the files to be written.
-        before: Recognises this kind of output in a folder that was written before there were marks.
     """
     names = tuple(names)
     made_of = {name: _relative(path, folder) for name, path in (inputs or {}).items() if path is not None}
@@ -71,7 +69,7 @@ def claim(
     there = _existing(folder, names)
     _check_plain(there, [*(inputs or {}).values(), *read])
     stored = mark["outputs"].get(kind)
-    if stored is None and there and (mark["outputs"] or not before(folder)):
+    if stored is None and there:
         raise DataError(f"{there[0]} is there already, and vidssl has no record of writing it as {kind}: {ELSEWHERE}")
     known = stored if stored and there else {}  # while nothing is written, a mistyped input may be corrected
     changes = [f"{name} {known[name]}, now {path}" for name, path in made_of.items() if known.get(name, path) != path]
@@ -106,37 +104,6 @@ def remove_unused() -> None:
             if created and {path.name for path in folder.iterdir()} <= {".lock"}:
                 (folder / ".lock").unlink(missing_ok=True)
                 folder.rmdir()
-
-
-def json_with(file: str, *keys: str, without: Sequence[str] = ()) -> Callable[[Path], bool]:
-    """Recognise a folder (`before` of `claim`) by a JSON file with such keys; `a.b` is the key b of the object a."""
-
-    def found(folder: Path) -> bool:
-        try:
-            tree = json.loads((folder / file).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return False
-        return all(_has(tree, key) for key in keys) and not any(_has(tree, key) for key in without)
-
-    return found
-
-
-def page_with(file: str, text: str) -> Callable[[Path], bool]:
-    """Recognise a folder (`before` of `claim`) by a page with such a text in its head."""
-
-    def found(folder: Path) -> bool:
-        try:
-            with open(folder / file, "rb") as page:
-                return text.encode() in page.read(8192)
-        except OSError:
-            return False
-
-    return found
-
-
-def _has(tree: Any, key: str) -> bool:
-    first, _, rest = key.partition(".")
-    return isinstance(tree, dict) and first in tree and (not rest or _has(tree[first], rest))
 
 
 # Single files -----------------------------------------------------------------------------------------------
@@ -195,14 +162,6 @@ def write_files(
             file.write(content)
             file.flush()
         _record(folder, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}, inputs)
-
-
-def adopt_files(folder: Path, names: Iterable[str], inputs: Sequence[Path] = ()) -> None:
-    """Record files as they are: vidssl may replace them. For those that it wrote before it kept records."""
-    try:
-        _record(folder, {name: file_hash(folder / name) for name in names}, inputs)
-    except OSError as error:
-        raise DataError(f"cannot read {folder}: {error.strerror}; {ELSEWHERE}") from None
 
 
 @contextmanager

@@ -300,6 +300,7 @@ class Features:
     records: Sequence[VideoRecord] = ()  # (N,) file and span of each row, as in `vidssl.extract`; none: not known
     windows: bool = False  # the rows are windows of videos, one after another or overlapping
     path: Path | None = None  # the folder that they were read from
+    made_by: Mapping[str, Any] = field(default_factory=dict)  # `describe_network`; empty: not known
 
     def __len__(self) -> int:
         """Return the number of rows."""

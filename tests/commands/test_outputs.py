@@ -7,7 +7,6 @@ import csv
 import json
 import os
 import runpy
-import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -408,40 +407,6 @@ def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_vide
     assert shrink() == (1, 0) and shrink() == (0, 1)
 
 
-def unsigned(path):
-    """Make a copy as versions without signatures did."""
-    found, content, changed = signature_of(path), path.read_bytes(), path.stat().st_mtime_ns
-    path.write_bytes(content[: found.copy])
-    os.utime(path, ns=(changed, changed))
-
-
-def test_copies_of_before_there_were_marks_are_kept(tmp_path, write_video, numbered, capsys):
-    """A folder of copies with `shrink.json`; but not videos that only have the names and times of copies."""
-    names = ["a.mp4", "b.mp4", "c.mp4"]
-    for number, name in enumerate(names):
-        write_video(tmp_path / "videos" / name, numbered(20)[number : number + 6])
-        os.utime(tmp_path / "videos" / name, ns=(10**18 + 1, 10**18 + number))
-    words = [write_list(tmp_path / "all.csv", names), "--root", tmp_path / "videos", "--out", tmp_path / "small"]
-
-    def shrink():
-        commands.run("shrink", [*map(str, words), "--workers", "1", "--json", "--short-side", "16"])
-        found = json.loads(capsys.readouterr().out)
-        return found["made"], found["kept"]
-
-    assert shrink() == (3, 0)
-    (tmp_path / "small" / MARK).unlink()
-    for name in names:
-        unsigned(tmp_path / "small" / name)
-    write_video(tmp_path / "videos/c.mp4", numbered(9))  # changed since
-    assert shrink() == (1, 2) and shrink() == (0, 3)
-    assert [signature_of(tmp_path / "small" / name) is None for name in names] == [True, True, False]
-    shutil.copy2(tmp_path / "videos/a.mp4", tmp_path / "small/a.mp4")
-    before = contents(tmp_path / "small")
-    with pytest.raises(VidsslError, match=r"small/a\.mp4 is there already and is no copy that vidssl made"):
-        shrink()
-    assert contents(tmp_path / "small") == before
-
-
 def test_a_signed_copy_is_a_video_for_every_reader(tmp_path, write_video, numbered):
     video = write_video(tmp_path / "a.mp4", numbered(6))
     plain = video.read_bytes()
@@ -524,18 +489,6 @@ def test_a_folder_holds_one_kind_of_results_of_the_same_inputs(tmp_path):
         claim_results(out, "test", lists)
     with pytest.raises(VidsslError, match=r"results\.json is there already, and vidssl has no record"):
         claim_results(out, "robustness", {"list": tmp_path / "b.csv"})
-    for kind, results in {
-        "test": {"request": {"protocols": []}},
-        "robustness": {"request": {"protocols": [], "robustness": {}}},
-        "retrieval": {"gallery": "a", "query": "b", "one_per_video": False},
-    }.items():
-        folder = tmp_path / kind  # of a version without marks
-        folder.mkdir()
-        (folder / "results.json").write_text(json.dumps(results))
-        for other in {"test", "robustness", "retrieval"} - {kind}:
-            with pytest.raises(VidsslError, match="no record"):
-                claim_results(folder, other, lists)
-        claim_results(folder, kind, lists)
 
 
 # Before the work -------------------------------------------------------------------------------------------------
@@ -563,9 +516,6 @@ def test_a_run_does_not_replace_a_config_of_the_user(digits, tmp_path):
     (out / "config.yaml").rename(tmp_path / "config.yaml")
     commands.run("train", ["--cfg", str(tmp_path / "config.yaml"), *words[2:]])
     commands.run("train", words)
-    (out / MARK).unlink()  # of a version without marks
-    commands.run("train", words)
-    assert (out / MARK).exists()
 
 
 def test_subfolders_are_not_written_through_links(digits, tmp_path):

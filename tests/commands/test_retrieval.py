@@ -15,8 +15,8 @@ import pytest
 
 from vidssl import commands, output_folder
 from vidssl.api import extract as extract_job
+from vidssl.api import retrieval as gallery_job
 from vidssl.api import retrieval as job
-from vidssl.api import retrieval_gallery as gallery_job
 from vidssl.api.extract import extract
 from vidssl.api.retrieval import RANKS, retrieval
 from vidssl.api.shrink import shrink
@@ -270,21 +270,21 @@ def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
     assert "there is no gallery" in one_line(ConfigError, retrieval, query=video, out=video, **options)
     extract(videos=gallery, out=index, **options)
     for change, named in (
-        ({"settings": [*SETTINGS, "seed=5"]}, "weights.seed 0 stored, 5 requested"),
-        ({"clips": 2}, "protocol.clips 1 stored, 2 requested"),
-        ({"size": 32}, "protocol.size 24 stored, 32 requested"),
+        ({"settings": [*SETTINGS, "seed=5"]}, "network random and random with other weights"),
+        ({"size": 32}, "size 24 and 32, short side 24 and 32"),
     ):
         for asked in (video, query):
             message = one_line(DataError, retrieval, query=asked, out=tmp_path / "out", index=index, **options | change)
-            assert message.startswith(f"{index} holds features of another request (") and named in message
+            assert message.startswith(f"{index} is not comparable with the query: {named}: ")
             assert message.endswith("search with the same network and clips, or choose another index")
+    retrieval(query=video, out=tmp_path / "out", index=index, **options | {"clips": 2})
     # An index may have been extracted with or without allow_missing.
     retrieval(query=video, out=tmp_path / "out", index=index, allow_missing=True, **options)
     message = one_line(DataError, retrieval, query=query, gallery=query, out=tmp_path / "other", index=index, **options)
-    assert "list " in message and "videos 20 stored, 8 requested" in message
+    assert message.startswith(f"{index} holds features of other videos, and of none of {query}: ")
     part = extract(videos=gallery, out=index, shard="0/2", **options).path
     message = one_line(DataError, retrieval, query=video, out=tmp_path / "part", index=part, **options)
-    assert "shard [0, 2] stored, [0, 1] requested" in message
+    assert message == f"{part} has a part of its list: merge the parts"
 
 
 def test_what_is_not_an_index(options, lists, tmp_path, one_line):
@@ -427,7 +427,7 @@ def test_copies_are_not_searched_for_among_originals(options, lists, without_pic
     message = one_line(
         DataError, retrieval, query=query, gallery=gallery, out=tmp_path / "none", index=of_originals, **copies
     )
-    assert f"data.root {gallery.parent} stored, {small} requested" in message
+    assert message.startswith(f"{of_originals} holds features of other videos, and of none of ")
 
 
 def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, without_picture, tmp_path, one_line):

@@ -76,10 +76,10 @@ def test_parts_of_an_interrupted_extraction_are_kept(videos, in_process, small_p
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(on_ray.Actors, "run", first_only)
         on_ray.run("extract", words)
-    before, seen = (tmp_path / "out/.parts/0-2/meta.json").stat().st_mtime_ns, []
+    before, seen = (tmp_path / "out/.parts/000000/meta.json").stat().st_mtime_ns, []
 
     def delete(folder, **_):
-        seen.append((folder, (folder / "0-2/meta.json").stat().st_mtime_ns, len([*folder.iterdir()])))
+        seen.append((folder, (folder / "000000/meta.json").stat().st_mtime_ns, len([*folder.iterdir()])))
 
     monkeypatch.setattr(shutil, "rmtree", delete)
     on_ray.run("extract", words)

@@ -14,7 +14,7 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import row_key
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
-from vidssl.output_folder import claim, only_run_in, page_with
+from vidssl.output_folder import claim, only_run_in
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.types import VideoMeta, VideoRecord
@@ -112,8 +112,7 @@ def check(
     copy, report = place_of_copy(listed, out, listed.root), out / "report.csv"
     if report == copy:
         raise DataError(f"{report} would be the clean list and the report: rename the list")
-    older = page_with(report.name, ",".join(_COLUMNS[:4]))  # the first columns, which every version has
-    claim(out, "report of a check", [report.name], inputs={"list": path_of(videos)}, read=[listed.path], before=older)
+    claim(out, "report of a check", [report.name], inputs={"list": path_of(videos)}, read=[listed.path])
     rows = list(zip(listed.names, listed.records, strict=True))
     for name, record in rows:
         timed = (min_seconds, record.start, record.end) != (None, None, None)

@@ -54,7 +54,7 @@ from vidssl.evaluation.verdict import Candidate, decide, describe_without_labels
 from vidssl.evaluation.without_labels import Agreement, Disagreement, compare_neighbours, disagreement, most_changed
 from vidssl.models.bfloat16_check import processor
 from vidssl.models.floors import FLOORS
-from vidssl.output_folder import claim, json_with, only_run_in
+from vidssl.output_folder import claim, only_run_in
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.running_command import command_line
@@ -112,7 +112,7 @@ def compare(
     folder = Path(out)
     outputs = ["results.json", "index.html", "curves.png", DISAGREEMENTS, *(f"{name}/*" for name in OUTPUTS)]
     inputs = {"videos": path_of(videos), **{f"labels.{n}": Path(path) for n, path in enumerate(labels)}}
-    claim(folder, "encoder comparison", outputs, inputs=inputs, before=json_with("results.json", "sections"))
+    claim(folder, "encoder comparison", outputs, inputs=inputs)
     start = time.perf_counter()
     with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
         given = read_videos(videos, options)

@@ -3,30 +3,39 @@
 import logging
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import torch
 from typing_extensions import Unpack
 
 from vidssl import distributed
 from vidssl.api.job_arguments import File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
 from vidssl.api.measured_network import Subject, device_of, load_subject
 from vidssl.config import Tree
+from vidssl.data.allowed_paths import full_path
+from vidssl.data.column_store import Records
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows, parse_windows
-from vidssl.data.fingerprint import completed, identify
+from vidssl.data.fingerprint import identify
+from vidssl.data.shared_decoding import file_numbers
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import features
 from vidssl.evaluation.feature_folder import (
     DamagedFolderError,
     FeatureFolder,
+    Files,
+    Piece,
     claim_features,
+    find_rows,
     read_folder,
+    with_files,
     write_folder,
 )
-from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.features import TestClips, difference
 from vidssl.evaluation.result_files import describe_changes
 from vidssl.left_out import leave_out
 from vidssl.output_folder import only_run_in
@@ -36,6 +45,8 @@ from vidssl.worker_pool import Pool, ordered
 
 _log = logging.getLogger(__name__)
 _REMEDY = "choose another folder for the features"
+_THERE = "%s holds these features already"
+_OF_LIST = ("list", "data", "videos", "shard")  # of a request: what does not change the features of a video
 PARTS = ".parts"  # folder below the output, for the parts until all are there
 
 
@@ -46,8 +57,8 @@ class Cluster(Protocol):
     def pool(self) -> Pool:
         """Runs tasks that need no network."""
 
-    def extract(self, subject: Subject, videos: VideoList, path: Path, request: Tree) -> Sequence[FeatureFolder]:
-        """Extract a list by `write_part`, into folders below `path / PARTS`."""
+    def extract(self, subject: Subject, videos: VideoList, rows: Sequence[int]) -> Iterator[Features]:
+        """Extract rows of a list, part by part."""
 
 
 @job
@@ -65,9 +76,10 @@ def extract(
 ) -> Features:
     """Encode videos: one row of features for each, averaged over its clips and crops.
 
-    With `out` they are written to a folder: features.npy, rows.csv and meta.json. A folder that was extracted by the
-    same request is left as it is; one of another request is an error; a damaged one is extracted again. `records` of
-    the features has the file of each row and its span, start and end in seconds.
+    With `out` they are written to a folder: features.npy, rows.csv and meta.json. If it has features of the same
+    network and clips, only videos that are new or have changed are encoded, and those that the list lacks are left out.
+    Features of another network or other clips are an error; a damaged folder is extracted again. `records` of the
+    features has the file of each row and its span, start and end in seconds.
 
     Args:
         model: A file, folder or name, as `load_backbone` takes; `random` for the untrained backbone of `cfg`; a
@@ -110,13 +122,26 @@ def merge(out: File) -> Features:
     """
     out = Path(out)
     parts = _read_parts(out)
-    request = {**parts[0].request, "shard": [0, 1]}
-    if not _there(out, request, parts[0].classes):
-        _check_rows(parts)
+    first, missing = parts[0], [gap for part in parts for gap in part.features.missing]
+    request, made_by = {**first.request, "shard": [0, 1]}, first.features.made_by
+    files = {path: state for part in parts for path, state in part.files.items()}
+    there = _stored(out, request, made_by)
+    if there is not None and (there.request, there.classes, there.files) == (request, first.classes, files):
+        _log.info(_THERE, out)
+    else:
+        if not any(part.names for part in parts):
+            raise _nothing(missing)
         claim_features(out)
         with only_run_in(out):
-            write_folder(out, request, parts)
-    leave_out(gap for part in parts for gap in part.features.missing)
+            rows = {int(n): part.row(row) for part in parts for row, n in enumerate(part.features.index)}
+
+            def listed(index: list[int]) -> VideoList:
+                return VideoList(out, Records(first.root, (rows[n] for n in index)), first.classes)
+
+            write_folder(
+                out, request, listed, [Piece.of(part.features) for part in parts], missing, files.__getitem__, made_by
+            )
+    leave_out(missing)
     return loaded(out)
 
 
@@ -126,7 +151,8 @@ def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, option
         subject = load_subject(model, options).skipping_few()
         rows = listed if windows is None else windows_of(listed, windows, subject.test)
         found = features.extract(subject.encoder, rows, subject.test, subject.device)
-    return replace(found, records=rows.rows(found.index.tolist()).records, windows=windows is not None)
+    records = rows.rows(found.index.tolist()).records
+    return replace(found, records=records, windows=windows is not None, made_by=subject.made_by())
 
 
 def load_features(path: File) -> Features:
@@ -165,45 +191,101 @@ def extract_to(
 ) -> None:
     """Write the features of a list to a folder, unless they are there, in processes that have joined already.
 
-    `data` describes the files of the list (`identify`); `part` (i, n) is the i-th of n parts of it.
+    `data` describes the files of the list (`identify`); `part` (i, n) is the i-th of n parts of it. Rows that the
+    folder has, or a run on a cluster that was interrupted, are taken from there.
     """
     more = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
     if any(other != request for other in distributed.gather_objects(request)):
         raise ConfigError("processes of one run have different arguments: start each shard by itself")
-    if distributed.on_main(lambda: _there(path, request, videos.classes, subject.test)):
+    kept = _Kept(subject, path, request)
+    if distributed.on_main(lambda: kept.is_all_of(videos)):
         return
     claim_features(path, [videos.path])
     with only_run_in(path):
         if windows is not None:
             videos = windows_of(videos, windows, subject.test, ordered if cluster is None else cluster.pool)
+        rows = np.flatnonzero(file_numbers(videos) % part[1] == part[0]).tolist()
+        lacking, others = distributed.on_main(lambda: kept.find(videos, rows))
         if cluster is None:
-            found = features.extract(subject.encoder, videos, subject.test, subject.device, title, part)
-            parts = [_folder(found, videos, path, request)]
+            encoder, test = subject.encoder, subject.test
+            found = [features.extract(encoder, videos, test, subject.device, title, rows=lacking, others=others)]
         else:
-            parts = [*cluster.extract(subject, videos, path, request)]
-            _check_rows(parts)
-            missing = [gap for part in parts for gap in part.features.missing]
-            if missing:
-                subject.test.check_skipped(missing, len({record.path for record in videos.records}), videos.path)
+            found = []
+            for some in cluster.extract(subject, videos, lacking):
+                found.append(some)
+                kept.write_part(videos, some)
+            missing = [gap for some in found for gap in some.missing]
+            if len(missing) == len(videos):
+                raise _nothing(missing)
+            subject.test.check_skipped(missing, len({videos.records[n].path for n in rows}), videos.path)
             leave_out(missing)
-        parts = [replace(part, network=subject.name) for part in parts]
-        distributed.on_main(lambda: write_folder(path, request, parts))
-    if cluster is not None:
-        shutil.rmtree(path / PARTS, ignore_errors=True)
+        distributed.on_main(lambda: kept.write(videos, found))
 
 
-def write_part(encode: Callable[[], Features], videos: VideoList, path: Path, request: Tree) -> None:
-    """Write the features of some rows of a list into a folder, unless those of this request are there."""
-    if not _there(path, request, videos.classes):
-        write_folder(path, request, [_folder(encode(), videos, path, request)])
+class _Kept:
+    """The features that a folder has already, for the main process."""
 
+    def __init__(self, subject: Subject, path: Path, request: Tree) -> None:
+        self._subject, self._path, self._request = subject, path, request
+        self._taken: dict[int, tuple[int, int]] = {}
 
-def _folder(features: Features, videos: VideoList, path: Path, request: Tree) -> FeatureFolder:
-    rows = features.index.tolist()
-    names = [videos.names[n] for n in rows]
-    spans = [(record.start, record.end, record.fps) for record in map(videos.records.row, rows)]
-    return FeatureFolder(path, request, features, names, spans, videos.root.resolve(), videos.classes)
+    def is_all_of(self, videos: VideoList) -> bool:
+        """Whether the folder holds the features of a list; those of another network or other clips are an error."""
+        self._made_by = self._subject.made_by()
+        folder = _stored(self._path, self._request, self._made_by)
+        parts = [_stored(path, self._request, self._made_by) for path in sorted((self._path / PARTS).glob("*"))]
+        self._folders = [each for each in (folder, *parts) if each is not None]
+        if folder is None or folder.classes != videos.classes:
+            return False
+        if folder.files:
+            same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
+            there = same and folder.root == videos.root.resolve() and Files(videos).have(folder.files)
+        else:
+            there = _deciding(folder.request) == _deciding(self._request)
+        if there:
+            _check_missing(folder, self._subject.test)
+            _log.info(_THERE, self._path)
+        return there
+
+    def find(self, videos: VideoList, rows: Sequence[int]) -> tuple[list[int], int]:
+        """Find the rows that can be taken; return the others, and the number of files that only those have."""
+        self._files = Files(videos, rows)
+        self._folders = [with_files(folder) for folder in self._folders]
+        self._taken = find_rows(self._folders, videos, rows, self._files)
+        if self._folders:
+            self._check_videos(self._folders[0], videos)
+            _log.info("%s: %d of %d %ss were there", self._path, len(self._taken), len(rows), videos.unit)
+        if any(len(folder.names) and not folder.files for folder in self._folders):
+            _log.info("%s does not record its files, which may have changed: all are encoded again", self._path)
+        lacking = [n for n in rows if n not in self._taken]
+        paths, again = ({videos.records[n].path for n in some} for some in (rows, lacking))
+        return lacking, len(paths - again)
+
+    def _check_videos(self, folder: FeatureFolder, videos: VideoList) -> None:
+        """Raise a DataError if no video of a folder is in a list: its features would be lost by mistake."""
+        real_path = self._files.real_path
+        paths = {real_path(full_path(folder.root, name)) for name in folder.names}
+        if paths and not self._taken and paths.isdisjoint(real_path(record.path) for record in videos.records):
+            raise DataError(f"{folder.path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
+
+    def write(self, videos: VideoList, found: Sequence[Features]) -> None:
+        """Write the features that were taken and those that were found."""
+        pieces = [Piece.of(part) for part in found]
+        for number, folder in enumerate(self._folders):
+            pairs = [(row, n) for n, (of, row) in sorted(self._taken.items()) if of == number]
+            pieces.append(Piece(folder.features.x, *torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()))
+        self._write(self._path, videos, pieces, found)
+        shutil.rmtree(self._path / PARTS, ignore_errors=True)
+
+    def write_part(self, videos: VideoList, part: Features) -> None:
+        """Write features to a folder of their own, which counts if this run is interrupted."""
+        parts = self._path / PARTS
+        self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [Piece.of(part)], [part])
+
+    def _write(self, path: Path, videos: VideoList, pieces: Sequence[Piece], found: Sequence[Features]) -> None:
+        missing = [gap for part in found for gap in part.missing]
+        write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
 
 
 def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: Pool = ordered) -> VideoList:
@@ -216,14 +298,19 @@ def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: P
 
 
 def open_index(path: Path, subject: Subject) -> FeatureFolder:
-    """Open the features of a whole list that were extracted with these weights and clips, to search in them.
+    """Open the features of a whole list that were extracted with this network and comparable clips, to search in them.
 
     The array is memory-mapped and its checksum is not compared: that would read all of it.
     """
     remedy, again = "choose another index, or extract one with gallery=LIST", "extract it with gallery=LIST"
     index = _open(path, remedy, again, verify=False)
-    wanted = {**index.request, **subject.request(shard=(0, 1))}  # of any list
-    _check_request(index, wanted, "search with the same network and clips, or choose another index")
+    if index.request["shard"] != [0, 1]:
+        raise DataError(f"{path} has a part of its list: merge the parts")
+    if changes := difference(index.features.made_by, subject.made_by()):
+        raise DataError(
+            f"{path} is not comparable with the query: {changes}: search with the same network and clips, or choose "
+            "another index"
+        )
     _check_missing(index, subject.test)
     return index
 
@@ -235,10 +322,8 @@ def _check_missing(folder: FeatureFolder, test: TestClips) -> None:
     leave_out(missing)
 
 
-def _check_rows(parts: Sequence[FeatureFolder]) -> None:
-    if not any(len(part.names) for part in parts):
-        missing = sorted(gap for part in parts for gap in part.features.missing)
-        raise DataError(f"none of the {len(missing)} videos can be read; the first: {missing[0][1]}")
+def _nothing(missing: Sequence[tuple[str, str]]) -> DataError:
+    return DataError(f"none of the {len(missing)} videos can be read; the first: {min(missing)[1]}")
 
 
 def shard_of(text: str) -> tuple[int, int]:
@@ -253,31 +338,32 @@ def _part(out: Path, number: int, parts: int) -> Path:
     return out.with_name(f"{out.name}.{number}-of-{parts}")
 
 
-def _there(path: Path, request: Tree, classes: tuple[str, ...], test: TestClips | None = None) -> bool:
-    """Whether a folder holds features of the request; those of another request are an error.
+def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> FeatureFolder | None:
+    """Open a folder with features of any list; None if it has none, or is damaged.
 
-    With `test` it is an error too if they lack more videos than these settings allow.
+    Features of another network or other clips are an error.
     """
     try:
         if path.exists() and any(not file.name.startswith(".") for file in path.iterdir()):
-            stored = read_folder(path, _REMEDY)
-            _check_request(stored, request, _REMEDY)
-            if stored.classes != classes:
-                raise DataError(f"{path} was extracted with another classes.txt: {_REMEDY}")
-            if test is not None:
-                _check_missing(stored, test)
-            _log.info("%s holds these features already", path)
-            return True
+            folder = read_folder(path, _REMEDY)
+            _check_request(folder, request, made_by, _REMEDY, _OF_LIST)
+            return folder
     except DamagedFolderError as error:
         _log.warning("%s; extracting it again", error)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; {_REMEDY}") from None
-    return False
+    return None
 
 
-def _check_request(folder: FeatureFolder, requested: Tree, remedy: str) -> None:
-    stored = {**folder.request, "data": completed(folder.request["data"], requested["data"])}
-    if changes := describe_changes(_deciding(stored), _deciding(requested)):
+def _check_request(
+    folder: FeatureFolder, request: Tree, made_by: Mapping[str, Any], remedy: str, ignored: Container[str] = ()
+) -> None:
+    trees = (_deciding(folder.request), _deciding(request))
+    stored, wanted = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
+    names = folder.features.made_by["network"], made_by["network"]
+    if stored["weights"] != wanted["weights"] and names[0] != names[1]:
+        stored["weights"], wanted["weights"] = names
+    if changes := describe_changes(stored, wanted):
         raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
 
 
@@ -303,7 +389,8 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     for n in range(count):
         remedy = f"extract with shard {n}/{count}"
         parts.append(_open(_part(out, n, count), f"move it away, and {remedy}", remedy))
-        _check_request(parts[n], {**parts[0].request, "shard": [n, count]}, f"move it away, and {remedy}")
+        request, made_by = {**parts[0].request, "shard": [n, count]}, parts[0].features.made_by
+        _check_request(parts[n], request, made_by, f"move it away, and {remedy}")
     return parts
 
 

@@ -8,49 +8,29 @@ from pathlib import Path
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
 from vidssl.evaluation.result_files import Results
-from vidssl.output_folder import claim, json_with
+from vidssl.output_folder import claim
 
-# Files that commands write beside `results.json`, and how that of a version without marks is recognised.
 BACKBONE = "features of the backbone"
-_KINDS = {
-    "test": (
-        ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"),
-        json_with("results.json", "request.protocols", without=("request.robustness",)),
-    ),
-    "test of a detector": ((), json_with("results.json", "numbers", "fingerprint", "short_side")),
-    "splits": ((), json_with("results.json", "splits", "mean", "spread")),
-    "retrieval": (
-        ("index.html", "previews", "retrieval.png"),
-        json_with("results.json", "gallery", "query", "one_per_video"),
-    ),
-    "map": (("index.html", "videos.csv", "videos.parquet"), json_with("results.json", "layout", "neighbours_kept")),
-    "invariance": (("invariance.png",), json_with("results.json", "request.invariance")),
-    "robustness": (("robustness.png", "examples.png"), json_with("results.json", "request.robustness")),
-    "classes": (("classes.png",), json_with("results.json", "uniformity_per_class", "distances")),
-    "background": (("background.png", "examples.png"), json_with("results.json", "instances", "request.seed")),
-    "gradcam": (("index.html", "gradcam.png", "overlays"), json_with("results.json", "zero_maps", "cells")),
-    "analysis": (("index.html",), json_with("results.json", "left_out", without=("request",))),
+# Files that commands write beside `results.json`, by the kind of results.
+_BESIDE = {
+    "test": ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"),
+    "retrieval": ("index.html", "previews", "retrieval.png"),
+    "map": ("index.html", "videos.csv", "videos.parquet"),
+    "invariance": ("invariance.png",),
+    "robustness": ("robustness.png", "examples.png"),
+    "classes": ("classes.png",),
+    "background": ("background.png", "examples.png"),
+    "gradcam": ("index.html", "gradcam.png", "overlays"),
+    "analysis": ("index.html",),
 }
-
-
-_OVER_SPLITS = ("test", "splits", "invariance", "background")  # kinds of commands with `--splits`
 
 
 def claim_results(
     out: Path, kind: str, inputs: Mapping[str, Path | None], read: Iterable[str | Path | None] = ()
 ) -> None:
     """Decide that results of a kind may be written to a folder, as `claim`; `read` are checkpoints and the like."""
-    names, before = _KINDS[kind]
     files = [None if path is None else Path(path) for path in read]
-    several = json_with("results.json", "splits", "mean", "spread")
-    claim(
-        out,
-        kind,
-        ["results.json", *names],
-        inputs=inputs,
-        read=files,
-        before=lambda folder: before(folder) or (kind in _OVER_SPLITS and several(folder)),
-    )
+    claim(out, kind, ["results.json", *_BESIDE.get(kind, ())], inputs=inputs, read=files)
 
 
 def format_count(found: int, missing: Sequence[object]) -> str:

@@ -1,11 +1,17 @@
 """A page with a zoomable map of features in two dimensions, with the videos."""
 
+import importlib.util
+import io
 import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl import distributed
@@ -14,26 +20,32 @@ from vidssl.analysis.layout_2d import UMAP_NEEDS, check_layout, has_umap, kept_n
 from vidssl.api.extract import extract
 from vidssl.api.format_results import claim_results, format_count
 from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
-from vidssl.api.map_columns import read_columns
-from vidssl.api.map_parquet import FILE, animation, check_pyarrow, write_parquet
-from vidssl.api.map_suspects import find_suspects
 from vidssl.api.measure_networks import JobResults
-from vidssl.atomic import file_hash
+from vidssl.atomic import file_hash, replacing
+from vidssl.config import Tree
+from vidssl.data.csv_rows import read_rows
 from vidssl.data.preview_frames import middle_frames
+from vidssl.data.recording_groups import labelled_by_folders, recording_groups, why_folders_are_no_classes
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
-from vidssl.evaluation.search import nearest
-from vidssl.evaluation.suspects import K, own_rows
+from vidssl.evaluation.search import Neighbours, nearest
+from vidssl.evaluation.suspects import K, find_near_duplicates, find_outliers, mean_distances, own_rows, score_labels
 from vidssl.left_out import leave_out
 from vidssl.output_folder import check_names
 from vidssl.progress import Report, progress
-from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
-from vidssl.viz.pages import Preview, preview
+from vidssl.types import Frames, VideoRecord
+from vidssl.viz.map_page import THUMBNAIL, Column, Suspects, classes_column, column, write_map_page
+from vidssl.viz.pages import Preview, preview, shrunk
 
 _log = logging.getLogger(__name__)
+MOST_LABELS = 20_000  # videos whose labels are judged: the time of the regressions grows with them
+_SHOWN = 200  # suspects of a kind on the page
+_PARQUET = "videos.parquet"
+_MILLISECONDS = 250  # of a frame of an animation
+_SIZE = 160, 120  # its pixels at most
 _NAMES = {"umap": "UMAP", "pca": "PCA"}
 
 
@@ -159,11 +171,11 @@ def draw_map(
         previews=previews,
         near=near.index.tolist(),
         suspects=found.sections(videos.names),
-        details=[("Folder", str(videos.root)), ("Network", _network(folder)), *_details(results)],
+        details=[("Folder", str(videos.root)), ("Network", folder.features.made_by["network"]), *_details(results)],
         left_out=[reason for _, reason in folder.features.missing],
     )
     if parquet:
-        write_parquet(out / FILE, videos, labels, places, near, animations)
+        write_parquet(out / _PARQUET, videos, labels, places, near, animations)
     existing_results(out, request, reuse=False)
     write_results(out, results)
     return results
@@ -219,12 +231,6 @@ def _previews(
     return made, animations, missing
 
 
-def _network(folder: FeatureFolder) -> str:
-    """Name the network: what it was loaded from, else its weights by the start of their checksum."""
-    weights = folder.request.get("weights", {})
-    return folder.network or weights.get("encoder") or f"weights {weights.get('sha256', 'untrained')[:12]}"
-
-
 def _details(results: Results) -> list[tuple[str, str]]:
     """Describe the map at the head of its page."""
     details = {
@@ -256,3 +262,172 @@ def summary(results: Results) -> list[str]:
     if results["columns"]:
         lines.append(f"{results['columns_matched']} of them have values of {', '.join(results['columns'])}")
     return lines
+
+
+# Columns to colour by ---------------------------------------------------------------------------------------
+
+
+def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[Column], int]:
+    """Read the columns of a CSV file `path[,start,end],…` for videos with paths as in their list.
+
+    Rows are found by path, and by start and end too if the file has both columns. Returns the columns other than these,
+    and how many of the videos have a row; the others have no values. A DataError names a header without `path`, a row
+    of another length, two rows of one video, and a file without a row of any video.
+    """
+    rows = read_rows(path, "columns=FILE is a CSV file with the column path")
+    header = [name.strip() for name in next(rows, (1, []))[1]]
+    keys = ("path", "start", "end") if {"start", "end"} <= {*header} else ("path",)
+    if "path" not in header or len({*header}) < len(header) or len(header) == len(keys):
+        text = ",".join(header)[:200]
+        raise DataError(f"{path}: header {text!r} needs path and at least one more column, each name once")
+    found: dict[tuple[str | float | None, ...], list[str]] = {}
+    for line, row in rows:
+        if len(row) != len(header):
+            raise DataError(f"{path}:{line}: {len(row)} fields, the header has {len(header)}; quote text with commas")
+        fields = dict(zip(header, row, strict=True))
+        try:
+            spans = [float(fields[name]) if fields[name] else None for name in keys[1:]]
+        except ValueError as error:
+            raise DataError(f"{path}:{line}: {error}: start and end are seconds") from None
+        key = (fields["path"], *spans)
+        if key in found:
+            raise DataError(f"{path}:{line}: {fields['path']!r} is there twice: delete one row")
+        found[key] = row
+    wanted = [tuple(getattr(record, name) for name in keys) for record in records]
+    matched = [found.get(key) for key in wanted]
+    count = sum(row is not None for row in matched)
+    if not count:
+        first = next((key[0] for key in found), "nothing")
+        raise DataError(f"{path} has no row of the {len(records)} videos: it has {first!r}, they {records[0].path!r}")
+    columns = [
+        column(name, ["" if row is None else row[n] for row in matched])
+        for n, name in enumerate(header)
+        if name not in keys
+    ]
+    return columns, count
+
+
+# What a person should look at -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SuspectVideos:
+    """What was found, by rows of the list."""
+
+    outliers: list[tuple[int, float]]  # row, mean cosine distance to its neighbours
+    duplicates: list[tuple[int, int, float]]  # rows, cosine similarity
+    labels: list[tuple[int, str, str, float]]  # row, label, proposed label, margin
+    reason: str  # why no labels were judged; empty: they were
+
+    def results(self, names: Sequence[str]) -> Tree:
+        """Describe all of them for results.json."""
+        return {
+            "outliers": [{"path": names[row], "distance": value} for row, value in self.outliers],
+            "near_duplicates": [
+                {"paths": [names[one], names[other]], "similarity": value} for one, other, value in self.duplicates
+            ],
+            "wrong_labels": [
+                {"path": names[row], "label": label, "proposed": proposed, "margin": margin}
+                for row, label, proposed, margin in self.labels
+            ],
+            "reason": self.reason,
+        }
+
+    def sections(self, names: Sequence[str]) -> list[Suspects]:
+        """Describe those that the page lists."""
+        return [
+            Suspects(
+                "Probable wrong labels",
+                [(row, f"{label}: perhaps {proposed}") for row, label, proposed, _ in self.labels[:_SHOWN]],
+                len(self.labels),
+            ),
+            Suspects(
+                "Near-duplicates",
+                [(one, f"as {names[other]}, similarity {value:.3f}") for one, other, value in self.duplicates[:_SHOWN]],
+                len(self.duplicates),
+            ),
+            Suspects(
+                "Outliers",
+                [(row, f"mean distance {value:.3f}") for row, value in self.outliers[:_SHOWN]],
+                len(self.outliers),
+            ),
+        ]
+
+
+def find_suspects(videos: VideoList, x: Tensor, near: Neighbours) -> SuspectVideos:
+    """Find the suspects of a list with features (N, D) and their neighbours; without labels folders are labels."""
+    distance = mean_distances(near)
+    outliers = [(int(row), float(distance[row])) for row in find_outliers(near)]
+    listed, labels, reason = labelled_by_folders(videos), [], ""
+    if (listed.labels < 0).all():
+        reason = why_folders_are_no_classes(videos) or "no labels, and no folders of two videos or more"
+    elif len(videos) > MOST_LABELS:
+        reason = f"more than {MOST_LABELS:,} videos"
+    else:
+        scores = score_labels(x, listed.labels, recording_groups(listed).number)
+        for row in scores.suspects:
+            label, proposed = (listed.class_name(int(one)) for one in (listed.labels[row], scores.proposed[row]))
+            labels.append((int(row), label, proposed, float(scores.margin[row])))
+    return SuspectVideos(outliers, find_near_duplicates(near), labels, reason)
+
+
+# Parquet ----------------------------------------------------------------------------------------------------
+
+
+def check_pyarrow() -> None:
+    """Raise a ConfigError if pyarrow is not installed; call it before long work."""
+    try:
+        there = importlib.util.find_spec("pyarrow") is not None
+    except ValueError:  # its import was blocked
+        there = False
+    if not there:
+        raise ConfigError("to=\"parquet\" needs pyarrow: pip install 'vidssl[parquet]'")
+
+
+def animation(frames: Frames) -> bytes:
+    """Encode frames (T, 3, H, W), shrunk, as an animated WebP, a fifth of a GIF, that plays for ever."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    images = [Image.fromarray(image) for image in shrunk(frames, *_SIZE)]
+    images[0].save(file, "WEBP", save_all=True, append_images=images[1:], duration=_MILLISECONDS, quality=60, method=2)
+    return file.getvalue()
+
+
+def write_parquet(
+    path: Path,
+    videos: VideoList,
+    labels: Sequence[str],
+    places: NDArray[np.float32],
+    near: Neighbours,
+    animations: Mapping[int, bytes],
+) -> None:
+    """Write a row for each video.
+
+    The columns are `path` (absolute), `start` and `end` in seconds where the list has spans, `label` (a name, or null),
+    `x` and `y` (`places` (N, 2)), `neighbors` with the rows and cosine distances of the nearest videos, as
+    embedding-atlas reads it, and `image` with the bytes of an animation by row, as data sets of Hugging Face store it.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = range(len(videos))
+    records = [videos.records[row] for row in rows]
+    neighbors = []
+    for ids, similarity in zip(near.index.tolist(), near.similarity.tolist(), strict=True):
+        known = [(row, 1 - value) for row, value in zip(ids, similarity, strict=True) if row >= 0]
+        neighbors.append({"ids": [row for row, _ in known], "distances": [distance for _, distance in known]})
+    images = [{"bytes": animations[row], "path": f"{row}.webp"} if row in animations else None for row in rows]
+    columns = {
+        "path": pa.array([str(Path(record.path).absolute()) for record in records], pa.string()),
+        "label": pa.array([label or None for label in labels], pa.string()),
+        "x": pa.array(places[:, 0], pa.float32()),
+        "y": pa.array(places[:, 1], pa.float32()),
+        "neighbors": pa.array(neighbors, pa.struct({"ids": pa.list_(pa.int64()), "distances": pa.list_(pa.float32())})),
+        "image": pa.array(images, pa.struct({"bytes": pa.binary(), "path": pa.string()})),
+    }
+    if any(record.start is not None or record.end is not None for record in records):
+        columns["start"] = pa.array([record.start for record in records], pa.float64())
+        columns["end"] = pa.array([record.end for record in records], pa.float64())
+    with replacing(path) as file:
+        parquet.write_table(pa.table(columns), file)

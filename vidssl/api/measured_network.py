@@ -22,7 +22,7 @@ from vidssl.engine.config_schema import Run, bind_run, bind_stored
 from vidssl.engine.evaluation_settings import classes_of, evaluation_clips
 from vidssl.engine.training_lists import trained_on
 from vidssl.errors import ConfigError
-from vidssl.evaluation.features import Classifier, Extract, LibraryClips, TestClips, extract
+from vidssl.evaluation.features import Classifier, Extract, LibraryClips, TestClips, describe_network, extract
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
@@ -76,6 +76,13 @@ class Subject:
     def name(self) -> str:
         """What it was loaded from."""
         return str(self.origin["path"])
+
+    def made_by(self) -> Tree:
+        """What decides whether features can be compared with those of this network: see `describe_network`."""
+        request, same = self.request(), []
+        if self.run is not None and not isinstance(self.backbone, ModuleBackbone):  # another file may hold them too
+            same = [{"backbone": self.run.backbone.model_dump(mode="json"), "sha256": _hash_of_weights(self.backbone)}]
+        return describe_network(self.name, request, *same)
 
     def skipping_few(self) -> "Subject":
         """Return the network for a job that reports no number on labels: it may leave out a few unreadable videos."""

@@ -1,8 +1,8 @@
 """Search a gallery with a list of queries or with one video; write numbers and a page."""
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl import distributed
+from vidssl.api.extract import extract_to, open_index, windows_of
 from vidssl.api.format_results import claim_results, format_clips, format_count, format_table
 from vidssl.api.gradcam_maps import layers_of_maps, one_clip
 from vidssl.api.job_arguments import (
@@ -27,13 +28,12 @@ from vidssl.api.job_arguments import (
 )
 from vidssl.api.measure_networks import JobResults
 from vidssl.api.measured_network import Subject, class_hash, device_of, load_subject
-from vidssl.api.retrieval_gallery import Gallery, load_gallery
 from vidssl.api.retrieval_page import with_span, write_page
 from vidssl.config import Tree
 from vidssl.data.allowed_paths import RealPath
-from vidssl.data.cut_windows import parse_windows
+from vidssl.data.cut_windows import TimeWindows, parse_windows
 from vidssl.data.find_same_videos import compare, copied_rows, own_rows
-from vidssl.data.fingerprint import identify
+from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, DecodeError
@@ -42,7 +42,7 @@ from vidssl.evaluation.list_checks import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
 from vidssl.evaluation.protocols import Retrieval
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
-from vidssl.evaluation.search import Neighbours, equal_rows
+from vidssl.evaluation.search import Neighbours, equal_rows, nearest, nearest_moments
 from vidssl.evaluation.train_test_overlap import describe, report_equal_features, report_overlap
 from vidssl.output_folder import only_run_in
 from vidssl.progress import Report
@@ -51,6 +51,27 @@ from vidssl.types import Features
 _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """What is searched: features, and the videos of their rows."""
+
+    features: Features
+    videos: Callable[[Sequence[int]], VideoList]  # of some rows of the features
+    windows: Tree | None = None  # window and stride in seconds, if the rows are windows of videos
+    one_per_video: bool = False
+    list: str = ""  # fingerprint of the list
+    data: Tree = field(default_factory=dict)  # its files, as in `identify`
+
+    def search(self, query: Tensor, k: int, exclude: Tensor, center: bool = False) -> Neighbours:
+        """Find the nearest rows; in windows, the nearest moments."""
+        if self.windows is None and not self.one_per_video:
+            return nearest(query, self.features.x, k, exclude, center=center)
+        x, one = self.features.x, self.one_per_video
+        return nearest_moments(
+            query, x, lambda rows: self.videos(rows).records, k, exclude, center=center, one_per_video=one
+        )
 
 
 @dataclass(frozen=True)
@@ -189,6 +210,65 @@ def retrieval(
         results = JobResults(distributed.on_main(search))
     results.text, results.file = table(results), folder / "index.html"
     return results
+
+
+def load_gallery(
+    subject: Subject,
+    listed: VideoList | None,
+    index: Path | None,
+    root: File | None,
+    query: tuple[Path, Tree],
+    windows: TimeWindows | None,
+    one_per_video: bool,
+) -> Gallery | None:
+    """Load the gallery's features from the index, which is created if it does not exist, or extract them.
+
+    `query` is its path and what `identify` returned for it. Without `listed` the gallery is all of the index. Other
+    processes than the main one, which searches, get none of an index.
+    """
+    data: Tree = {}
+    if listed is not None:
+        data = distributed.on_main(lambda: identify(listed))
+        check_copies(listed.path, data, *query)
+    if index is None:
+        assert listed is not None
+        rows_of = listed if windows is None else windows_of(listed, windows, subject.test)
+        features = subject.extract(rows_of, "gallery")
+        order = features.index
+        seconds = None if windows is None else asdict(windows)
+
+        def chosen(rows: Sequence[int]) -> VideoList:
+            return rows_of.rows(order[[*rows]].tolist())
+
+        return Gallery(features, chosen, seconds, one_per_video, listed.fingerprint, data)
+    if listed is not None:
+        extract_to(subject, listed, data, index, title="gallery", windows=windows)
+    # Not `on_main`, which would send the gallery to all processes.
+    return distributed.together(
+        lambda: _open_gallery(subject, index, listed, root, query, one_per_video) if distributed.is_main() else None
+    )
+
+
+def _open_gallery(
+    subject: Subject,
+    index: Path,
+    listed: VideoList | None,
+    root: File | None,
+    query: tuple[Path, Tree],
+    one_per_video: bool,
+) -> Gallery:
+    folder = open_index(index, subject)
+    check_copies(index, folder.request["data"], *query)
+    seconds, order = folder.request.get("windows"), folder.features.index
+
+    def videos(rows: Sequence[int]) -> VideoList:
+        if listed is None or seconds is not None:
+            place = root if listed is None else listed.root
+            return folder.videos(rows, None if place is None else Path(place))
+        return listed.rows(order[list(rows)].tolist())
+
+    described = folder.request["list"], folder.request["data"]
+    return Gallery(folder.features, videos, seconds, one_per_video, *described)
 
 
 def _request(subject: Subject, queries: VideoList, data: Tree, gallery: Gallery, options: Tree) -> Tree:

@@ -9,8 +9,8 @@ from vidssl.data.column_store import Records
 from vidssl.data.find_same_videos import compare, own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.nearest_moments import nearest_moments
-from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, rows_of
+from vidssl.evaluation.features import difference
+from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, nearest_moments, rows_of
 from vidssl.evaluation.train_test_overlap import describe, report_overlap
 from vidssl.models.eval_mode import usual_torch
 from vidssl.types import Features
@@ -41,7 +41,8 @@ def search(
         one_per_video: Return only the nearest row of each file.
 
     Raises:
-        DataError: The features have no rows, other shapes than (N, D), different lengths, or are not finite.
+        DataError: The features have no rows, other shapes than (N, D), different lengths, or are not finite; or they
+            are of different networks, layers or clips, which only tensors do not tell.
         ConfigError: k is not 1 or more; `one_per_video` of a gallery whose files are not known; other types.
     """
     check_k(k)
@@ -54,6 +55,8 @@ def search(
             raise DataError("the gallery has one row, which does not find itself: give a query, or more videos")
         k = min(k, len(g) - 1)  # not itself, even if there is nothing else
     if isinstance(asked, Features) and isinstance(gallery, Features):
+        if changes := difference(gallery.made_by, asked.made_by):
+            raise DataError(f"gallery and query are not comparable: {changes}; extract both with the same network")
         lists = _list_of(asked), _list_of(gallery)
         pairs.append(own_rows(lists[1], lists[0]))
         if asked.records and gallery.records:

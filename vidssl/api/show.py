@@ -31,7 +31,7 @@ from vidssl.engine.training_lists import training_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.left_out import leave_out, left_out
 from vidssl.methods.base import METHODS, Method
-from vidssl.output_folder import claim, page_with
+from vidssl.output_folder import claim
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.types import Frames, VideoMeta
@@ -269,8 +269,7 @@ def _write_page(
     trains: bool = True,
 ) -> Path:
     """Write the page and its still."""
-    names, before = ("index.html", "views.png"), page_with("index.html", "<title>Views of ")
-    claim(out, "views", names, read=[listed.path], before=before)
+    claim(out, "views", ["index.html", "views.png"], read=[listed.path])
     cards: list[VideoCard] = []
     still: list[tuple[str, Draw, list[Frames]]] = []
     for samples in bar(made, title="show", unit="video", total=total, leave=False):

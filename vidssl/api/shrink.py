@@ -17,7 +17,7 @@ from vidssl.data.fingerprint import COPIES
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
-from vidssl.output_folder import MARK, claim, json_with, only_run_in
+from vidssl.output_folder import claim, only_run_in
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.untrusted_files import read_json
@@ -154,10 +154,9 @@ def shrink_list(
         copies = PackedFrames(listed.root, out, settings, pixels, shard_size)
     else:
         copies = KeyFrameVideos(listed.root, out, settings, pixels)
-    older = json_with(COPIES, "short_side", "quality")  # copies of a version without marks and signatures
-    copies.check(names, older(out) and not (out / MARK).exists())
+    copies.check(names)
     result = Shrunk(place_of_copy(listed, out, out))
-    claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[path_of(videos)], before=older)
+    claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[path_of(videos)])
     with only_run_in(out):  # two runs would write to the same files
         copies.open()
         if not (out / COPIES).exists():

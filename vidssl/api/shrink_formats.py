@@ -13,7 +13,6 @@ import av
 from vidssl.errors import DataError, DecodeError
 from vidssl.output_folder import check_names
 from vidssl.video.encode_key_frames import encode_frames, encode_key_frames
-from vidssl.video.open_container import open_container, video_packets, video_stream
 from vidssl.video.packed_frames import INDEX, EncodedVideo, ShardWriter
 from vidssl.video.reader import open_video, state_of_video
 from vidssl.video.shrunk_copy_mark import sign, signature_of
@@ -114,11 +113,8 @@ class KeyFrameVideos:
         except (OSError, av.FFmpegError) as error:
             raise DataError(f"cannot write {target}: {error.strerror or error}") from None
 
-    def check(self, names: Iterable[str], older: bool) -> None:
-        """Raise a DataError if a file under the name of a copy is not one: call it before the work.
-
-        `older`: the folder holds copies of a version that signed none.
-        """
+    def check(self, names: Iterable[str]) -> None:
+        """Raise a DataError if a file under the name of a copy is not one: call it before the work."""
         check_names(self._out, names)
         for name in names:
             source, target = self._root / name, self._out / name
@@ -127,9 +123,7 @@ class KeyFrameVideos:
                     continue
                 if source.exists() and target.samefile(source):
                     raise DataError(f"{target} is the original: choose another folder for the copies")
-                signed = target.is_file() and signature_of(target) is not None
-                changed = state_of_video(str(source))[1] != target.stat().st_mtime_ns
-                if not signed and ((changed and not older) or not self._is_unsigned_copy(target)):
+                if not target.is_file() or signature_of(target) is None:
                     raise DataError(
                         f"{target} is there already and is no copy that vidssl made, or was changed since: choose "
                         "another folder for the copies, or move it away"
@@ -140,20 +134,7 @@ class KeyFrameVideos:
     def _is_copy_of(self, target: Path, size: int, changed: int) -> bool:
         """Whether a copy is one of the original as it is now."""
         signature = signature_of(target)
-        if signature is None:  # of a version without signatures; `check` has looked at it
-            return target.stat().st_mtime_ns == changed
-        return (signature.size, signature.changed) == (size, changed)
-
-    def _is_unsigned_copy(self, target: Path) -> bool:
-        """Whether a file looks like a copy of a version that signed none: H.264, key frames only, no sound, small."""
-        try:
-            with open_container(target, self._max_pixels) as container:
-                codec, packets = video_stream(container).codec_context, video_packets(container, target)
-                small = min(codec.width, codec.height) <= self._settings.short_side + 1
-                kind = (len(container.streams), codec.name, container.format.name.split(",")[0])
-                return bool(small) and kind == (1, "h264", "mov") and all(packet.is_keyframe for packet in packets)
-        except DecodeError:
-            return False
+        return signature is not None and (signature.size, signature.changed) == (size, changed)
 
     def clean(self, name: str) -> None:
         """Delete what an attempt to copy has left."""
@@ -200,8 +181,7 @@ class PackedFrames:
         source = self._root / name
         size, changed = state_of_video(str(source))
         row = self._writer.index.find(name)
-        # An index of a version that did not look at the size has the modification time alone.
-        if row is not None and self._writer.index.state(row)[1] in (original_state(size, changed), changed):
+        if row is not None and self._writer.index.state(row)[1] == original_state(size, changed):
             return Copied(False, size, self._writer.index.state(row)[0])
         try:
             with open_video(source, max_pixels=self._max_pixels, fps=fps) as video:
@@ -211,7 +191,7 @@ class PackedFrames:
             return str(error).removeprefix(f"{source}: ")
         return Encoded(size, changed, encoded)
 
-    def check(self, names: Iterable[str], older: bool) -> None:
+    def check(self, names: Iterable[str]) -> None:
         """Do nothing: `claim` has checked the files of the folder."""
 
     def clean(self, name: str) -> None:

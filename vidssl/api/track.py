@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from vidssl.config import Tree, bind, override
 from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import read_tracks, tracks_name
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError
 from vidssl.output_folder import check_names, claim, only_run_in
 from vidssl.progress import Report, progress
 from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
@@ -87,18 +86,10 @@ def track(
 def _claim(out: Path, listed: VideoList) -> None:
     """Decide that tracks of a list may be written to a folder."""
     names = ("tracks", "proposals", "overlays")
-    claim(out, "tracks", names, inputs={"root": listed.root}, read=[listed.path], before=_has_tracks)
+    claim(out, "tracks", names, inputs={"root": listed.root}, read=[listed.path])
     files = [tracks_name(name, record) for name, record in zip(listed.names, listed.records, strict=True)]
     for folder in names:
         check_names(out / folder, [f"{file}.npz" for file in files])
-
-
-def _has_tracks(out: Path) -> bool:
-    """Whether a folder holds tracks of a version that wrote no mark."""
-    first = next((out / "tracks").rglob("*.npz"), None)
-    with suppress(DataError):
-        return first is not None and bool(read_tracks(first))
-    return False
 
 
 def tracker_settings(settings: Sequence[str | Mapping[str, Any]]) -> TrackerSettings:

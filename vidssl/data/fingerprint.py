@@ -67,11 +67,6 @@ def identify(videos: VideoList) -> Tree:
     }
 
 
-def completed(stored: Tree, now: Tree) -> Tree:
-    """A stored result of `identify`, with `changed` as it is now if it is of a version that had none."""
-    return {**stored, "changed": stored.get("changed", now["changed"])}
-
-
 def state_of_file(path: str) -> tuple[tuple[int, ...], int]:
     """Sizes of a file or folder, and what changes with its content even if these do not.
 

@@ -77,13 +77,14 @@ def eval_loader(
     rank: int = 0,
     world: int = 1,
     timeout: float | None = None,
-    rows: slice = slice(None),
+    rows: Sequence[int] | None = None,
 ) -> Loader:
     """Make a loader for evaluation: this process's part of the videos, exactly once and in order.
 
     That is every world-th video; up to 64 rows of one file that follow each other stay together (`file_numbers`).
-    `rows` selects some of these videos by their position.
+    With `rows` only these rows of the list are divided among the processes.
     """
-    mine = np.flatnonzero(file_numbers(dataset.videos) % world == rank)[rows].tolist()
+    numbers, chosen = file_numbers(dataset.videos), np.arange(len(dataset)) if rows is None else np.asarray(rows, int)
+    mine = chosen[np.unique(numbers[chosen], return_inverse=True)[1] % world == rank].tolist()
     chunks = [[(0, index) for index in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
     return Loader(dataset, chunks, workers, timeout)

@@ -12,7 +12,7 @@ from vidssl.data.allowed_paths import is_file, is_utf8
 from vidssl.data.csv_rows import read_text
 from vidssl.data.video_list import COLUMNS, VideoList
 from vidssl.errors import DataError
-from vidssl.output_folder import ELSEWHERE, adopt_files, check_files, write_files
+from vidssl.output_folder import ELSEWHERE, check_files, write_files
 from vidssl.registry import PROJECTS
 from vidssl.types import VideoRecord
 
@@ -87,11 +87,8 @@ def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
     for name in videos.names:
         check_name(name)
     unknown = check_beside(out, root, videos.classes, [path.stem], [videos.path])
-    if path in unknown:  # perhaps of a version that kept no record: nothing is lost if all its rows are in this list
-        rows = _csv(map(videos.records.row, range(len(videos)))).splitlines()
-        if not {*read_text(path, ELSEWHERE).splitlines()} <= {*rows}:
-            raise DataError(f"{path} has rows that {videos.path} has not, and vidssl has no record of it: {ELSEWHERE}")
-        adopt_files(out, [path.name], [videos.path])
+    if path in unknown:
+        raise DataError(f"{path} is there already, and vidssl has no record of writing it: {ELSEWHERE}")
     return path
 
 

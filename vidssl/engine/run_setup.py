@@ -174,13 +174,7 @@ def training_dataset(run: Run, videos: VideoList, tracks: Path | None, on_device
 def claim_output(run: RunSettings) -> None:
     """Decide that a run may write to its output folder: it is new, or holds a run."""
     init = None if run.init is None else Path(run.init.file)
-    claim(Path(run.output), "a run", run.outputs, read=[init], before=_is_run)
-
-
-def _is_run(folder: Path) -> bool:
-    """Whether a folder holds a run of a version that wrote no mark."""
-    started = (folder / "metrics.jsonl").exists() or saved_checkpoints(folder / "checkpoints")
-    return (folder / "config.yaml").exists() and bool(started)
+    claim(Path(run.output), "a run", run.outputs, read=[init])
 
 
 def set_determinism(deterministic: bool, device: torch.device) -> None:

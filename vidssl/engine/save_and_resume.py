@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from vidssl import distributed
 from vidssl.config import Tree, differences
-from vidssl.data.fingerprint import completed, identify
+from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
 from vidssl.engine.config_schema import bind_stored
@@ -102,7 +102,7 @@ def resume(
     _restore_rng(run, content, path, _on_gpu(method))
     if distributed.is_main():
         _log.info("resumed %s at step %d", run.output, step)
-        if changes := differences(completed(content["data"], data), data, "data"):
+        if changes := differences(content["data"], data, "data"):
             changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in changes)
             _log.warning("%s was trained on other files: %s; exact only if their content is the same", path, changed)
     return RunState(step, content["evaluated"], content["broken"], data)

@@ -1,7 +1,9 @@
 """Features of a list of videos: backbone outputs, averaged over the clips and crops of each video."""
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
@@ -15,11 +17,10 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from vidssl import distributed
-from vidssl.config import Settings
+from vidssl.config import Settings, Tree
 from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
 from vidssl.data.loader import eval_loader
-from vidssl.data.shared_decoding import file_numbers
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import CheckpointError, ConfigError, DataError, first_few, in_one_line
@@ -167,26 +168,26 @@ def extract(
     test: TestClips,
     device: torch.device,
     title: str = "features",
-    shard: tuple[int, int] = (0, 1),
     check: Callable[[], None] = lambda: None,
     classify: Classifier | None = None,
     reverse: bool = False,
-    rows: slice = slice(None),
+    rows: Sequence[int] | None = None,
+    others: int = 0,
 ) -> Features:
     """Average the features of all views of each video, as in `encode_videos`; the encoder is `test.encoder(backbone)`.
 
     Videos that cannot be read and are skipped have no row. With `classify` the class probabilities are
     appended to the features of each view. With `reverse` the reversed clips are encoded too, without decoding again.
-    `shard` and `rows` select videos as in `encode_videos`.
+    `rows` and `others` are as in `encode_videos`.
     """
     dim = encoder.dim
     network = BothDirections(encoder) if reverse else encoder
 
     def average(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
-        rows = features if classify is None else (torch.cat([h, classify(h[:, :dim])], dim=1) for h in features)
-        return (sum(rows, torch.zeros(())) / len(batch.views),)
+        views = features if classify is None else (torch.cat([h, classify(h[:, :dim])], dim=1) for h in features)
+        return (sum(views, torch.zeros(())) / len(batch.views),)
 
-    columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, shard, check, rows)
+    columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, check, rows, others)
     index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, dim * (1 + reverse)))  # an empty part
     targets = None if videos.targets is None else torch.from_numpy(videos.targets)[index]
     other = None
@@ -200,6 +201,41 @@ def extract(
     label = torch.from_numpy(videos.labels)[index]
     numbers = {name: torch.from_numpy(column)[index] for name, column in videos.columns.items()}
     return Features(x, label, index, missing, targets, test.cells, other, videos.classes, numbers)
+
+
+def describe_network(name: str, request: Tree, *same: Tree) -> dict[str, Any]:
+    """Describe in words what makes features comparable: the network, and the part of its clips that all must share.
+
+    `request` is that of `Subject.request`, and `same` are other trees that identify its weights.
+    """
+    protocol, code = request["protocol"], request.get("code")
+    clip, size = protocol["clip"], protocol["size"]
+    identities = [json.dumps([weights, code], sort_keys=True).encode() for weights in (request["weights"], *same)]
+    return {
+        "network": name,
+        "weights": [hashlib.sha256(identity).hexdigest() for identity in identities],
+        **{key: protocol.get(key) for key in ("stream", "layer", "grid", "grid_frames")},
+        "size": size,
+        "short side": protocol.get("short_side") or size,
+        **{key: [*protocol[key]] * (3 if len(protocol[key]) == 1 else 1) for key in ("mean", "std")},
+        "frames of a clip": clip["frames"],
+        "seconds of a clip": clip["seconds"],
+        "sampling rate of a clip": clip["sampling_rate"],
+        "target_fps of a clip": clip["target_fps"],
+    }
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Name in words why features of two networks are not comparable; empty if they are, or it is not known."""
+    found = []
+    if one and other and not {*one["weights"]} & {*other["weights"]}:
+        same = " with other weights" if one["network"] == other["network"] else ""
+        found.append(f"network {one['network']} and {other['network']}{same}")
+    for name in [key for key in one if key in other and key not in ("network", "weights")]:
+        if one[name] != other[name]:
+            values = ("none" if of[name] is None else str(of[name]) for of in (one, other))
+            found.append(f"{name} {' and '.join(values)}")
+    return ", ".join(found)
 
 
 Extract = Callable[..., Features]  # with the arguments of `extract`
@@ -248,17 +284,20 @@ def encode_videos(
     device: torch.device,
     encode: Callable[[Batch, Iterator[Tensor]], tuple[Tensor, ...]],
     title: str,
-    shard: tuple[int, int] = (0, 1),
     check: Callable[[], None] = lambda: None,
-    rows: slice = slice(None),
+    rows: Sequence[int] | None = None,
+    others: int = 0,
 ) -> tuple[list[Tensor], tuple[tuple[str, str], ...]]:
     """Encode each video of a dataset once, in eval mode; the processes divide the videos among them.
 
     `encode` makes tensors with B rows from a batch of B videos with uint8 views, and from an iterator over the features
-    (B, D) of each view: to save memory, only one view is float at a time. `shard` (i, n) takes the videos i, i + n,
-    i + 2n, …, which may be none, and `rows` those at some positions among them. `check` is called before each batch; a
+    (B, D) of each view: to save memory, only one view is float at a time. `check` is called before each batch; a
     VidsslError or Interrupted that it raises ends the work on all processes. Videos that the dataset skips are named at
     the end of the job.
+
+    `rows` are the rows to be encoded, which may be none. Then a video that is alone in its batch is encoded twice at
+    once, as products of one row are rounded otherwise: on CPUs no bit depends on which videos are encoded together.
+    `others` is the number of files that were read before: those that may be left out are a part of all.
 
     Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
     reason of each skipped video, ordered by path. A DataError is raised if all are skipped, or more than the settings
@@ -266,18 +305,22 @@ def encode_videos(
     """
     if test.precision == "bfloat16":
         check_bfloat16(encoder, device)
-    first, parts = shard
-    mine = first + parts * distributed.rank(), parts * distributed.world()
-    loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, rows)
-    count_files = cache(lambda: len({*_paths(dataset, shard, rows)}))  # only if a video cannot be read
+    share = distributed.rank(), distributed.world()
+    loader = eval_loader(dataset, test.batch_size, test.workers, *share, test.timeout, rows)
+    count = sum(map(len, loader.batches))
+    twice = rows is not None and test.batch_size > 1
+
+    @cache  # only if a video cannot be read
+    def count_files() -> int:
+        return others + len({dataset.videos.records[n].path for n in (range(len(dataset)) if rows is None else rows)})
+
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=test.precision == "bfloat16")
 
     def work() -> tuple[list[Tensor], list[tuple[str, str]]]:
         encoded: list[list[Tensor]] = []
         missing: list[tuple[str, str]] = []
         with eval_mode(encoder):
-            count, quiet = len(range(mine[0], len(dataset), mine[1])[rows]), not distributed.is_main()
-            clips, start = 0, time.perf_counter()
+            clips, start, quiet = 0, time.perf_counter(), not distributed.is_main()
             with (
                 closing(on_device(loader, device)) as batches,
                 progress(title=title, unit=dataset.videos.unit, total=count, disable=quiet, leave=False) as bar,
@@ -289,7 +332,10 @@ def encode_videos(
                         missing += batch.replaced
                         test.check_skipped(missing, count_files(), dataset.videos.path)
                     if len(batch.index):
-                        features = (encoder(normalised(view, test.mean, test.std)).float() for view in batch.views)
+                        alone = twice and len(batch.index) == 1
+                        views = (view.expand(2, *view.shape[1:]) if alone else view for view in batch.views)
+                        clips_of = (normalised(view, test.mean, test.std) for view in views)
+                        features = (encoder(clip).float()[: len(batch.index)] for clip in clips_of)
                         with autocast:
                             waits.append(fetch_later([batch.index, *encode(batch, features)]))
                         encoded += [wait() for wait in waits[:-1]]
@@ -313,13 +359,6 @@ def encode_videos(
             leave_out(missing)
     columns = _joined([columns for columns, _ in found if columns])
     return [column[columns[0].argsort()] for column in columns], tuple(missing)
-
-
-def _paths(dataset: ClipDataset, shard: tuple[int, int], rows: slice) -> Iterator[str]:
-    """Yield the files that are encoded by all processes together."""
-    first, parts = shard
-    for row in np.flatnonzero(file_numbers(dataset.videos) % parts == first)[rows].tolist():
-        yield dataset.videos.records[row].path
 
 
 def _joined(rows: list[list[Tensor]]) -> list[Tensor]:

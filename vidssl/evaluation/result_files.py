@@ -1,6 +1,7 @@
 """`results.json`: what every command that measures states beside its numbers, and when existing results are reused."""
 
 import logging
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +21,15 @@ _log = logging.getLogger(__name__)
 
 Results = dict[str, Any]
 NAME = "results.json"
+_HASH = re.compile("[0-9a-f]{16,64}")
+_HASHED = {  # what they are of, where the name does not say it
+    **{"weights.sha256": "file of weights", "code": "code of the network", "classes": "classes.txt"},
+    **{
+        f"{kind}data.{key}": "content of the files"
+        for kind in ("", "train_", "gallery_")
+        for key in ("sizes", "changed")
+    },
+}
 # The number of entries "Numbers change" in CHANGELOG.md, as tests/commands/test_overlap.py checks: results of another
 # format are measured again.
 FORMAT = 34
@@ -91,7 +101,7 @@ def _why_not(results: Any, request: Tree) -> str | None:
     """Why results are not those of a request; None if they are."""
     stored = results.get("request") if isinstance(results, dict) else None
     if not isinstance(stored, dict):
-        return "results of another test (results of an earlier version)"
+        return "no results of a test"
     if stored != request:
         return f"results of another test ({describe_changes(stored, request)})"
     if results.get("format") != FORMAT or not {"overlap", "list"} <= results.keys():
@@ -103,18 +113,20 @@ def _why_not(results: Any, request: Tree) -> str | None:
 
 def weights_of(results: Any) -> str | None:
     """Return the sha256 of the checkpoint that results are of; None if it is not stated, or they are of several."""
-    for path in (("request", "weights"), ("checkpoint",)):  # results of before version 0.1 may lack the request
-        content = results
-        for key in (*path, "sha256"):
-            content = content.get(key) if isinstance(content, dict) else None
-        if isinstance(content, str):
-            return content
-    return None
+    content = results
+    for key in ("request", "weights", "sha256"):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, str) else None
 
 
 def describe_changes(stored: Tree, requested: Tree) -> str:
-    """List what differs between two requests."""
-    return "; ".join(
-        f"{name} {'nothing' if a is None else a} stored, {'nothing' if b is None else b} requested"
-        for name, a, b in differences(stored, requested)
-    )
+    """List in words what differs between two requests: of hashes only what they are of."""
+    found: dict[str, None] = {}
+    for name, *values in differences(stored, requested):
+        if any(isinstance(value, str) and _HASH.fullmatch(value) for value in values):
+            words = f"another {_HASHED.get(name, name)}"
+        else:
+            a, b = ("nothing" if value is None else value for value in values)
+            words = f"{name.removeprefix('protocol.')} {a} stored, {b} requested"
+        found[words] = None
+    return "; ".join(found)

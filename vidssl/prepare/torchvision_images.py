@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vidssl.atomic import temporary_for
-from vidssl.data.csv_rows import read_text
 from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import claim
@@ -48,7 +47,7 @@ def prepare_torchvision(
     folder = (out / "images" if images is None else images) / name
     opened = _open_splits(name, root, download, train_split)
     check_beside(out, folder, None, opened)
-    claim(folder, "images", opened, before=lambda folder: _is_listed(folder, out))
+    claim(folder, "images", opened)
     rows: dict[str, list[VideoRecord]] = {split: [] for split in opened}
     written = 0
     for split, dataset in opened.items():
@@ -64,12 +63,6 @@ def prepare_torchvision(
     existing = sum(map(len, rows.values())) - written
     counts = [f"{split}: {len(chosen)} images" for split, chosen in rows.items()]
     return "\n".join([*counts, f"{written} files written, {existing} existed already", f"{len(classes)} classes"])
-
-
-def _is_listed(folder: Path, out: Path) -> bool:
-    """Whether lists in `out` are of a folder: they are written last, so all images in it are those of a set."""
-    root = out / "root.txt"
-    return root.exists() and read_text(root, "choose another folder") == f"{folder.resolve()}\n"
 
 
 def _open_splits(name: str, root: Path, download: bool, train: Sequence[str]) -> dict[str, Any]:

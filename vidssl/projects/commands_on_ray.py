@@ -15,13 +15,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from vidssl.api.extract import PARTS, write_part
 from vidssl.api.measured_network import Subject
 from vidssl.commands import Job, errors_in_options, guarded, parser_of, print_result
 from vidssl.commands.argument_options import Parser, above_zero, at_least, parse
@@ -29,10 +26,10 @@ from vidssl.config import Tree
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, VidsslError
 from vidssl.evaluation import features
-from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
 from vidssl.progress import progress
 from vidssl.running_command import running
 from vidssl.tracking import Tracked, Tracker, join_parts, track_list
+from vidssl.types import Features
 from vidssl.version import __version__
 from vidssl.worker_pool import ItemGuard, Result, Task, ordered
 
@@ -85,24 +82,20 @@ class Actors:
         work = lambda numbers: ordered(function, [tasks[n] for n in numbers], workers, **options)  # noqa: E731
         return self.run(work, len(tasks), max(self.cpus, min(_FILES, len(tasks) // (4 * self.count))))
 
-    def extract(self, subject: Subject, videos: VideoList, path: Path, request: Tree) -> list[FeatureFolder]:
-        """Write the features of parts of a list below `path`; parts that an interrupted run wrote are kept."""
+    def extract(self, subject: Subject, videos: VideoList, rows: Sequence[int]) -> Iterator[Features]:
+        """Yield the features of rows of a list, part by part."""
         encoder, test, device = subject.encoder, subject.test, torch.device("cuda" if self.gpus else "cpu")
         # A batch is encoded as a whole, as without Ray: in other batches the last bits can differ.
-        count, batch = len(videos), test.batch_size
+        count, batch = len(rows), test.batch_size
         size = batch * -(-max(_VIDEOS, -(-count // _MOST)) // batch)
-        rows = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-        folders = [path / PARTS / f"{part.start}-{part.stop}" for part in rows]
+        parts = [rows[start : start + size] for start in range(0, count, size)]
 
-        def work(numbers: list[int]) -> Iterator[Any]:
+        def work(numbers: list[int]) -> Iterator[Features]:
             encoder.to(device)
             for n in numbers:
-                encode = partial(features.extract, encoder, videos, test, device, rows=rows[n])
-                write_part(encode, videos, folders[n], request)
-                yield n
+                yield features.extract(encoder, videos, test, device, rows=parts[n])
 
-        list(progress(self.run(work, len(rows)), title="extract", unit="part", total=len(rows)))
-        return [read_folder(folder, "choose another --out", verify=False) for folder in folders]
+        yield from progress(self.run(work, len(parts)), title="extract", unit="part", total=len(parts))
 
     def track(
         self, tracker: Tracker, videos: VideoList, *rest: Any, shard: tuple[int, int] = (0, 1), **options: Any

@@ -1,0 +1,295 @@
+"""Videos are added to features, and taken away: only what is new is encoded, and the folder is that of a new run."""
+
+import csv
+import json
+import logging
+import os
+import re
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import vidssl
+from vidssl.api.compare import compare
+from vidssl.api.extract import extract, merge
+from vidssl.api.map import map as draw_map
+from vidssl.api.retrieval import retrieval
+from vidssl.data.video_list import read_list
+from vidssl.errors import DataError
+from vidssl.evaluation import features as evaluation
+from vidssl.evaluation import result_files
+
+KEPT = Path(__file__).parents[1] / "data/kept_features"
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+SETTINGS = ["data.moving_digits=null", "data.train=none.csv", "backbone.width=4"]
+OPTIONS = {
+    **{"cfg": TOY, "settings": SETTINGS, "clips": 1, "crops": 1, "size": 24},
+    **{"batch_size": 3, "workers": 0, "device": "cpu"},
+}
+
+
+@pytest.fixture
+def videos(digits, tmp_path):
+    """Ten videos in a folder, of which the ninth is broken, and a list of the first five and the broken one."""
+    (tmp_path / "videos").mkdir()
+    for n, record in enumerate(read_list(digits / "motion/test.csv").records[:10]):
+        shutil.copy(record.path, tmp_path / f"videos/{n}.mp4")
+    (tmp_path / "videos/8.mp4").write_text("<html>")
+    return listed(tmp_path, "012348")
+
+
+def listed(folder, names, header="path,label", rest=lambda n: "", root="videos"):
+    rows = [f"{n}.mp4,{ord(n) % 3}{rest(n)}" for n in names]
+    (folder / "list.csv").write_text("\n".join([header, *rows]) + "\n")
+    (folder / "root.txt").write_text(f"{folder / root}\n")
+    return folder / "list.csv"
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The names of the rows that were encoded since it was asked last."""
+    seen, plain = [], evaluation.extract
+
+    def recording(encoder, videos, *rest, rows=None, **more):
+        seen.extend(videos.names[n] for n in (range(len(videos)) if rows is None else rows))
+        return plain(encoder, videos, *rest, rows=rows, **more)
+
+    monkeypatch.setattr(evaluation, "extract", recording)
+
+    def names():
+        found = "".join(Path(name).stem for name in seen)
+        seen.clear()
+        return found
+
+    return names
+
+
+def same_bytes(one, other):
+    """Equal bit by bit: features, rows and what describes them."""
+    for name in ("features.npy", "rows.csv", "meta.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def damage(path):
+    """Change bytes in the middle of a file, whose size stays the same."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+
+
+def rename(folder):
+    (folder / "videos/2.mp4").rename(folder / "videos/a.mp4")
+
+
+def move(folder):
+    shutil.copytree(folder / "videos", folder / "moved")
+    shutil.rmtree(folder / "videos")
+
+
+SPAN = {"header": "path,label,start,end", "rest": lambda n: ",0.2,0.6" if n in "15" else ",,"}
+CHANGES = {  # what the list is then, what happens to the files, and which videos are encoded
+    "grown": ({"names": "01234856789"[:6] + "5679"}, None, "85679"),
+    "one more": ({"names": "0123485"}, None, "85"),
+    "in front and between": ({"names": "901263485"}, None, "9685"),
+    "shrunk": ({"names": "0148"}, None, "8"),
+    "shrunk to one": ({"names": "3"}, None, ""),
+    "in another order": ({"names": "842301"}, None, "8"),
+    "without the broken one": ({"names": "01234"}, None, ""),
+    "replaced in part": ({"names": "04567"}, None, "567"),
+    "other labels": (
+        {"names": "012348", "rest": lambda n: ""},
+        lambda f: (f / "classes.txt").write_text("a\nb\nc\n"),
+        "8",
+    ),
+    "one changed on disk": ({"names": "012348"}, lambda f: shutil.copy(f / "videos/9.mp4", f / "videos/3.mp4"), "38"),
+    "other bytes": ({"names": "012348"}, lambda f: damage(f / "videos/1.mp4"), "18"),
+    "repaired": ({"names": "012348"}, lambda f: shutil.copy(f / "videos/9.mp4", f / "videos/8.mp4"), "8"),
+    "gone": ({"names": "012348"}, lambda f: (f / "videos/2.mp4").unlink(), "28"),
+    "renamed": ({"names": "01a348"}, rename, "8"),
+    "moved": ({"names": "012348", "root": "moved"}, move, "8"),
+    "spans": ({"names": "012348", **SPAN}, None, "18"),
+}
+
+
+@pytest.mark.parametrize("batch_size", [3, 5])
+@pytest.mark.parametrize("case", CHANGES)
+def test_the_folder_is_that_of_a_new_run(case, batch_size, videos, encoded, tmp_path, caplog):
+    arguments, change, expected = CHANGES[case]
+    options = OPTIONS | {"batch_size": batch_size, "allow_missing": True}
+    extract("random", videos, out=tmp_path / "x", **options)
+    assert encoded() == "012348"
+    if change is not None:
+        change(tmp_path)
+    names = listed(tmp_path, **arguments)
+    with caplog.at_level(logging.INFO):
+        grown = extract("random", names, out=tmp_path / "x", **options)
+    assert sorted(encoded()) == sorted(expected)
+    count = len(read_list(names))
+    assert f"{tmp_path / 'x'}: {count - len(expected)} of {count} videos were there" in caplog.text
+    fresh = extract("random", names, out=tmp_path / "fresh", **options)
+    same_bytes(tmp_path / "x", tmp_path / "fresh")
+    assert grown.missing == fresh.missing and torch.equal(grown.x, fresh.x)
+    encoded()
+    with caplog.at_level(logging.INFO):
+        extract("random", names, out=tmp_path / "x", **options)
+    assert encoded() == "" and f"{tmp_path / 'x'} holds these features already" in caplog.text
+
+
+def test_windows_shards_and_spans_are_taken_one_by_one(videos, encoded, tmp_path):
+    cut = {"window": 0.4, "stride": 0.2, "allow_missing": True}
+    for part in (None, "0/2", "1/2"):
+        listed(tmp_path, "012348")
+        folder = extract("random", videos, out=tmp_path / "x", shard=part, **cut, **OPTIONS).path
+        encoded()
+        listed(tmp_path, "501238")
+        extract("random", videos, out=tmp_path / "x", shard=part, **cut, **OPTIONS)
+        assert {*encoded()} <= {*"58"} if part is None else {*"501238"}
+        fresh = extract("random", videos, out=tmp_path / "fresh", shard=part, **cut, **OPTIONS).path
+        same_bytes(folder, fresh)
+        encoded()
+    merge(tmp_path / "x")  # of the list of before: replaced
+    extract("random", videos, out=tmp_path / "x", **cut, **OPTIONS)
+    assert encoded() == "" and len(vidssl.load_features(tmp_path / "x").x) == len(merge(tmp_path / "fresh").x)
+
+
+def test_pictures_of_a_folder_count(encoded, tmp_path):
+    for name in "ab":
+        (tmp_path / f"in/{name}").mkdir(parents=True)
+        for n in range(12):
+            cv2.imwrite(str(tmp_path / f"in/{name}/{n}.png"), np.full((24, 24, 3), 20 * n, np.uint8))
+    (tmp_path / "list.csv").write_text("path,fps\nin/a,25\nin/b,25\n")
+    extract("random", tmp_path / "list.csv", out=tmp_path / "x", **OPTIONS)
+    assert encoded() == "ab"
+    cv2.imwrite(str(tmp_path / "in/a/5.png"), np.full((24, 24, 3), 99, np.uint8))
+    extract("random", tmp_path / "list.csv", out=tmp_path / "x", **OPTIONS)
+    assert encoded() == "a"
+    (tmp_path / "list.csv").write_text("path,fps\nin/a,25\nin/b,5\n")
+    extract("random", tmp_path / "list.csv", out=tmp_path / "x", **OPTIONS)
+    assert encoded() == "b"
+
+
+def test_a_folder_that_has_grown(videos, encoded, tmp_path):
+    """Without a list; and more broken videos than may be left out are an error that leaves the features."""
+    for n in (5, 6, 7, 8, 9):
+        (tmp_path / f"videos/{n}.mp4").rename(tmp_path / f"{n}.mp4")
+    (tmp_path / "list.csv").unlink()
+    extract("random", tmp_path / "videos", out=tmp_path / "x", **OPTIONS)
+    assert encoded() == "01234"
+    before = (tmp_path / "x/features.npy").read_bytes()
+    for n in (6, 8):
+        (tmp_path / f"videos/{n}.mp4").write_text("<html>")
+    with pytest.raises(DataError, match=r"^2 of 7 videos of \S+ cannot be read"):
+        extract("random", tmp_path / "videos", out=tmp_path / "x", **OPTIONS)
+    assert (tmp_path / "x/features.npy").read_bytes() == before and len(vidssl.load_features(tmp_path / "x")) == 5
+    shutil.copy(tmp_path / "6.mp4", tmp_path / "videos/6.mp4")
+    encoded()
+    assert len(extract("random", tmp_path / "videos", out=tmp_path / "x", **OPTIONS)) == 6
+    assert encoded() == "68"
+
+
+def test_a_file_that_changes_while_it_is_read_is_encoded_again(videos, encoded, tmp_path, monkeypatch):
+    listed(tmp_path, "0123")
+    plain = evaluation.extract
+
+    def changing(*given, **more):
+        found = plain(*given, **more)
+        shutil.copy(tmp_path / "videos/9.mp4", tmp_path / "videos/2.mp4")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "extract", changing)
+        extract("random", videos, out=tmp_path / "x", **OPTIONS)
+    encoded()
+    extract("random", videos, out=tmp_path / "x", **OPTIONS)
+    assert encoded() == "2"
+
+
+def kept_features(folder):
+    """The features and results that version 0.1.0 of November 2026 wrote, as if they were written here."""
+    shutil.copytree(KEPT, folder)
+    for path in (folder / "features/meta.json", folder / "found/results.json"):
+        path.write_text(path.read_text().replace("FOLDER", str(folder)))
+    (folder / "root.txt").write_text(f"{folder}/videos\n")
+    for path in (folder / "videos").iterdir():
+        os.utime(path, (1, 1))
+    return folder
+
+
+KEPT_OPTIONS = {name: value for name, value in OPTIONS.items() if name != "batch_size"}
+
+
+def test_features_that_do_not_record_their_files(encoded, tmp_path, digits, caplog):
+    """They are used; rows are taken as long as list and files are those of then."""
+    caplog.set_level(logging.INFO)
+    folder = kept_features(tmp_path / "kept")
+    x = vidssl.load_features(folder / "features").x.clone()
+    assert x.shape == (3, 32)
+    extract("random", folder / "list.csv", out=folder / "features", **KEPT_OPTIONS)
+    assert encoded() == "" and "holds these features already" in caplog.text
+    torch.testing.assert_close(extract("random", folder / "list.csv", **KEPT_OPTIONS).x, x)
+    encoded()
+    shutil.copy(digits / "videos/test/00000.mp4", folder / "videos/d.mp4")
+    with open(folder / "list.csv", "a") as file:
+        file.write("d.mp4,1\n")
+    grown = extract("random", folder / "list.csv", out=folder / "features", **KEPT_OPTIONS)
+    assert encoded() == "d" and "3 of 4 videos were there" in caplog.text and torch.equal(grown.x[:3], x)
+    other = kept_features(tmp_path / "other")
+    os.utime(other / "videos/b.mp4")  # changed since: perhaps another video
+    os.utime(other / "features/meta.json", (2, 2))
+    (other / "list.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
+    extract("random", other / "list.csv", out=other / "features", **KEPT_OPTIONS)
+    assert encoded() == "b"
+    third = kept_features(tmp_path / "third")
+    shutil.copy(third / "videos/a.mp4", third / "videos/b.mp4")  # of another size
+    (third / "list.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
+    extract("random", third / "list.csv", out=third / "features", **KEPT_OPTIONS)
+    assert encoded() == "ab" and "features does not record its files, which may have changed: all are" in caplog.text
+
+
+def test_results_of_before_are_read(tmp_path, monkeypatch):
+    folder = kept_features(tmp_path / "kept")
+    stored = json.loads((folder / "found/results.json").read_text())
+    monkeypatch.setattr(result_files, "FORMAT", stored["format"])
+    assert result_files.existing_results(folder / "found", stored["request"]) == stored
+    assert result_files.weights_of(stored) is None
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return [row["path"] for row in csv.DictReader(file)]
+
+
+def test_a_map_and_an_index_grow(videos, encoded, tmp_path):
+    for names in ("01234", "0123459", "459"):
+        listed(tmp_path, names)
+        (tmp_path / "classes.txt").write_text("".join(f"class {n}\n" for n in range(3 + len(names))))
+        draw_map(videos, "random", out=tmp_path / "map", layout="pca", **OPTIONS)
+        assert encoded() == {"01234": "01234", "0123459": "59", "459": ""}[names]
+        assert rows_of(tmp_path / "map/videos.csv") == [f"{n}.mp4" for n in names]
+        assert json.loads((tmp_path / "map/results.json").read_text())["num_videos"] == len(names)
+        results = retrieval("random", query=videos, gallery=videos, index=tmp_path / "i", out=tmp_path / "r", **OPTIONS)
+        assert results["num_gallery"] == len(names)
+        assert encoded() == {"01234": "01234", "0123459": "59", "459": ""}[names]
+
+
+def test_a_comparison_grows(videos, encoded, tmp_path):
+    floors = {"model": ["floor:thumbnails"], "out": tmp_path / "c", "workers": 0, "device": "cpu", "shots": []}
+    for names, expected in (("0123459", "0123459"), ("01234569", "6"), ("0124569", "")):
+        listed(tmp_path, names)
+        results = compare(videos, **floors)
+        assert results["videos"] == [f"{n}.mp4" for n in names]
+        assert {*encoded()} == {*expected}
+
+
+@pytest.mark.parametrize("text", ["", "seed=5"])
+def test_no_hash_in_what_is_refused(videos, tmp_path, text):
+    listed(tmp_path, "0123")
+    extract("random", videos, out=tmp_path / "x", **OPTIONS)
+    with pytest.raises(DataError) as caught:
+        extract("vidssl-small", videos, out=tmp_path / "x", workers=0, device="cpu")
+    assert "weights random stored, vidssl-small requested" in str(caught.value)
+    assert not re.search("[0-9a-f]{16}", str(caught.value).replace(str(tmp_path), ""))

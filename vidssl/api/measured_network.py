@@ -303,7 +303,7 @@ def _load_external(name: str, options: NetworkOptions, device: torch.device, str
     weights = {"encoder": name, "library": encoder.version, "sha256": _hash_of_weights(backbone)}
     weights |= {"code": encoder.code} if encoder.code else {}
     # Requests of all others are those of before it was stated.
-    weights |= {"features": encoder.features} if encoder.features == "class token" else {}
+    weights |= {"features": encoder.features} if encoder.features not in ("output", "pooled output") else {}
     training = partial(TrainingVideos, name, None, f"trained on: {', '.join(encoder.training)}")
     return Subject(backbone.to(device), test, device, origin, weights, training=training)
 

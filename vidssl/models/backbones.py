@@ -123,7 +123,7 @@ class ModuleBackbone(Backbone):
         source = torch.Generator().manual_seed(0)  # the random state of the caller is not touched
         clip = torch.rand(1, 3, frames, size, size, generator=source).to(device_of_weights(module))
         with torch.no_grad(), eval_mode(module):
-            before, first = torch.get_rng_state(), self(clip)
+            before, first = torch.get_rng_state(), self(clip).float()
             draws = not torch.equal(before, torch.get_rng_state())  # then two may be equal by chance
             others = torch.stack([self(clip) for _ in range(8 if draws else 1)])
         self.dim, difference = first.shape[1], (others - first).abs().max() / first.abs().max().clamp(min=1e-30)

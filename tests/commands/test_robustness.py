@@ -101,7 +101,8 @@ def test_the_command(trained, digits, tmp_path, monkeypatch, capsys):
     commands.run("analyze", ["robustness", *words, "data.moving_digits=null", "data.train=none.csv"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "random:" and lines[1] == "16 videos; 1 clip x 1 crop of 32²; percent, mean over severities 2 5"
-    assert [line.split()[0] for line in lines[2:8]] == ["kNN", "clean", "light", "compression", "mPC", "rPC"]
+    names = ["kNN", "clean", "majority", "light", "compression", "mPC", "rPC"]
+    assert [line.split()[0] for line in lines[2:9]] == names
     assert (tmp_path / "o/robustness.png").read_bytes()[:4] == b"\x89PNG"
     assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "robustness.png"}
 

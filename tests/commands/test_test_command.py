@@ -48,8 +48,8 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
     shown = {line.split()[0]: line.split()[1] for line in lines[1:-1]}
     assert list(shown) == ["top1", "top5", "mean_class", "ece", "knn", "knn_mean_class", "lowshot@1", "lowshot@2"]
     assert all(value == f"{100 * results[name]:.1f}" for name, value in shown.items())
-    spread = next(line for line in lines if line.startswith("lowshot@2")).split()[-1]
-    assert spread == f"{100 * results['lowshot@2_spread']:.1f}"
+    words = next(line for line in lines if line.startswith("lowshot@2")).split()
+    assert words[3:] == [f"{100 * results['lowshot@2_spread']:.1f}", "majority", f"{100 * results['majority']:.1f}"]
     assert results["protocols"][1:] == [
         {"name": "knn", "k": 3, "temperature": 0.5},
         {"name": "lowshot", "shots": [1, 2], "draws": 5, "costs": [0.01, 0.1, 1.0, 10.0, 100.0], "folds": 3, "seed": 0},

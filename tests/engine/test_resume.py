@@ -8,6 +8,7 @@ import torch
 
 from vidssl.atomic import file_hash
 from vidssl.config import without_former
+from vidssl.engine.config_schema import bind_stored
 from vidssl.engine.log import RunLog
 from vidssl.engine.save_and_resume import _restore_rng
 from vidssl.engine.train import train
@@ -104,6 +105,9 @@ def test_settings_that_earlier_versions_had(toy_run):
     path = train(toy_run("moco", "a"), until=2).resolve()
     content = torch.load(path, weights_only=True)
     content["config"]["data"]["prefetch"] = 5
+    content["config"]["init"] = {"file": "weights.pth", "partial": True, "keys": {}, "inflate": False, "fold": False}
+    assert bind_stored(content["config"], "a checkpoint").init.partial
+    content["config"]["init"] = None
     torch.save(content, path)
     path.with_suffix(".sha256").write_text(file_hash(path))
     train(toy_run("moco", "a"), until=3)

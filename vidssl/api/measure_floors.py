@@ -21,7 +21,7 @@ from vidssl.models.backbones import Backbone
 from vidssl.models.floors import FLOORS
 from vidssl.types import Features
 
-_OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic", "attentive")  # the numbers that `chance` is the chance of
+_OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic")  # the numbers that `chance` is the chance of
 _OF_DIRECTIONS = ("order", "order_pairs")  # accuracies of two classes of equal size
 _NONE = "–"
 

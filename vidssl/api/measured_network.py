@@ -231,8 +231,7 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
         pixels = Normalization(run.data.mean, run.data.std)
         matched = str(load_initial(backbone, initial, options.get("trust", False), run.backbone.name, pixels))
         origin = {"path": name, "sha256": digest, "matched": matched}
-        # Requests are those of before there were `inflate` and `fold`.
-        added = {key: True for key in ("inflate", "fold") if getattr(initial, key)}
+        added = {"inflate": True} if initial.inflate else {}
         weights |= {"sha256": digest, "partial": initial.partial, "keys": initial.keys, **added}
         training = partial(TrainingVideos, name, None, "weights of another project do not name it")
     backbone = backbone.to(device).eval()

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -73,12 +73,12 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
         stack.callback(made.close)
 
         def open_log() -> RunLog:
-            core.write_config(run)
+            log = core.start_log(run, state, steps, run.batch_size)
+            stack.callback(log.close)
             data = f"{len(boxes)} {task.samples} of {boxes.path}"
             data += f"; steps {state.step}-{steps} of {run.batch_size} {task.samples}"
             core.log_banner(run, device, task.title, method, norm, data)
-            strict = run.checkpoint.on_error == "stop"
-            return stack.enter_context(closing(RunLog(output, state.step, steps, run.batch_size, strict)))
+            return log
 
         log = distributed.together(lambda: open_log() if distributed.is_main() else None)
 

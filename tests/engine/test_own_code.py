@@ -1,5 +1,6 @@
 """A run goes on only with the code of a user that it was trained with: in each kind of plug-in, and what it imports."""
 
+import importlib
 import json
 import logging
 import re
@@ -8,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import vidssl
 from vidssl.atomic import file_hash
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError
+from vidssl.errors import CheckpointError, VidsslError
 from vidssl.plugins import changed_files, code_of, own_code
 from vidssl.registry import _REGISTRIES
 
@@ -289,3 +291,42 @@ def test_requests_of_results_have_the_same_code(files):
     (files / "of_users/data.py").write_text("x = 1\n")
     assert code_of(entry) != before
     assert code_of(torch.nn.Linear, train, None) == {}
+
+
+@pytest.mark.parametrize(("kind", "protocol"), [("method", "accuracy"), ("backbone", "knn"), ("protocol", "of_a_user")])
+def test_results_are_of_the_code_of_now(kind, protocol, start, package, digits, tmp_path):
+    """`vidssl test` of a network of a user, of its classifier, and with a protocol: what they import counts."""
+    checkpoint, lists = start(kind, 1).resolve(), digits / "motion"
+    asked = {"train_list": lists / "train.csv", "protocol": [protocol], "out": tmp_path / "test", "progress": False}
+    options = {"imports": ["of_users.plug_in"], "clips": 1, "crops": 1, "workers": 0, "device": "cpu"}
+
+    def measured():
+        forget()
+        vidssl.test(checkpoint, lists / "test.csv", **asked, **options)
+        return (tmp_path / "test/results.json").stat().st_mtime_ns
+
+    first = measured()
+    (package / "helper.py").write_text(SAME)
+    assert measured() == first
+    (package / "helper.py").write_text(HELPER.replace("1.0", "2.0"))
+    assert measured() > first
+
+
+def test_features_of_a_module_are_of_its_code(package, digits, tmp_path):
+    """A module that a program passes: its weights are the same, and its code is in another file."""
+    (package / "net.py").write_text(
+        "from torch import nn\nfrom .helper import scaled\n"
+        "class Net(nn.Module):\n    def forward(self, x):\n        return scaled(x.mean(dim=(2, 3, 4)))\n"
+    )
+    clips = vidssl.TestClips(clip={"frames": 2, "seconds": 0.3}, size=16, clips=1, crops=1, workers=0)
+
+    def extracted():
+        forget()
+        net = nn.Sequential(importlib.import_module("of_users.net").Net())
+        return vidssl.extract(net, digits / "motion/test.csv", out=tmp_path / "x", test=clips, progress=False).x
+
+    first = extracted()
+    assert torch.equal(extracted(), first)
+    (package / "helper.py").write_text(HELPER.replace("1.0", "2.0"))
+    with pytest.raises(VidsslError, match="code"):
+        extracted()

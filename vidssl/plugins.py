@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import PydanticUserError
+
 from vidssl.errors import ConfigError, first_few
 
 _log = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ def import_modules(names: Iterable[str], source: str) -> None:
         except (ImportError, ValueError, TypeError) as error:  # the latter two: names that no module can have
             remedy = "name the module, and have its folder on PYTHONPATH"
             raise ConfigError(f"{source}: cannot import '{name}': {error}; {remedy}") from None
+        except PydanticUserError as error:  # the settings of a plug-in
+            raise ConfigError(f"{source}: a Config in '{name}' is wrong: {error.message}") from None
 
 
 def modules_of(tree: Any, source: str) -> list[str]:

@@ -48,8 +48,7 @@ class MomentumMethod(Method):
         inter: Inter | None = None  # InterCLR's branch
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         self.projector = mlp(backbone.dim, config.projector)
         out, predictor = config.projector.out, config.predictor
         if predictor is not None and predictor.out != out:
@@ -77,7 +76,7 @@ class MomentumMethod(Method):
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; return a scalar."""
-        raise NotImplementedError
+        raise ConfigError(f"method {type(self).__name__} has no pair_loss(query, key): see docs/extend.md")
 
     def encode_view(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
         """Compute the features (N, dim) of a view: of the clip and, with patch pairs, of the region in `boxes`."""

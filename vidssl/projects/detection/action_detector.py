@@ -37,7 +37,7 @@ class ActionDetector(Method):
                 f"an action detector needs a 3D ResNet, got {type(backbone).__name__}: set backbone.name to "
                 "resnet3d18 or resnet3d50"
             )
-        super().__init__(backbone)
+        super().__init__(config, backbone)
         dilate_last_stage(backbone)
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(backbone.dim, classes)

@@ -38,8 +38,7 @@ class Detector(Method):
                 f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name to resnet18 or "
                 "resnet50"
             )
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         sizes = [config.anchor * 2**n for n in range(5)]
         c4 = config.name == "c4"
         channels = _channels(backbone)

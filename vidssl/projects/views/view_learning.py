@@ -45,8 +45,7 @@ class ViewLearning(Method):
     def __init__(self, config: Config, backbone: Backbone) -> None:
         if not isinstance(backbone, ColorFlow):
             raise ConfigError("view_learning trains a generator of views: set backbone.name=color_flow")
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         self.encoders = nn.ModuleList([_network(config, None) for _ in range(2)])
         count = 0 if config.classes is None else 2
         self.classifiers = nn.ModuleList([_network(config, config.classes) for _ in range(count)])

@@ -26,10 +26,7 @@ from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.recipes import DrawnRecipe, check_short_side
 from vidssl.video.reader import DecodeSettings
 
-_FORMER: dict[str, Any] = {
-    "data.prefetch": ...,
-    "init.fold": False,
-}  # settings of earlier versions, see `without_former`
+_FORMER: dict[str, Any] = {"data.prefetch": ...}  # settings of earlier versions, see `without_former`
 
 
 class RenderedDigits(MovingDigits):

@@ -36,6 +36,8 @@ class InitialWeights(Settings):
 
 
 def _from_file(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("fold") is False:  # in checkpoints until November 2026, without effect
+        value = {name: each for name, each in value.items() if name != "fold"}
     return {"file": value} if isinstance(value, str) else value
 
 

@@ -47,7 +47,7 @@ class ActionRun(RunSettings):
 AnyDetectionRun = DetectionRun | ActionRun
 _KINDS: dict[str, type[DetectionRun | ActionRun]] = {"detector": DetectionRun, "action_detector": ActionRun}
 # Settings of earlier versions, see `without_former`.
-_FORMER = {"data.prefetch": ..., "init.fold": False, "detector.batch_norm": "tuned", "action_detector.dilated": True}
+_FORMER = {"data.prefetch": ..., "detector.batch_norm": "tuned", "action_detector.dilated": True}
 
 
 def bind_run(tree: Tree, source: str) -> AnyDetectionRun:

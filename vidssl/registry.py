@@ -18,7 +18,7 @@ _VIEWS, _DETECTION = "vidssl.projects.views", "vidssl.projects.detection"
 PROJECTS: dict[str, dict[str, str]] = {
     "backbone": {
         "color_flow": f"{_VIEWS}.invertible_colors",
-        **{name: f"{_VIEWS}.{name}" for name in ("convnet_lstm", "two_encoders")},
+        **{"convnet_lstm": f"{_VIEWS}.convnet_lstm", "two_encoders": f"{_VIEWS}.cmc"},
     },
     "method": {name: f"{_VIEWS}.{name}" for name in ("cmc", "view_learning")},
     "protocol": {"localization": f"{_VIEWS}.localization"},

@@ -16,9 +16,9 @@ from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
 from vidssl.models.resnet3d import ResNet3D
 from vidssl.projects.detection.average_precision import Detections, voc_average_precision
-from vidssl.projects.detection.config_sections import ActionDetectorSettings
 from vidssl.projects.detection.images import DetectionBatch, Target
 from vidssl.projects.detection.lists_with_boxes import BoxList
+from vidssl.projects.detection.schema import ActionDetectorSettings
 
 _OUTPUT_SIZE = 7  # of RoIAlign
 _STRIDE = 16  # of the feature map, pixels

@@ -22,9 +22,9 @@ from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
 from vidssl.models.resnet2d import ResNet2D
 from vidssl.projects.detection.average_precision import Detections, coco_average_precision, voc_average_precision
-from vidssl.projects.detection.config_sections import DetectorSettings
 from vidssl.projects.detection.images import DetectionBatch, Target
 from vidssl.projects.detection.lists_with_boxes import BoxList
+from vidssl.projects.detection.schema import DetectorSettings
 
 _STRIDE = 32  # images are padded to a multiple of it
 

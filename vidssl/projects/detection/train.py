@@ -23,11 +23,9 @@ from vidssl.errors import Interrupted, VidsslError
 from vidssl.models.batch_norms import average_statistics
 from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.output_folder import only_run_in
-from vidssl.projects.detection.evaluate_in_training import Evaluation
 from vidssl.projects.detection.images import DetectionBatch, batches, next_together
-from vidssl.projects.detection.measure_detector import AnyDetector
+from vidssl.projects.detection.measure_detector import AnyDetector, Evaluation, task_of, training_list
 from vidssl.projects.detection.schema import AnyDetectionRun, bind_run, bind_stored
-from vidssl.projects.detection.tasks import task_of, training_list
 
 __all__ = ["bind_run", "bind_stored", "train"]  # of the project: see `vidssl.registry`
 _log = logging.getLogger(__name__)

@@ -15,9 +15,8 @@ from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
-from vidssl.projects.views.cmc import two_view_nce
+from vidssl.projects.views.cmc import first_and_others, two_view_nce
 from vidssl.projects.views.invertible_colors import ColorFlow
-from vidssl.projects.views.view_splits import first_and_others
 from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
 

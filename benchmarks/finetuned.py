@@ -9,7 +9,6 @@ Accuracies and intervals are those of frozen.py.
 
 import argparse
 import csv
-import re
 import sys
 from pathlib import Path
 
@@ -17,6 +16,8 @@ import numpy as np
 from frozen import Correct, accuracies, differences, format_accuracy, format_difference
 from leave_one_out import Names
 from measure import finish, table
+
+from vidssl.data.recording_groups import recordings_by
 
 
 def main() -> None:
@@ -57,10 +58,10 @@ def main() -> None:
 
 def groups_of(paths: list[str], pattern: str) -> Names:
     """Return what a pattern finds in each path."""
-    found = [re.search(pattern, path) for path in paths]
+    found = recordings_by(pattern, paths)
     if None in found:
         sys.exit(f"--group {pattern} finds nothing in {paths[found.index(None)]}")
-    return np.array([match[1] for match in found if match])
+    return np.array(found)
 
 
 if __name__ == "__main__":

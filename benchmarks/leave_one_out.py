@@ -8,13 +8,13 @@ names. A video's group is what `--group` finds in its name, or the column `group
 
 import argparse
 import csv
-import re
 import sys
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.data.recording_groups import recordings_by
 from vidssl.data.video_list import VideoList, read_list
 
 Names = NDArray[np.str_]
@@ -52,8 +52,7 @@ def groups_of(videos: VideoList, pattern: str | None, file: Path | None) -> Name
         found = [known.get(name) for name in videos.names]
         where = file
     else:
-        matches = [re.search(pattern or "", name) for name in videos.names]
-        found = [match and match[1] for match in matches]
+        found = recordings_by(pattern or "", videos.names)
         where = Path(f"--group {pattern}")
     if None in found:
         sys.exit(f"{where} has no group for {videos.names[found.index(None)]!r} of {videos.path}")

@@ -24,6 +24,7 @@ TITLES = {  # of the numbers, in the order of their columns; {} is the part afte
     "R@": "R@{}",
     "centered_R@": "R@{} centred",
     "chance": "chance",
+    "majority": "majority",
     "uniformity_loss": "uniformity loss",
 }
 _USUAL_WIDTH = 64

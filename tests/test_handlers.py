@@ -29,7 +29,7 @@ ALLOWED = {
     "models/checkpoint_files.py read_without_objects": "torch.load, likewise",
     "models/external/__init__.py load_encoder": "other libraries, which download and read files of any kind",
     "models/export_graph.py _explained": "torch's exporters; the network has run before, and the error is the cause",
-    "models/hub_download.py download": "the libraries of huggingface_hub",
+    "models/weights.py download": "the libraries of huggingface_hub",
     "prepare/torchvision_images.py _open_splits": "the sets of torchvision",
     "prepare/torchvision_images.py _items": "the sets of torchvision",
     "untrusted_files.py map_array": "numpy's reader",

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.analysis.compress_videos import COMPRESSIONS, compress, compressed
-from vidssl.analysis.corrupted_clips import ROBUSTNESS, CorruptedClips, choose_corruptions
-from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
+from vidssl.analysis.corrupted_clips import (
+    COMPRESSIONS,
+    ROBUSTNESS,
+    TIME_CORRUPTIONS,
+    CorruptedClips,
+    choose_corruptions,
+    compress,
+    compressed,
+)
 from vidssl.analysis.versions_from_one_decode import with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Uniform
 from vidssl.data.video_list import read_list

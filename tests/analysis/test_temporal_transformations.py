@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vidssl.analysis.temporal_transformations import MOVES
+from vidssl.analysis.transformed_clips import MOVES
 from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.types import VideoMeta
 

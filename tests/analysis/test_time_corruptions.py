@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
+from vidssl.analysis.corrupted_clips import TIME_CORRUPTIONS
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.keyed_generators import generator
 from vidssl.types import VideoMeta

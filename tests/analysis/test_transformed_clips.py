@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.analysis.cover_instances_partly import FRACTIONS
-from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, choose_transformations
+from vidssl.analysis.transformed_clips import FRACTIONS, TRANSFORMATIONS, Trajectories, choose_transformations
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.column_store import Records
 from vidssl.data.instance_boxes import read_instance_boxes

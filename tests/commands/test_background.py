@@ -77,7 +77,7 @@ def test_numbers_are_those_of_a_loop(trained, digits, tmp_path):
         assert [found[name + end] for end in ends] == pytest.approx(np.array(wanted) / 16), name
     usual = measure(trained, listed, out=tmp_path / "test", train_list=train_list, **options)
     assert all(found[name] == pytest.approx(usual[name]) for name in ("top1", "knn", "R@1"))
-    assert (found["num_videos"], found["chance"], found["missing"]) == (16, 1 / 8, [])
+    assert (found["num_videos"], found["majority"], found["missing"]) == (16, 1 / 8, [])
 
 
 def test_swap_numbers():
@@ -131,9 +131,8 @@ def test_a_network_that_sees_only_backgrounds(scenes, tmp_path, monkeypatch, cap
         assert [split[f"R@1{end}"] for end in ("", "_same", "_other", "_gap")] == [1, 1, 0, 1]
         assert (split["R@1_shortcut"], split["R@1_shortcut_original"]) == (1, 0)
     lines = capsys.readouterr().out.splitlines()
-    assert (
-        lines[0] == "9 videos; 2 clips x 1 crop of 32²; accuracy in % with the background of another video, chance 33.3"
-    )
+    head = "9 videos; 2 clips x 1 crop of 32²; accuracy in % with the background of another video"
+    assert lines[0] == f"{head}, majority 33.3"
     cells = ["100.0", "100.0", "0.0", "100.0", "100.0", "0.0"]
     assert lines[3].split() == ["random", "R@1", *(word for cell in cells for word in (cell, "±", "0.0"))]
     for file in ("background.png", "split1/examples.png", "split2/examples.png"):

@@ -51,11 +51,8 @@ def test_all_checkpoints_of_a_run(trained, digits, tmp_path, monkeypatch, capsys
     words = [str(path), "--checkpoint", str(trained), "--workers", "0", "--device", "cpu", "--out", "out"]
     commands.run("analyze", ["uniformity", *words])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "40 videos, 8 classes; 2 clips x 1 crop of 32²" and [line.split()[1] for line in lines[2:5]] == [
-        "1",
-        "2",
-        "3",
-    ]
+    assert lines[0] == "40 videos, 40 recordings, 8 classes; 2 clips x 1 crop of 32²"
+    assert [line.split()[1] for line in lines[2:5]] == ["1", "2", "3"]
     found = json.loads((out / "results.json").read_text())
     assert [point["step"] for point in found["curve"]] == [1, 2, 3]
     for point in found["curve"]:

@@ -43,7 +43,7 @@ def test_floors_have_the_numbers_of_their_own_command(network, lists, tmp_path):
     for name in FLOORS:
         alone = measure(f"floor:{name}", **lists, **PLAIN, protocol=protocol)
         assert results["floors"][name] == numbers_of(alone), name
-        assert results["chance"] == alone["chance"]
+        assert results["majority"] == alone["majority"] == 1 / 8
         assert results["floors_details"]["protocol"] == alone["protocol"]
     details = results["floors_details"]
     assert (details["num_videos"], details["num_train"], details["missing"]) == (16, 40, [])
@@ -56,15 +56,15 @@ def test_floors_have_the_numbers_of_their_own_command(network, lists, tmp_path):
     columns = columns.split()
     assert "chance" not in columns and columns[:2] == ["top1", "top5"] and "lowshot@1" in columns
     cells = {row.split()[0]: row.replace(" ± ", "±").split()[1:] for row in rows[:5]}
-    assert tuple(cells) == ("mine", *FLOORS, "chance")
+    assert tuple(cells) == ("mine", *FLOORS, "majority")
     shown = {name: dict(zip(columns, row, strict=True)) for name, row in cells.items()}
     assert shown["mine"]["top1"] == f"{100 * results['top1']:.1f}" and shown["thumbnails"]["top1"] == "–"
     assert shown["differences"]["knn"] == f"{100 * results['floors']['differences']['knn']:.1f}"
     spread = results["floors"]["untrained"]["lowshot@1_spread"]
     assert shown["untrained"]["lowshot@1"].endswith(f"±{100 * spread:.1f}")
-    by_chance = {name: shown["chance"][name] for name in ("top1", "R@1", "svm", "lowshot@1")}
-    assert {*by_chance.values()} == {f"{100 * results['chance']:.1f}"}
-    assert (shown["chance"]["order"], shown["chance"]["R@5"], shown["chance"]["uniformity_loss"]) == ("50.0", "–", "–")
+    levels = shown["majority"]
+    assert {levels[name] for name in ("top1", "R@1", "svm", "lowshot@1", "mean_class", "knn_mean_class")} == {"12.5"}
+    assert (levels["order"], levels["R@5"], levels["uniformity_loss"]) == ("50.0", "–", "–")
     assert rows[5:7] == [
         "floors: 16 videos; 4 clips x 1 crop of 64²", "floors without accuracy: they have no classifier"
     ]  # fmt: skip
@@ -73,7 +73,7 @@ def test_floors_have_the_numbers_of_their_own_command(network, lists, tmp_path):
 def test_existing_results_get_floors_and_keep_them(network, lists, tmp_path, monkeypatch):
     asked = {**network, **lists, "out": tmp_path, "protocol": ["knn"]}
     first = measure(**asked)
-    assert "floors" not in first and "chance" not in first
+    assert "floors" not in first
     monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("the network was measured again"))
     second = measure(**asked, floors=True)
     assert {name: second[name] for name in first} == first and tuple(second["floors"]) == FLOORS
@@ -99,8 +99,8 @@ def test_floors_of_splits(network, digits, tmp_path):
         alone = measure(f"floor:{name}", test, **PLAIN, **asked)
         assert results["floors"][name] == {"mean": alone["mean"], "spread": alone["spread"]}
         assert results["splits"]["2"]["floors"][name] == numbers_of(alone["splits"]["2"])
-    chances = [results["splits"][split]["chance"] for split in ("1", "2")]
-    assert results["mean"]["chance"] == pytest.approx(sum(chances) / 2)
+    levels = [results["splits"][split]["majority"] for split in ("1", "2")]
+    assert results["mean"]["majority"] == pytest.approx(sum(levels) / 2)
     lines = str(results).splitlines()
     assert lines[0].endswith("mean ± standard deviation of 2 splits") and lines[1].split() == ["knn", "knn_mean_class"]
     of_floor = results["floors"]["thumbnails"]
@@ -113,7 +113,7 @@ def test_floors_of_splits(network, digits, tmp_path):
 
 def test_floors_that_only_some_splits_have():
     common = {"overlap": None, "fingerprints": {}, "request": {}, "knn": 0.5}
-    of_split = {1: {**common, "chance": 0.25, "floors": {"thumbnails": {"knn": 0.3}}}, 2: common}
+    of_split = {1: {**common, "majority": 0.25, "floors": {"thumbnails": {"knn": 0.3}}}, 2: common}
     results = over_splits((1, 2), None, lambda split, _: of_split[split])
     assert "floors" not in results and results["mean"] == {"knn": 0.5}
     assert results["splits"]["1"]["floors"] == {"thumbnails": {"knn": 0.3}}
@@ -127,29 +127,29 @@ def test_the_command(network, lists, tmp_path, capsys):
     assert printed == json.loads((tmp_path / "results.json").read_text())
     assert tuple(printed["floors"]) == FLOORS and printed["floors"]["thumbnails"].keys() == {"knn", "knn_mean_class"}
     commands.run("test", [*words, "--out", str(tmp_path)])
-    assert "\nchance " in capsys.readouterr().out
+    assert "\nmajority " in capsys.readouterr().out
 
 
 def test_without_labels(network, lists, digits, tmp_path):
-    """What needs labels fails as without floors; what does not is measured, and has no chance."""
+    """What needs labels fails as without floors; what does not is measured, and has no majority."""
     plain = tmp_path / "plain.csv"
     plain.write_text("path\n" + "".join(f"{record.path}\n" for record in read_list(lists["videos"]).records[:6]))
     asked = {**network, "videos": plain, "train_list": plain, "root": "/", "allow_external": True, "floors": True}
-    with pytest.raises(DataError, match=r"protocol knn needs labels, and videos of .*plain.csv have none"):
+    with pytest.raises(DataError, match=r"protocol knn needs labels, and 6 of 6 videos of .*plain.csv have none"):
         measure(**asked, protocol=["knn"], out=tmp_path / "o")
     with pytest.raises(ConfigError, match=r"no protocol can measure .*plain.csv: accuracy needs a classifier"):
         measure(**{**asked, "train_list": None}, out=tmp_path / "o")
     assert not (tmp_path / "o").exists()
     results = measure(**asked)
-    assert "chance" not in results and results["floors"]["thumbnails"].keys() == {"uniformity_loss"}
-    assert "\nchance" not in str(results)
+    assert "majority" not in results and results["floors"]["thumbnails"].keys() == {"uniformity_loss"}
+    assert "\nmajority" not in str(results)
 
 
 def test_what_floors_do_not_have(network, lists, monkeypatch):
-    """Alone these protocols leave only chance."""
+    """Alone these protocols leave only the majority."""
     results = measure(**network, videos=lists["videos"], protocol=["accuracy"], floors=True)
-    assert results["floors"] == {} and results["chance"] == pytest.approx(1 / 8, abs=0.02)
-    assert [line.split()[0] for line in str(results).splitlines()[2:4]] == ["mine", "chance"]
+    assert results["floors"] == {} and results["majority"] == 1 / 8
+    assert [line.split()[0] for line in str(results).splitlines()[2:4]] == ["mine", "majority"]
     monkeypatch.setattr(PROTOCOLS["svm"], "maps", True)  # as a protocol of a user's
     maps = {"layer": "layer2", "grid": 2, "protocol": ["svm", "costs=[1.0]", "knn"]}
     results = measure(**network, **lists, **maps, floors=True)

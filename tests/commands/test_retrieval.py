@@ -130,10 +130,10 @@ def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
     for results in (found, centred):  # the plain ones stand first, whichever come first in results.json
         head, titles, plain, other, note = results.text.splitlines()
         assert head.startswith("8 queries, 20 in the gallery, 1 clip x 1 crop of 24²")
-        assert titles.split() == ["percent", *names, "knn", "chance"]
+        assert titles.split() == ["percent", *names, "knn", "majority"]
         assert note == "R@50: all 20 videos of the gallery, which are fewer than k"
         assert plain.split()[0] == "plain" and other.split()[0] == "centred"
-        shown = [found[name] for name in (*names, "knn", "chance")]
+        shown = [found[name] for name in (*names, "knn", "majority")]
         assert plain.split()[1:] == [f"{100 * value:.1f}" for value in shown]
         assert other.split()[1:] == [f"{100 * found['centered_features'][name]:.1f}" for name in names]
         assert len({len(line) for line in (titles, plain)}) == 1

@@ -54,7 +54,7 @@ def trained(digits, tmp_path_factory):
 
 
 def knn_of_other_recordings(model, folder, **options):
-    """KNN by numpy: the vote of the nearest videos of other recordings, weighted by exp(cosine / 0.07).
+    """KNN by numpy: a vote of the nearest videos of other recordings with weights exp(cosine / 0.07) / size of a class.
 
     There are as many as the median class has other videos, as that is below 20.
     """
@@ -64,15 +64,14 @@ def knn_of_other_recordings(model, folder, **options):
     label = np.array([int(name.split("_")[1].removeprefix("Class")) for name in names])[found.index.numpy()]
     x = found.x.double().numpy()
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    right, k = 0, int(np.median(np.bincount(label))) - 1
+    right, k = np.zeros(len(x)), int(np.median(np.bincount(label))) - 1
     assert 0 < k < 20
     for n in range(len(x)):
         others = np.flatnonzero(group != group[n])
         order = others[np.argsort(-(x[others] @ x[n]), kind="stable")][:k]
-        votes = np.bincount(label[order], weights=np.exp(x[order] @ x[n] / 0.07), minlength=label.max() + 1)
-        right += votes.argmax() == label[n]
-    by_chance = np.mean([(label[group != group[n]] == label[n]).mean() for n in range(len(x))])
-    return right / len(x), by_chance
+        weights = np.exp(x[order] @ x[n] / 0.07) / np.bincount(label[others])[label[order]]
+        right[n] = np.bincount(label[order], weights=weights, minlength=label.max() + 1).argmax() == label[n]
+    return np.mean([right[label == one].mean() for one in range(label.max() + 1)])
 
 
 def json_names(folder):
@@ -80,19 +79,19 @@ def json_names(folder):
     return [line.split(",")[0] for line in lines]
 
 
-def test_knn_beside_the_untrained_network_and_chance(trained):
+def test_knn_beside_the_untrained_network_and_its_level(trained):
     here, log = trained
     found = json.loads((here / "the run/training.json").read_text())
-    expected, by_chance = knn_of_other_recordings(here / "the run", here)
-    before, _ = knn_of_other_recordings("random", here, cfg=here / "the run/config.yaml")
+    expected = knn_of_other_recordings(here / "the run", here)
+    before = knn_of_other_recordings("random", here, cfg=here / "the run/config.yaml")
     assert found["knn"]["numbers"] == {"trained": pytest.approx(expected), "untrained": pytest.approx(before)}
-    assert found["knn"]["chance"] == pytest.approx(by_chance)
+    assert found["knn"]["level"] == {"1 / classes": 1 / 8}
     assert found["knn"]["gain"] == pytest.approx(expected - before)
     assert (found["knn"]["recordings"], found["knn"]["recordings_are_named"]) == (24, True)
     lines = [json.loads(line) for line in (here / "the run/metrics.jsonl").read_text().splitlines()]
     assert found["loss"]["first"] == {"step": 1, "loss": lines[0]["loss"]}
     assert found["loss"]["last"] == {"step": 3, "loss": lines[-1]["loss"]}
-    shown = f"kNN: trained {100 * expected:.1f} %, untrained {100 * before:.1f} %, chance {100 * by_chance:.1f} %"
+    shown = f"kNN: trained {100 * expected:.1f} %, untrained {100 * before:.1f} %, 1 / classes 12.5 %"
     assert shown in log and f"loss {lines[0]['loss']:.3f} at step 1, {lines[-1]['loss']:.3f} at step 3" in log
     page = (here / "the run/training.html").read_text()
     assert f"{100 * expected:.1f}%" in page and "data:image/png" in page and "recordings" in page

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from vidssl.analysis.time_corruptions import rate
+from vidssl.analysis.corrupted_clips import rate
 from vidssl.data.clip_samplers import SAMPLERS, Center, ClipSettings, Random, Segments, Uniform
 from vidssl.errors import ConfigError, DataError
 from vidssl.keyed_generators import generator

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vidssl.analysis.temporal_transformations import MOVES
-from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
+from vidssl.analysis.corrupted_clips import TIME_CORRUPTIONS
+from vidssl.analysis.transformed_clips import MOVES
 from vidssl.api.check import check
 from vidssl.api.show import ShownSample, ShownView, _draw
 from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from vidssl.data.read_input import read_input
-from vidssl.data.recording_groups import chosen_rows, labelled_by_folders, recording_groups, why_folders_are_no_classes
+from vidssl.data.recording_groups import (
+    chosen_rows,
+    labelled_by_folders,
+    recording_groups,
+    recordings_by,
+    why_folders_are_no_classes,
+)
 from vidssl.errors import ConfigError
 
 
@@ -34,13 +40,58 @@ def test_groups_of_a_pattern(folder):
         ("b/p2_x.mp4",),
     }
     assert groups.how == r"what p\d matches in the paths"
-    assert len(parts(recording_groups(videos, "p3"), videos)) == 5  # each path without a match is alone
+    assert len(parts(recording_groups(videos, "p3"), videos)) == 5  # each file without a match is alone
     with pytest.raises(ConfigError, match=r"matches nothing in all 6 paths, such as a/p1_x.mp4"):
         recording_groups(videos, "person")
     with pytest.raises(ConfigError, match=r"matches '.mp4' in all 6 paths"):
         recording_groups(videos, r"\.mp4")
     with pytest.raises(ConfigError, match="is not a regular expression"):
         recording_groups(videos, "(")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        (r"p\d", ["p1", "p2", "p1", None]),
+        (r"p(\d)_", ["1", "2", "1", None]),
+        (r"(p\d)_(\w)", ["p1", "p2", "p1", None]),
+        (r"(?:p\d)", ["p1", "p2", "p1", None]),
+        (r"p1|(p2)", [None, "p2", None, None]),  # the group took no part
+        (r"x*", [None, None, None, None]),  # matches the empty text
+    ],
+)
+def test_one_rule_for_patterns(pattern, wanted):
+    assert recordings_by(pattern, ["b/p1_x.mp4", "b/p2_y.mp4", "a/p1_z.mp4", "other.avi"]) == wanted
+
+
+def spans(folder, names):
+    """Two spans of each file."""
+    rows = "".join(f"{name},{n % 2},{start},{start + 0.1}\n" for n, name in enumerate(names) for start in (0, 0.1))
+    (folder / "spans.csv").write_text("path,label,start,end\n" + rows)
+    return read_input(folder / "spans.csv")
+
+
+@pytest.mark.parametrize("pattern", [r"(p[12])_\w+\.mp4", None], ids=["a pattern", "names"])
+def test_spans_and_equal_files_are_one_recording(folder, pattern, caplog):
+    """Also of files in which the pattern, or the rule of UCF101's names, finds none: these are counted and named."""
+    names = ["b/p1_x.mp4", "b/p1_y.mp4", "a/p1_x.mp4", "b/p2_x.mp4", "a/p3_x.mp4", "a/p3_y.mp4"]
+    if pattern is None:
+        named = [f"v_Archery_g0{n}_c01.mp4" if n < 4 else f"other{n}.mp4" for n in (1, 1, 1, 2, 4, 5)]
+        named[1:3] = "v_Archery_g01_c02.mp4", "v_Archery_g01_c03.mp4"
+        for old, new in zip(names, named, strict=True):
+            (folder / old).rename(folder / new)
+        names = named
+    (folder / "v_Archery_g07_c01.mp4").symlink_to(folder / names[3])
+    (folder / "lone.mp4").write_bytes((folder / names[0]).read_bytes() + b"\0")
+    names += ["v_Archery_g07_c01.mp4", "lone.mp4"]
+    videos = spans(folder, names)
+    groups = recording_groups(videos, pattern)
+    found = {tuple(sorted({*part})) for part in parts(groups, videos)}
+    assert found == {tuple(sorted(part)) for part in (names[:3], [names[3], names[6]], names[4:6], names[7:])}
+    lacking = names[4:] if pattern else [*names[4:6], names[7]]
+    assert f"; {len(lacking)} of 8 files without one, such as {lacking[0]}, are recordings of their own" in groups.how
+    assert f"{len(lacking)} of 8 files have no recording by " in caplog.text and ", ".join(lacking[:3]) in caplog.text
+    assert groups.how.endswith("of files of other recordings joined to these") and groups.stated
 
 
 def test_groups_of_names_and_of_equal_files(folder):
@@ -53,7 +104,7 @@ def test_groups_of_names_and_of_equal_files(folder):
         path.rename(path.with_name(f"v_Archery_g{n // 2:02d}_c{n % 2:02d}.mp4"))
     videos = read_input(folder)
     named = recording_groups(videos)
-    assert "_gNN_" in named.how and len({*named.number.tolist()}) == 3
+    assert "_gNN_" in named.how and len({*named.number.tolist()}) == 2  # of the three two have a file in common
 
 
 def test_classes_of_folders(folder, caplog):

@@ -7,7 +7,7 @@ import torch
 
 from vidssl.api import doctor
 from vidssl.engine import run_setup as training
-from vidssl.engine.conv3d_faults import conv3d_fault
+from vidssl.models.bfloat16_check import conv3d_fault
 
 
 @pytest.mark.parametrize(

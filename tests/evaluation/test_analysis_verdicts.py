@@ -5,6 +5,7 @@ import pytest
 from vidssl.evaluation.analysis_verdicts import (
     Beside,
     Sample,
+    Score,
     attention,
     background,
     classes,
@@ -15,10 +16,15 @@ from vidssl.evaluation.analysis_verdicts import (
     standing,
     without_boxes,
 )
-from vidssl.evaluation.intervals import Estimate
+from vidssl.evaluation.statistics import Estimate
 
-MANY, FEW = Sample(48, 30), Sample(8, 6)
+MANY, FEW = Sample(48, 30), Sample(8, 5)
 HIGH = Estimate(0.71, 0.55, 0.83)
+BY_CLASS, OF_ALL = "as a mean over classes, where 1 / classes is", "where the most frequent class gives"
+
+
+def score(right, level=0.17, exact=True):
+    return Score(right, level, BY_CLASS if exact else OF_ALL, exact)
 
 
 @pytest.mark.parametrize(
@@ -37,50 +43,60 @@ def test_where_a_number_stands(low, high, wanted):
 
 
 def test_what_is_recognised():
-    found = recognition(MANY, HIGH, 0.17, Beside(0.42, Estimate(0.29, 0.1, 0.48)))
+    found = recognition(MANY, score(HIGH), Beside(0.42, Estimate(0.29, 0.1, 0.48)))
     assert found.text == (
-        "Recognises classes: 71 % where guessing gives 17 %, 95 % interval 55 to 83; untrained network 42 % (less)."
+        "Recognises classes: 71 % as a mean over classes, where 1 / classes is 17 %, 95 % interval 55 to 83; "
+        "untrained network 42 % (less)."
     )
     assert not found.open
-    equal = recognition(MANY, Estimate(0.2, 0.14, 0.26), 0.17)
-    assert equal.text == "Does not recognise classes: 20 % where guessing gives 17 %, 95 % interval 14 to 26."
-    assert not equal.open
-    unclear = recognition(MANY, Estimate(0.25, 0.12, 0.4), 0.17)
-    assert unclear.open and unclear.text.startswith(
-        "With 48 videos of 30 recordings it cannot be said whether it recognises classes: 25 % where"
+    equal = recognition(MANY, score(Estimate(0.2, 0.14, 0.26)))
+    assert equal.text == (
+        "Does not recognise classes: 20 % as a mean over classes, where 1 / classes is 17 %, 95 % interval 14 to 26."
     )
-    assert recognition(MANY, Estimate(0.05, 0.005, 0.1), 0.01).open  # ten times as good as guessing is not equal to it
-    assert not recognition(MANY, Estimate(0.01, 0.005, 0.02), 0.01).open
-    worse = recognition(MANY, Estimate(0.02, 0.0, 0.1), 0.17)
-    assert worse.text.startswith("Is worse than guessing: 2 %") and not worse.open
+    assert not equal.open
+    unclear = recognition(MANY, score(Estimate(0.25, 0.12, 0.4)))
+    assert unclear.open and unclear.text.startswith(
+        "With 48 videos of 30 recordings it cannot be said whether it recognises classes: 25 % as"
+    )
+    assert recognition(MANY, score(Estimate(0.05, 0.005, 0.1), 0.01)).open  # ten times the level is not equal to it
+    assert not recognition(MANY, score(Estimate(0.01, 0.005, 0.02), 0.01)).open
+    worse = recognition(MANY, score(Estimate(0.02, 0.0, 0.1)))
+    assert worse.text.startswith("Does not recognise classes: 2 %") and not worse.open
+
+
+def test_the_most_frequent_class_is_a_level_from_above_only():
+    above = recognition(MANY, score(HIGH, 0.5, exact=False))
+    assert above.text.startswith("Recognises classes: 71 % where the most frequent class gives 50 %, 95 % interval 55")
+    for level in (0.6, 0.71, 0.9):
+        assert recognition(MANY, score(HIGH, level, exact=False)).open
 
 
 def test_the_untrained_network():
     def end(difference):
-        return recognition(MANY, HIGH, 0.17, Beside(0.6, difference)).text.partition("; ")[2]
+        return recognition(MANY, score(HIGH), Beside(0.6, difference)).text.partition("; ")[2]
 
     assert end(Estimate(-0.1, -0.2, -0.05)) == "untrained network 60 % (more)."
     assert end(Estimate(0.0, -0.05, 0.05)) == "untrained network 60 % (as much)."
-    assert end(Estimate(0.0, None, None, True)) == "untrained network 60 % (as much)."
+    assert end(Estimate(0.0, identical=True)) == "untrained network 60 % (as much)."
     assert end(Estimate(0.1, -0.1, 0.3)) == "untrained network 60 % (no difference is shown)."
 
 
 def test_too_few_videos_say_nothing():
     right = Estimate(0.9)
     found = [
-        recognition(FEW, right, 0.2),
+        recognition(FEW, score(right)),
         order(FEW, right, 0),
-        robustness(FEW, right, right, Estimate(0.0), 0.2, {}),
-        background(FEW, right, right, Estimate(0.0), 0.2),
+        robustness(FEW, score(right), right, right, Estimate(0.0), {}),
+        background(FEW, score(right), right, right, Estimate(0.0)),
         classes(FEW, Estimate(2.0), 1.0),
         invariance(FEW, 5.0, {"blur": 4.9}, 2.0),
         attention(FEW, 0.9, 0.1, Estimate(0.8)),
     ]
     for each in found:
         assert each.open
-        assert each.text.startswith("Nothing can be said with 8 videos of 6 recordings, as 10 recordings are needed: ")
-    alone = recognition(Sample(1, 1), right, 0.2).text
-    assert alone.startswith("Nothing can be said with 1 video, as 10 videos are needed: 90 % where guessing gives 20 %")
+        assert each.text.startswith("Nothing can be said with 8 videos of 5 recordings, as 6 recordings are needed: ")
+    alone = recognition(Sample(1, 1), Score(right, 0.2)).text
+    assert alone.startswith("Nothing can be said with 1 video, as 6 videos are needed: 90 % where guessing gives 20 %")
 
 
 def test_reversal():
@@ -128,35 +144,36 @@ def test_invariance():
 
 def test_robustness():
     groups = {"noise": 0.2, "blur": 0.7}
-    lost = robustness(MANY, HIGH, Estimate(0.45), Estimate(0.26, 0.15, 0.37), 0.17, groups)
+    lost = robustness(MANY, score(HIGH), HIGH, Estimate(0.45), Estimate(0.26, 0.15, 0.37), groups)
     assert lost.text == (
         "Loses accuracy on corrupted videos: 71 % without and 45 % with corruption, a difference of 26 points, 95 % "
         "interval 15 to 37; worst with noise (20 %), best with blur (70 %)."
     )
 
     def start(*loss):
-        return robustness(MANY, HIGH, Estimate(0.7), Estimate(*loss), 0.17, {}).text.partition(":")[0]
+        return robustness(MANY, score(HIGH), HIGH, Estimate(0.7), Estimate(*loss), {}).text.partition(":")[0]
 
     assert start(0.05, 0.02, 0.08) == "Loses little on corrupted videos"
-    assert start(0.01, -0.02, 0.04) == start(0.0, None, None, True) == "Keeps its accuracy on corrupted videos"
+    assert start(0.01, -0.02, 0.04) == start(0.0, None, None, None, True) == "Keeps its accuracy on corrupted videos"
     assert start(-0.05, -0.08, -0.02) == "Is better on corrupted videos"
     assert start(0.1, -0.1, 0.3) == "With 48 videos of 30 recordings it cannot be said what corruption costs"
-    guessing = robustness(MANY, Estimate(0.2, 0.1, 0.3), Estimate(0.2), Estimate(0.0, -0.01, 0.01), 0.17, groups)
-    assert guessing.open and "even without the change it is not shown to be better than guessing" in guessing.text
+    low = Estimate(0.2, 0.1, 0.3)
+    guessing = robustness(MANY, score(low), low, Estimate(0.2), Estimate(0.0, -0.01, 0.01), groups)
+    assert guessing.open and "even without the change it is not shown that classes are recognised" in guessing.text
 
 
 def test_background():
     gap = Estimate(0.2, 0.05, 0.35)
-    found = background(MANY, HIGH, Estimate(0.51), gap, 0.17, Beside(-0.03, Estimate(0.23, 0.1, 0.3)))
+    found = background(MANY, score(HIGH), HIGH, Estimate(0.51), gap, Beside(-0.03, Estimate(0.23, 0.1, 0.3)))
     assert found.text == (
         "Uses the background: 71 % right before the background of another video of the class, 51 % before one of "
         "another class, a difference of 20 points, 95 % interval 5 to 35; untrained network −3 points (less)."
     )
 
     def start(*gap):
-        return background(MANY, HIGH, HIGH, Estimate(*gap), 0.17).text.partition(":")[0]
+        return background(MANY, score(HIGH), HIGH, HIGH, Estimate(*gap)).text.partition(":")[0]
 
-    assert start(0.0, -0.05, 0.05) == start(0.0, None, None, True) == "Does not depend on the background"
+    assert start(0.0, -0.05, 0.05) == start(0.0, None, None, None, True) == "Does not depend on the background"
     assert start(-0.2, -0.3, -0.1) == "Is better before backgrounds of another class"
     assert start(0.1, -0.1, 0.3).endswith("it cannot be said whether it uses the background")
 

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold
 
+from vidssl.evaluation.choose_cost import choose_cost
 from vidssl.evaluation.group_folds import fold_table, num_neighbours, predict
+from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
 
@@ -24,3 +28,39 @@ def test_well_divided_small_classes_are_recognised():
     groups = np.arange(len(label))
     features = Features(x, torch.from_numpy(label), torch.arange(len(label)))
     assert (predict(features, groups, fold_table(groups, label), (1,)).knn == label).all()
+
+
+@pytest.mark.parametrize("counts", [(50, 10), (100, 50, 3), (40, 40, 40, 2), (9, 9, 9, 9)])
+def test_a_common_class_does_not_win_the_vote_by_its_size(counts):
+    """Every class is found by kNN alike, if it is as near to itself as the others are."""
+    label = np.repeat(np.arange(len(counts)), counts)
+    rng = generator(0)
+    recall = np.zeros(len(counts))
+    for _ in range(5):
+        x = 3 + rng.normal(0, 0.6, (len(counts), 64))[label] + rng.normal(0, 1, (len(label), 64))
+        features = Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(len(label)))
+        found = predict(features, np.arange(len(label)), np.arange(len(label)) % 2, ()).knn
+        recall += [np.mean(found[label == one] == one) / 5 for one in range(len(counts))]
+    assert recall.min() > 0.6  # by plain votes 0 where a class is rare
+
+
+def test_constant_features_favour_no_class():
+    """All videos are as near: the votes of each class, divided by its videos, are alike, whatever their number."""
+    label = np.repeat([0, 1], [80, 20])
+    features = Features(torch.ones(100, 8), torch.from_numpy(label), torch.arange(100))
+    found = predict(features, np.arange(100), np.arange(100) % 2, ()).knn
+    assert np.mean([np.mean(found[label == one] == one) for one in (0, 1)]) <= 0.5
+
+
+def test_of_costs_that_the_inner_folds_cannot_tell_apart_the_middle_one(recwarn):
+    """Of two recordings a class, the inner folds have no video of the class that they test: all scores are 0."""
+    label, rng = np.repeat(np.arange(40), 2), generator(1)
+    x = np.eye(40)[label] + rng.normal(0, 0.2, (80, 40))
+    features = Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(80))
+    groups = np.arange(80)
+    found = predict(features, groups, fold_table(groups, label), (1,))
+    assert np.mean(found.logistic == label) > 0.8 * found.few[1].mean() > 0.3
+    assert not [each for each in recwarn if "unique classes" in str(each.message)]
+    scores = choose_cost(LogisticRegression(), x[::2], label[::2], (0.01, 0.1, 1.0, 10.0), KFold(2), equal="middle")
+    assert scores == (0.1, dict.fromkeys((0.01, 0.1, 1.0, 10.0), 0.0))
+    assert choose_cost(LogisticRegression(), x[::2], label[::2], (0.01, 0.1), KFold(2))[0] == 0.01

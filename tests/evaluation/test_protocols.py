@@ -309,7 +309,7 @@ def test_lists_that_cannot_be_measured(tmp_path, monkeypatch):
     monkeypatch.undo()
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,1"], ["3.mp4,-1"])
     check_measurable(built("uniformity"), gallery, query, 0)
-    with pytest.raises(DataError, match=r"protocol knn needs labels, and videos of .*query.list.csv have none"):
+    with pytest.raises(DataError, match=r"protocol knn needs labels, and 1 of 1 videos of .*query.list.csv have none"):
         check_measurable(built("uniformity", "knn"), gallery, query, 0)
 
 

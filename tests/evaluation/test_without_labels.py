@@ -9,8 +9,7 @@ from scipy.stats import entropy
 from sklearn.metrics.pairwise import cosine_similarity
 
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation import without_labels
-from vidssl.evaluation.without_labels import compare_neighbours, disagreement, most_changed, stability
+from vidssl.evaluation.without_labels import compare_neighbours, disagreement, most_changed
 from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
@@ -98,52 +97,6 @@ def test_equally_changed_videos_are_not_the_first_of_the_list():
     (found,) = compare_neighbours([features(np.eye(200)), features(np.eye(200))], np.arange(200))
     rows = [each.row for each in most_changed(found, 20)]  # all have all neighbours in common
     assert max(rows) > 100 and min(rows) < 100
-
-
-def test_stability_by_loops():
-    rng = generator(4, 0)
-    x = rng.normal(size=(50, 8)) + 1
-    y = similar(rng, x, 1.5)
-    found = stability(features(x), features(y))
-    similarity = cosine_similarity(*(each.astype(np.float32).astype(np.float64) for each in (y, x)))
-    own = np.diag(similarity)
-    np.testing.assert_allclose(found.cosine, own, atol=1e-12)
-    assert found.others == pytest.approx(similarity[~np.eye(50, dtype=bool)].mean())
-    rank = [1 + sum(similarity[n, other] > own[n] for other in range(50)) for n in range(50)]
-    assert found.rank.tolist() == rank
-    assert found.recall == pytest.approx(np.mean(np.array(rank) == 1))
-    assert 0 < found.recall < 1
-
-
-def test_stability_in_blocks(monkeypatch):
-    rng = generator(5, 0)
-    x = rng.normal(size=(23, 4))
-    y = similar(rng, x, 1.0)
-    whole = stability(features(x), features(y))
-    monkeypatch.setattr(without_labels, "_BLOCK", 23 * 4)
-    parts = stability(features(x), features(y))
-    np.testing.assert_array_equal(parts.rank, whole.rank)
-    assert parts.recall == whole.recall
-
-
-def test_equal_features_are_no_stability():
-    same = features(np.tile(generator(6, 0).normal(size=5), (8, 1)))
-    found = stability(same, same)
-    np.testing.assert_allclose(found.cosine, 1)
-    assert found.recall == pytest.approx(1 / 8) and (found.rank == 4.5).all()  # the mean of 1 … 8
-    assert found.others == pytest.approx(1)
-    rng = generator(7, 0)
-    x = rng.normal(size=(6, 5))
-    twice = features(np.concatenate([x, x]))
-    found = stability(twice, twice)
-    assert found.recall == pytest.approx(1 / 2) and (found.rank == 1.5).all()
-    alone = stability(features(x[:1]), features(x[:1]))
-    assert alone.recall == 1 and np.isnan(alone.others)
-    broken = features(np.full((2, 3), np.nan))
-    with pytest.raises(DataError, match="not finite"):
-        stability(broken, broken)
-    with pytest.raises(DataError, match="not of the same videos"):
-        stability(features(x), features(x[:3]))
 
 
 def test_disagreement_is_the_entropy_of_the_votes():

@@ -18,10 +18,12 @@ from torchvision.transforms.functional import resize
 import vidssl
 from vidssl import commands
 from vidssl.api.measured_network import load_subject
+from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.to_device import normalised
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.models.external import LIBRARIES, Encoder, facts_of, is_external, load_external
 from vidssl.transforms.crops import center_crop
+from vidssl.types import VideoMeta
 
 SIZES = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -164,6 +166,114 @@ def test_transformers(family, tmp_path):
     torch.testing.assert_close(found, wanted.mean(dim=0), rtol=1e-4, atol=1e-4)
 
 
+def image_sizes(side, **more):
+    return {"size": {"height": side, "width": side}, **more}
+
+
+PATCHES = {**WIDE, "image_size": 32, "patch_size": 8}
+VIDEOS = {**PATCHES, "num_frames": 4}
+DECODER = {
+    "decoder_hidden_size": 16,
+    "decoder_num_hidden_layers": 1,
+    "decoder_num_attention_heads": 2,
+    "decoder_intermediate_size": 32,
+}
+STAGES = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
+WINDOWS = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4}
+SEGMENTS = {**STAGES, "num_attention_heads": [1, 1, 2, 2], "decoder_hidden_size": 16}
+
+
+def first(output):
+    return output.last_hidden_state[:, 0]
+
+
+def mean(output):
+    return output.last_hidden_state.mean(1)
+
+
+def mean_of_maps(output):
+    return output.last_hidden_state.mean((2, 3))
+
+
+def pooled(output):
+    return output.pooler_output.flatten(1)
+
+
+# As they are saved after training, with what that needs: class, settings, part that encodes, its features.
+SAVED = {
+    "ViTForImageClassification": ("ViT", PATCHES, "vit", first, "class token"),
+    "ViTForMaskedImageModeling": ("ViT", {**PATCHES, "encoder_stride": 8}, "vit", first, "class token"),
+    "ViTModel": ("ViT", PATCHES, "", pooled, "pooled output"),
+    "DeiTForImageClassification": ("DeiT", PATCHES, "deit", first, "class token"),
+    "DeiTForImageClassificationWithTeacher": ("DeiT", PATCHES, "deit", first, "class token"),
+    "ViTMSNForImageClassification": ("ViTMSN", PATCHES, "vit", first, "class token"),
+    "YolosForObjectDetection": ("Yolos", {**PATCHES, "image_size": [32, 32]}, "vit", first, "class token"),
+    "VivitForVideoClassification": ("Vivit", {**VIDEOS, "tubelet_size": [2, 8, 8]}, "vivit", first, "class token"),
+    "TimesformerForVideoClassification": ("Timesformer", VIDEOS, "timesformer", first, "class token"),
+    "VideoMAEForVideoClassification": ("VideoMAE", VIDEOS, "videomae", mean, "mean of tokens"),
+    "VideoMAEForPreTraining": ("VideoMAE", {**VIDEOS, **DECODER}, "videomae", mean, "mean of tokens"),
+    "ViTMAEForPreTraining": ("ViTMAE", {**PATCHES, **DECODER, "mask_ratio": 0.0}, "vit", first, "class token"),
+    "Dinov2ForImageClassification": ("Dinov2", PATCHES, "dinov2", pooled, "pooled output"),
+    "BeitForImageClassification": ("Beit", PATCHES, "beit", pooled, "pooled output"),
+    "Data2VecVisionForImageClassification": ("Data2VecVision", PATCHES, "data2vec_vision", mean, "mean of tokens"),
+    "SwinForImageClassification": ("Swin", WINDOWS, "swin", pooled, "pooled output"),
+    "ResNetForImageClassification": ("ResNet", {**STAGES, "embedding_size": 8}, "resnet", pooled, "pooled output"),
+    "RegNetForImageClassification": (
+        "RegNet",
+        {**STAGES, "embedding_size": 8, "groups_width": 8},
+        "regnet",
+        pooled,
+        "pooled output",
+    ),
+    "ConvNextForImageClassification": ("ConvNext", STAGES, "convnext", pooled, "pooled output"),
+    "SegformerForSemanticSegmentation": ("Segformer", SEGMENTS, "segformer", mean_of_maps, "mean of maps"),
+}
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_of_transformers_nothing_is_random(kind, tmp_path):
+    """Features are those of the saved weights alone, by the part that encodes, called directly."""
+    import transformers as tr
+
+    family, settings, part, features, stated = SAVED[kind]
+    torch.manual_seed(1)
+    network = getattr(tr, kind)(getattr(tr, f"{family}Config")(**settings)).eval()
+    network.save_pretrained(tmp_path)
+    processor = tr.VideoMAEImageProcessor if "num_frames" in settings else tr.ViTImageProcessor
+    processor(**(SIZES if "num_frames" in settings else image_sizes(32))).save_pretrained(tmp_path)
+    if "mask_ratio" in settings:  # as it was trained
+        file = tmp_path / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "mask_ratio": 0.75}))
+    encoder, backbone = load_external(f"transformers:{tmp_path},count=4")
+    assert encoder.features == stated and encoder.images == ("num_frames" not in settings)
+    x = torch.rand(2, 3, 4, encoder.size, encoder.size)
+    with torch.no_grad():
+        frames = x.transpose(1, 2)
+        output = (network.get_submodule(part))(frames.flatten(0, 1) if encoder.images else frames)
+        wanted = features(output)
+        wanted = wanted.unflatten(0, (2, 4)).mean(1) if encoder.images else wanted
+        torch.testing.assert_close(backbone(x), wanted, rtol=1e-4, atol=1e-4)
+        assert torch.equal(backbone(x), backbone(x))
+    origin = load_subject(f"transformers:{tmp_path}", {}).origin
+    assert origin["features"] == stated
+
+
+@pytest.mark.parametrize("saved_part", ["half", "classifier of CLIP"])
+def test_weights_that_files_lack_are_refused(saved_part, tmp_path):
+    import transformers as tr
+
+    if saved_part == "half":
+        network = tr.ViTModel(tr.ViTConfig(**PATCHES))
+        weights = {name: weight for name, weight in network.state_dict().items() if "layers.1." not in name}
+        network.save_pretrained(tmp_path, state_dict=weights)
+    else:
+        text, vision = ({**WIDE, **more} for more in ({"vocab_size": 99}, {"image_size": 32, "patch_size": 8}))
+        tr.CLIPForImageClassification(tr.CLIPConfig(text_config=text, vision_config=vision)).save_pretrained(tmp_path)
+    tr.ViTImageProcessor(**image_sizes(32)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"^transformers:\S+ lacks \d+ weights of its \w+ \([^\n]*python:[^\n]*$"):
+        load_external(f"transformers:{tmp_path}")
+
+
 @pytest.mark.parametrize("name", ["r3d_18", "s3d", "mvit_v2_s", "swin3d_t", "resnet18", "vit_b_16", "squeezenet1_1"])
 def test_torchvision(name):
     """Without weights, with the preprocessing of the weights; the features are what the last layer gets."""
@@ -245,6 +355,25 @@ def complex_numbers():
     return torch.nn.Sequential(Means(), ToComplex()), {"size": 16}
 
 
+def noisy(**drop):
+    return torch.nn.Sequential(Means(), Drop(**drop)), {"size": 16, "frames": 4}
+
+
+class Drop(torch.nn.Module):
+    def __init__(self, scale=1.0, flip=False):
+        super().__init__()
+        self.scale, self.flip = scale, flip
+
+    def forward(self, x):
+        if self.flip:
+            return x.flip(1) if torch.rand(()) < 0.5 else x
+        return self.scale * torch.nn.functional.dropout(x, 0.1, training=True)
+
+
+def one_pixel():
+    return torch.nn.Sequential(torch.nn.Conv3d(3, 7, 1), torch.nn.AdaptiveAvgPool3d(1)), {"size": 16}
+
+
 class ToComplex(torch.nn.Module):
     def forward(self, x):
         return x.to(torch.complex64)
@@ -308,6 +437,41 @@ def test_wrong_settings_of_an_own_encoder(own, monkeypatch, settings, message):
     monkeypatch.setattr(module, "means", lambda: module.with_settings(**settings))
     with pytest.raises(ConfigError, match=rf"^python:own_encoder:means: [^\n]*{message}[^\n]*$"):
         load_external(own)
+
+
+@pytest.mark.parametrize("drop", [{}, {"scale": 1e-6}, {"scale": 1e6}, {"flip": True}])
+def test_a_network_that_drops_at_random_is_refused(own, monkeypatch, drop):
+    """Of whatever library, and whatever the size of its features."""
+    module = importlib.import_module("own_encoder")
+    monkeypatch.setattr(module, "means", lambda: module.noisy(**drop))
+    for seed in range(5):
+        torch.manual_seed(seed)
+        with pytest.raises(ConfigError, match=r"^python:own_encoder:means: [^\n]* other features each time[^\n]*$"):
+            load_external(own)
+
+
+def test_maps_of_one_pixel_are_features(own):
+    _, backbone = load_external("python:own_encoder:one_pixel")
+    assert backbone.dim == 7 and backbone(torch.rand(2, 3, 8, 16, 16)).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    [("torchvision:r3d_18@none", 2), ("torchvision:mvit_v2_s@none", 4), ("hub", 4), ("vivit", 2), ("videomae", 4)],
+)
+def test_strides_are_those_that_are_stated(name, stride, tmp_path):
+    """At 30 frames a second."""
+    if name == "hub":
+        (tmp_path / "hubconf.py").write_text(HUB)
+        name = f"hub:{tmp_path}:vjepa2_tiny_32"
+    elif ":" not in name:
+        globals()[name](tmp_path)
+        name = f"transformers:{tmp_path}"
+    encoder, _ = load_external(name, trust=True)
+    clip = ClipSettings(frames=encoder.frames, seconds=encoder.seconds)
+    video = VideoMeta(600, 30.0, 100, 100)
+    frames = clip.clip(video, 0, clip.span(video)).indices
+    assert frames.tolist() == list(range(0, stride * encoder.frames, stride))
 
 
 def test_a_number_and_a_text_are_enough(own, monkeypatch):

@@ -61,7 +61,7 @@ def offline(monkeypatch):
         return network
 
     real = torchvision.models.get_model
-    monkeypatch.setattr("vidssl.models.external.load_classifiers.get_model", get_model)
+    monkeypatch.setattr("vidssl.models.external.load_networks.get_model", get_model)
     return made
 
 

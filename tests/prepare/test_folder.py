@@ -82,7 +82,7 @@ def test_folder_of_classes(actions, tmp_path):
 )
 def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
     if groups == 1:
-        with pytest.raises(DataError, match="one group, '0': use test=0"):
+        with pytest.raises(DataError, match="one group, '0', with exact copies joined: use test=0"):
             prepare_folder(actions, tmp_path / "lists", group=pattern)
         return
     made = prepare(actions, tmp_path / "lists", group=pattern)
@@ -502,7 +502,7 @@ def test_links_that_leave_the_folder_are_refused(actions, tmp_path):
 
 def test_file_without_group_is_named(actions, tmp_path):
     touch(actions, "run/other.mp4")
-    with pytest.raises(DataError, match=r"finds no group in 'run/other\.mp4'"):
+    with pytest.raises(DataError, match=r"finds no group in 1 of 37 paths \('run/other\.mp4'\)"):
         prepare_folder(actions, tmp_path / "lists", group=r"person\d+")
     assert not (tmp_path / "lists").exists()
 

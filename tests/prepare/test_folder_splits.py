@@ -167,24 +167,35 @@ def test_few_files_are_read(tmp_path, caplog, monkeypatch):
     assert "40 files have the size of another one; 8 of them were compared" in caplog.text
 
 
-@pytest.mark.parametrize("by", ["group", "folders"])
-def test_copies_that_cannot_be_kept_together_are_named(tmp_path, by):
-    """Whole groups and existing splits come first."""
+def test_copies_in_folders_of_splits_are_named(tmp_path):
     names = [f"{s}/{c}/{s}{n}.mp4" for s in ("train", "test") for c in "ab" for n in range(4)]
     root = videos_of(tmp_path / "root", *names)
     copied(root, ("train/a/train0.mp4", "test/a/again.mp4"), ("train/a/train1.mp4", "train/a/more.mp4"))
-    if by == "folders":
-        report, _ = split(root, tmp_path / "lists")
-    else:
-        flat = tmp_path / "flat"
-        for path in root.rglob("*.mp4"):
-            target = flat / path.parent.name / f"{path.parts[-3]}_{path.stem}.mp4"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-        report, _ = split(flat, tmp_path / "lists", group=r"/(test|train)_", test=0.5)
+    report, _ = split(root, tmp_path / "lists")
     assert "warning: 1 videos are exact copies of videos in another list: " in report
     assert "again.mp4' in test is '" in report and "train0.mp4' in train" in report
     assert "more.mp4" not in report.split("in another list")[1]
+
+
+@pytest.mark.parametrize("by", ["pattern", "column"])
+def test_groups_with_copies_of_each_other_are_one(tmp_path, by):
+    """Whatever names them: with the copy in the other list the network would be tested on what it has seen."""
+    root = videos_of(tmp_path / "root", *(f"{c}/p{p}_{n}.mp4" for c in "ab" for p in range(4) for n in range(3)))
+    copied(root, ("a/p0_0.mp4", "a/p3_9.mp4"), ("b/p3_1.mp4", "b/p2_9.mp4"))
+    options = {"group": r"/(p\d)_"}
+    if by == "column":
+        paths = sorted(str(path.relative_to(root)) for path in root.rglob("*.mp4"))
+        rows = [f"{path},{path[0]},{path[2:4]}\n" for path in paths]
+        (tmp_path / "labels.csv").write_text("path,label,who\n" + "".join(rows))
+        options = {"labels": tmp_path / "labels.csv", "group_column": "who"}
+    for seed in range(5):
+        report, lists = split(root, tmp_path / f"lists{seed}", seed=seed, test=0.5, **options)
+        who = [{name.split("/")[1][:2] for name in side} for side in lists.values()]
+        assert sorted(map(sorted, who)) == [["p0", "p2", "p3"], ["p1"]]
+        assert "2 videos are exact copies of others, kept in one list: " in report and "in another list" not in report
+    with pytest.raises(DataError, match="are one group, 'a', with exact copies joined: use test=0 or other groups"):
+        copied(root, ("a/p0_0.mp4", "b/p3_8.mp4"))
+        split(root, tmp_path / "none", test=0.5, group="^(.)")
 
 
 # Names of recordings

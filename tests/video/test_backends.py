@@ -106,6 +106,69 @@ def test_the_same_frames_or_a_refusal_of_torchcodec(paths, pyavs_ffmpeg):
     check(json.loads(done.stdout.splitlines()[-1]), "torchcodec")
 
 
+def frames_alone(path, backend):
+    """Ask for every frame alone, in a file that was opened for it: those that are another one, or why it is refused."""
+    with open_video(path) as video:
+        count, ours = len(video), np.stack(list(video.iter_frames())).transpose(0, 3, 1, 2)
+    wrong = []
+    for number in range(count):
+        try:
+            with open_video(path, backend) as video:
+                frame = video.frames([number])[0].astype(np.int16)
+        except DecodeError as error:
+            assert "use data.backend=pyav" in str(error)
+            return str(error)
+        near = range(max(0, number - 16), min(count, number + 17))
+        far = {other: float(np.abs(frame - ours[other]).mean()) for other in near}
+        if far[number] > min(far.values()) or far[number] > 5:
+            wrong.append(number)
+    return wrong
+
+
+OF_BROKEN_TIME = sorted(REAL.glob("cases/*/data/c/*.*"))
+EVERY = [*OF_BROKEN_TIME, *(path for path in GOOD if path.parent.name == "containers")]
+ALSO_REFUSED = {"hevc.mp4", "hevc10.mkv", "opengop.mp4", "w.wmv"}  # by decord, beside those of unreliable times
+
+
+@pytest.mark.long
+@pytest.mark.covers("vidssl/video")
+@pytest.mark.parametrize("backend", ["pyav", "decord", "torchcodec"])
+def test_every_frame_alone(backend, pyavs_ffmpeg):
+    """Decoders of other packages seek to a key frame, and may not find the frames beside it."""
+    pytest.importorskip({"pyav": "av", "torchcodec": "torchcodec"}.get(backend, backend), exc_type=Exception)
+    command = [sys.executable, __file__, backend, *map(str, EVERY)]
+    done = subprocess.run(command, env=pyavs_ffmpeg, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    refused = {name for name, value in found.items() if isinstance(value, str)}
+    assert {name: value for name, value in found.items() if value and name not in refused} == {}
+    if backend == "pyav":
+        assert not refused
+    if backend == "decord" and OF_BROKEN_TIME:
+        assert refused >= ALSO_REFUSED
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codec", "options"),
+    [
+        ("mp4", "libx264", {"x264-params": "open-gop=1:scenecut=0:b-adapt=0:bframes=2"}),
+        ("mkv", "libx265", {"x265-params": "log-level=none:keyint=12"}),
+        ("wmv", "wmv2", {}),
+    ],
+)
+def test_decord_is_refused_where_it_seeks_wrongly(tmp_path, write_video, numbered, number_of, suffix, codec, options):
+    pytest.importorskip("decord", reason="decord has wheels for Linux on x86-64 only")
+    path = write_video(
+        tmp_path / f"a.{suffix}", numbered(60), codec=codec, b_frames=2 * (suffix != "wmv"), options=options
+    )
+    with pytest.raises(
+        DecodeError, match=r"decord cannot return exact frames: .* key frames .*; use data.backend=pyav"
+    ):
+        open_video(path, "decord")
+    with open_video(path) as video:
+        assert number_of(video.frames(range(60))) == list(range(60))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 def test_nearly_the_same_frames_or_a_refusal_of_nvdec(write_video, tmp_path):
@@ -245,4 +308,8 @@ def test_a_closed_video(backend, write_video, tmp_path, numbered):
 
 
 if __name__ == "__main__":
-    print(json.dumps({path.name: compared(path, "torchcodec") for path in map(Path, sys.argv[1:])}))
+    backend, *files = sys.argv[1:]
+    if backend in ("pyav", "decord", "torchcodec"):
+        print(json.dumps({path.name: frames_alone(path, backend) for path in map(Path, files)}))
+    else:
+        print(json.dumps({path.name: compared(path, "torchcodec") for path in map(Path, sys.argv[1:])}))

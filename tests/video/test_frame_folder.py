@@ -6,6 +6,7 @@ import zlib
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.dataset import ClipDataset
@@ -181,3 +182,32 @@ def test_8_images_that_are_refused(tmp_path):
         open_video(tmp_path / "0.PNG")
     meta, faults = check_video(tmp_path / "0.png", 1.0, 10**7, lambda: None)
     assert meta is not None and meta.num_frames == 1 and faults == []
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+def test_the_size_is_that_of_the_frames_whatever_the_orientation(tmp_path, suffix):
+    """EXIF data turn the picture; such data that are damaged do not."""
+    picture = Image.new("RGB", (100, 60))
+    for orientation in range(9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        path = tmp_path / f"{orientation}.{suffix}"
+        picture.save(path, exif=exif if orientation else b"Exif\0\0II no TIFF")
+        with open_video(path) as video:
+            assert video.frames([0]).shape[2:] == (video.meta.height, video.meta.width)
+            assert (video.meta.height == 100) == (orientation > 4)
+
+
+@pytest.mark.parametrize("shape", [(40, 60), (40, 60, 3), (40, 60, 4)])
+def test_16_bits_are_refused(tmp_path, shape):
+    """Cameras and depth sensors use a part of the range only: eight bits of it may be nothing."""
+    (tmp_path / "frames").mkdir()
+    for path in (tmp_path / "one.png", tmp_path / "frames/1.png"):
+        cv2.imwrite(str(path), np.arange(np.prod(shape), dtype=np.uint16).reshape(shape))
+    cv2.imwrite(str(tmp_path / "frames/0.png"), np.zeros(shape, np.uint8))
+    with pytest.raises(DecodeError, match=r"one\.png: 16 bits per channel: write 8 bits"):
+        open_video(tmp_path / "one.png")
+    with open_video(tmp_path / "frames", fps=1) as video, pytest.raises(DecodeError, match=r"1\.png: 16 bits"):
+        video.frames([1])
+    _, faults = check_video(tmp_path / "frames", 1.0, 10**7, lambda: None)
+    assert [kind for kind, _ in faults] == ["decode error"]

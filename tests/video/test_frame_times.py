@@ -8,13 +8,15 @@ import av
 import numpy as np
 import pytest
 
+from vidssl.api.check import check
 from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.write_lists import write_lists
 from vidssl.keyed_generators import generator
 from vidssl.types import VideoMeta
 from vidssl.video import packet_index as index
-from vidssl.video.frame_times import frame_times
-from vidssl.video.reader import open_video
+from vidssl.video.frame_times import frame_times, sorted_times
+from vidssl.video.integrity import check_video
+from vidssl.video.reader import MAX_PIXELS, open_video
 
 # 40 frames at 25 fps, 20 at 8 and 40 at 62.5, as of a phone: they begin at 0, 1.6 and 4.1 s.
 MILLISECONDS = [*range(0, 1600, 40), *range(1600, 4100, 125), *range(4100, 4740, 16)]
@@ -190,6 +192,106 @@ def test_copies_have_the_times_of_the_original(tmp_path, write_variable, numbere
         np.testing.assert_allclose(copy.times, video.times, atol=1e-9)
         assert copy.meta.fps == pytest.approx(video.meta.fps) and copy.meta.end == pytest.approx(video.meta.end)
         assert copy.meta.frames_between(1.6, 4.1) == (40, 60)
+
+
+# Damaged timestamps ------------------------------------------------------------------------------------------
+
+REGULAR = [*range(0, 4000, 40)]
+
+
+def change_stamps(source, path, stamps):
+    """Copy a file without B-frames with other times of presentation, in milliseconds."""
+    with av.open(str(source)) as before, av.open(str(path), "w") as container:
+        stream = container.add_stream_from_template(before.streams.video[0])
+        packets = [packet for packet in before.demux(video=0) if packet.size]
+        for number, (packet, stamp) in enumerate(zip(packets, stamps, strict=True)):
+            packet.time_base = Fraction(1, 1000)
+            packet.pts, packet.dts, packet.stream = stamp, number - 10_000, stream
+            packet.duration = 40
+            container.mux_one(packet)
+    return path
+
+
+@pytest.mark.parametrize("right", [REGULAR, MILLISECONDS], ids=["regular", "variable"])
+@pytest.mark.parametrize("suffix", ["mp4", "mov", "mkv", "ts"])
+@pytest.mark.parametrize(
+    ("place", "other"), [(0, 1), (1, 0), (50, 49), (49, 50), (99, 98), (98, 99)], ids=lambda value: str(value)
+)
+def test_one_repeated_timestamp(tmp_path, write_variable, numbered, number_of, right, suffix, place, other):
+    """It changes nothing but the time of its frame, by no more than the frame beside it lasts."""
+    source = write_variable(tmp_path / "a.mp4", numbered(100), right, Fraction(1, 1000))
+    stamps = right.copy()
+    stamps[place] = right[other]
+    path = change_stamps(source, tmp_path / f"b.{suffix}", stamps)
+    with open_video(path) as video:
+        assert number_of(video.frames(range(100))) == list(range(100))
+        expected = np.array(right) / 1000
+        assert video.meta.fps == pytest.approx(99 / expected[-1], rel=0.02)
+        if right is REGULAR:
+            assert video.meta.times is None
+        else:
+            off = np.abs(video.times - expected)
+            assert (off < 1e-3).sum() >= 98 and off.max() <= 0.126 / 2 + 1e-3
+        assert video.meta.duration == pytest.approx(4 if right is REGULAR else 4.74, abs=0.03)
+    index._cache.clear()
+    faults = dict(check_video(path, 1.0, MAX_PIXELS, lambda: None)[1])
+    if suffix != "ts":
+        assert faults["repeated timestamps"].startswith("1 of 100 frames ")
+
+
+def test_timestamps_that_are_missing_or_repeated():
+    """By hand: what is known stays, what is not lies between."""
+    none = None
+    for stamps, expected in [
+        ([0, 40, none, 120, 160], [0, 40, 80, 120, 160]),
+        ([none, none, 80, 120, 160], [-80, -40, 0, 40, 80]),
+        ([0, 40, 80, none, none], [0, 40, 80, 120, 160]),
+        ([0, 40, 40, 120, 160], [0, 40, 80, 120, 160]),
+        ([0, 0, 80, 120, 160], [0, 40, 80, 120, 160]),
+        ([40, 40, 80, 120, 160], [-40, 0, 40, 80, 120]),
+        ([0, 40, 80, 120, 120], [0, 40, 80, 120, 160]),
+        ([0, 40, 80, 160, 160], [0, 40, 80, 120, 160]),
+        ([0, 40, 40, 120, 120, 160], [0, 40, 80, 100, 120, 160]),
+        ([-80, -40, 0, 40], [0, 40, 80, 120]),
+        ([0, 120, 40, 80, 160], [0, 40, 80, 120, 160]),  # in the order of decoding
+        ([none, 7, none], []),
+        ([none, none], []),
+        ([5, 5, 5], []),
+        ([], []),
+    ]:
+        np.testing.assert_allclose(sorted_times(stamps, restarts=False), expected, atol=0.05, err_msg=str(stamps))
+    joined = [*range(0, 4000, 40), *range(0, 4000, 40)]
+    np.testing.assert_allclose(sorted_times(joined, restarts=True), np.arange(200) * 40)
+
+
+@pytest.mark.parametrize("b_frames", [0, 2])
+@pytest.mark.parametrize(("suffix", "codec"), [("ts", "libx264"), ("mkv", "libx264"), ("avi", "mpeg4")])
+def test_a_hole_is_time(tmp_path, numbered, number_of, suffix, codec, b_frames):
+    """Frames that were lost, as in broadcasts: those after them keep their time."""
+    path = tmp_path / f"a.{suffix}"
+    ticks = [n if n < 20 else n + 150 for n in range(60)]
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuv420p"
+        stream.codec_context.gop_size, stream.codec_context.max_b_frames = 10, b_frames
+        if codec == "libx264":
+            stream.options = {"x264-params": f"scenecut=0:b-adapt=0:bframes={b_frames}"}
+        for tick, pixels in zip(ticks, numbered(60), strict=True):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = tick, Fraction(1, 25)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with open_video(path) as video:
+        slack = 0.041 * b_frames if suffix == "avi" else 1e-3  # which stores times of decoding only
+        far = [n for n in range(60) if abs(n - 20) > 3]  # from the hole
+        np.testing.assert_allclose(video.times[far], np.array(ticks)[far] / 25, atol=slack)
+        assert number_of(video.frames([19, 20])) == [19, 20]
+        if suffix != "avi":
+            first, stop = video.meta.frames_between(6.8, 7.6)
+            assert (first, stop) == (20, 40)
+    (tmp_path / "list.csv").write_text(f"path\n{path.name}\n")
+    found = check(tmp_path / "list.csv", out=tmp_path / "out", workers=1, progress=False)
+    assert found.complete and found.variable[path.name] > 1 and "variable frame rate" in str(found)
 
 
 # Conversions -------------------------------------------------------------------------------------------------

@@ -1,21 +1,17 @@
 """The index of packed frames: times, checksum and ids of shards; a damaged or foreign one never gives wrong frames."""
 
 import json
-import logging
-import os
 import shutil
 import tarfile
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from safetensors.numpy import load, save
 
 from vidssl.api.shrink import FrameSettings, shrink_list
 from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError, DataError, VidsslError
+from vidssl.errors import ConfigError
 from vidssl.keyed_generators import generator
-from vidssl.video import packed_decoder
 from vidssl.video.packed_index import merge_indices, read_index
 from vidssl.video.reader import open_video
 
@@ -141,51 +137,6 @@ def test_other_files_are_refused_in_one_line(packed, damage):
     (packed / INDEX).write_bytes(damage((packed / INDEX).read_bytes()))
     with pytest.raises(ConfigError, match=r"cannot read .*; make the packed frames again in another folder"):
         open_video(packed / "a.mp4")
-
-
-def to_first_format(folder):
-    """Write the index, and the shards, as the first format had them."""
-    columns = load((folder / INDEX).read_bytes())
-    for name in ("first_times", "times", "shard_ids"):
-        del columns[name]
-    (folder / INDEX).write_bytes(save(columns, {"format": "vidssl packed frames 1"}))
-    for shard in folder.glob("shard-*.tar"):
-        member = tarfile.open(shard).next()
-        member.linkname = ""
-        with open(shard, "r+b") as file:
-            file.write(member.tobuf(tarfile.USTAR_FORMAT))
-    return columns
-
-
-def test_folders_of_the_first_format_count_as_regular(packed, tmp_path, caplog, monkeypatch):
-    expected = content(packed)
-    to_first_format(packed)
-    monkeypatch.setattr(packed_decoder, "_known", {})
-    with caplog.at_level(logging.WARNING):
-        found = content(packed)
-    assert caplog.text.count("was written by an earlier version: every frame rate counts as constant") == 1
-    for name in "abcd":
-        np.testing.assert_array_equal(found[name][0], expected[name][0])
-    assert found["a"][1:] == expected["a"][1:]
-    with open_video(packed / "b.mp4") as video:
-        assert video.meta.times is None
-    with pytest.raises(DataError, match=r"frames of an earlier version, which can be read, but not continued: choose"):
-        pack(tmp_path, packed, ["a.mp4"])
-
-
-def test_columns_of_the_first_format_that_do_not_fit_are_refused(packed):
-    """It has no checksum: nothing but an error for a column that is too short or points outside."""
-    columns = to_first_format(packed)
-    changes = [(name, columns[name][:-1]) for name in columns if name != "names"]
-    changes += [(name, columns[name] + np.array(1000, columns[name].dtype)) for name in ("name_ends", "first_frames")]
-    changes += [("num_frames", columns["num_frames"] * 0), ("shards", columns["shards"] - 5)]
-    changes += [("fps", columns["fps"] * bad) for bad in (0, -1, np.nan)] + [("widths", -columns["widths"])]
-    for n, (name, column) in enumerate(changes):
-        file = packed / INDEX
-        file.write_bytes(save({**columns, name: column}, {"format": "vidssl packed frames 1"}))
-        os.utime(file, ns=(1, (n + 1) * 10**9))
-        with pytest.raises(VidsslError, match="its columns do not fit each other"):
-            content(packed)
 
 
 def test_webdataset_members_have_no_more_fields(packed):

@@ -50,10 +50,10 @@ def test_terms_become_links_and_the_rest_stays_text():
 
 
 def test_the_page_explains_what_it_links_and_nothing_else(tmp_path):
-    section = Section("one", "One", "kNN", verdict="mPC & guessing", notes=["rPC"], setting="features")
+    section = Section("one", "One", "kNN", verdict="mPC & majority", notes=["rPC"], setting="features")
     path = tmp_path / "index.html"
     write_analysis_page(path, title="t", details=[], sections=[section], notes=["uniformity"])
     page = path.read_text()
     linked = {*re.findall('href="#term-([^"]+)"', page)}
-    assert linked == {"knn", "mpc", "guessing", "rpc", "features", "uniformity"}
+    assert linked == {"knn", "mpc", "majority", "rpc", "features", "uniformity"}
     assert {*re.findall('dt id="term-([^"]+)"', page)} == linked == {*re.findall('dd id="about-([^"]+)"', page)}

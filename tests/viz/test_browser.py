@@ -18,14 +18,11 @@ from vidssl.data.video_list import read_list
 from vidssl.types import VideoRecord
 from vidssl.viz.analysis_page import Chart, Point, Section, Table, write_analysis_page
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
-from vidssl.viz.disagreements import Disagreements
-from vidssl.viz.encoder_maps import EncoderMaps
-from vidssl.viz.encoder_neighbours import EncoderNeighbours
+from vidssl.viz.encoder_parts import Disagreements, EncoderMaps, EncoderNeighbours, ShownVideos
 from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.map_page import Suspects, classes_column, column, write_map_page
 from vidssl.viz.pages import preview
 from vidssl.viz.retrieval_page import FoundVideo, Hit, QueryRow, store_preview, write_retrieval_page
-from vidssl.viz.shown_videos import ShownVideos
 from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
 
 NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerror='window.broken=2'> #;&\\ é }.mp4"
@@ -69,7 +66,7 @@ def retrieval_page(path: Path) -> None:
     videos += [FoundVideo(NASTY, "/nowhere/hit", label, preview=stored["b"]) for label in (0, 1)]
     videos.append(FoundVideo(LONG, "/nowhere/broken", 0))
     rows = [QueryRow(n, (Hit(6 + (n + (n % 3 == 0)) % 2, 0.9, is_copy=n == 1), Hit(8, 0.5))) for n in range(6)]
-    results = {"R@1": 0.5, "R@5": 0.75, "R@10": 0.9, "R@20": 1.0, "knn": 0.5, "chance": 0.5, "num_queries": 6}
+    results = {"R@1": 0.5, "R@5": 0.75, "R@10": 0.9, "R@20": 1.0, "knn": 0.5, "majority": 0.5, "num_queries": 6}
     write_retrieval_page(
         path,
         title=NASTY,
@@ -193,7 +190,7 @@ def encoders_page(path: Path) -> None:
         PNG,
         maps=EncoderMaps(places, videos),
         neighbours=EncoderNeighbours((NASTY, LONG), strips, videos),
-        disagreements=Disagreements(videos, rows, predicted, "entropy", [1.0, 0.5]),
+        disagreements=Disagreements(videos, rows, predicted, [1.0, 0.5]),
     )
 
 

@@ -8,14 +8,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from vidssl.viz.disagreements import Disagreements
-from vidssl.viz.encoder_maps import EncoderMaps
-from vidssl.viz.encoder_neighbours import EncoderNeighbours
+from vidssl.viz.encoder_parts import Disagreements, EncoderMaps, EncoderNeighbours, ShownVideos
 from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.pages import preview
-from vidssl.viz.shown_videos import ShownVideos
 
 RESULTS = runpy.run_path(str(Path(__file__).with_name("encoder_results.py")))["encoder_results"]
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"
@@ -90,7 +86,7 @@ def test_the_page_works_without_the_parts(tmp_path):
 
 def test_all_parts_embed_each_preview_once_with_names_as_text(tmp_path):
     neighbours = EncoderNeighbours(("first", "second"), [(0, [2, 1], [1, 3])], VIDEOS)
-    disagreements = Disagreements(VIDEOS, [0, 3], {"first": [0, 1], "second": [1, -1]}, "entropy", [0.69, 0.5])
+    disagreements = Disagreements(VIDEOS, [0, 3], {"first": [0, 1], "second": [1, -1]}, [0.69, 0.5])
     page, found = write(tmp_path, maps=EncoderMaps(PLACES, VIDEOS), neighbours=neighbours, disagreements=disagreements)
     assert {"Two maps", "Most similar videos", "What to label next"} <= {*found.texts}
     for clip in CLIPS.values():
@@ -129,15 +125,6 @@ def test_maps_of_videos_without_classes_and_previews(tmp_path):
     points = json.loads(found.scripts[0])
     assert points["colors"] == [0] * 4 and points["classes"] == [] and points["clips"] == {}
     assert 'class="classes"' not in page and "base64" not in page
-
-
-def test_maps_state_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"two encoders or more, got \['first'\]"):
-        EncoderMaps({"first": PLACES["first"]}, VIDEOS)
-    with pytest.raises(ValueError, match=r"by second have the shape \(3, 2\), not \(4, 2\)"):
-        EncoderMaps({**PLACES, "second": np.zeros((3, 2))}, VIDEOS)
-    with pytest.raises(ValueError, match="4 names and 1 labels"):
-        ShownVideos(NAMES, [0])
 
 
 def test_maps_of_many_videos_stay_small(tmp_path):
@@ -179,33 +166,15 @@ def test_neighbours_without_classes_and_previews_are_names(tmp_path):
     assert "no preview" not in page and "✓" not in page and "of its class" not in page and "Point at" not in page
 
 
-def test_a_row_that_does_not_exist_is_named():
-    for row in (-1, 4):
-        with pytest.raises(ValueError, match=rf"from 0 to 3, got \[0, 1, {row}\]"):
-            EncoderNeighbours(("first", "second"), [(0, [1], [row])], VIDEOS)
-
-
 # What to label next -----------------------------------------------------------------------------------------
 
 
 def test_disagreements_are_a_table_with_the_prediction_of_each_encoder(tmp_path):
     predicted = {"first": [0, 1], "library/a_long_name_of_an_encoder": [1, -1]}
-    _, found = write(tmp_path, disagreements=Disagreements(VIDEOS, [3, 0], predicted, "entropy", [0.694, 0.5]))
+    _, found = write(tmp_path, disagreements=Disagreements(VIDEOS, [3, 0], predicted, [0.694, 0.5]))
     rows = table(found.texts, "Video", "What they are")
     assert rows[:4] == ["Video", "first", "a_long_na…an_encoder", "entropy"]
     assert rows[4:8] == ["d.mp4", CLASSES[0], "run", "0.69"]
     assert rows[8:] == [NASTY, f"labelled {CLASSES[0]}", "run", "–", "0.50"]
     assert found.named(href="disagreements.csv") and "disagreements.csv" in found.texts
     assert any("may be wrong" in text and "Entropy is 0" in text for text in found.texts)
-
-
-def test_agreement_is_a_percentage(tmp_path):
-    videos = ShownVideos(NAMES, [-1] * 4, CLASSES)
-    _, found = write(tmp_path, disagreements=Disagreements(videos, [1], {"first": [0]}, "agreement", [2 / 3]))
-    assert table(found.texts, "Video", "What they are") == ["Video", "first", "agreement", "b.mp4", CLASSES[0], "67%"]
-    assert not any("may be wrong" in text for text in found.texts)
-
-
-def test_disagreements_of_another_number_are_refused():
-    with pytest.raises(ValueError, match=r"2 videos, but values of \{'first': 1, 'entropy': 2\}"):
-        Disagreements(VIDEOS, [0, 1], {"first": [0]}, "entropy", [1.0, 0.5])

@@ -202,7 +202,7 @@ def test_only_the_nearest_video_makes_a_row_a_miss(tmp_path):
 
 
 def test_the_table_and_the_note(tmp_path):
-    results = {"R@1": 0.1234, "R@10": 0.9, "chance": 0.0101, "knn": 1.0, "num_queries": 3783, "x": 3}
+    results = {"R@1": 0.1234, "R@10": 0.9, "majority": 0.0101, "knn": 1.0, "num_queries": 3783, "x": 3}
     page, tree, _ = written(
         tmp_path / "p.html",
         [video("a", 0)],
@@ -214,7 +214,7 @@ def test_the_table_and_the_note(tmp_path):
         num_queries=3783,
     )
     words = [text for text in tree.texts[tree.texts.index("R@1") :] if text]
-    assert words[:8] == ["R@1", "R@10", "kNN", "Chance", "12.3%", "90.0%", "100.0%", "1.0%"]
+    assert words[:8] == ["R@1", "R@10", "kNN", "Majority", "12.3%", "90.0%", "100.0%", "1.0%"]
     assert "The page has 1 of 3,783 queries, evenly spaced." in page and words[8].endswith("R@10: all 9.")
     assert words.index("3,783 videos") < words.index("mine") < words.index("How this was measured")
     assert words.index("How this was measured") < words.index("2 clips x 1 crop")

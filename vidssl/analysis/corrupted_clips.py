@@ -7,15 +7,14 @@ Shapes: V versions, D numbers of each; B videos of a batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import mean
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vidssl.analysis.compress_videos import COMPRESSIONS, compress, compressed
-from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
-from vidssl.analysis.versions_from_one_decode import with_versions
+from vidssl.analysis.versions_from_one_decode import VersionRequest, version_of, with_versions
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.video_list import VideoList
@@ -24,7 +23,129 @@ from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.graded_changes import Change, choose_changes
 from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
-from vidssl.video.reader import DecodeSettings
+from vidssl.video.compress_in_memory import Image, Recompressed, crf_options, rate_options
+from vidssl.video.reader import DecodeSettings, Video
+
+_RATE_PIXELS = 340 * 256  # a frame of Kinetics as it is usually stored; bit rates refer to it
+_AT_A_TIME = 32  # frames that are decoded together, to bound the memory
+
+
+def _crf(meta: VideoMeta, crf: int) -> dict[str, str]:
+    return crf_options(crf)
+
+
+def _rate(meta: VideoMeta, kilobits: float) -> dict[str, str]:
+    # Not lower for smaller frames: x264 would have no bits left for the image, and code it as gray.
+    return rate_options(1000 * kilobits * max(1.0, meta.height * meta.width / _RATE_PIXELS))
+
+
+# Each takes the metadata of a video and an amount, and returns options of the encoder.
+COMPRESSIONS = {
+    "h264_crf": Change(_crf, (23, 30, 37, 44, 51), "CRF of x264", "compression"),
+    "h264_rate": Change(
+        _rate, (256, 128, 64, 32, 16), "kbit/s of up to 340x256 pixels, in proportion of more", "compression"
+    ),
+}
+_VERSIONS = [(name, amount) for name, kind in COMPRESSIONS.items() for amount in kind.amounts]
+
+
+def compressed(clip: Clip, name: str, amount: float) -> Clip:
+    """Return the same frames of the version that is compressed by an amount of `COMPRESSIONS`."""
+    return version_of(clip, 1 + _VERSIONS.index((name, amount)))
+
+
+def compress(request: VersionRequest) -> Frames:
+    """Make a version (versions_from_one_decode.py), compressed from the first to the last wanted frame."""
+    name, amount = _VERSIONS[request.version - 1]
+    meta, numbers = request.video.meta, request.numbers.tolist()
+    encode = Recompressed(COMPRESSIONS[name].apply(meta, amount), meta.fps)
+    wanted = {number - numbers[0] for number in numbers}
+    return np.stack([*encode(_run(request.video, numbers[0], numbers[-1]), wanted)]).transpose(0, 3, 1, 2)
+
+
+def _run(video: Video, first: int, last: int) -> Iterator[Image]:
+    """Decode consecutive frames, both ends included."""
+    for start in range(first, last + 1, _AT_A_TIME):
+        yield from video.frames(range(start, min(start + _AT_A_TIME, last + 1))).transpose(0, 2, 3, 1)
+
+
+Rng = np.random.Generator
+
+
+def freeze(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+    """Replace a random fraction of the frames after the first by the frame before: at 1, all are the first."""
+    length = len(clip.indices)
+    frozen = 1 + generator.permutation(length - 1)[: _at_least(1, fraction * (length - 1))]
+    shown = np.arange(length)
+    shown[frozen] = 0
+    return replace(clip, indices=clip.indices[np.maximum.accumulate(shown)])
+
+
+def drop(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+    """Lose a random fraction of the native frames from the first on: the clip runs on faster, and unevenly.
+
+    The clip keeps its stride, counted in the frames that are left. Where the video ends, the last one is held.
+    """
+    later = np.arange(clip.first + 1, meta.num_frames)
+    left = np.concatenate([[clip.first], later[generator.random(len(later)) >= fraction]])
+    indices = left[np.minimum(clip.indices - clip.first, len(left) - 1)]
+    return Clip(indices, clip.first, int(indices.max()))
+
+
+def shuffle(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+    """Displace a random fraction of the frames, at least two: each takes the place of another."""
+    length = len(clip.indices)
+    places = generator.permutation(length)[: _at_least(2, fraction * length)]
+    shown = np.arange(length)
+    shown[places] = np.roll(places, 1)
+    return replace(clip, indices=clip.indices[shown])
+
+
+def reverse(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+    """Play a stretch of the clip backwards, at a random place; at 1 the whole clip."""
+    length = len(clip.indices)
+    stretch = _at_least(2, fraction * length)
+    start = int(generator.integers(length - stretch, endpoint=True))
+    shown = np.arange(length)
+    shown[start : start + stretch] = shown[start : start + stretch][::-1]
+    return replace(clip, indices=clip.indices[shown])
+
+
+def jumble(settings: ClipSettings, meta: VideoMeta, clip: Clip, parts: float, generator: Rng) -> Clip:
+    """Cut the clip into equal parts, at most T, and play them in another order: none stays in its place."""
+    pieces = np.array_split(clip.indices, min(round(parts), len(clip.indices)))
+    order = generator.permutation(len(pieces))
+    shown = np.empty(len(pieces), np.int64)
+    shown[order] = np.roll(order, 1)
+    return replace(clip, indices=np.concatenate([pieces[n] for n in shown]))
+
+
+def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, generator: Rng) -> Clip:
+    """Play at a wrong rate: the clip spans `factor` times its native frames, about the same centre."""
+    whole = settings.span(meta) if settings.in_time(meta) else clip.last - clip.first + 1
+    span = max(1, round(factor * whole))
+    start = settings.later(meta, clip.first, (whole - span) // 2)
+    return settings.clip(meta, min(start, max(settings.starts(meta, span) - 1, 0)), span)
+
+
+_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+# New ones go to the end: the random numbers of a corruption depend on its position.
+# Each takes the settings of the clip, the metadata of its video, a clip of two frames or more, an amount and a
+# generator; the amounts are those of the severities 1 to 5.
+TIME_CORRUPTIONS = {
+    "freeze": Change(freeze, _FRACTIONS, "fraction of the frames after the first", "time"),
+    "drop": Change(drop, (0.1, 0.25, 0.5, 0.75, 0.9), "fraction of the native frames", "time"),
+    "shuffle": Change(shuffle, _FRACTIONS, "fraction of the frames", "time"),
+    "reverse": Change(reverse, _FRACTIONS, "fraction of the frames", "time"),
+    "jumble": Change(jumble, (2, 3, 4, 6, 8), "parts", "time"),
+    "rate": Change(rate, (0.8, 0.6, 0.4, 0.2, 0.1), "factor of the span", "time"),
+}
+
+
+def _at_least(least: int, number: float) -> int:
+    return max(least, round(number))
+
 
 ROBUSTNESS: dict[str, Change] = {**PIXEL_CORRUPTIONS, **COMPRESSIONS, **TIME_CORRUPTIONS}
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -140,3 +261,29 @@ def _sources(source: np.random.Generator, kinds: Mapping[str, object]) -> Callab
     seeds = source.integers(_SEEDS, size=(len(kinds), len(SEVERITIES)))
     of_name = dict(zip(kinds, seeds.tolist(), strict=True))
     return lambda name, severity: generator(of_name[name][severity - 1])
+
+
+Scores = Mapping[str, Mapping[int, float]]  # of one metric, by corruption and severity
+
+
+def mean_performance(scores: Scores) -> float:
+    """Return mPC: the mean over corruptions of the mean over their severities."""
+    return mean(mean(of_severity.values()) for of_severity in scores.values())
+
+
+def relative_performance(scores: Scores, clean: float) -> float | None:
+    """Return rPC: mPC as a fraction of the performance on clean videos; None if that is 0."""
+    return mean_performance(scores) / clean if clean > 0 else None
+
+
+def by_group(scores: Scores, group_of: Mapping[str, str]) -> dict[str, float]:
+    """Return the mPC of each group of corruptions."""
+    groups: dict[str, dict[str, Mapping[int, float]]] = {}
+    for name, of_severity in scores.items():
+        groups.setdefault(group_of[name], {})[name] = of_severity
+    return {group: mean_performance(members) for group, members in groups.items()}
+
+
+def by_severity(scores: Scores, severities: Sequence[int]) -> dict[int, float]:
+    """Return the mean over corruptions for each severity."""
+    return {severity: mean(of_severity[severity] for of_severity in scores.values()) for severity in severities}

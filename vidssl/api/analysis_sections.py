@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from vidssl.api.analyze_invariance import COMPARED
 from vidssl.api.format_results import format_clips
-from vidssl.data.recording_groups import Groups
+from vidssl.data.recording_groups import Groups, of_several_recordings
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation import analysis_verdicts as verdicts
-from vidssl.evaluation.analysis_verdicts import SHUFFLES, Beside, Sample, Verdict
-from vidssl.evaluation.intervals import Estimate, difference, jackknife, proportion
+from vidssl.evaluation.analysis_verdicts import SHUFFLES, Beside, Sample, Score, Verdict
+from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.result_files import Results
+from vidssl.evaluation.statistics import Estimate, difference, jackknife, proportion
 from vidssl.viz.analysis_page import Chart, Point, Table
 
 TRAINED, UNTRAINED = "trained", "untrained"  # names of networks on the page
@@ -76,10 +78,40 @@ class Evidence:
         """Estimate the first number minus the second one of the same network."""
         per_video = self.networks[of]["per_video"]
         a, b, rows = np.array(per_video[first]), np.array(per_video[second]), per_video["rows"]
-        return difference(a, b, self.groups.number[rows], self.labels[rows])
+        return difference(a, b, self.groups.number[rows])
 
-    def beside(self, first: str, second: str | None = None) -> Beside | None:
-        """Compare a number with the untrained network's, or the first minus the second; None without that."""
+    @property
+    def levels(self) -> dict[str, float]:
+        """What the most frequent class as the answer for all videos reaches."""
+        return majority(torch.from_numpy(self.labels[self.trained["per_video"]["rows"]]))
+
+    @property
+    def classes(self) -> NDArray[np.int64]:
+        """The classes that a mean over classes is of, -1 for other videos: those of two recordings or more.
+
+        If most videos are of other classes, or all of one, all count alike, as of one class.
+        """
+        rows = self.trained["per_video"]["rows"]
+        several = of_several_recordings(self.labels[rows], self.groups.number[rows])
+        found = np.full_like(self.labels, -1)
+        found[rows] = np.where(several, self.labels[rows], -1)
+        return found if several.mean() > 0.5 and len({*found.tolist()} - {-1}) > 1 else np.zeros_like(self.labels)
+
+    def score(self, key: str, of: str = TRAINED) -> Score:
+        """Estimate the mean over `classes` of an accuracy."""
+        per_video = self.networks[of]["per_video"]
+        classes = self.classes[per_video["rows"]]
+        kept, rows = classes >= 0, np.array(per_video["rows"])
+        right = proportion(np.array(per_video[key])[kept], self.groups.number[rows[kept]], classes[kept])
+        if not classes.any():
+            return Score(right, self.levels["majority"], "where the most frequent class gives", exact=False)
+        return Score(right, 1 / len({*classes[kept].tolist()}), "as a mean over classes, where 1 / classes is")
+
+    def beside(self, first: str, second: str | None = None, by_class: bool = False) -> Beside | None:
+        """Compare a number with the untrained network's, or the first minus the second; None without that.
+
+        With `by_class` the number is a mean over `classes`.
+        """
         of_networks = []
         for results in self.networks.values():
             per_video = results.get("per_video", {})
@@ -89,10 +121,11 @@ class Evidence:
             of_networks.append(dict(zip(per_video["rows"], values.tolist(), strict=True)))
         if len(of_networks) == 1:
             return None
-        rows = sorted(of_networks[0].keys() & of_networks[1].keys())
+        classes = self.classes if by_class else np.zeros_like(self.labels)
+        rows = [row for row in sorted(of_networks[0].keys() & of_networks[1].keys()) if classes[row] >= 0]
         ours, theirs = (np.array([values[row] for row in rows]) for values in of_networks)
-        found = difference(ours, theirs, self.groups.number[rows], self.labels[rows])
-        return Beside(float(theirs.mean()), found)
+        means = [theirs[classes[rows] == one].mean() for one in {*classes[rows].tolist()}]
+        return Beside(float(np.mean(means)), difference(ours, theirs, self.groups.number[rows], classes[rows]))
 
 
 Content = Callable[[Evidence], dict[str, Any]]  # the fields of a `Section`
@@ -103,24 +136,29 @@ def numbers_content(evidence: Evidence) -> dict[str, Any]:
     results, key = evidence.trained, evidence.primary
     if key is None:
         return _said(Verdict("Nothing is judged: whether classes are recognised is measured with labels.", open=True))
-    guessing = _chance(evidence)
-    right = evidence.estimate(key)
-    assert right is not None
+    score = evidence.score(key)
     named = [name for name in ("R@1", "knn", "top1") if name in results]
     chart = Chart(
         "Right videos, percent",
         {_name(name): _points(evidence, name) for name in named},
-        {"guessing": 100 * guessing},
+        {"majority": 100 * evidence.levels["majority"]},
         100,
     )
+    charts = [chart]
+    if score.exact and not math.isclose(score.level, evidence.levels["majority"]):
+        of_networks = {network: _point(evidence.score(key, network).right, 100) for network in evidence.networks}
+        means = {f"{_name(key)}, mean of classes": of_networks}
+        charts.append(Chart("Mean over classes, percent", means, {"1 / classes": 100 * score.level}, 100))
     ranks = [name for name in results if name.startswith("R@")]
     rows = [_row(evidence, name) for name in [*ranks, *(name for name in ("knn", "top1") if name in results)]]
     others = {"knn_mean_class": "kNN, mean of classes", "mean_class": "classifier, mean of classes", "ece": "ECE"}
     rows += [_row(evidence, name, title) for name, title in others.items() if name in results]
+    titles = {"majority": "majority", "majority_mean_class": "1 / classes"}
+    rows += [_level(evidence, titles[name], value) for name, value in evidence.levels.items()]
     notes = [detail["note"] for detail in results["details"].values() if "note" in detail]
     table = Table("All numbers, percent", _header(evidence), rows, folded=True)
-    verdict = verdicts.recognition(evidence.sample, right, guessing, evidence.beside(key))
-    return _said(verdict, [chart], [table], [f"The verdict is about {_name(key)}.", *notes])
+    verdict = verdicts.recognition(evidence.sample, score, evidence.beside(key, by_class=True))
+    return _said(verdict, charts, [table], [f"The verdict is about {_name(key)}.", *notes])
 
 
 def order_content(evidence: Evidence) -> dict[str, Any]:
@@ -222,17 +260,16 @@ def robustness_content(evidence: Evidence) -> dict[str, Any]:
     clean, corrupted = evidence.estimate(key), evidence.estimate(f"{key}_mPC")
     assert clean is not None and corrupted is not None
     groups = {_GROUPS.get(name, name): numbers[key] for name, numbers in results["groups"].items()}
-    chance = _chance(evidence)
     verdict = verdicts.robustness(
         evidence.sample,
+        evidence.score(key),
         clean,
         corrupted,
         evidence.gap(key, f"{key}_mPC"),
-        chance,
         groups,
         evidence.beside(f"{key}_mPC"),
     )
-    lines = {"guessing": 100 * chance}
+    lines = {"majority": 100 * evidence.levels["majority"]}
     severities = {"clean": key} | {f"severity {n}": f"{key}_severity_{n}" for n in results["severities"]}
     kinds = {"clean": key} | {_GROUPS.get(name, name): f"{key}_{name}" for name in results["groups"]}
     charts = [
@@ -261,6 +298,7 @@ def robustness_content(evidence: Evidence) -> dict[str, Any]:
         every.append(_row(evidence, name, f"{_name(name)}, clean"))
         every.append(_row(evidence, f"{name}_mPC", f"{_name(name)}, mPC"))
         every.append(_row(evidence, f"{name}_rPC", f"{_name(name)}, rPC"))
+    every.append(_level(evidence, "majority", evidence.levels["majority"]))
     table = Table("All numbers, percent", _header(evidence), every, folded=True)
     return _said(verdict, charts, [heat, table], _left_out(results))
 
@@ -272,12 +310,12 @@ def background_content(evidence: Evidence) -> dict[str, Any]:
     same, other = evidence.estimate(f"{key}_same"), evidence.estimate(f"{key}_other")
     assert same is not None and other is not None
     gap, beside = evidence.gap(f"{key}_same", f"{key}_other"), evidence.beside(f"{key}_same", f"{key}_other")
-    verdict = verdicts.background(evidence.sample, same, other, gap, results["chance"], beside)
+    verdict = verdicts.background(evidence.sample, evidence.score(f"{key}_same"), same, other, gap, beside)
     names = {"": "original", "_same": "same class", "_other": "another class"}
     chart = Chart(
         f"{_name(key)} by background, percent",
         {title: _points(evidence, f"{key}{end}") for end, title in names.items()},
-        {"guessing": 100 * results["chance"]},
+        {"majority": 100 * evidence.levels["majority"]},
         100,
     )
     more = {"_gap": "background gap", "_shortcut": "shortcut", "_shortcut_original": "shortcut before the swap"}
@@ -287,6 +325,7 @@ def background_content(evidence: Evidence) -> dict[str, Any]:
         for end, title in {**names, **more}.items()
         if f"{name}{end}" in results
     ]
+    rows.append(_level(evidence, "majority", evidence.levels["majority"]))
     return _said(verdict, [chart], [Table("All numbers, percent", _header(evidence), rows, folded=True)])
 
 
@@ -299,20 +338,20 @@ def gradcam_content(
     maps = sum(results["num_videos"] for results in found.values())
     if "mass_of_video" not in first:
         return _said(verdicts.without_boxes(maps, empty))
-    place, labels = {name: row for row, name in enumerate(videos.names)}, videos.labels
+    place = {name: row for row, name in enumerate(videos.names)}
 
     def of_videos(results: Results) -> tuple[list[int], NDArray[np.float64]]:
         rows = [place[name] for name in results["mass_of_video"]]
         return rows, np.array([*results["mass_of_video"].values()])  # (N, 2)
 
     rows, pairs = of_videos(first)
-    gap = difference(pairs[:, 0], pairs[:, 1], groups.number[rows], labels[rows])
+    gap = difference(pairs[:, 0], pairs[:, 1], groups.number[rows])
     beside, other = None, next(iter(untrained.values()), None)
     if other is not None and other["target"] == first["target"] and "mass_of_video" in other:
         other_rows, others = of_videos(other)
         common = sorted({*rows} & {*other_rows})
         ours, theirs = pairs[[rows.index(n) for n in common], 0], others[[other_rows.index(n) for n in common], 0]
-        found_gap = difference(ours, theirs, groups.number[common], labels[common])
+        found_gap = difference(ours, theirs, groups.number[common])
         beside = Beside(float(theirs.mean()), found_gap)
     sample = Sample(len(rows), len(np.unique(groups.number[rows])))
     verdict = verdicts.attention(sample, first["mass_in_box"], first["box_area"], gap, beside)
@@ -352,12 +391,6 @@ def _name(key: str) -> str:
     return _NAMES.get(key, key)
 
 
-def _chance(evidence: Evidence) -> float:
-    """The accuracy of guessing: that of retrieval, else of a class drawn at random."""
-    chance = evidence.trained.get("chance")
-    return 1 / len(np.unique(evidence.labels)) if chance is None else float(chance)
-
-
 def _point(estimate: Estimate, scale: float = 1) -> Point:
     low, high = (None if end is None else scale * end for end in (estimate.low, estimate.high))
     return Point(scale * estimate.value, low, high)
@@ -383,6 +416,12 @@ def _row(evidence: Evidence, key: str, title: str | None = None) -> list[str]:
         beside = evidence.beside(key)
         cells += _percents(None if beside is None else beside.difference, signed=True)
     return cells
+
+
+def _level(evidence: Evidence, title: str, value: float) -> list[str]:
+    """A row of what answers reach that do not depend on the videos."""
+    cells = [f"{100 * value:.1f}", _NONE] * len(evidence.networks)
+    return [title, *cells, *([_NONE] * (len(_header(evidence)) - 1 - len(cells)))]
 
 
 def _percents(estimate: Estimate | None, signed: bool = False) -> list[str]:

@@ -39,8 +39,8 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import copy_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import KeptFeatures
-from vidssl.evaluation.paired_groups import FEWEST
 from vidssl.evaluation.result_files import Results, complete, write_results
+from vidssl.evaluation.statistics import FEWEST
 from vidssl.keyed_generators import generator
 from vidssl.left_out import left_out
 from vidssl.output_folder import check_names

@@ -25,7 +25,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos, finished
 from vidssl.evaluation.list_checks import check_classes, check_measurable, check_names
-from vidssl.evaluation.metrics import vote
+from vidssl.evaluation.metrics import majority, vote
 from vidssl.evaluation.protocols import KNN, Accuracy
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
@@ -125,7 +125,7 @@ class Background(Measurement):
             numbers |= swap_numbers(name, classes, label, background)
         results: Results = {
             **numbers,
-            "chance": 1 / len(np.unique(query.labels)),
+            "majority": majority(torch.from_numpy(label))["majority"],
             "num_videos": len(index),
             "missing": [{"path": path, "reason": reason} for path, reason in missing],
             "instances": {"boxes" if self.masks is None else "masks": str(self.masks or self.boxes)},
@@ -257,7 +257,7 @@ def chart(networks: Mapping[str, Results]) -> bytes:
         {text: [means[name][f"{key}{end}"] for name, key in groups] for end, text in _SERIES.items()},
         title=f"Accuracy with the background of another video: {_count(first)}",
         unit="fraction of videos",
-        levels={"chance": first.get("mean", first)["chance"]},
+        levels={"majority": first.get("mean", first)["majority"]},
         apart=(),
     )
     return png(figure)
@@ -277,10 +277,10 @@ def summary(networks: Mapping[str, Results]) -> str:
         for key in (key for key in _MEASURES if key in results.get("mean", results)):
             rows.append([name, _MEASURES[key], *(_cell(results, f"{key}{end}") for end in ends)])
     first = next(iter(networks.values()))
-    chance = 100 * first.get("mean", first)["chance"]
+    level = 100 * first.get("mean", first)["majority"]
     lines = [
         f"{_count(first)}; {format_tests(networks)}; accuracy in % with the background of another video, "
-        f"chance {chance:.1f}"
+        f"majority {level:.1f}"
     ]
     lines += format_table(rows, "<<" + ">" * len(ends))
     return "\n".join([*lines, "shortcut: classified as the class of that background; before: without the swap"])

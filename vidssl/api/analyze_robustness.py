@@ -12,8 +12,18 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.analysis.corrupted_clips import CLEAN, ROBUSTNESS, SEVERITIES, CorruptedClips, Version, choose_corruptions
-from vidssl.analysis.corruption_scores import by_group, by_severity, mean_performance, relative_performance
+from vidssl.analysis.corrupted_clips import (
+    CLEAN,
+    ROBUSTNESS,
+    SEVERITIES,
+    CorruptedClips,
+    Version,
+    by_group,
+    by_severity,
+    choose_corruptions,
+    mean_performance,
+    relative_performance,
+)
 from vidssl.api.format_results import format_clips, format_count, format_table
 from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, job, models
 from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
@@ -25,17 +35,17 @@ from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import TestClips, encode_videos, finished
+from vidssl.evaluation.metrics import level_of, majority
 from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
 from vidssl.progress import Report
 from vidssl.types import Batch, Features
-from vidssl.viz.corruption_sheet import example_sheet
 from vidssl.viz.figure import png
-from vidssl.viz.severity_map import severity_map
+from vidssl.viz.severity_map import example_sheet, severity_map
 
 _HEADLINES = {"accuracy": "top1", "knn": "knn", "retrieval": "R@1"}  # of each protocol that can be measured
 _TITLES = {"top1": "accuracy", "knn": "kNN", "R@1": "R@1"}
-_NOT_PERFORMANCE = ("ece", "chance")  # they have no mPC
+_NOT_PERFORMANCE = ("ece",)  # they have no mPC
 _BATCH_BYTES = 256 << 20  # of the views of a batch
 
 
@@ -137,6 +147,7 @@ class Robustness(Measurement):
         numbers = {version: merged(measured, "numbers") for version, measured in found.items()}
         results: Results = {
             **summarise(numbers, clips),
+            **majority(torch.from_numpy(query.labels)[index]),
             "left_out": left_out,
             "protocols": request["protocols"],
             "num_videos": len(index),
@@ -305,7 +316,7 @@ def chart(found: Mapping[str, Results]) -> bytes:
         for label, (results, name) in shown.items()
     }
     what = f"{_TITLES[metric]} on " if len(found) > 1 else ""
-    title = f"{what}{first['num_videos']} corrupted videos, percent"
+    title = f"{what}{first['num_videos']} corrupted videos, percent; majority {_percent(first['majority'])}"
     return png(severity_map(rows, [*first["severities"]], panels, title))
 
 
@@ -323,6 +334,7 @@ def summary(found: Mapping[str, Results]) -> str:
         lines.append(f"{count} videos; {clips}; percent, mean over severities {' '.join(map(str, severities))}")
         rows = [["", *(_TITLES.get(name, "ECE") for name in shown)]]
         rows.append(["clean", *(_percent(results[name]) for name in shown)])
+        rows.append(["majority", *(_percent(results.get(level_of(name) or "")) for name in shown)])
         rows += [[group, *(_percent(numbers[name]) for name in shown)] for group, numbers in results["groups"].items()]
         ends = {"mPC": "_mPC", "rPC": "_rPC"}
         for row, end in ends.items():

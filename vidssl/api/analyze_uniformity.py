@@ -7,13 +7,14 @@ from math import isnan
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.analysis.class_distances import class_distances
-from vidssl.analysis.leave_out_recordings import without_recordings
+from vidssl.analysis.class_distances import class_distances, without_recordings
 from vidssl.api.format_results import claim_results, format_count, format_table, format_tests
 from vidssl.api.job_arguments import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
 from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, Work, name_networks
@@ -24,7 +25,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.engine.checkpoint import saved
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.list_checks import check_measurable, check_names
-from vidssl.evaluation.metrics import calibration_error, top_k, uniformity_loss
+from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, write_results
 from vidssl.progress import Report
@@ -38,6 +39,7 @@ _NUMBERS = {
     "distance_within": "distance within",
     "distance_between": "distance between",
     "top1": "accuracy (%)",
+    "majority": "majority (%)",
     "ece": "ECE (%)",
 }
 
@@ -120,16 +122,17 @@ class Uniformity(Measurement):
         encoder, classify = subject.encoder, subject.classify if classifies else None
         features = subject.extract(query, subject.name, classify)
         names = [query.class_name(n) for n in range(max(len(query.classes), int(query.labels.max()) + 1))]
+        x, recordings = features.x[:, : encoder.dim], distributed.on_main(lambda: recording_groups(query))
+        groups = recordings.number[features.index.numpy()]
         results: Results = {
-            **class_numbers(features.x[:, : encoder.dim], features.label, names),
+            **class_numbers(x, features.label, groups, names),
             **(classifier_numbers(features.x[:, encoder.dim :], features.label) if classifies else {}),
             "left_out": left_out,
+            "recordings": {"how": recordings.how, "count": len({*groups.tolist()})},
             "num_videos": len(features.x),
             "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
         }
         if self.per_video:
-            groups = distributed.on_main(lambda: recording_groups(query)).number[features.index.numpy()]
-            x = features.x[:, : encoder.dim]
             results["without_recording"] = without_recordings(x, features.label, groups, len(names))
         return Computed(results)
 
@@ -144,22 +147,23 @@ def _classifies(subject: Subject, listed: VideoList) -> tuple[bool, dict[str, st
     return True, {}
 
 
-def class_numbers(x: Tensor, label: Tensor, names: list[str]) -> Results:
+def class_numbers(x: Tensor, label: Tensor, groups: NDArray[np.int64], names: list[str]) -> Results:
     """Compute uniformity, of all features (N, D) and of each class, and the distances of classes.
 
-    Uniformity is `-log E exp(-2 |x - y|²)` of unit features, the negative of the uniformity loss. Classes without
-    videos are left out; None stands for what a class of one video does not have.
+    Uniformity is `-log E exp(-2 |x - y|²)` of unit features, the negative of the uniformity loss. Distances are of
+    pairs of different recordings, `groups` (N,). Classes without videos are left out; None stands for what a class of
+    one video or recording does not have.
     """
     there = torch.unique(label).tolist()
     per_class = {names[n]: _number(-uniformity_loss(x[label == n])) for n in there}
-    distances = class_distances(x, label, len(names))[there][:, there]
+    distances = class_distances(x, label, groups, len(names))[there][:, there]
     off = ~torch.eye(len(there), dtype=torch.bool)
     uniform = [value for value in per_class.values() if value is not None]
     numbers = {
         "uniformity": _number(-uniformity_loss(x)),
         "uniformity_class_mean": sum(uniform) / len(uniform) if uniform else None,
         "distance_within": _number(distances.diagonal().nanmean().item()),
-        "distance_between": _number(distances[off].mean().item()),
+        "distance_between": _number(distances[off].nanmean().item()),
     }
     rows = zip(there, distances.tolist(), strict=True)
     table = {names[n]: {names[m]: _number(d) for m, d in zip(there, row, strict=True)} for n, row in rows}
@@ -168,8 +172,9 @@ def class_numbers(x: Tensor, label: Tensor, names: list[str]) -> Results:
 
 
 def classifier_numbers(probabilities: Tensor, label: Tensor) -> dict[str, float]:
-    """Compute accuracy and expected calibration error (15 bins) of probabilities (N, classes), as fractions."""
-    return {"top1": top_k(probabilities, label, 1), "ece": calibration_error(probabilities, label)}
+    """Compute accuracy, calibration error (15 bins) and majority of probabilities (N, classes), as fractions."""
+    numbers = {"top1": top_k(probabilities, label, 1), "ece": calibration_error(probabilities, label)}
+    return {**numbers, "majority": majority(label)["majority"]}
 
 
 def _number(value: float) -> float | None:
@@ -201,11 +206,12 @@ def summary(found: Mapping[str, Results]) -> str:
     for name, results in found.items():
         rows += [[name, str(point["step"]), *(_cell(key, point) for key in used)] for point in results["curve"]]
     videos = format_count(first["num_videos"], first["missing"])
-    head = f"{videos} videos, {len(first['distances'])} classes; {format_tests(found)}"
+    of = f"{first['recordings']['count']} recordings, {len(first['distances'])} classes"
+    head = f"{videos} videos, {of}; {format_tests(found)}"
     left = [f"{name}: no ECE, {r['left_out']['ece']}" for name, r in found.items() if r["left_out"]]
     return "\n".join([head, *format_table(rows, "<" + ">" * (len(used) + 1)), *left])
 
 
 def _cell(key: str, point: Results) -> str:
     value = point.get(key)
-    return "–" if value is None else f"{100 * value:.1f}" if key in ("top1", "ece") else f"{value:.3f}"
+    return "–" if value is None else f"{100 * value:.1f}" if key in ("top1", "majority", "ece") else f"{value:.3f}"

@@ -27,9 +27,8 @@ from vidssl.worker_pool import ItemGuard, Pool, ordered, usable_cpus
 
 _COLUMNS = ("path", "finding", "reason", "kept", "deviation")  # of the report
 # A row with only these stays in the list.
-KEPT = frozenset(
-    ("wrong case", "header mismatch", "timestamp gap", "timestamps out of order", "damaged packets", "animated image")
-)
+_OF_TIMES = ("timestamp gap", "timestamps out of order", "repeated timestamps")
+KEPT = frozenset(("wrong case", "header mismatch", *_OF_TIMES, "damaged packets", "animated image"))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.api.encoder_page_parts import DISAGREEMENTS, page_parts
-from vidssl.api.encoder_scores import OUTPUTS, VARIED, Encoder, common_rows, extract_all, of_rows, predict_all, right
-from vidssl.api.format_results import format_table
+from vidssl.analysis.layout_2d import UMAP_NEEDS, has_umap, layout, turned_onto
+from vidssl.api.encoder_scores import OUTPUTS, Encoder, common_rows, extract_all, of_rows, predict_all, right
+from vidssl.api.format_results import format_table, write_csv
 from vidssl.api.job_arguments import (
     Count,
     File,
@@ -30,22 +32,24 @@ from vidssl.api.measure_networks import JobResults, name_networks
 from vidssl.atomic import write_json, write_whole
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
+from vidssl.data.preview_frames import middle_frames
 from vidssl.data.recording_groups import (
     Groups,
     chosen_rows,
     labelled_by_folders,
+    of_several_recordings,
     recording_groups,
     why_folders_are_no_classes,
 )
-from vidssl.data.video_list import VideoList
+from vidssl.data.video_list import VideoList, row_key
 from vidssl.distributed import choose_device
-from vidssl.errors import DataError
+from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
 from vidssl.evaluation.near_copies import near_copies
-from vidssl.evaluation.paired_groups import Difference, compare_pairs
 from vidssl.evaluation.result_files import complete
-from vidssl.evaluation.verdict import Candidate, Verdict, decide, describe_without_labels
-from vidssl.evaluation.without_labels import Agreement, Stability, compare_neighbours, stability
+from vidssl.evaluation.statistics import Difference, compare_pairs, doubts, proportions
+from vidssl.evaluation.verdict import Candidate, decide, describe_without_labels
+from vidssl.evaluation.without_labels import Agreement, Disagreement, compare_neighbours, disagreement, most_changed
 from vidssl.models.bfloat16_check import processor
 from vidssl.models.floors import FLOORS
 from vidssl.output_folder import claim, json_with, only_run_in
@@ -55,18 +59,21 @@ from vidssl.running_command import command_line
 from vidssl.types import Features
 from vidssl.untrusted_files import parse_json
 from vidssl.viz.curves import training_curves
-from vidssl.viz.encoders_page import write_encoders_page
+from vidssl.viz.encoder_parts import Disagreements, EncoderMaps, EncoderNeighbours, ShownVideos
+from vidssl.viz.encoders_page import column, write_encoders_page
 from vidssl.viz.figure import png
+from vidssl.viz.pages import Preview, preview
 
 PRIMARY = "knn"
-_NAMES = {"knn": "kNN", "R@1": "R@1", "logistic": "logistic"}
+DISAGREEMENTS = "disagreements.csv"
+_QUERIES, _NEIGHBOURS, _LISTED, _PREVIEWS = 8, 5, 20, 100  # shown on the page
 
 
 @job
 def compare(
     videos: Videos,
     *,
-    model: Model | Sequence[Model],
+    model: Model | Sequence[Model] | Mapping[str, Model],
     out: File,
     labels: Sequence[File] = (),
     group: str | None = None,
@@ -84,10 +91,12 @@ def compare(
 
     Args:
         videos: The videos.
-        model: Encoders: checkpoints, names of `load_backbone`, encoders of other libraries.
+        model: Encoders: checkpoints, names of `load_backbone`, encoders of other libraries, modules; a mapping names
+            them.
         out: Folder for index.html and results.json.
         labels: More lists of the same videos with other labels, each a section of the page.
-        group: Regular expression whose match in the path is the recording (default: as names state it).
+        group: Regular expression for the recording in a path: its first capture group, else its match (default: as
+            names state it).
         limit: Compare only so many videos, about as many of each class.
         shots: Labels a class of the logistic regressions beside that of all labels.
         same_clips: Seconds: measure each encoder also on 4 clips of that length, the same for all.
@@ -115,12 +124,14 @@ def compare(
         groups = recording_groups(listed, group)
         _check(listed, lists, groups)
         curves = None if metrics is None else curves_of(Path(metrics))
-        chosen = [(name, model) for name, model, _ in name_networks(models(model), None)]
+        if isinstance(model, Mapping):
+            chosen = [*model.items()]
+        else:
+            chosen = [(name, each) for name, each, _ in name_networks(models(model), None)]
         asked = dict(chosen)
         floors = [(f"floor:{name}" if name in asked else name, f"floor:{name}") for name in FLOORS]
         chosen += [floor for floor in floors if floor[1] not in asked.values()]
-        vary = not lists
-        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, vary, strict)
+        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, strict)
         rows = common_rows(encoders)
         wanted = [encoder for encoder in encoders if encoder.name in asked]
         if (failed := wanted[0].failure) and all(each.failure for each in wanted):
@@ -137,10 +148,12 @@ def compare(
         request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
         without = {}
         if not lists:
-            found = _without_labels(measured, features, rows, agreements, number, copies)
+            floor_places = [n for n, encoder in enumerate(measured) if encoder.floor]
+            names = [encoder.name for encoder in measured]
+            sentences = describe_without_labels(names, floor_places, agreements, len(copies), int(number.max()) + 1)
             if reason := why_folders_are_no_classes(given):
-                found["sentences"].append(f"{reason[0].upper()}{reason[1:]}.")
-            without["without_labels"] = found
+                sentences.append(f"{reason[0].upper()}{reason[1:]}.")
+            without["without_labels"] = {"sentences": sentences}
         results = JobResults(
             {
                 "sections": sections,
@@ -163,7 +176,7 @@ def compare(
                 write_whole(folder / "curves.png", curves)
             title = f"Encoders for {listed.path.name}"
             reasons = [each["reason"] or each["path"] for each in results["missing"]]
-            parts = page_parts(results, listed, rows, features, agreements, folder)
+            parts = _page_parts(results, listed, rows, features, agreements, folder)
             write_encoders_page(
                 folder / "index.html", results, title, command_line(), curves, **parts, left_out=reasons
             )
@@ -189,6 +202,16 @@ def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> Non
             raise DataError(f"{each.path}: no class has two of the {len(each)} videos: add videos, or raise limit")
     if lists and not groups.number.any():
         raise DataError(f"all {len(videos)} videos are of one recording, by {groups.how}: group=REGEX divides them")
+    for each in lists:
+        _of_two_recordings(each, each.labels, groups.number)
+
+
+def _of_two_recordings(videos: VideoList, label: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return `of_several_recordings`; a DataError if no video is: none could be found by its class."""
+    several = of_several_recordings(label, number)
+    if not several.any():
+        raise DataError(f"{videos.path}: no class has videos of two recordings: add videos, or see group=REGEX")
+    return several
 
 
 def _names(lists: Sequence[VideoList]) -> list[str]:
@@ -219,48 +242,29 @@ def _with_copies(
 
 
 def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
-    """Return the rows of another list of the same videos, in their order."""
-    place = {name: row for row, name in enumerate(other.names)}
-    lacking = [name for name in videos.names if name not in place]
-    if lacking or other.root != videos.root:
-        what = f"lacks {len(lacking)} of the videos, such as {lacking[0]}" if lacking else f"has the root {other.root}"
-        raise DataError(f"{other.path} {what}; name lists of the same videos as {videos.path}")
-    return other.rows([place[name] for name in videos.names])
+    """Return the rows of another list of the same videos and spans, in their order."""
+    wanted, keys = (
+        [row_key(each.records.root_of(row), each.records[row])[:3] for row in range(len(each))]
+        for each in (videos, other)
+    )
+    place: dict[Any, int] = {}
+    for row, key in enumerate(keys):
+        if other.labels[place.setdefault(key, row)] != other.labels[row]:
+            raise DataError(f"{other.path} has two labels for one span of {other.names[row]}: give each span one")
+    lacking = [row for row, key in enumerate(wanted) if key not in place]
+    if lacking:
+        (_, start, end), of_root = wanted[lacking[0]], "" if other.root == videos.root else f" in its root {other.root}"
+        span = "" if end is None and not start else f" from {start:g} s to {'its end' if end is None else f'{end:g} s'}"
+        raise DataError(
+            f"{other.path} lacks {len(lacking)} of the videos{of_root}, such as {videos.names[lacking[0]]}{span}; name "
+            f"lists of the same videos and spans as {videos.path}"
+        )
+    return other.rows([place[key] for key in wanted])
 
 
 def _agreement(agreement: Agreement, names: Sequence[str]) -> Tree:
     pair = {"first": names[agreement.first], "second": names[agreement.second]}
     return {**pair, "fraction": agreement.mean, "chance": agreement.chance}
-
-
-def _without_labels(
-    encoders: Sequence[Encoder],
-    features: Sequence[Features],
-    rows: NDArray[np.int64],
-    agreements: Sequence[Agreement],
-    number: NDArray[np.int64],
-    copies: Sequence[tuple[int, int]],
-) -> Tree:
-    """Say what can be said without labels: common neighbours, and whether other clips of a video find it."""
-    stable: dict[str, dict[int, Stability]] = {}
-    for kind, what in VARIED.items():
-        for n, encoder in enumerate(encoders):
-            varied = encoder.varied.get(kind)
-            if varied is not None and np.isin(rows, varied.index.numpy()).all():
-                stable.setdefault(what, {})[n] = stability(features[n], of_rows(varied, rows))
-    floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
-    names = [encoder.name for encoder in encoders]
-    sentences = describe_without_labels(names, floors, agreements, stable, len(copies), int(number.max()) + 1)
-    return {
-        "sentences": list(sentences),
-        "stability": {
-            what: {
-                names[n]: {"recall": each.recall, "cosine": float(each.cosine.mean()), "others": each.others}
-                for n, each in of_kind.items()
-            }
-            for what, of_kind in stable.items()
-        },
-    }
 
 
 def curves_of(metrics: Path) -> bytes:
@@ -293,17 +297,24 @@ def _section(
         made = predict_all(encoders, rows, label, number, folds, shots, out, lambda: shown.update(1))
     hits = {name: right(predictions, label) for name, predictions in made.items()}
     floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
-    pairs = compare_pairs(np.stack([hit[PRIMARY] for hit in hits.values()]), number, label, floors=floors)
-    by_chance = float(np.mean([_share_of_class(label, number, row) for row in range(len(label))]))
+    several = _of_two_recordings(videos, label, number)
+    of_class = number[several], label[several]  # the primary number is a mean over these classes
+    primary = np.stack([hit[PRIMARY][several] for hit in hits.values()])
+    means = dict(zip(hits, proportions(primary, *of_class), strict=True))
+    pairs = compare_pairs(primary, *of_class, floors=floors)
+    majority = int(np.unique(label, return_counts=True)[1].max()) / len(label)
+    guessing = {**dict.fromkeys(next(iter(hits.values())), majority), PRIMARY: 1 / len(np.unique(of_class[1]))}
     candidates = [
         Candidate(
             encoder.name,
-            float(hits[encoder.name][PRIMARY].mean()),
-            encoder.facts.get("seconds_per_video"),
+            means[encoder.name].value,
+            encoder.facts["gigaflops_per_video"],
             encoder.floor,
             encoder.facts["checkpoint"].get("licence", ""),
             encoder.facts["checkpoint"].get("training", ()),
             _seen(encoder),
+            means[encoder.name].low,
+            encoder.facts["features"],
         )
         for encoder in encoders
     ]
@@ -313,14 +324,18 @@ def _section(
     ]
     names = [encoder.name for encoder in encoders]
     between = sum(number[one] != number[other] for one, other in copies)
+    verdict = decide(candidates, pairs, counts, guessing[PRIMARY], doubts(*of_class), between)
     return {
         "name": name,
-        "verdict": _verdict(decide(candidates, pairs, int(number.max()) + 1, counts, by_chance, between), names),
-        "chance": by_chance,
+        "verdict": {**asdict(verdict), "best": names[verdict.best], "cheapest": names[verdict.cheapest]},
+        "guessing": guessing,
         "neighbours": num_neighbours(label),
+        "fewest_labels": min(_fewest(of_class[1], folds[several] == fold) for fold in range(int(folds.max()) + 1)),
         "accuracy": {
-            name: {measure: float(each.mean()) for measure, each in hit.items()} for name, hit in hits.items()
+            name: {measure: float(each.mean()) for measure, each in hit.items()} | {PRIMARY: means[name].value}
+            for name, hit in hits.items()
         },
+        "intervals": {name: None if each.low is None else [each.low, each.high] for name, each in means.items()},
         "predicted": {
             name: {key: getattr(made[name], key).tolist() for key in ("knn", "nearest", "logistic")} for name in names
         },
@@ -331,28 +346,17 @@ def _section(
     }
 
 
+def _fewest(label: NDArray[np.int64], test: NDArray[np.bool_]) -> int:
+    """Return how many videos the smallest class has outside of a fold."""
+    return min(int(((label == one) & ~test).sum()) for one in np.unique(label))
+
+
 def _seen(encoder: Encoder) -> int | None:
     """How many of the videos a network of vidssl was trained on; None if its list is not there."""
     overlap: Tree = encoder.facts["overlap"] or {}
     if "not_checked" not in overlap:
         return int(overlap.get("videos", 0))
     return 0 if "training" in encoder.facts["checkpoint"] else None  # its training sets are stated, or in doubt
-
-
-def _share_of_class(label: NDArray[np.int64], number: NDArray[np.int64], row: int) -> float:
-    """The share of a video's class among the videos of other recordings: how often a random one is right."""
-    others = number != number[row]
-    return float((label[others] == label[row]).mean()) if others.any() else 0.0
-
-
-def _verdict(verdict: Verdict, names: Sequence[str]) -> Tree:
-    return {
-        "best": names[verdict.best],
-        "is_clear": verdict.is_clear,
-        "cheapest": names[verdict.cheapest],
-        "answer": verdict.answer,
-        "doubts": list(verdict.doubts),
-    }
 
 
 def _pair(pair: Difference, names: Sequence[str]) -> Tree:
@@ -372,12 +376,111 @@ def table(results: JobResults, section: Tree) -> str:
     encoders: dict[str, Any] = results["encoders"]
     accuracy: dict[str, Any] = section["accuracy"]
     measures = [*next(iter(accuracy.values()))]
-    rows = [["encoder", *(_NAMES.get(name, name.replace("logistic_", "log ")) for name in measures), "s a video", "MB"]]
+    rows = [["encoder", *(column(measure, section) for measure in measures), "s a video", "MB"]]
     for name in sorted(accuracy, key=lambda one: -accuracy[one][PRIMARY]):
         seconds = encoders[name].get("seconds_per_video")
         cost = ["–" if seconds is None else f"{seconds:.2f}", f"{encoders[name]['megabytes']:.1f}"]
         rows.append([name, *(f"{100 * accuracy[name][measure]:.1f}" for measure in measures), *cost])
+    rows.append(["guessing", *(f"{100 * section['guessing'][measure]:.1f}" for measure in measures), "", ""])
     lines = format_table(rows, "<" + ">" * (len(measures) + 2))
     failed = [f"{name} is left out: {reason}" for name, reason in results["failed"].items()]
     title = [f"{section['name']}:"] if len(results["sections"]) > 1 else []
     return "\n".join([*title, section["verdict"]["answer"], "", *lines, "", *section["verdict"]["doubts"], *failed])
+
+
+# Single videos on the page -----------------------------------------------------------------------------------
+
+
+def _page_parts(
+    results: Tree,
+    videos: VideoList,
+    rows: NDArray[np.int64],
+    features: Sequence[Features],
+    agreements: Sequence[Agreement],
+    out: Path,
+) -> dict[str, Any]:
+    """Make the parts, by the arguments of `write_encoders_page`, and write the list to label next.
+
+    Args:
+        results: Those of the comparison; classes are those of the first section.
+        videos: The list.
+        rows: (N,) those of the list that are compared.
+        features: Of the encoders, in the order of the results.
+        agreements: Of their pairs.
+        out: Folder for the list.
+    """
+    names = [*results["encoders"]]
+    section = next(iter(results["sections"]), None)
+    label = np.full(len(rows), -1) if section is None else np.array(section["labels"])
+    first, second = _two(results, names, section)
+    changed = most_changed(_between(agreements, first, second), _QUERIES)
+    queries = []
+    for each in changed:  # an agreement is of the encoder that comes first in the results
+        strips = (each.first, each.second) if first < second else (each.second, each.first)
+        queries.append((each.row, strips[0][:_NEIGHBOURS], strips[1][:_NEIGHBOURS]))
+    listed = None if section is None else _disagreements(results, names, section, label)
+    wanted = [row for query, *both in queries for row in (query, *both[0], *both[1])]
+    if listed is not None:
+        wanted += listed.order[:_LISTED].tolist()
+    spread = np.linspace(0, len(rows) - 1, min(len(rows), _PREVIEWS)).round().astype(int)
+    shown = ShownVideos(
+        [str(videos.names[row]) for row in rows],
+        label.tolist(),
+        [videos.class_name(number) for number in range(int(label.max()) + 1)],
+        _previews(videos, rows, [*wanted, *spread.tolist()]),
+    )
+    parts: dict[str, Any] = {"neighbours": EncoderNeighbours((names[first], names[second]), queries, shown)}
+    kind = "umap" if has_umap() and len(rows) >= UMAP_NEEDS else "pca"
+    order = [first, second, *(n for n in range(len(names)) if n not in (first, second))]
+    places = {names[n]: layout(features[n].x.numpy(), kind) for n in order}
+    turned = {name: turned_onto(each, places[names[first]]) for name, each in places.items()}
+    parts["maps"] = EncoderMaps(turned, shown)
+    if section is not None and listed is not None:
+        parts["disagreements"] = _list_to_label(section, listed, shown, out)
+    return parts
+
+
+def _two(results: Tree, names: Sequence[str], section: Tree | None) -> tuple[int, int]:
+    """Choose the two encoders whose neighbours are shown: the best and the next one, or the first two; no floors."""
+    order = [*range(len(names))]
+    if section is not None:
+        order.sort(key=lambda n: -section["accuracy"][names[n]]["knn"])
+    order.sort(key=lambda n: bool(results["encoders"][names[n]]["floor"]))
+    return order[0], order[1]
+
+
+def _between(agreements: Sequence[Agreement], first: int, second: int) -> Agreement:
+    return next(each for each in agreements if {each.first, each.second} == {first, second})
+
+
+def _disagreements(results: Tree, names: Sequence[str], section: Tree, label: NDArray[np.int64]) -> Disagreement | None:
+    """Order the videos on which the encoders that are no floors disagree; None: there is one."""
+    asked = [name for name in names if not results["encoders"][name]["floor"]]
+    if len(asked) < 2:
+        return None
+    found = disagreement(np.array([section["predicted"][name]["knn"] for name in asked]), label)
+    order = found.order[found.entropy[found.order] > 1e-9]
+    return Disagreement(order, found.entropy, found.margin)
+
+
+def _list_to_label(section: Tree, listed: Disagreement, shown: ShownVideos, out: Path) -> Disagreements | None:
+    predicted = {name: each["knn"] for name, each in section["predicted"].items()}
+    lines = [
+        [shown.names[row], shown.class_name(shown.labels[row]), f"{listed.entropy[row]:.4f}"]
+        + [shown.class_name(classes[row]) for classes in predicted.values()]
+        for row in listed.order
+    ]
+    write_csv(out / DISAGREEMENTS, ["path", "label", "entropy", *predicted], lines)
+    rows = listed.order[:_LISTED].tolist()
+    if not rows:
+        return None
+    of_rows = {name: [classes[row] for row in rows] for name, classes in predicted.items()}
+    return Disagreements(shown, rows, of_rows, listed.entropy[rows].tolist())
+
+
+def _previews(videos: VideoList, rows: NDArray[np.int64], wanted: Iterable[int]) -> dict[int, Preview]:
+    made = {}
+    for row in sorted({*wanted}):
+        with suppress(VidsslError):  # a video that cannot be read again has no preview
+            made[row] = preview(middle_frames(videos.records[int(rows[row])]))
+    return made

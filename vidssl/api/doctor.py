@@ -10,9 +10,8 @@ import torch
 
 from vidssl.analysis.layout_2d import check_layout
 from vidssl.engine.config_schema import bfloat16_is_emulated
-from vidssl.engine.conv3d_faults import conv3d_fault, cudnn_version
 from vidssl.errors import ConfigError, VidsslError
-from vidssl.models.bfloat16_check import SHAPES, processor, wrong_shapes
+from vidssl.models.bfloat16_check import SHAPES, conv3d_fault, cudnn_version, processor, wrong_shapes
 from vidssl.models.export_graph import check_onnx
 from vidssl.registry import PROJECTS, load_project
 from vidssl.tracking.proposals import selective_search

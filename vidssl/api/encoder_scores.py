@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from vidssl.api.extract import extract_to, loaded
 from vidssl.api.job_arguments import Model, NetworkOptions
@@ -22,11 +21,12 @@ from vidssl.api.measured_network import Subject, load_subject
 from vidssl.atomic import replacing, write_json
 from vidssl.config import Tree
 from vidssl.data.clip_samplers import ClipSettings
-from vidssl.data.column_store import Records
+from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.group_folds import DRAWS, Predictions, num_neighbours, predict
 from vidssl.evaluation.train_test_overlap import measure_overlap
+from vidssl.models.eval_mode import eval_mode
 from vidssl.types import Features
 from vidssl.untrusted_files import read_arrays, read_json
 
@@ -34,12 +34,9 @@ _log = logging.getLogger(__name__)
 _FEATURES, _PREDICTIONS = "features", "predictions"
 OUTPUTS = (_FEATURES, _PREDICTIONS)  # folders of a comparison
 SAME_CLIPS = 4  # of a video
-LATER = 0.25  # seconds
 _FLOOR = "floor:"
+_VERSION = 2  # of the predictions
 _LONG = 60.0  # seconds, after which the time that is left is logged
-CROPPED = 0.125  # of the side
-# What is changed for features of other clips of the videos, in words.
-VARIED = {"later": f"clips {LATER:g} s later", "cropped": f"clips without an edge of {CROPPED / 2:.0%} of their size"}
 
 
 @dataclass
@@ -51,7 +48,6 @@ class Encoder:
     facts: Tree = field(default_factory=dict)
     features: Features | None = None
     failure: VidsslError | None = None
-    varied: dict[str, Features] = field(default_factory=dict)  # of other clips of the videos
 
 
 def extract_all(
@@ -61,19 +57,16 @@ def extract_all(
     options: NetworkOptions,
     out: Path,
     same_seconds: float | None = None,
-    vary: bool = False,
     strict: bool = True,
 ) -> list[Encoder]:
     """Extract the features of each encoder, unless they are in `out`; one that fails does not lose the others.
 
     With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
-    With `vary` the features of other clips of the videos are extracted too. Without `strict` a few videos that cannot
-    be read are left out, instead of the encoder.
+    Without `strict` a few videos that cannot be read are left out, instead of the encoder.
     """
     found = []
-    readings = f"; each reads the videos {1 + len(VARIED)} times: its clips, {' and '.join(VARIED.values())}"
     slow = sum(not str(model).startswith(_FLOOR) for _, model in models)  # floors come last, and take little
-    _log.info("encoders: %d, floors: %d; one after another%s", slow, len(models) - slow, readings if vary else "")
+    _log.info("encoders: %d, floors: %d; one after another", slow, len(models) - slow)
     start = time.perf_counter()
     for number, (name, model) in enumerate(models):
         passed = time.perf_counter() - start
@@ -87,10 +80,7 @@ def extract_all(
             if same_seconds is not None:
                 kinds[f"{name}, same clips"] = with_clips(subject, same_seconds)
             for title, kind in kinds.items():
-                encoder = _extract(title, kind, videos, data, out)
-                found.append(encoder)
-                if vary:
-                    encoder.varied = _vary(title, kind, videos, data, out)
+                found.append(_extract(title, kind, videos, data, out))
         except VidsslError as error:
             if isinstance(error, DataError) and not any(each.features is not None for each in found):
                 raise  # the videos are at fault: the other encoders would say the same
@@ -107,12 +97,19 @@ def with_clips(subject: Subject, seconds: float) -> Subject:
 
 
 def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path) -> Encoder:
-    path = _folder_of(subject, videos, data, out)
+    path = out / _FEATURES / _key(subject.request(list=videos.fingerprint, data=data))
     _reset_peak()
     start = time.perf_counter()
     there = path.exists()
     extract_to(subject, videos, data, path, title=name)
     features = loaded(path)
+    seconds = (time.perf_counter() - start) / max(1, len(features.x))
+    costs = {} if there else {"seconds_per_video": seconds, "peak_megabytes": _peak()}
+    with suppress(OSError, ValueError):  # features that were there before have their costs
+        costs = costs or read_json(path.with_suffix(".json"))
+    if "gigaflops_per_video" not in costs:
+        costs["gigaflops_per_video"] = _gigaflops(subject)
+        write_json(path.with_suffix(".json"), costs)
     weights = sum(each.numel() * each.element_size() for each in subject.backbone.state_dict().values())
     facts = {
         "checkpoint": subject.origin,
@@ -121,45 +118,23 @@ def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Pa
         "features": path.relative_to(out).as_posix(),
         "dimension": subject.encoder.dim,
         "megabytes": weights / 1e6,
+        **costs,
     }
-    if not there:
-        seconds = (time.perf_counter() - start) / max(1, len(features.x))
-        write_json(path.with_suffix(".json"), {"seconds_per_video": seconds, "peak_megabytes": _peak()})
-    with suppress(OSError, ValueError):  # features that were there before have their costs
-        facts |= read_json(path.with_suffix(".json"))
     return Encoder(name, str(subject.origin["path"]).startswith(_FLOOR), facts, features)
 
 
-def _vary(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path) -> dict[str, Features]:
-    """Extract features of the same videos from other clips: a quarter of a second later, and cropped by an eighth."""
-    later = Records(videos.root, [])
-    for row in range(len(videos)):
-        record = videos.records.row(row)
-        later.append(replace(record, start=(record.start or 0.0) + LATER), videos.records.root_of(row))
-    moved = replace(videos, records=later)
-    path = _folder_of(subject, moved, data, out)
-    extract_to(subject, moved, data, path, title=f"{name}, later")
-    found = {"later": loaded(path)}
-    path = _folder_of(subject, videos, {**data, "cropped": CROPPED}, out)
-    hook = subject.backbone.register_forward_pre_hook(lambda module, given: (_cropped(given[0]), *given[1:]))
-    try:
-        extract_to(subject, videos, {**data, "cropped": CROPPED}, path, title=f"{name}, cropped")
-    finally:
-        hook.remove()
-    return {**found, "cropped": loaded(path)}
+@torch.no_grad()
+def _gigaflops(subject: Subject) -> float | None:
+    """Count floating-point operations of products and convolutions for the clips of a video; None: cannot be counted.
 
-
-def _cropped(clips: Tensor) -> Tensor:
-    """Enlarge the middle of clips (B, 3, T, S, S) to their size."""
-    size = clips.shape[-1]
-    edge = round(size * CROPPED / 2)
-    inner = clips[..., edge : size - edge, edge : size - edge].transpose(1, 2).flatten(0, 1)
-    large = functional.interpolate(inner, (size, size), mode="bilinear")
-    return large.view(len(clips), -1, *large.shape[1:]).transpose(1, 2)
-
-
-def _folder_of(subject: Subject, videos: VideoList, data: Tree, out: Path) -> Path:
-    return out / _FEATURES / _key(subject.request(list=videos.fingerprint, data=data))
+    Unlike seconds they do not depend on what else the machine does.
+    """
+    test = subject.test
+    clip = torch.zeros(1, test.clip.frames, 3, test.size, test.size, dtype=torch.uint8, device=subject.device)
+    with eval_mode(subject.encoder), FlopCounterMode(display=False) as counted, suppress(Exception):
+        subject.encoder(normalised(clip, test.mean, test.std))
+        return float(counted.get_total_flops() * test.clips * test.crops / 1e9)
+    return None
 
 
 def _key(request: Tree) -> str:
@@ -212,7 +187,7 @@ def predict_all(
         assert encoder.features is not None
         features = replace(of_rows(encoder.features, rows), label=torch.from_numpy(label))
         digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()).tobytes())
-        for part in (label, groups, folds, np.array([*shots, DRAWS, num_neighbours(label)])):
+        for part in (label, groups, folds, np.array([*shots, DRAWS, num_neighbours(label), _VERSION])):
             digest.update(np.ascontiguousarray(part).tobytes())
         file = out / _PREDICTIONS / f"{digest.hexdigest()[:16]}.npz"
         predictions = _read(file, shots)

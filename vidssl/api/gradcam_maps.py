@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis import box_masks as versions
 from vidssl.analysis.grad_cam import class_cam, similarity_cam, upsampled
-from vidssl.analysis.versions_from_one_decode import UniformVersions, with_versions
+from vidssl.analysis.versions_from_one_decode import Make, UniformVersions, VersionRequest, with_versions
 from vidssl.api.measured_network import Subject
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.instance_boxes import Boxes
+from vidssl.data.instance_boxes import Boxes, pixels_of
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList
@@ -127,7 +126,7 @@ def box_masks(
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield rows, and masks (T, S, S) of the boxes in the clips that the network sees: 1 inside, 0 outside."""
     test = subject.test
-    reading = with_versions(test, versions.box_masks(boxes))
+    reading = with_versions(test, _show_boxes(boxes))
     masks = replace(test.dataset(videos), sampler=UniformVersions(test.clip, test.clips, [1]), reading=reading)
     with closing(_batches(masks, test, torch.device("cpu"))) as batches:
         for batch in batches:
@@ -162,3 +161,15 @@ def _clip_maps(views: Tensor, maps: Tensor) -> list[ClipMap]:
         ClipMap(frames.cpu().numpy(), one, (maps.shape[1], maps.shape[2], maps.shape[3]))
         for frames, one in zip(views, whole, strict=True)
     ]
+
+
+def _show_boxes(boxes: Mapping[str, Boxes]) -> Make:
+    """Make a version that shows the boxes; `boxes` are by the path of the record. Frames without a box are black."""
+
+    def draw(request: VersionRequest) -> Frames:
+        masks = np.zeros_like(request.frames)  # the size is known after decoding only
+        for place, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers):
+            masks[place, :, rows, columns] = 255
+        return masks
+
+    return draw

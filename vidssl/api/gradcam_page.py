@@ -11,9 +11,8 @@ from vidssl.data.video_list import VideoList
 from vidssl.evaluation.result_files import Results
 from vidssl.video.write import write_mp4
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
-from vidssl.viz.cam_sheet import cam_sheet
 from vidssl.viz.figure import png
-from vidssl.viz.heat_maps import draw_heat, film_strip, side_by_side
+from vidssl.viz.heat_maps import cam_sheet, draw_heat, film_strip, side_by_side
 from vidssl.viz.pages import preview
 from vidssl.viz.track_overlay import enlarged
 

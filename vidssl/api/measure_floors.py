@@ -1,4 +1,4 @@
-"""What learned nothing, measured beside a network: thumbnails, differences of frames, an untrained network, chance."""
+"""What learned nothing, measured beside a network: thumbnails, differences of frames, an untrained network."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +14,15 @@ from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.measure import apply_protocols
-from vidssl.evaluation.metrics import chance
+from vidssl.evaluation.metrics import level_of
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.evaluation.result_files import Results
 from vidssl.models.backbones import Backbone
 from vidssl.models.floors import FLOORS
 from vidssl.types import Features
 
-_OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic")  # the numbers that `chance` is the chance of
 _OF_DIRECTIONS = ("order", "order_pairs")  # accuracies of two classes of equal size
+LEVELS = ("chance", "majority", "majority_mean_class")  # numbers that do not depend on the network
 _NONE = "–"
 
 
@@ -35,15 +35,12 @@ def measure_floors(
 ) -> Results:
     """Measure what learned nothing by the protocols of a network; each video is decoded once for all floors.
 
-    Returns `floors`, the numbers of each by its name; `floors_details`; and, if all videos have labels, `chance`: the
-    expected accuracy of the class of a random video of the gallery, without one of the tested list. `check` is that
-    of `extract`.
+    Returns `floors`, the numbers of each by its name, and `floors_details`. `check` is that of `extract`.
     """
     left_out = {name: reason for name, protocol in protocols.items() if (reason := _why_left_out(protocol))}
     applied = {name: protocol for name, protocol in protocols.items() if name not in left_out}
     if not applied:
-        by_chance = distributed.on_main(lambda: _by_chance(query, gallery))
-        return {"floors": {}, "floors_details": {"left_out": left_out}, **by_chance}
+        return {"floors": {}, "floors_details": {"left_out": left_out}}
     options: NetworkOptions = {"workers": subject.test.workers, "allow_missing": subject.test.allow_missing}
     floors = {name: load_subject(f"floor:{name}", {**options, "device": "cpu"}) for name in FLOORS}
     clips = floors["untrained"].test  # those of all
@@ -64,7 +61,7 @@ def measure_floors(
         for name, of_gallery, of_query in zip(floors, of_galleries, encoder.parts(q), strict=True):
             found = apply_protocols(applied, of_gallery, of_query, own)
             numbers[name] = {key: value for measured in found.values() for key, value in measured.numbers.items()}
-        return {"floors": numbers, **_by_chance(queries, galleries)}
+        return {"floors": numbers}
 
     details = {
         "protocol": floors["untrained"].describe()["protocol"],
@@ -81,18 +78,6 @@ def _why_left_out(protocol: EvaluationProtocol) -> str | None:
     if protocol.probabilities:
         return "they have no classifier"
     return "they have no feature maps" if protocol.maps else None
-
-
-def _by_chance(query: VideoList, gallery: VideoList | None) -> Results:
-    """Return `chance`, as the protocol `retrieval` does; nothing where a video has no label."""
-    lists = (query, query if gallery is None else gallery)
-    if any((videos.labels < 0).any() for videos in lists):
-        return {}
-    tested, compared = (
-        Features(torch.empty(len(videos), 0), torch.from_numpy(videos.labels), torch.arange(len(videos)))
-        for videos in lists
-    )
-    return {"chance": chance(tested, compared, None if gallery is None else own_rows(gallery, query))}
 
 
 class SideBySide(Backbone):
@@ -134,18 +119,16 @@ def format_floors(network: str, results: Results, cell: Callable[[str, float], s
             return _NONE
         return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
 
-    def by_chance(name: str) -> str:
-        if name in _OF_DIRECTIONS:
-            return cell(name, 0.5)
-        return text("chance", results) if name in _OF_CLASSES or name.startswith("lowshot@") else _NONE
+    def of_majority(name: str) -> str:
+        return cell(name, 0.5) if name in _OF_DIRECTIONS else text(level_of(name) or "", results)
 
     numbers = results["mean"] if splits else {name: v for name, v in results.items() if isinstance(v, float)}
-    columns = [name for name in numbers if name != "chance" and not name.endswith("_spread")]
+    columns = [name for name in numbers if name not in LEVELS and not name.endswith("_spread")]
     rows = [["", *columns], [network, *(text(name, results) for name in columns)]]
     rows += [[floor, *(text(name, found) for name in columns)] for floor, found in results["floors"].items()]
-    guessed = [by_chance(name) for name in columns]
-    if {*guessed} != {_NONE}:
-        rows.append(["chance", *guessed])
+    levels = [of_majority(name) for name in columns]
+    if {*levels} != {_NONE}:
+        rows.append(["majority", *levels])
     lines = format_table(rows, "<" + ">" * len(columns))
     details = [one["floors_details"] for one in splits or [results]]
     if "protocol" in details[0]:

@@ -27,7 +27,7 @@ from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
 from vidssl.models.external import Encoder, facts_of, is_external, load_external
-from vidssl.models.initial_weights import InitialWeights, load_initial
+from vidssl.models.initial_weights import InitialWeights, load_initial, log_match
 from vidssl.models.layer_features import check_grid
 from vidssl.models.pixel_normalization import Normalization
 from vidssl.models.weights import backbone_weights, is_checkpoint, load_state, own_weights, read_anything, weights_file
@@ -232,8 +232,9 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
         initial = run.init if run.init is not None and run.init.file == name else InitialWeights(file=name)
         digest = file_hash(Path(name))
         pixels = Normalization(run.data.mean, run.data.std)
-        matched = str(load_initial(backbone, initial, options.get("trust", False), run.backbone.name, pixels))
-        origin = {"path": name, "sha256": digest, "matched": matched}
+        matched = load_initial(backbone, initial, options.get("trust", False), run.backbone.name, pixels)
+        log_match(matched, run.backbone.name, pixels)
+        origin = {"path": name, "sha256": digest, "matched": str(matched)}
         added = {"inflate": True} if initial.inflate else {}
         weights |= {"sha256": digest, "partial": initial.partial, "keys": initial.keys, **added}
         training = partial(TrainingVideos, name, None, "weights of another project do not name it")
@@ -299,10 +300,12 @@ def _load_external(name: str, options: NetworkOptions, device: torch.device, str
     """Load an encoder of another library, with the clips that it is used with there."""
     encoder, backbone = load_external(name, options.get("trust", False))
     test = options.get("test") or _library_clips(name, encoder, options, strict)
-    facts = {"licence": encoder.licence, "training": encoder.training, "source": encoder.source}
+    facts = {name: getattr(encoder, name) for name in ("licence", "training", "source", "features")}
     origin = {"path": name, "library": encoder.version, **facts}
     weights = {"encoder": name, "library": encoder.version, "sha256": _hash_of_weights(backbone)}
     weights |= {"code": encoder.code} if encoder.code else {}
+    # Requests of all others are those of before it was stated.
+    weights |= {"features": encoder.features} if encoder.features == "class token" else {}
     training = partial(TrainingVideos, name, None, f"trained on: {', '.join(encoder.training)}")
     return Subject(backbone.to(device), test, device, origin, weights, training=training)
 

@@ -39,7 +39,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.feature_folder import claim_features
 from vidssl.evaluation.list_checks import check_classes
-from vidssl.evaluation.metrics import accuracy, chance, note_of_ranks, recall, vote
+from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
 from vidssl.evaluation.protocols import Retrieval
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows
@@ -249,6 +249,7 @@ def _search_all(
         numbers = {
             **recalls[center],
             "chance": chance(query, g, exclude),
+            "majority": majority(query.label)["majority"],
             "knn": accuracy(vote(plain, g, k), query.label),
             "uncentered" if center else "centered_features": recalls[not center],
         }
@@ -340,7 +341,7 @@ def table(results: Results) -> str:
             name = with_span(hit["path"], hit["start"], hit["end"]) + " (a duplicate)" * hit["duplicate"]
             cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *format_table(cells, "><<<")])
-    if "chance" not in results:
+    if "majority" not in results:
         return "the videos do not have one label each: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
 
@@ -350,8 +351,8 @@ def table(results: Results) -> str:
     plain = results["uncentered"] if results["centered"] else results
     centred = results if results["centered"] else results["centered_features"]
     cells = [
-        ["percent", *names, "knn", "chance"],
-        ["plain", *percent(plain, names), *percent(results, ("knn", "chance"))],
+        ["percent", *names, "knn", "majority"],
+        ["plain", *percent(plain, names), *percent(results, ("knn", "majority"))],
         ["centred", *percent(centred, names), "", ""],
     ]
     queries = format_count(results["num_queries"], results["missing_queries"])

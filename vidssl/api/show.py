@@ -38,8 +38,7 @@ from vidssl.types import Frames, VideoMeta
 from vidssl.viz.encoders_page import clips_in_words
 from vidssl.viz.figure import COLORS, png
 from vidssl.viz.pages import preview
-from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
-from vidssl.viz.views_sheet import views_sheet
+from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, views_sheet, write_views_page
 from vidssl.worker_pool import ItemGuard, ordered
 
 _STILL, _STILL_VIEWS = 6, 8  # videos of the still image, and views of each

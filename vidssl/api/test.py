@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from vidssl.api.format_results import format_clips, format_count, write_csv
 from vidssl.api.job_arguments import File, Model, NetworkOptions, Videos, job, path_of
-from vidssl.api.measure_floors import format_floors, measure_floors
+from vidssl.api.measure_floors import LEVELS, format_floors, measure_floors
 from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
 from vidssl.api.measured_network import Subject
 from vidssl.atomic import write_whole
@@ -26,7 +26,7 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import Measurement as Measured
 from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
-from vidssl.evaluation.metrics import confusion
+from vidssl.evaluation.metrics import confusion, level_of
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results
 from vidssl.plugins import code_of, explaining, not_imported
@@ -65,8 +65,8 @@ def test(
             localization, logistic, lowshot, multilabel_logistic, multilabel_lowshot, multilabel_svm, order, retrieval,
             svm, uniformity (default: those that fit the network and its lists).
         splits: Test once per split, as 1 2 3; the number replaces `{split}` in paths and settings.
-        floors: Measure also what learned nothing, by the same protocols: thumbnails, differences of frames, an
-            untrained network, and chance.
+        floors: Measure also what learned nothing, by the same protocols: thumbnails, differences of frames, and an
+            untrained network.
         progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
         options: See `NetworkOptions`.
 
@@ -279,7 +279,7 @@ def _numbers(results: Results, splits: Sequence[Results]) -> list[str]:
     width = max((len(name) for name in numbers), default=0)
     lines = []
     for name, value in numbers.items():
-        if name.endswith("_spread"):
+        if name.endswith("_spread") or name in LEVELS:
             continue
         line = f"{name:<{width}} {_cell(name, value):>7}"
         spread = results["spread"].get(name) if splits else numbers.get(f"{name}_spread")
@@ -287,6 +287,8 @@ def _numbers(results: Results, splits: Sequence[Results]) -> list[str]:
             line += f" ± {_cell(name, spread):>5}"
         if len(splits) > 1:
             line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
+        if (level := level_of(name)) in numbers:
+            line += f"   {'majority' if level == 'majority' else '1 / classes'} {_cell(name, numbers[level])}"
         lines.append(line)
     return lines
 

@@ -19,7 +19,12 @@ from vidssl.api.measured_network import Subject, load_subject
 from vidssl.atomic import write_json
 from vidssl.config import Tree
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.recording_groups import labelled_by_folders, recording_groups, why_folders_are_no_classes
+from vidssl.data.recording_groups import (
+    labelled_by_folders,
+    of_several_recordings,
+    recording_groups,
+    why_folders_are_no_classes,
+)
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
@@ -27,16 +32,15 @@ from vidssl.engine.run_setup import fresh_backbone
 from vidssl.engine.training_lists import training_list
 from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.features import extract
-from vidssl.evaluation.group_folds import num_neighbours, same_group
-from vidssl.evaluation.measure import apply_protocols
-from vidssl.evaluation.metrics import chance
-from vidssl.evaluation.paired_groups import compare_pairs
-from vidssl.evaluation.protocols import PROTOCOLS
+from vidssl.evaluation.group_folds import vote_of_others
+from vidssl.evaluation.metrics import majority
+from vidssl.evaluation.protocols import KNN
+from vidssl.evaluation.statistics import difference, proportions
 from vidssl.output_folder import only_run_in
 from vidssl.untrusted_files import parse_json, read_json
 from vidssl.viz.curves import training_curves
 from vidssl.viz.figure import png
-from vidssl.viz.training_page import write_training_page
+from vidssl.viz.pages import render_page
 
 _log = logging.getLogger(__name__)
 PAGE, NUMBERS = "training.html", "training.json"
@@ -44,6 +48,7 @@ _ALWAYS = 60.0  # seconds that the measurement may take, however short the train
 _AT_MOST = 600.0  # seconds
 _FRACTION = 0.1  # of the time of the training
 _TRAINED = "trained"
+_DENSITY = 1.6  # pixels of the chart per pixel of the page
 
 
 def report_training(run: Run, checkpoint: Path) -> None:
@@ -170,29 +175,30 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
 
     def compute() -> Tree:
         tested = test.tested.rows(q.index.tolist())
-        groups = recording_groups(tested)
-        gallery = None if test.gallery is None or g is None else test.gallery.rows(g.index.tolist())
-        exclude = same_group(groups.number) if gallery is None else own_rows(gallery, tested)
-        of_gallery = [None] * 2 if g is None else both.parts(g)
-        # The default k of `vidssl test`, or that of `vidssl compare`: the next command shows the same number.
-        settings = {} if gallery is not None else {"k": num_neighbours(tested.labels)}
-        protocol = {"knn": PROTOCOLS["knn"](PROTOCOLS["knn"].Config(**settings))}
-        numbers, right = {}, []
-        for name, x, y in zip(networks, both.parts(q), of_gallery, strict=True):
-            measured = apply_protocols(protocol, y, x, exclude)["knn"]
-            assert measured.predicted is not None
-            numbers[name] = measured.numbers["knn"]
-            right.append((measured.predicted == x.label).double().numpy())
-        difference = compare_pairs(np.stack(right), groups.number, tested.labels)[0]
+        groups, label, level = recording_groups(tested), tested.labels, {"majority": majority(q.label)["majority"]}
+        # The number of `vidssl test`, or that of `vidssl compare`: the next command shows the same.
+        if g is None or test.gallery is None:
+            predicted = [vote_of_others(x, groups.number)[0] for x in both.parts(q)]
+            several = of_several_recordings(label, groups.number)
+        else:
+            knn, own = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
+            predicted = [knn(y, x, own).predicted for x, y in zip(both.parts(q), both.parts(g), strict=True)]
+            several = np.zeros_like(label, bool)
+        kept, classes = np.ones_like(several), None
+        if several.any():
+            kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
+        right = np.stack([(each == q.label).double().numpy()[kept] for each in predicted])
+        means = [each.value for each in proportions(right, groups.number[kept], classes)]
+        gain = difference(right[0], right[1], groups.number[kept], classes)
         return {
-            "numbers": numbers,
-            "chance": chance(q, g or q, exclude),
-            "gain": difference.value,
-            "identical": difference.reason == "identical",
-            "interval": None if difference.low is None else [difference.low, difference.high],
-            "what": test.what,
+            "numbers": dict(zip(networks, means, strict=True)),
+            "level": level,
+            "gain": gain.value,
+            "identical": gain.identical,
+            "interval": None if gain.low is None else [gain.low, gain.high],
+            "what": test.what + ("" if classes is None else ", a mean over classes"),
             "recordings": int(groups.number.max()) + 1,
-            "recordings_are_named": groups.stated or gallery is not None,
+            "recordings_are_named": groups.stated or g is not None,
             "left_out": len(test.tested) - len(q),
             "clips": format_clips(subject.describe()["protocol"]),
         }
@@ -250,7 +256,7 @@ def format_report(found: Mapping[str, Any], page: Path) -> str:
     losses = dict.fromkeys(f"{line['loss']:.3f} at step {line['step']}" for line in found["loss"].values())
     lines = [f"training is complete: loss {', '.join(losses)}"]
     if found["knn"] is not None:
-        numbers = {**found["knn"]["numbers"], "chance": found["knn"]["chance"]}
+        numbers = {**found["knn"]["numbers"], **found["knn"]["level"]}
         lines.append(f"kNN: {', '.join(f'{name} {100 * value:.1f} %' for name, value in numbers.items())}")
     lines += [*sentences(found), f"page: {page}", "next:"]
     for title, command in found["commands"]:
@@ -283,23 +289,33 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
 def _write(run: Run, found: Tree) -> None:
     output, knn = Path(run.output), found["knn"]
     lines = _lines(output)
-    rows = [] if knn is None else [*knn["numbers"].items(), ("chance", knn["chance"])]
+    rows = [] if knn is None else [*knn["numbers"].items(), *knn["level"].items()]
     details = [
         ("Method", run.method_in_words),
         ("Backbone", run.backbone.name),
         ("Videos", ", ".join(each.list for each in run.data.lists)),
         ("Steps", f"{found['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
     ]
-    write_training_page(
+    curves, column = (png(training_curves(lines, columns=columns)) for columns in (3, 1))  # for wide and narrow windows
+    render_page(
         output / PAGE,
+        "training.html",
         title=f"Training of {output.name}",
         details=[*details, *([] if knn is None else [("Clips", knn["clips"])])],
         loss=found["loss"],
         rows=rows,
-        sentences=sentences(found),
-        curves=png(training_curves(lines)),
-        column=png(training_curves(lines, columns=1)),
+        sentences=[sentence[0].upper() + sentence[1:] for sentence in sentences(found)],
+        curves=curves,
+        column=column,
         commands=found["commands"],
         folder=str(Path.cwd()),
+        width=_width(curves),
+        narrow=_width(column),
+        sprites={},
     )
     write_json(output / NUMBERS, found)
+
+
+def _width(image: bytes) -> int:
+    """Width on the page; the PNG's header states its pixels."""
+    return round(int.from_bytes(image[16:20], "big") / _DENSITY)

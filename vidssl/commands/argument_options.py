@@ -94,6 +94,7 @@ _TYPES: dict[str, dict[str, Any]] = {
     "bool | str": {"nargs": "?", "const": True, "type": str},
     'int | Literal["all"]': {"type": _count_or_all, "metavar": "N"},
     "Model | Sequence[Model]": {"type": str, "nargs": "+"},
+    "Model | Sequence[Model] | Mapping[str, Model]": {"type": str, "nargs": "+"},
     "Sequence[File]": {"type": Path, "nargs": "+", "metavar": "FILE"},
     "Sequence[str]": {"type": str, "nargs": "+"},
     "Sequence[int]": {"type": str, "nargs": "+", "metavar": "N"},  # settings after it are moved: `parse`

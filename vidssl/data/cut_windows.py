@@ -8,7 +8,7 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
-from vidssl.types import VideoMeta, VideoRecord
+from vidssl.types import VideoMeta
 from vidssl.video.reader import DecodeSettings
 from vidssl.worker_pool import ItemGuard, Pool, ordered
 
@@ -99,8 +99,8 @@ def cut_into_windows(
     not give the number of frames. `pool` runs the workers.
 
     Raises:
-        DataError: A file cannot be opened, or a span lies outside of it. With `keep_missing` its row is kept as it is,
-            for the command that decodes it to report.
+        DataError: A file cannot be opened, or a span lies outside of it: with `keep_missing` its row is kept as it is,
+            for the command that decodes it to report. Or the stride is shorter than a frame.
     """
     keys = [(record.path, record.fps) for record in videos.records]
     first_rows = {key: n for n, key in reversed([*enumerate(keys)])}
@@ -122,29 +122,31 @@ def cut_into_windows(
     records = Records(videos.root)
     for n, key in enumerate(keys):
         row, root = videos.records.row(n), videos.records.root_of(n)
+        record, meta = videos.records[n], metas[key]
         try:
-            for start, end in _spans(metas[key], videos.records[n], windows):
-                records.append(replace(row, start=start, end=end), root)
+            if isinstance(meta, DataError):
+                raise meta
+            offset, part = resolve_span(meta, record)
         except DataError:
             if not keep_missing:
                 raise
             records.append(row, root)
+            continue
+        try:
+            spans = _spans(meta, offset, part, windows)
+        except DataError as error:
+            raise DataError(f"{record.path}: {error}") from None
+        for start, end in spans:
+            records.append(replace(row, start=start, end=end), root)
     return replace(videos, records=records, joined=(), unit="window")
 
 
-def _spans(meta: VideoMeta | DataError, record: VideoRecord, windows: TimeWindows) -> list[tuple[float, float]]:
-    """Return start and end of the windows of a row, in seconds."""
-    if isinstance(meta, DataError):
-        raise meta
-    offset, part = resolve_span(meta, record)
-    try:
-        if meta.times is not None:
-            begin = meta.time_of(offset)
-            return [(round(begin + start, 6), round(begin + end, 6)) for start, end in windows.seconds(part)]
-        frames = windows.frames(part)
-    except DataError as error:
-        raise DataError(f"{record.path}: {error}") from None
-    return [(round(meta.time_of(offset + a), 6), round(meta.time_of(offset + b), 6)) for a, b in frames]
+def _spans(meta: VideoMeta, offset: int, part: VideoMeta, windows: TimeWindows) -> list[tuple[float, float]]:
+    """Return start and end of the windows of the part of a video that begins at frame `offset`, in seconds."""
+    if meta.times is not None:
+        begin = meta.time_of(offset)
+        return [(round(begin + start, 6), round(begin + end, 6)) for start, end in windows.seconds(part)]
+    return [(round(meta.time_of(offset + a), 6), round(meta.time_of(offset + b), 6)) for a, b in windows.frames(part)]
 
 
 def parse_windows(window: float | None, stride: float | None) -> TimeWindows | None:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from vidssl.data.column_store import Records
 from vidssl.data.find_same_videos import find_copies, recording_group
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, first_few
 from vidssl.keyed_generators import generator
+from vidssl.running_command import log_once
 
 _log = logging.getLogger(__name__)
 
@@ -33,52 +34,73 @@ class Groups:
 
     def joined(self, pairs: Iterable[tuple[int, int]], how: str) -> "Groups":
         """Join the groups of pairs of rows."""
-        parent = [*range(int(self.number.max()) + 1)]
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
 
-        def root(group: int) -> int:
-            while parent[group] != group:
-                parent[group] = parent[parent[group]]
-                group = parent[group]
-            return group
+        count, edges = int(self.number.max()) + 1, self.number[np.array([*pairs], np.int64).reshape(-1, 2)]
+        graph = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(count, count))
+        part = connected_components(graph, directed=False)[1]
+        return replace(self, number=part[self.number].astype(np.int64), how=how)
 
-        for one, other in pairs:
-            parent[root(int(self.number[one]))] = root(int(self.number[other]))
-        _, number = np.unique([root(int(group)) for group in self.number], return_inverse=True)
-        return replace(self, number=number.astype(np.int64), how=how)
+
+def of_several_recordings(label: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which videos (N,) are of a class of two recordings or more: means over classes are of these."""
+    classes, counts = np.unique(np.unique(np.stack([label, number]), axis=1)[0], return_counts=True)
+    found: NDArray[np.bool_] = np.isin(label, classes[counts > 1])
+    return found
+
+
+def recordings_by(pattern: str, paths: Iterable[str]) -> list[str | None]:
+    """Return the recording that a regular expression names in each path: its first capture group, else the whole match.
+
+    None: there is no match, or an empty one. A pattern that is no regular expression is a ConfigError.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"group={pattern!r} is not a regular expression: {error}") from None
+    matches = (compiled.search(path) for path in paths)
+    return [(match and match[min(1, compiled.groups)]) or None for match in matches]
+
+
+def numbered(names: Sequence[str], how: str = "") -> Groups:
+    """Number recordings (N,) by their names, in the order of these."""
+    return Groups(np.unique(names, return_inverse=True)[1].astype(np.int64), how)
 
 
 def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
-    """Group the rows by what a regular expression matches in their paths, else by names, else by equal files.
+    """Group the rows by the recordings that a pattern names, as `recordings_by`, or else the names; equal files join.
 
-    Names are those of UCF101, `v_Archery_g08_c03.avi`. A path in which `pattern` matches nothing is a group of its own.
+    Names are those of UCF101, `v_Archery_g08_c03.avi`, if most paths have them. A file for which none is found is one
+    of its own. All rows of a file, such as spans, and rows of files of equal content are of one recording.
 
     Raises:
         ConfigError: The pattern is not a regular expression, or matches in no path, or the same in all.
     """
+    paths = [*videos.names]
     if pattern is not None:
-        try:
-            found = [re.search(pattern, name) for name in videos.names]
-        except re.error as error:
-            raise ConfigError(f"group={pattern!r} is not a regular expression: {error}") from None
-        names = [match[0] if match else None for match in found]
-        if len({*names}) == 1:
-            matched = "nothing" if names[0] is None else f"{names[0]!r}"
-            raise ConfigError(
-                f"group={pattern!r} matches {matched} in all {len(names)} paths, such as {videos.names[0]}"
-            )
-        return _numbered(names, f"what {pattern} matches in the paths")
-    names = [recording_group(name) for name in videos.names]
-    if sum(name is not None for name in names) > len(names) / 2:
-        return _numbered(names, "the recordings that the names state (_gNN_)")
-    copies = find_copies(videos.root, videos.names)
-    each = [copies.get(name, name) for name in videos.names]
-    return replace(_numbered(each, "the videos, equal files together"), stated=False)
-
-
-def _numbered(names: Sequence[str | None], how: str) -> Groups:
-    each = [f"\n{row}" if name is None else name for row, name in enumerate(names)]
-    _, number = np.unique(each, return_inverse=True)
-    return Groups(number.astype(np.int64), how)
+        found, how = recordings_by(pattern, paths), f"what {pattern} matches in the paths"
+        if len({*found}) == 1:
+            matched = "nothing" if found[0] is None else f"{found[0]!r}"
+            raise ConfigError(f"group={pattern!r} matches {matched} in all {len(paths)} paths, such as {paths[0]}")
+    else:
+        found, how = [recording_group(path) for path in paths], "the recordings that the names state (_gNN_)"
+    without = [*dict.fromkeys(path for path, recording in zip(paths, found, strict=True) if recording is None)]
+    stated = pattern is not None or len(without) < len({*paths}) / 2
+    if not stated:
+        found, how = [None] * len(paths), "the videos, equal files together"
+    elif without:
+        many = f"{len(without)} of {len({*paths})} files"
+        how += f"; {many} without one, such as {without[0]}, are recordings of their own"
+        log_once(_log, logging.WARNING, f"{many} have no recording by {how.partition(';')[0]}: {first_few(without)}")
+    names = [f"\n{path}" if recording is None else recording for path, recording in zip(paths, found, strict=True)]
+    row = {path: n for n, path in enumerate(paths)}
+    groups = replace(numbered(names, how), stated=stated)
+    copies = [(row[copy], row[first]) for copy, first in find_copies(videos.root, paths).items()]
+    several = sum(groups.number[one] != groups.number[other] for one, other in copies)
+    if stated and several:
+        how += f"; {several} cop{'y' if several == 1 else 'ies'} of files of other recordings joined to these"
+    return groups.joined(copies, how)
 
 
 def labelled_by_folders(videos: VideoList) -> VideoList:

@@ -20,7 +20,6 @@ from vidssl.distributed import choose_device
 from vidssl.engine.agreed_batches import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, bfloat16_is_emulated
-from vidssl.engine.conv3d_faults import conv3d_fault
 from vidssl.engine.evaluation_settings import check_layer
 from vidssl.engine.finite_check import FiniteCheck
 from vidssl.engine.interrupt import StopRequest
@@ -35,11 +34,10 @@ from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
-from vidssl.models.bfloat16_check import check_bfloat16
-from vidssl.models.initial_weights import load_initial
+from vidssl.models.bfloat16_check import check_bfloat16, conv3d_fault
+from vidssl.models.initial_weights import load_initial, log_match
 from vidssl.models.pixel_normalization import Normalization
 from vidssl.output_folder import claim, only_run_in
-from vidssl.running_command import log_once
 from vidssl.tracking import check_tracking
 from vidssl.transforms import RECIPES
 
@@ -86,10 +84,9 @@ class Training:
         method.allocate(len(videos))
         method.to(device)
         channels_last(method)
-        if run.precision == "bfloat16":
-            clip_sizes = {(run.data.sampler.frames, view.size) for view in run.data.views}
-            check_bfloat16(method.backbone, clip_sizes, device, gradients=True)
         self.method, self.norm = set_batch_norm(method, run.sync_bn, device)
+        if run.precision == "bfloat16":
+            check_bfloat16(self.method, device)
         self.optimizer = build_optimizer(run.optimizer, self.method)
         seed_process(run)
         self.state = resume(run, videos, self.method, self.optimizer)
@@ -189,7 +186,8 @@ def set_determinism(deterministic: bool, device: torch.device) -> None:
     if deterministic:
         # Without it torch refuses matrix products on GPUs.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic)
+    if torch.are_deterministic_algorithms_enabled() != deterministic:  # the call imports torch's compiler
+        torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic and device.type == "cuda"
 
 
@@ -208,8 +206,7 @@ def fresh_backbone(run: RunSettings) -> Backbone:
         data = getattr(run, "data", None)  # runs of all kinds have it
         pixels = None if data is None else Normalization(data.mean, data.std)
         matched = load_initial(backbone, run.init, run.checkpoint.trust, run.backbone.name, pixels)
-        if distributed.is_main():
-            log_once(_log, logging.INFO, str(matched))
+        log_match(matched, run.backbone.name, pixels)
     return backbone
 
 

@@ -2,8 +2,11 @@
 
 * Below `FEWEST` recordings nothing is said.
 * A number is above (below) its reference, if its 95 % interval is. It is equal to it, if the interval holds it and ends
-  within `MARGIN` of it on both sides; of a small fraction, such as guessing between many classes or the area of small
-  boxes, within that fraction. Otherwise it is open.
+  within `MARGIN` of it on both sides; of a small fraction, such as 1 / many classes or the area of small boxes, within
+  that fraction. Otherwise it is open.
+* Classes are recognised if an accuracy is above what answers reach that do not depend on the videos: the mean over
+  classes above 1 / classes, or the accuracy of all videos above the fraction of the most frequent class. That an
+  accuracy of all videos is not above says nothing: answers that are right more often in small classes cost as much.
 * What holds for corrupted videos and backgrounds is said only of a network that recognises classes without them.
 * Of invariance, a score counts if it is above the highest of `SHUFFLES` scores with shuffled labels, which happens by
   chance in 1 of `SHUFFLES` + 1.
@@ -12,8 +15,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from vidssl.evaluation.intervals import Estimate
-from vidssl.evaluation.paired_groups import FEWEST
+from vidssl.evaluation.statistics import FEWEST, Estimate
 
 MARGIN = 0.10  # of fractions: ten points
 RATIO_MARGIN = 0.10  # of a ratio of distances
@@ -44,6 +46,20 @@ class Sample(NamedTuple):
         return videos if self.recordings == self.videos else f"{videos} of {self.recordings} {self.unit}"
 
 
+class Score(NamedTuple):
+    """An accuracy, and what answers reach that do not depend on the videos."""
+
+    right: Estimate
+    level: float
+    words: str = "where guessing gives"  # between both in a sentence
+    exact: bool = True  # all such answers reach the level; otherwise at most
+
+    @property
+    def text(self) -> str:
+        """The numbers in words."""
+        return f"{_percent(self.right.value)} {self.words} {_percent(self.level)}{_interval(self.right)}"
+
+
 class Beside(NamedTuple):
     """The untrained network's number, and the difference of the trained network to it."""
 
@@ -62,10 +78,10 @@ def standing(estimate: Estimate, reference: float, margin: float = MARGIN) -> St
     return "equal" if estimate.low >= reference - margin and estimate.high <= reference + margin else "open"
 
 
-def recognition(sample: Sample, right: Estimate, chance: float, untrained: Beside | None = None) -> Verdict:
-    """Whether videos are recognised; `right` is the fraction that is."""
+def recognition(sample: Sample, score: Score, untrained: Beside | None = None) -> Verdict:
+    """Whether classes are recognised."""
     words = "Recognises classes", "Does not recognise classes", "whether it recognises classes"
-    return _against_guessing(sample, right, chance, words, untrained)
+    return _against_level(sample, score, words, untrained)
 
 
 def order(sample: Sample, right: Estimate, equal: int, untrained: Beside | None = None) -> Verdict:
@@ -74,7 +90,7 @@ def order(sample: Sample, right: Estimate, equal: int, untrained: Beside | None 
         text = "Does not notice reversal: every clip has the same features as its reversal, which gives 50 % exactly"
         return Verdict(text + _beside(untrained))
     words = "Notices reversal", "Does not notice reversal", "whether it notices reversal"
-    return _against_guessing(sample, right, 0.5, words, untrained)
+    return _against_level(sample, Score(right, 0.5), words, untrained)
 
 
 def classes(
@@ -145,15 +161,18 @@ def invariance(
 
 def robustness(
     sample: Sample,
+    score: Score,
     clean: Estimate,
     corrupted: Estimate,
     loss: Estimate,
-    chance: float,
     groups: Mapping[str, float],
     untrained: Beside | None = None,
 ) -> Verdict:
-    """How much accuracy corruption costs; `loss` is `clean` minus `corrupted`, `groups` are those of corruptions."""
-    if refused := _not_recognised(sample, clean, chance):
+    """How much accuracy corruption costs a network that recognises classes by its `score` without.
+
+    `loss` is `clean` minus `corrupted`, `groups` are those of corruptions.
+    """
+    if refused := _not_recognised(sample, score):
         return refused
     found = standing(loss, 0)
     numbers = f"{_percent(clean.value)} without and {_percent(corrupted.value)} with corruption, {_points(loss)}"
@@ -173,10 +192,13 @@ def robustness(
 
 
 def background(
-    sample: Sample, same: Estimate, other: Estimate, gap: Estimate, chance: float, untrained: Beside | None = None
+    sample: Sample, score: Score, same: Estimate, other: Estimate, gap: Estimate, untrained: Beside | None = None
 ) -> Verdict:
-    """Whether the background decides: `gap` is `same` minus `other`, by the class of the video of the background."""
-    if refused := _not_recognised(sample, same, chance):
+    """Whether the background decides: `gap` is `same` minus `other`, by the class of the video of the background.
+
+    It is said of a network that recognises classes by its `score` before backgrounds of the same class.
+    """
+    if refused := _not_recognised(sample, score):
         return refused
     numbers = (
         f"{_percent(same.value)} right before the background of another video of the class, {_percent(other.value)} "
@@ -214,26 +236,25 @@ def without_boxes(maps: int, empty: int) -> Verdict:
     return Verdict(f"Not judged: whether the heat lies on the instance is measured with boxes=FILE{some}.", open=True)
 
 
-def _against_guessing(
-    sample: Sample, right: Estimate, chance: float, words: tuple[str, str, str], untrained: Beside | None
-) -> Verdict:
+def _against_level(sample: Sample, score: Score, words: tuple[str, str, str], untrained: Beside | None) -> Verdict:
     if sample.recordings < FEWEST:
-        return _too_few(sample, f"{_percent(right.value)} where guessing gives {_percent(chance)}")
+        return _too_few(sample, score.text)
     yes, no, whether = words
-    found = standing(right, chance, min(MARGIN, chance))
-    start = {"above": yes, "equal": no, "below": "Is worse than guessing", "open": f"{_unsaid(sample)} {whether}"}
-    numbers = f"{_percent(right.value)} where guessing gives {_percent(chance)}{_interval(right)}"
-    return Verdict(f"{start[found]}: {numbers}{_beside(untrained)}", found == "open")
+    found = standing(score.right, score.level, min(MARGIN, score.level))
+    if not score.exact and found != "above":
+        found = "open"
+    start = {"above": yes, "equal": no, "below": no, "open": f"{_unsaid(sample)} {whether}"}
+    return Verdict(f"{start[found]}: {score.text}{_beside(untrained)}", found == "open")
 
 
-def _not_recognised(sample: Sample, right: Estimate, chance: float) -> Verdict | None:
+def _not_recognised(sample: Sample, score: Score) -> Verdict | None:
     if sample.recordings < FEWEST:
-        return _too_few(sample, f"{_percent(right.value)} where guessing gives {_percent(chance)}")
-    if standing(right, chance) == "above":
+        return _too_few(sample, score.text)
+    if standing(score.right, score.level) == "above":
         return None
     text = (
-        f"Nothing can be said with {sample.text}: even without the change it is not shown to be better than guessing, "
-        f"{_percent(right.value)} where guessing gives {_percent(chance)}{_interval(right)}."
+        f"Nothing can be said with {sample.text}: even without the change it is not shown that classes are recognised, "
+        f"{score.text}."
     )
     return Verdict(text, open=True)
 

@@ -1,12 +1,22 @@
 """The cost C of a linear classifier, chosen by cross-validation."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Score = Callable[[Any, Any, Any], float]  # of a fitted model, features and labels, as scikit-learn's scoring
+
+
+@contextmanager
+def of_many_classes() -> Iterator[None]:
+    """Silence the warning of scikit-learn that labels of a few videos of many classes may be no classes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes")
+        yield
 
 
 def choose_cost(
@@ -20,8 +30,9 @@ def choose_cost(
     scoring: Score | None = None,
     pooled: bool = False,
     threads: int = 1,
+    equal: Literal["smallest", "middle"] = "smallest",
 ) -> tuple[float, dict[float, float]]:
-    """Return the smallest cost of the highest score in cross-validation, and the score of each cost.
+    """Return the cost of the highest score in cross-validation, and the score of each cost.
 
     A single cost is not validated. Without `folds`, a splitter of scikit-learn, it is the middle one, and also if no
     fold leaves two classes to train on.
@@ -36,6 +47,8 @@ def choose_cost(
         scoring: By default the accuracy.
         pooled: All rows count alike, in place of all folds.
         threads: Fits at a time.
+        equal: Which one of costs with equal scores. Where folds have no videos of a class to train on, they may all be
+            equal, and the smallest is a model that has hardly learned.
     """
     costs = sorted({*costs})
     if len(costs) == 1 or folds is None:
@@ -52,4 +65,5 @@ def choose_cost(
     of_folds = np.stack([search.cv_results_[f"split{n}_test_score"] for n in range(len(splits))])  # (folds, costs)
     sizes = [len(test) if pooled else 1 for _, test in splits]
     scores = dict(zip(costs, np.average(of_folds, axis=0, weights=sizes).tolist(), strict=True))
-    return max(costs, key=scores.__getitem__), scores
+    best = [cost for cost in costs if scores[cost] == max(scores.values())]
+    return best[(len(best) - 1) // 2 if equal == "middle" else 0], scores

@@ -265,7 +265,7 @@ def encode_videos(
     allow of those that are encoded here; a ConfigError if bfloat16 is wrong on this CPU.
     """
     if test.precision == "bfloat16":
-        check_bfloat16(encoder, [(test.clip.frames, test.size)], device, gradients=False)
+        check_bfloat16(encoder, device)
     first, parts = shard
     mine = first + parts * distributed.rank(), parts * distributed.world()
     loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, rows)

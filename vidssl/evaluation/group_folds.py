@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vidssl.errors import DataError
 from vidssl.evaluation import metrics
-from vidssl.evaluation.choose_cost import choose_cost
-from vidssl.evaluation.search import nearest
+from vidssl.evaluation.choose_cost import choose_cost, of_many_classes
+from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
@@ -28,7 +28,7 @@ _FOLD_STREAM, _DRAW_STREAM = 36, 37
 class Predictions:
     """Of each video (N,), what an encoder predicts when its group is left out."""
 
-    knn: NDArray[np.int64]
+    knn: NDArray[np.int64]  # each vote divided by the number of videos of its class in other groups
     nearest: NDArray[np.int64]  # row of the nearest video, -1: none
     logistic: NDArray[np.int64]
     few: dict[int, NDArray[np.float64]]  # by the labels of a class: the fraction of draws in which it is right
@@ -67,7 +67,7 @@ def same_group(groups: NDArray[np.int64]) -> Tensor:
 def num_neighbours(label: NDArray[np.int64]) -> int:
     """Return how many neighbours vote: `K`, or as many as the median class has other videos, if these are fewer.
 
-    With more, a vote counts mostly videos of other classes, and small classes cannot win it.
+    With more, a vote counts mostly videos of other classes.
     """
     counts = np.unique(label, return_counts=True)[1]
     return int(max(1, min(K, np.median(counts) - 1)))
@@ -84,6 +84,7 @@ def draw_labels(
     return np.concatenate(rows)
 
 
+@of_many_classes()
 def predict(
     features: Features,
     groups: NDArray[np.int64],
@@ -99,9 +100,7 @@ def predict(
     from threadpoolctl import threadpool_limits
 
     label = features.label.numpy()
-    k = num_neighbours(label)
-    neighbours = nearest(features.x, features.x, k, same_group(groups))
-    voted = metrics.vote(neighbours, features, k).numpy()
+    voted, neighbours = vote_of_others(features, groups)
     there = torch.isfinite(neighbours.similarity[:, 0])
     first = torch.where(there, neighbours.index[:, 0], -1).numpy()
     x = features.x.double().numpy()
@@ -119,7 +118,20 @@ def predict(
                     rows = draw_labels(rest, label, n, draw, fold, seed)
                     few[n][test] += (_classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]) / DRAWS
                     advance()
-    return Predictions(voted, first, logistic, few)
+    return Predictions(voted.numpy(), first, logistic, few)
+
+
+def vote_of_others(features: Features, groups: NDArray[np.int64]) -> tuple[Tensor, Neighbours]:
+    """Predict the class of each video (N,) by the `num_neighbours` nearest ones of other groups; return these too.
+
+    Votes are divided by the number of videos of their class in other groups.
+    """
+    label, (_, group) = features.label.numpy(), np.unique(groups, return_inverse=True)
+    own = np.zeros((int(group.max()) + 1, int(label.max()) + 1))
+    np.add.at(own, (group, label), 1)
+    k, sizes = num_neighbours(label), torch.from_numpy(own.sum(axis=0) - own)[group].float()
+    neighbours = nearest(features.x, features.x, k, same_group(groups))
+    return metrics.vote(neighbours, features, k, sizes=sizes), neighbours
 
 
 def _classify(
@@ -143,7 +155,7 @@ def _classify(
     model = LogisticRegression(max_iter=2000)
     count = min(3, len(np.unique(groups[rows])))
     splitter = GroupKFold(count) if count > 1 and len(costs) > 1 else None
-    cost, _ = choose_cost(model, given, label[rows], costs, splitter, groups=groups[rows])
+    cost, _ = choose_cost(model, given, label[rows], costs, splitter, groups=groups[rows], equal="middle")
     predicted: NDArray[np.int64] = model.set_params(C=cost).fit(given, label[rows]).predict(wanted)
     return predicted
 

@@ -1,13 +1,18 @@
 """Checks that lists fit protocols and each other."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.evaluation.train_test_overlap import check_disjoint
+from vidssl.running_command import log_once
+
+_log = logging.getLogger(__name__)
 
 
 def check_measurable(
@@ -45,6 +50,8 @@ def check_measurable(
     if gallery is None:
         return
     check_classes(gallery, query)
+    by_class = [name for name, kind in protocols.items() if kind.gallery and kind.labels and not kind.several]
+    _report_unseen(by_class, gallery, query)
     for protocol in protocols.values():
         protocol.check_lists(gallery, query)
     learning = {name: protocol for name, protocol in protocols.items() if protocol.learns}
@@ -60,8 +67,24 @@ def _check_labels(name: str, protocol: EvaluationProtocol, videos: VideoList) ->
         raise DataError(f"protocol {name} needs one label a row, and {videos.path} has several: use multilabel_svm")
     if protocol.several and not several:
         raise DataError(f"protocol {name} needs several labels a row, and {videos.path} has no column labels: use svm")
-    if not several and (videos.labels < 0).any():
-        raise DataError(f"protocol {name} needs labels, and videos of {videos.path} have none")
+    if reason := without_labels(videos):
+        raise DataError(f"protocol {name} needs labels, and {reason}: label them, or leave these rows out")
+
+
+def without_labels(videos: VideoList) -> str:
+    """Say how many videos lack their label, in a list with one a row; empty: none."""
+    count = int((videos.labels < 0).sum()) if videos.targets is None else 0
+    return f"{count} of {len(videos)} videos of {videos.path} have none" if count else ""
+
+
+def _report_unseen(names: Sequence[str], gallery: VideoList, query: VideoList) -> None:
+    """Log how many tested videos are of classes of which there is no training video."""
+    lacking = ~np.isin(query.labels, gallery.labels)
+    if names and lacking.any():
+        classes = [query.class_name(label) for label in np.unique(query.labels[lacking]).tolist()]
+        text = f"{int(lacking.sum())} of {len(query)} videos of {query.path} cannot be right by {', '.join(names)}"
+        what = f"{len(classes)} class{'es' * (len(classes) > 1)} without videos in {gallery.path}"
+        log_once(_log, logging.WARNING, f"{text}: they are of {what} ({first_few(classes)})")
 
 
 def check_classes(gallery: VideoList, query: VideoList) -> None:

@@ -15,7 +15,7 @@ from vidssl.config import Settings
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError, first_few
 from vidssl.evaluation import metrics
-from vidssl.evaluation.choose_cost import choose_cost
+from vidssl.evaluation.choose_cost import choose_cost, of_many_classes
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies, check_classes, unit_rows
 from vidssl.evaluation.search import check_finite
 from vidssl.keyed_generators import generator
@@ -46,6 +46,7 @@ class Logistic(EvaluationProtocol):
         seed: int = Field(default=0, ge=0)  # of the folds
         iterations: int = Field(default=5000, ge=1)  # maximum of L-BFGS
 
+    @of_many_classes()
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `logistic` and `logistic_mean_class`; `details` hold the cost and the cross-validation accuracies."""
         from sklearn.linear_model import LogisticRegression

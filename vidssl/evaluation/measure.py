@@ -1,5 +1,6 @@
 """Measure a network: extract the features of lists once, then run every protocol on them."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,12 +14,16 @@ from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, Extract, TestClips, extract
-from vidssl.evaluation.list_checks import check_measurable
+from vidssl.evaluation.list_checks import check_measurable, without_labels
+from vidssl.evaluation.metrics import level_of, majority
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.evaluation.train_test_overlap import count_equal_features
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
+from vidssl.running_command import log_once
 from vidssl.types import Features
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,12 @@ class Measurement:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All numbers by name."""
-        return {name: value for measured in self.found.values() for name, value in measured.numbers.items()}
+        """All numbers by name, and what the most frequent class reaches of the accuracies among them."""
+        found = {name: value for measured in self.found.values() for name, value in measured.numbers.items()}
+        levels = {*map(level_of, found)}
+        return found | {
+            name: value for name, value in majority(torch.from_numpy(self.query.labels)).items() if name in levels
+        }
 
     @property
     def per_video(self) -> dict[str, list[Any]]:
@@ -92,7 +101,10 @@ def chosen_protocols(
         if len({*names}) < len(names):
             raise ConfigError(f"protocol {max(names, key=names.count)} is given twice: give each protocol once")
         return {choice.name: build(PROTOCOLS, choice) for choice in choices}
-    labelled = all((videos.labels >= 0).all() for videos in (gallery, query) if videos is not None)
+    lists = [videos for videos in (gallery, query) if videos is not None]
+    labelled = all((videos.labels >= 0).all() for videos in lists)
+    if partly := [without_labels(videos) for videos in lists if (videos.labels >= 0).any() and without_labels(videos)]:
+        log_once(_log, logging.WARNING, f"no accuracy by default, which needs labels: {' and '.join(partly)}")
     names = ["accuracy"] if classifies and labelled else []
     if gallery is not None:
         names += ["retrieval", "knn", "uniformity"] if labelled else ["uniformity"]

@@ -11,6 +11,7 @@ from torch.nn import functional
 from vidssl.evaluation.search import Neighbours, check_finite
 from vidssl.types import Features
 
+_OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic")  # accuracies of single answers
 Interpolation = Literal["none", "area", "11-point"]
 
 
@@ -32,10 +33,13 @@ def note_of_ranks(numbers: dict[str, int], gallery: int, unit: str = "videos") -
     return f"{', '.join(beyond)}: all {gallery} {unit} of the gallery, which are fewer than k" if beyond else None
 
 
-def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float = 0.07) -> Tensor:
+def vote(
+    neighbours: Neighbours, gallery: Features, k: int, temperature: float = 0.07, sizes: Tensor | None = None
+) -> Tensor:
     """Predict classes (Q,) by a vote of the k nearest, weighted by exp(similarity / temperature) (Wu et al., 2018).
 
-    Ties go to the smaller label. A query without neighbours has class -1.
+    Ties go to the smaller label. A query without neighbours has class -1. With `sizes` (Q, classes) the votes for a
+    class are divided by its number of videos, so that large classes do not win by their size.
     """
     labels = gallery.label[neighbours.index[:, :k]]
     # Subtracting the largest similarity avoids overflow and does not change the winner.
@@ -43,6 +47,8 @@ def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float =
     weights = torch.exp((similarity - similarity[:, :1]) / temperature)
     voters = torch.isfinite(similarity[:, 0])
     votes = torch.zeros(len(labels), int(gallery.label.max()) + 1).scatter_add_(1, labels, weights)
+    if sizes is not None:
+        votes /= sizes.clamp(min=1)
     return torch.where(voters, votes.argmax(dim=1), -1)
 
 
@@ -55,6 +61,27 @@ def chance(query: Features, gallery: Features, exclude: Tensor | None = None) ->
         there -= torch.bincount(row, minlength=len(there))
         same -= torch.bincount(row[query.label[row] == gallery.label[column]], minlength=len(same))
     return (same.double() / there.clamp(min=1)).mean().item()
+
+
+def majority(label: Tensor) -> dict[str, float]:
+    """Return what the most frequent class as the answer for all videos reaches; {} if a label (N,) is missing.
+
+    `majority` is its fraction of the videos, `majority_mean_class` the mean of the per-class accuracies, 1 / classes.
+    No answers that do not depend on the videos are expected to reach more.
+    """
+    counts = torch.unique(label, return_counts=True)[1]
+    if not len(label) or label.min() < 0:
+        return {}
+    return {"majority": counts.max().item() / len(label), "majority_mean_class": 1 / len(counts)}
+
+
+def level_of(name: str) -> str | None:
+    """Return the number of `majority` that an accuracy is set beside, such as `knn` or `svm_mean_class`; None: none."""
+    if name.endswith("_spread") or name.startswith("majority"):
+        return None
+    if name.endswith("mean_class"):
+        return "majority_mean_class"
+    return "majority" if name in _OF_CLASSES or name.startswith("lowshot@") else None
 
 
 def top_k(scores: Tensor, label: Tensor, k: int) -> float:

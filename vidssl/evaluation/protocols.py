@@ -14,7 +14,7 @@ from vidssl.config import Settings
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import metrics
-from vidssl.evaluation.choose_cost import choose_cost
+from vidssl.evaluation.choose_cost import choose_cost, of_many_classes
 from vidssl.evaluation.search import check_finite, nearest
 from vidssl.keyed_generators import generator
 from vidssl.progress import progress
@@ -161,6 +161,7 @@ class LinearSVM(EvaluationProtocol):
     class Config(_SvmSettings):
         """Settings of the protocol."""
 
+    @of_many_classes()
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `svm` and `svm_mean_class`; `details` hold the cost and the cross-validation accuracy of each."""
         self.check(gallery.label)
@@ -193,6 +194,7 @@ class LowShot(EvaluationProtocol):
         shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1)
         draws: int = Field(default=5, ge=2)
 
+    @of_many_classes()
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
         self.check(gallery.label)

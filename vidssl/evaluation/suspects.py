@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vidssl.evaluation.choose_cost import of_many_classes
 from vidssl.evaluation.group_folds import fold_table
 from vidssl.evaluation.search import Neighbours, nearest
 
@@ -67,6 +68,7 @@ def score_labels(x: Tensor, label: Rows, groups: Rows, seed: int = 0) -> LabelSc
     return LabelScores(margin, proposed)
 
 
+@of_many_classes()
 def _left_out(x: Floats, target: Rows, groups: Rows, classes: int, seed: int) -> Floats:
     """Estimate the probabilities (N, classes) by logistic regressions on the other folds of recordings."""
     from sklearn.linear_model import LogisticRegression

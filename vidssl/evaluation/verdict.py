@@ -1,15 +1,19 @@
-"""What a comparison says in words: which encoder is best, which is the cheapest that is not worse, what to doubt."""
+"""What a comparison says in words: which encoder is best, which needs less and is not worse, what to doubt.
+
+Words follow tests: an encoder is best if every other one is shown to be worse, by p after Holm's method; it needs less
+and is not worse if the interval of its difference to the best excludes a loss of more than `MARGIN`.
+"""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
-from vidssl.evaluation.paired_groups import Difference
-from vidssl.evaluation.without_labels import Agreement, Stability
+from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference
+from vidssl.evaluation.without_labels import Agreement
 
-_ALPHA = 0.05  # of p by Holm's method
-_CHEAPER = 1.5  # times the seconds of another encoder, from which on it is called cheaper
-_FEW_GROUPS = 30
+MARGIN = 0.05  # of the primary number
+_LESS = 1.5  # times the operations of another encoder, from which on it needs less
 _FEW_VIDEOS = 10  # of a class
 
 
@@ -19,11 +23,13 @@ class Candidate:
 
     name: str
     accuracy: float  # the primary number, a fraction
-    seconds: float | None  # a video; None: not measured
+    operations: float | None  # a video; None: not counted
     floor: bool = False  # thumbnails, differences, an untrained network
     licence: str = ""
     training: Sequence[str] = ()
     seen: int | None = 0  # of the videos, those that it was trained on; None: its list is not there
+    low: float | None = None  # lower end of the interval of the primary number
+    network: str = ""  # equal ones have the same weights and clips; empty: not known
 
 
 @dataclass(frozen=True)
@@ -31,164 +37,173 @@ class Verdict:
     """The sentences of a verdict."""
 
     best: int  # of the candidates without the floors, the one with the highest number
-    is_clear: bool  # whether an encoder is shown to be worse than it
-    cheapest: int  # that is not shown to be worse than the best, and is clearly faster; else the best
+    is_clear: bool  # whether every other encoder is shown to be worse than it
+    cheapest: int  # that is not worse than the best by more than `MARGIN`, and needs less; else the best
     answer: str
-    doubts: tuple[str, ...]
+    doubts: list[str]
 
 
-def is_worse(pairs: Sequence[Difference], one: int, other: int) -> bool:
-    """Whether an encoder is shown to be worse than another one."""
-    for pair in pairs:
-        if {pair.first, pair.second} == {one, other} and pair.adjusted is not None:
-            value = pair.value if pair.first == one else -pair.value
-            return value < 0 and pair.adjusted < _ALPHA
-    return False
+Pairs = Mapping[tuple[int, int], Difference]  # either way round
 
 
 def decide(
     candidates: Sequence[Candidate],
     pairs: Sequence[Difference],
-    num_groups: int,
     class_counts: Sequence[tuple[str, int, int]],
     chance: float,
+    doubts: Sequence[str] = (),
     num_copies: int = 0,
 ) -> Verdict:
     """Decide between encoders by their primary number.
 
     Args:
         candidates: The encoders, with the floors among them.
-        pairs: Their differences in the primary number.
-        num_groups: Recording groups of all videos.
+        pairs: All of their differences in the primary number.
         class_counts: Name, videos and groups of each class.
-        chance: Of the primary number.
+        chance: What guessing gives of the primary number.
+        doubts: Of intervals and tests, as `statistics.doubts`.
         num_copies: Pairs of near copies in different recording groups.
     """
+    found = {(pair.first, pair.second): pair for each in pairs for pair in (each, each.turned())}
     trained = [n for n, each in enumerate(candidates) if not each.floor] or [*range(len(candidates))]
     best = max(trained, key=lambda n: candidates[n].accuracy)
-    equal = [n for n in trained if n == best or not is_worse(pairs, n, best)]
-    timed = [n for n in equal if candidates[n].seconds is not None]
-    cheapest = min(timed, key=lambda n: candidates[n].seconds or 0.0) if timed else best
-    ratio = (candidates[best].seconds or 0.0) / (candidates[cheapest].seconds or 1e-9)
-    if ratio < _CHEAPER:
-        cheapest = best
-    name, percent = candidates[best].name, 100 * candidates[best].accuracy
+    rest = [n for n in trained if n == best or not found[n, best].is_worse]
+    of_best = candidates[best]
+    number = f"{100 * of_best.accuracy:.1f} % (guessing {100 * chance:.1f})"
     if len(trained) == 1:
-        answer = f"{name}: {percent:.1f} % (chance {100 * chance:.1f})."
-    elif len(equal) == len(trained):
-        answer = f"No difference is visible between {_listed([candidates[n].name for n in equal])}."
+        answer = f"{of_best.name}: {number}."
+    elif len(rest) == 1:
+        answer = f"{of_best.name} is best: {number}."
     else:
-        answer = f"{name} is best: {percent:.1f} % (chance {100 * chance:.1f})."
-    if cheapest != best:
-        answer += f" {candidates[cheapest].name} is not shown to be worse, and takes 1/{ratio:.0f} of the time."
-    return Verdict(
-        best,
-        len(equal) < len(trained),
-        cheapest,
-        answer,
-        tuple(_doubts(candidates, pairs, best, num_groups, class_counts, chance, num_copies)),
+        answer = _not_told_apart(candidates, found, best, rest)
+        worse = [n for n in trained if n not in rest]
+        of_all = [n for n in worse if all(found[n, other].is_worse for other in rest)]
+        for some, than in ((of_all, ""), ([n for n in worse if n not in of_all], f" than {of_best.name}")):
+            if some:
+                answer += f"; {_names(candidates, some)} {'is' if len(some) == 1 else 'are'} worse{than}"
+        answer += "."
+    cheapest, sentence = _cheapest(candidates, found, best, rest)
+    said = [*_doubts_of_best(candidates, found, best, chance), *doubts, *_doubts_of_videos(class_counts, num_copies)]
+    said += _doubts_of_training([each for each in candidates if not each.floor])
+    return Verdict(best, len(trained) > 1 and len(rest) == 1, cheapest, answer + sentence, said)
+
+
+def _names(candidates: Sequence[Candidate], chosen: Sequence[int]) -> str:
+    return _listed([candidates[n].name for n in chosen])
+
+
+def _not_told_apart(candidates: Sequence[Candidate], found: Pairs, best: int, rest: Sequence[int]) -> str:
+    names, pairs = _names(candidates, rest), [found[pair] for pair in permutations(rest, 2)]
+    if all(pair.reason == "equal" for pair in pairs):
+        return f"{names} are equal: the same predictions"
+    if all(pair.reason in ("equal", "too few recordings") for pair in pairs):
+        return f"{names} are not compared: fewer than {FEWEST} recordings"
+    if any(pair.is_worse for pair in pairs):
+        return f"{candidates[best].name} is not told apart from {_names(candidates, [n for n in rest if n != best])}"
+    return f"{names} are not told apart"
+
+
+def _cheapest(candidates: Sequence[Candidate], found: Pairs, best: int, rest: Sequence[int]) -> tuple[int, str]:
+    """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
+    most, able = candidates[best].operations or 0.0, {}
+    for n in rest:
+        low, own = None if n == best else found[n, best].low, candidates[n].operations
+        if low is not None and low > -MARGIN and own is not None and own * _LESS <= most > 0:
+            able[n] = own
+    if not able:
+        return best, ""
+    cheapest = min(able, key=able.__getitem__)
+    part, pair = 100 * able[cheapest] / most, found[cheapest, best]
+    points = " to ".join(f"{100 * (end or 0):+.1f}".replace("-", "−") for end in (pair.low, pair.high))
+    return cheapest, (
+        f" {candidates[cheapest].name} needs {part:.2g} % of the operations of {candidates[best].name}, and is not "
+        f"worse by more than {100 * MARGIN:.0f} points (95 % interval of the difference {points})."
     )
 
 
-def _doubts(
-    candidates: Sequence[Candidate],
-    pairs: Sequence[Difference],
-    best: int,
-    num_groups: int,
-    class_counts: Sequence[tuple[str, int, int]],
-    chance: float,
-    num_copies: int,
-) -> list[str]:
-    found, of_best = [], candidates[best]
-    if of_best.accuracy <= chance:
-        found.append(f"No encoder is above chance, {100 * chance:.1f} %: these numbers say nothing about them.")
+def _doubts_of_best(candidates: Sequence[Candidate], found: Pairs, best: int, chance: float) -> list[str]:
+    """Say what is not shown: above guessing, above the floors, and why encoders are not told apart."""
+    trained, name = [n for n, each in enumerate(candidates) if not each.floor], candidates[best].name
+    said = _equal_ones(candidates, found, trained)
+    if all(each.low is None or each.low <= chance for each in candidates if not each.floor):
+        said.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
     for n, each in enumerate(candidates):
-        if each.floor and each.accuracy > of_best.accuracy:
-            found.append(f"{each.name}, which learned nothing, has a higher number: {100 * each.accuracy:.1f} %.")
-        elif each.floor and not is_worse(pairs, n, best):
-            found.append(f"{of_best.name} is not shown to be better than {each.name}, which learned nothing.")
-    not_shown = [candidates[n].name for n in range(len(candidates)) if _is_adjusted_away(candidates, pairs, n, best)]
-    if not_shown:
-        found.append(
-            f"The difference of {_listed(not_shown)} to {of_best.name} has an interval without 0, but p, adjusted for "
-            f"the number of pairs (Holm), is not below {_ALPHA}: it is not shown."
+        if each.floor and each.accuracy > candidates[best].accuracy:
+            said.append(f"{each.name}, which learned nothing, has a higher number: {100 * each.accuracy:.1f} %.")
+        elif each.floor and n != best and not found[n, best].is_worse:
+            said.append(f"{name} is not shown to be better than {each.name}, which learned nothing.")
+    others = [found[n, best] for n in trained if n != best]
+    said += [f"{name} and {candidates[pair.first].name} {pair.reason}." for pair in others if "differ" in pair.reason]
+    adjusted = [pair.first for pair in others if not pair.is_worse and pair.high is not None and pair.high < 0]
+    if adjusted:
+        said.append(
+            f"The difference of {_names(candidates, adjusted)} to {name} has an interval without 0, but p, adjusted "
+            f"for the number of pairs (Holm), is not below {ALPHA}: it is not shown."
         )
-    if num_groups < _FEW_GROUPS:
-        found.append(f"There are only {num_groups} recordings: small differences cannot be seen.")
+    return said
+
+
+def _equal_ones(candidates: Sequence[Candidate], found: Pairs, trained: Sequence[int]) -> list[str]:
+    """Name the encoders that are one network, and others whose predictions are the same."""
+    said, left = [], [*trained]
+    while left:
+        first, *left = left
+        equal = [n for n in left if found[first, n].reason == "equal"]
+        left = [n for n in left if n not in equal]
+        one = len({candidates[n].network or str(n) for n in (first, *equal)}) == 1
+        if equal:
+            what = "weights and clips" if one else "predictions of all videos"
+            said.append(f"{_names(candidates, [first, *equal])} have the same {what}.")
+    return said
+
+
+def _doubts_of_videos(class_counts: Sequence[tuple[str, int, int]], num_copies: int) -> list[str]:
+    said = []
     if num_copies:
         count = _pairs(num_copies)
-        found.append(f"Videos of different recordings show the same footage: {count}, named at the end of the page.")
-    few = [name for name, videos, _ in class_counts if videos < _FEW_VIDEOS]
-    alone = [name for name, _, groups in class_counts if groups < 2]
-    if few:
-        found.append(f"Classes of fewer than {_FEW_VIDEOS} videos: {_listed(few)}.")
-    if alone:
-        found.append(f"Classes of one recording, which cannot be recognised with it left out: {_listed(alone)}.")
-    found += [f"{each.name} was trained on {each.seen} of these videos." for each in candidates if each.seen]
-    unread = [each.name for each in candidates if each.seen is None and not each.floor]
-    if unread:
-        found.append(f"These videos may be among the training videos of {_listed(unread)}, whose lists are not here.")
-    learned = [each for each in candidates if not each.floor]
-    sets = dict.fromkeys(name for each in learned for name in each.training if name not in ("none", "not stated"))
-    if sets:
-        of_set = {one: _listed([each.name for each in learned if one in each.training]) for one in sets}
+        said.append(f"Videos of different recordings show the same footage: {count}, named at the end of the page.")
+    if few := [name for name, videos, _ in class_counts if videos < _FEW_VIDEOS]:
+        said.append(f"Classes of fewer than {_FEW_VIDEOS} videos: {_listed(few)}.")
+    if alone := [name for name, _, groups in class_counts if groups < 2]:
+        said.append(f"Classes of one recording are left out of kNN's mean over classes: {_listed(alone)}.")
+    return said
+
+
+def _doubts_of_training(trained: Sequence[Candidate]) -> list[str]:
+    said = [f"{each.name} was trained on {each.seen} of these videos." for each in trained if each.seen]
+    if unread := [each.name for each in trained if each.seen is None]:
+        said.append(f"These videos may be among the training videos of {_listed(unread)}, whose lists are not here.")
+    if sets := dict.fromkeys(one for each in trained for one in each.training if one not in ("none", "not stated")):
+        of_set = {one: _listed([each.name for each in trained if one in each.training]) for one in sets}
         where = "; ".join(f"{one} ({names})" for one, names in of_set.items())
-        found.append(f"Numbers are too high for videos that a network was trained on. Training sets: {where}.")
-    unknown = [each.name for each in candidates if not each.floor and "not stated" in each.training]
-    if unknown:
-        found.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")
-    unlicensed = [each.name for each in candidates if not each.floor and each.licence == "not stated"]
-    if unlicensed:
-        found.append(f"Licence not stated: {_listed(unlicensed)}.")
-    return found
-
-
-def _is_adjusted_away(candidates: Sequence[Candidate], pairs: Sequence[Difference], one: int, best: int) -> bool:
-    """Whether the interval of an encoder lies below 0, and its adjusted p does not say so."""
-    if candidates[one].floor or is_worse(pairs, one, best):
-        return False
-    for pair in pairs:
-        if {pair.first, pair.second} == {one, best} and pair.low is not None and pair.high is not None:
-            return pair.high < 0 if pair.first == one else pair.low > 0
-    return False
+        said.append(f"Numbers are too high for videos that a network was trained on. Training sets: {where}.")
+    if unknown := [each.name for each in trained if "not stated" in each.training]:
+        said.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")
+    if unlicensed := [each.name for each in trained if each.licence == "not stated"]:
+        said.append(f"Licence not stated: {_listed(unlicensed)}.")
+    return said
 
 
 def describe_without_labels(
-    names: Sequence[str],
-    floors: Collection[int],
-    agreements: Sequence[Agreement],
-    stabilities: Mapping[str, Mapping[int, Stability]],
-    num_copies: int,
-    num_groups: int,
-) -> tuple[str, ...]:
+    names: Sequence[str], floors: Collection[int], agreements: Sequence[Agreement], num_copies: int, num_groups: int
+) -> list[str]:
     """Say what was found without labels, and what that does not say; no encoder is preferred.
 
     Args:
         names: The encoders.
         floors: Those that learned nothing, by their places in `names`.
         agreements: Of pairs of encoders.
-        stabilities: By what was changed, a phrase, and by the places of the encoders.
         num_copies: Pairs of near copies that were of different recording groups.
         num_groups: Recording groups, after those of copies were joined.
     """
     found = _describe_agreement(names, floors, [each for each in agreements if not math.isnan(each.mean)])
-    for what, stability in stabilities.items():
-        parts = [
-            f"{names[n]} {100 * each.recall:.1f} % (cosine {each.cosine.mean():.2f}, of different videos "
-            f"{each.others:.2f})"
-            for n, each in stability.items()
-        ]
-        found.append(f"How often {what} find their video first: {'; '.join(parts)}.")
     if num_copies:
         found.append(
             f"Near copies that were of different recordings: {_pairs(num_copies)} of videos, named at the end of the "
             f"page. Each pair counts as one recording, which leaves {num_groups}."
         )
-    found.append(
-        "Without labels no encoder is shown to be better: an encoder may agree with others, and find a video by other "
-        "clips of it, by the background alone."
-    )
-    return tuple(found)
+    found.append("Without labels no encoder is shown to be better: encoders may agree by the background alone.")
+    return found
 
 
 def _describe_agreement(names: Sequence[str], floors: Collection[int], agreements: Sequence[Agreement]) -> list[str]:

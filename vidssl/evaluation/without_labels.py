@@ -1,4 +1,4 @@
-"""Compare encoders without labels: do they find the same neighbours, and the same video in other clips of it?
+"""Compare encoders without labels: do they find the same neighbours?
 
 Shapes: N videos, the same rows of each encoder; E encoders; k neighbours.
 """
@@ -10,19 +10,15 @@ from itertools import combinations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
 from vidssl.errors import DataError
 from vidssl.evaluation.group_folds import same_group
-from vidssl.evaluation.search import check_finite, check_k, nearest
+from vidssl.evaluation.search import check_k, nearest
 from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
 K = 10  # neighbours that are compared
 _STREAM = 39  # of random numbers
-_BLOCK = 2**24  # similarities in memory
-_EQUAL = 1e-9  # cosines that differ by less are equal: those of equal rows differ by rounding
 
 
 @dataclass(frozen=True)
@@ -107,48 +103,6 @@ def most_changed(agreement: Agreement, n: int, seed: int = 0) -> list[ChangedNei
         ChangedNeighbours(int(row), float(agreement.common[row]), *both)
         for row, *both in zip(rows, first, second, strict=True)
     ]
-
-
-@dataclass(frozen=True)
-class Stability:
-    """Whether an encoder finds a video by other clips of it."""
-
-    cosine: NDArray[np.float64]  # (N,) of the two features of each video
-    others: float  # mean cosine of different videos; NaN: there is one video
-    rank: NDArray[np.float64]  # (N,) of the own video among all, from 1
-    recall: float  # R@1: fraction of videos whose nearest is the own one
-
-
-def stability(features: Features, changed: Features) -> Stability:
-    """Compare features of videos with those of other clips of them: other crops, or clips that are shifted in time.
-
-    Each video of `changed` is searched for in `features`, the videos of its recording too. Videos as near as the own
-    one are in a random order: the rank is its expected value, and R@1 counts its probability of rank 1, so that an
-    encoder whose features are all equal has R@1 = 1 / N.
-
-    Raises:
-        DataError: The rows are not the same, or features are not finite.
-    """
-    check_same_rows(features, changed)
-    gallery, query = _unit(features), _unit(changed)
-    cosine = (query * gallery).sum(dim=1)
-    count = len(gallery)
-    nearer, equal = torch.empty(count), torch.empty(count)
-    step = max(1, _BLOCK // max(1, count))
-    for start in range(0, count, step):
-        block = slice(start, start + step)
-        difference = query[block] @ gallery.T - cosine[block, None]
-        nearer[block] = (difference > _EQUAL).sum(dim=1).float()
-        equal[block] = (difference.abs() <= _EQUAL).sum(dim=1).float() - 1  # without itself
-    rank = 1 + nearer.double() + equal.double() / 2
-    recall = torch.where(nearer == 0, 1 / (1 + equal.double()), 0.0).mean().item()
-    of_pairs = (query.sum(dim=0) @ gallery.sum(dim=0) - cosine.sum()).item()
-    return Stability(cosine.numpy(), of_pairs / (count * (count - 1)) if count > 1 else np.nan, rank.numpy(), recall)
-
-
-def _unit(features: Features) -> Tensor:
-    check_finite("gallery", features.x)
-    return functional.normalize(features.x.double(), dim=1)
 
 
 def check_same_rows(one: Features, other: Features) -> None:

@@ -14,6 +14,7 @@ from vidssl.errors import ConfigError, VidsslError, in_one_line
 from vidssl.models.eval_mode import eval_mode
 from vidssl.registry import Registry
 
+_SAME = 1e-4  # largest difference / largest value of features of one clip: rounding stays below it
 _RESNETS = "resnet18, resnet50, resnet3d18 or resnet3d50"
 
 
@@ -121,7 +122,8 @@ class ModuleBackbone(Backbone):
     `finish` is what the backbone has of this name. No layer has the last maps unless one is named.
 
     Raises:
-        ConfigError: The module makes something else of a clip of `frames` (T) and `size` (S), or of several clips.
+        ConfigError: The module makes something else of a clip of `frames` (T) and `size` (S), or of several clips, or
+            not the same features each time.
     """
 
     last_maps = ""
@@ -131,9 +133,16 @@ class ModuleBackbone(Backbone):
     ) -> None:
         super().__init__()
         self.module, self._finish, self.training = module, finish, module.training
-        clip = torch.zeros(1, 3, frames, size, size, device=device_of_weights(module))
+        source = torch.Generator().manual_seed(0)  # the random state of the caller is not touched
+        clip = torch.rand(1, 3, frames, size, size, generator=source).to(device_of_weights(module))
         with torch.no_grad(), eval_mode(module):
-            self.dim = self(clip).shape[1]
+            before, first = torch.get_rng_state(), self(clip)
+            draws = not torch.equal(before, torch.get_rng_state())  # then two may be equal by chance
+            others = torch.stack([self(clip) for _ in range(8 if draws else 1)])
+        self.dim, difference = first.shape[1], (others - first).abs().max() / first.abs().max().clamp(min=1e-30)
+        if difference > _SAME:
+            made = f"makes other features each time: they differ by {100 * difference:.2g} % of the largest value"
+            raise ConfigError(f"{type(module).__name__} {made}; switch off what it masks or drops at random")
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
@@ -144,6 +153,8 @@ class ModuleBackbone(Backbone):
         except Exception as error:  # of the module
             what = f"{type(self.module).__name__} fails for clips {tuple(x.shape)}"
             raise ConfigError(f"{what}: {in_one_line(error)}") from error
+        if isinstance(features, Tensor) and features.ndim > 2 and features.shape[2:].numel() == 1:
+            features = features.flatten(1)  # maps of one pixel
         return self._checked(features, x)
 
     def finish(self, features: Tensor) -> Tensor:

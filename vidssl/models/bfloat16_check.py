@@ -1,26 +1,28 @@
-"""Whether this CPU computes convolutions in bfloat16 correctly: some of oneDNN's kernels for AMX do not.
+"""Whether this machine computes convolutions correctly: some of oneDNN's kernels for AMX do not, nor some of cuDNN's.
 
-Wrong are gradients of weights where the stride is greater than the kernel or the output one pixel wide, and stems of
-three frames on clips of one; by size and channels, not in all layers. Sources: pytorch issue 169688 and pull request
-188426, oneDNN pull request 5494; docs/results/performance.md lists what was measured.
+On CPUs, wrong in bfloat16 are gradients of weights where the stride is greater than the kernel or the output one pixel
+wide, and stems of three frames on clips of one; by size and channels, not in all layers. Sources: pytorch issue 169688
+and pull request 188426, oneDNN pull request 5494; docs/results/performance.md lists what was measured.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from vidssl.errors import ConfigError
-from vidssl.models.eval_mode import eval_mode
 
 LIMIT = 0.01  # largest difference / largest value; correct kernels stay below 0.005, wrong ones differ by 0.02 or more
 _DIRT = 1e4
 _PASSES = 2  # an error that depends on what is in memory may be missed by the first
 _Convolution = nn.Conv2d | nn.Conv3d
-_Layer = tuple[_Convolution, tuple[int, ...]]  # a convolution and the size of its input (B, C, T, H, W) or (B, C, H, W)
+# A convolution, the size of its input (B, C, T, H, W) or (B, C, H, W), and whether its gradients are compared.
+_Layer = tuple[_Convolution, tuple[int, ...], bool]
 _Size = tuple[int, int, int]
 
 # Convolutions of ResNet3D-18 and -50 and of torchvision's networks, on clips of 32 to 224 pixels: channels in and out,
@@ -54,68 +56,50 @@ def processor() -> str:
 def wrong_shapes() -> list[str]:
     """Name the `SHAPES` that this CPU computes wrongly in bfloat16, and the part that is wrong."""
     layers: list[_Layer] = [
-        (nn.Conv3d(c, out, kernel, stride, _half(kernel), bias=False), (1, c, *size))
-        for c, out, kernel, stride, size in SHAPES
+        (nn.Conv3d(c, out, k, stride, (k[0] // 2, k[1] // 2, k[2] // 2), bias=False), (1, c, *size), True)
+        for c, out, k, stride, size in SHAPES
     ]
     return list(_wrong(layers))
 
 
-def _half(kernel: _Size) -> _Size:
-    return (kernel[0] // 2, kernel[1] // 2, kernel[2] // 2)
+def check_bfloat16(network: nn.Module, device: torch.device) -> None:
+    """Compare the convolutions of the next forward pass of a network in bfloat16 with float32, if it runs on a CPU.
 
-
-def check_bfloat16(network: nn.Module, sizes: Iterable[tuple[int, int]], device: torch.device, gradients: bool) -> None:
-    """Compare the convolutions of a network in bfloat16 with float32, if the device is a CPU.
-
-    `network` encodes clips (B, 3, T, S, S); `sizes` are the (T, S) of its clips. Each convolution gets random input of
-    the size that it has in the network; with `gradients` those of input and weight are compared too.
-
-    Raises:
-        ConfigError: One is wrong.
+    At the end of that pass each of them gets random input of the size that it had, of one sample; those that gradients
+    flow through are compared in their gradients too. If one is wrong, the pass raises a ConfigError.
     """
-    if device.type != "cpu":
-        return
     layers: dict[str, _Layer] = {}
-    for frames, side in sorted({*sizes}):
-        for layer, size in _convolutions(network, torch.zeros(1, 3, frames, side, side)):
-            layers.setdefault(f"{layer} {size}", (layer, size))  # the first of those that are alike
-    if wrong := _wrong(list(layers.values()), gradients):
-        name, error = max(wrong.items(), key=lambda found: found[1])
-        raise ConfigError(
-            f"bfloat16 is wrong on this CPU ({processor()}, torch {torch.__version__}) in {len(wrong)} of the "
-            f"network's {len(layers)} different convolutions: {name} differs from float32 by {100 * error:.2g} % of "
-            f"the largest value; the limit is {100 * LIMIT:g} %; use precision float32"
-        )
 
+    def note(layer: _Convolution, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        size = (1, *inputs[0].shape[1:])
+        if output.dtype == torch.bfloat16:
+            _, _, trains = layers.get(name := f"{layer} {size}", (layer, size, False))  # one of those that are alike
+            layers[name] = layer, size, trains or output.requires_grad
 
-@torch.no_grad()
-def _convolutions(network: nn.Module, clips: Tensor) -> list[_Layer]:
-    """List the convolutions that a network applies to clips, with the sizes of their inputs."""
-    found: list[_Layer] = []
-
-    def note(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
-        assert isinstance(layer, _Convolution)
-        found.append((layer, tuple(inputs[0].shape)))
-
-    hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, _Convolution)]
-    try:
-        # As it is used, but in eval mode: the statistics of batch norm are not touched.
-        with torch.autocast("cpu", torch.bfloat16), eval_mode(network):
-            network(clips)
-    finally:
+    def end(*_: Any) -> None:
         for hook in hooks:
             hook.remove()
-    return found
+        if wrong := _wrong([*layers.values()]):
+            name, error = max(wrong.items(), key=lambda found: found[1])
+            raise ConfigError(
+                f"bfloat16 is wrong on this CPU ({processor()}, torch {torch.__version__}) in {len(wrong)} of the "
+                f"network's {len(layers)} different convolutions: {name} differs from float32 by {100 * error:.2g} % "
+                f"of the largest value; the limit is {100 * LIMIT:g} %; use precision float32"
+            )
+
+    if device.type == "cpu":
+        hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, _Convolution)]
+        hooks.append(network.register_forward_hook(end))
 
 
-def _wrong(layers: Sequence[_Layer], gradients: bool = True) -> dict[str, float]:
+def _wrong(layers: Sequence[_Layer]) -> dict[str, float]:
     """Name the layers of which a part is wrong, with its error."""
     wrong = {}
     torch.full((1 << 21,), _DIRT)  # from here on the allocator reuses freed memory of this size
-    for layer, size in layers:
+    for layer, size, gradients in layers:
         part, error = max(_errors(layer, size, gradients).items(), key=lambda found: found[1])
         if error > LIMIT:
-            shape, kernel, stride = (_by(each) for each in (size, layer.kernel_size, layer.stride))
+            shape, kernel, stride = ("x".join(map(str, each)) for each in (size, layer.kernel_size, layer.stride))
             wrong[
                 f"{part} of {layer.in_channels} -> {layer.out_channels} channels, kernel {kernel}, stride {stride}, on "
                 f"{shape}"
@@ -148,10 +132,6 @@ def _errors(layer: _Convolution, size: tuple[int, ...], gradients: bool) -> dict
     return {name: max(_error(each[n], full[n]) for each in half) for n, name in enumerate(names[: len(full)])}
 
 
-def _by(numbers: Sequence[int]) -> str:
-    return "x".join(map(str, numbers))
-
-
 def _error(half: Tensor, full: Tensor) -> float:
     """Return the largest difference, in units of the largest value; infinite if a number is not finite."""
     difference = (half.float() - full).abs().max() / full.abs().max().clamp(min=1e-30)
@@ -162,3 +142,32 @@ def _fill_free_memory() -> None:
     """Write numbers into memory that is free: wrong kernels read some that they did not write, often still zeros."""
     blocks = [torch.full((1 << size,), _DIRT) for size in range(6, 18) for _ in range(2)]
     del blocks  # together: each must have had memory of its own
+
+
+def conv3d_fault(
+    half: bool, torch_version: str = torch.__version__, cudnn: int | None = None, tf32: bool | None = None
+) -> str | None:
+    """Return what is wrong with 3D convolutions in bfloat16 (`half`) or float32 on this machine's GPUs, or None.
+
+    `cudnn` is as `torch.backends.cudnn.version()`, 91002 for 9.10.2, and `tf32` whether convolutions may use it;
+    default: those of this machine. Sources: pytorch issues 163539, 166122 and 166643, pull requests 163581, 166480,
+    167024 and 167111.
+    """
+    cudnn = cudnn_version() if cudnn is None else cudnn
+    tf32 = torch.backends.cudnn.allow_tf32 if tf32 is None else tf32
+    release = tuple(map(int, re.findall(r"\d+", torch_version)[:3]))
+    named = f"torch {torch_version} with cuDNN {cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
+    remedy = "install torch 2.10 or newer, or torch 2.9.1 with nvidia-cudnn 9.15 or newer"
+    if half and ((release >= (2, 9) and 90800 <= cudnn < 91500) or ((2, 9) <= release < (2, 9, 1) and cudnn >= 90800)):
+        return f"{named} computes 3D convolutions in bfloat16 without cuDNN, about 4 times as slow: {remedy}"
+    if half and 90800 <= cudnn < 91500:
+        return f"{named} has wrong 3D convolutions of large inputs in bfloat16: {remedy}"
+    if not half and tf32 and release < (2, 9, 1) and 91002 <= cudnn < 91600:
+        return f"{named} has wrong 3D convolutions in TF32: {remedy}, or set torch.backends.cudnn.allow_tf32 = False"
+    return None
+
+
+def cudnn_version() -> int:
+    """Return the version of cuDNN, 91002 for 9.10.2; 0 without it."""
+    found: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return found or 0

@@ -7,22 +7,25 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
+from torch import Tensor
 
 from vidssl import distributed
 from vidssl.config import Settings
-from vidssl.errors import CheckpointError
+from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_layouts import INFLATED, Network, find_networks, flatten
-from vidssl.models.external import is_external
+from vidssl.models.external import is_external, load_encoder
 from vidssl.models.inflate import check_inflatable, check_same_shape, inflate
-from vidssl.models.library_weights import read_library_weights
 from vidssl.models.match_backbone import Match, check_architecture, choose_match, compare, match_backbones, shapes_of
 from vidssl.models.pixel_normalization import Normalization, normalization_of
+from vidssl.models.resnet2d import NETWORKS
 from vidssl.models.weights import backbone_weights, check_finite, is_checkpoint, load_state, read_anything
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported
 from vidssl.running_command import log_once
 
 _log = logging.getLogger(__name__)
+_SEEN = ("frames", "differences of frames")
+_DEFAULT = Normalization((0.45,), (0.225,))  # of the configs
 
 
 class InitialWeights(Settings):
@@ -119,7 +122,7 @@ def load_initial(
     trained: Normalization | None
     architecture = None
     if is_external(settings.file):
-        architecture, content, trained = read_library_weights(settings.file, trust)
+        architecture, content, trained = _read_by_name(settings.file, trust)
     else:
         content = read_anything(settings.file, trust)
         trained = normalization_of(content["config"]) if is_checkpoint(content) else None
@@ -164,5 +167,63 @@ def _fill(
         check_architecture(architecture, name, matches, source)
     match = choose_match(matches, weights, source, settings.partial, trained)
     check_finite(match.weights, source)
+    if is_checkpoint(content):
+        _warn_of_differences(match, content["config"]["backbone"], backbone)
     backbone.load_state_dict(match.weights, strict=False)
     return match
+
+
+def _warn_of_differences(match: Match, trained: Mapping[str, Any], backbone: Backbone) -> None:
+    """Warn of weights of a network of frames in one of their differences, or the reverse; `trained` is its config."""
+    streams = {f"encoders.{name}": stream for name, stream in (trained.get("streams") or {}).items()} or {"": trained}
+    theirs = [path for path, settings in streams.items() if settings.get("frame_differences")]
+    own = [path for path, module in backbone.named_modules() if getattr(module, "frame_differences", False)]
+    for name in match.weights:
+        old = match.network.names[name]
+        was = any(not path or f".{path}." in f".{old}" for path in theirs)
+        now = any(not path or f".{path}." in f".{name}" for path in own)
+        if was != now and distributed.is_main():
+            text = f"{match.source}: {old} was trained on {_SEEN[was]}, and {name} of the backbone sees {_SEEN[now]}"
+            remedy = f"set its frame_differences={str(was).lower()}, or choose other weights with init.keys"
+            return log_once(_log, logging.WARNING, f"{text}: {remedy}")
+
+
+def log_match(match: Match, name: str, normalization: Normalization | None) -> None:
+    """Log how weights were loaded into the backbone `name`; warn if they look like those of another mean and std."""
+    if not distributed.is_main():
+        return
+    log_once(_log, logging.INFO, str(match))
+    known = is_external(match.source) or normalization is None or not normalization.is_close(_DEFAULT)
+    if known or not match.network.layout.startswith("torchvision"):
+        return
+    from torchvision.models import get_model_weights, list_models  # slow import
+
+    name = name.replace("resnet3d", "resnet")  # which was inflated
+    if name in list_models():
+        preset: Any = get_model_weights(name).DEFAULT.transforms()
+        usual = Normalization(tuple(preset.mean), tuple(preset.std))
+        text = f"{match.source} is named as in torchvision, whose {name} has another mean and std"
+        log_once(_log, logging.WARNING, f"{text}: if these are its weights, set {usual}")
+
+
+def _read_by_name(name: str, trust: bool) -> tuple[str, dict[str, Tensor], Normalization]:
+    """Read trained weights of a library without their classifier: architecture, weights, mean and std of their pixels.
+
+    Raises:
+        CheckpointError: The library is not installed, has no such network or weights, or cannot download them.
+        ConfigError: It is a name of no weights, or one with settings of clips.
+    """
+    library, _, inner = name.partition(":")
+    network, _, tag = inner.partition("@")
+    if library not in ("torchvision", "timm"):
+        raise ConfigError(f"init={name}: init takes names of torchvision: and timm:, or a file")
+    if tag == "none":
+        raise ConfigError(f"init={name} has no trained weights: leave init out to start untrained")
+    if "," in name:
+        raise ConfigError(f"init={name}: settings of clips are for tests: leave out ,{name.partition(',')[2]}")
+    architecture = network.partition(".")[0]
+    # Others of timm have the same weights and another computation: resnetaa50, resnetblur50.
+    if library == "timm" and architecture not in NETWORKS:
+        raise CheckpointError(f"{name} is a {architecture}: of timm, init takes {', '.join(NETWORKS)}")
+    encoder = load_encoder(name, trust)
+    return architecture, encoder.network.state_dict(), Normalization(encoder.mean, encoder.std)

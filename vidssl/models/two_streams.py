@@ -41,6 +41,8 @@ class TwoStreams(Backbone):
             for name in streams:
                 if not name.isidentifier() or hasattr(nn.ModuleDict, name):
                     raise ValueError(f"{name!r} cannot be the name of a stream: use a word such as rgb")
+            if nested := [name for name, encoder in streams.items() if encoder.get("name") == "two_streams"]:
+                raise ValueError(f"{nested[0]} is two_streams: name its streams here, beside the others")
             bound, mistakes = dict[str, Any](), list[str]()
             for name, encoder in streams.items():
                 try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from vidssl.data.allowed_paths import is_file
 from vidssl.data.detect_frame_folders import check_not_frames, find_frame_folders
 from vidssl.data.file_index import VIDEO_SUFFIXES, FileIndex, describe, index_files, quoted
+from vidssl.data.recording_groups import recordings_by
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
@@ -81,7 +82,7 @@ def prepare_folder(
     grouped, copies = group is not None or group_column is not None, list[str]()
     if images and fraction and not splits and not grouped:
         check_not_frames(videos)
-    if fraction and not splits and not grouped:
+    if fraction and not splits:
         videos, copies = keep_copies_together(root, videos)
     lists = lists_of_splits(root, videos, splits) if splits else split_by_group(videos, fraction, seed)
     if fps is not None and not any(video.path in index.image_folders for video in videos):
@@ -89,7 +90,7 @@ def prepare_folder(
     _write(index, out, lists, names, fps, [path for path in (labels, classes) if path is not None])
     report = _report(index, lists, names, splits, images, fps)
     if len(lists) > 1:
-        report += warn_of_classes(lists) + (warn_of_copies(root, lists) if splits or grouped else copies)
+        report += warn_of_classes(lists) + (warn_of_copies(root, lists) if splits else copies)
         report += [] if grouped else warn_of_recordings(lists, remedy=not splits)
     return "\n".join([*report, *index.notes, *(_hints(names) if labels is None else ())])
 
@@ -153,18 +154,13 @@ def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> li
 
 
 def _group_by_pattern(videos: Sequence[FolderVideo], pattern: str) -> list[FolderVideo]:
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"the group {pattern!r} is not a regular expression: {error}") from None
-    grouped = []
-    for video in videos:
-        match = compiled.search(video.path)
-        key = match and (match.group(1) if compiled.groups else match.group())
-        if not key:
-            raise DataError(f"the group {pattern!r} finds no group in {video.path!r}: change the pattern")
-        grouped.append(video._replace(group=key))
-    return grouped
+    found = recordings_by(pattern, [video.path for video in videos])
+    if without := [video.path for video, key in zip(videos, found, strict=True) if key is None]:
+        raise DataError(
+            f"the group {pattern!r} finds no group in {len(without)} of {len(videos)} paths ({quoted(without)}): "
+            "change the pattern"
+        )
+    return [video._replace(group=str(key)) for video, key in zip(videos, found, strict=True)]
 
 
 def _write(

@@ -81,7 +81,8 @@ def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) ->
         labels = groups.setdefault(video.group, {})
         labels[video.label] = labels.get(video.label, 0) + 1
     if len(groups) < 2:
-        raise DataError(f"all {len(videos)} videos are one group, {videos[0].group!r}: use test=0 or other groups")
+        group = f"{videos[0].group!r}, with exact copies joined"
+        raise DataError(f"all {len(videos)} videos are one group, {group}: use test=0 or other groups")
     names, random = sorted(groups), generator(seed)
     # Without groups of several videos every order gives the same number of each class.
     draws = 1 if len(groups) == len(videos) else max(1, min(_DRAWS, 10**6 // len(groups)))  # a second for a million

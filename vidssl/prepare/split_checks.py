@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vidssl.data.file_index import quoted
 from vidssl.data.find_same_videos import find_copies
+from vidssl.data.recording_groups import numbered
 from vidssl.errors import first_few
 from vidssl.prepare.folder_splits import FolderVideo
 
@@ -24,15 +25,19 @@ _MOST_CLIPS = 10  # of a recording on average; more clips of one name are counte
 
 
 def keep_copies_together(root: Path, videos: Sequence[FolderVideo]) -> tuple[list[FolderVideo], list[str]]:
-    """Put exact copies into one group, each video having been one; return the report too."""
-    first = find_copies(root, [video.path for video in videos])
+    """Join the groups of exact copies; return the report too."""
+    first, row = find_copies(root, [video.path for video in videos]), {video.path: n for n, video in enumerate(videos)}
+    groups = numbered([video.group for video in videos]).joined([(row[a], row[b]) for a, b in first.items()], "")
+    names: dict[int, str] = {}
+    joined = [
+        video._replace(group=names.setdefault(number, video.group))
+        for video, number in zip(videos, groups.number.tolist(), strict=True)
+    ]
     report = []
     if first:
         named = first_few(f"{copy!r} is {source!r}" for copy, source in first.items())
         report.append(f"{len(first)} videos are exact copies of others, kept in one list: {named}")
-    return [video._replace(group=first.get(video.path, video.group)) for video in videos], report + _two_classes(
-        videos, first
-    )
+    return joined, report + _two_classes(videos, first)
 
 
 def _two_classes(videos: Sequence[FolderVideo], first: Mapping[str, str]) -> list[str]:
@@ -43,7 +48,7 @@ def _two_classes(videos: Sequence[FolderVideo], first: Mapping[str, str]) -> lis
 
 
 def warn_of_copies(root: Path, lists: Lists) -> list[str]:
-    """Name exact copies in several lists, which the groups or the folders of the splits have put there."""
+    """Name exact copies in several lists, which the folders of the splits have put there."""
     side = {video.path: name for name, videos in lists.items() for video in videos}
     first = find_copies(root, [*side])
     apart = [

@@ -53,6 +53,7 @@ class PyAV:
 
     def __init__(self, path: Path, packets: Packets, container: Any, max_pixels: int) -> None:
         self._path, self._packets, self._container, self._max_pixels = path, packets, container, max_pixels
+        self._size = container.size  # bytes
         self.out_of_order = False
 
     def close(self) -> None:
@@ -185,8 +186,13 @@ class PyAV:
 
     def _reopen(self) -> None:
         """Go to the first packet; a seek could land later, where the first packet is not marked as a key frame."""
+        container = open_container(self._path, self._max_pixels, fast=False)
         self._container.close()
-        self._container = open_container(self._path, self._max_pixels, fast=False)
+        self._container = container
+        if container.size != self._size:
+            raise DecodeError(
+                f"{self._path}: the file has changed while it was read: {container.size} bytes, {self._size} before"
+            )
 
     def _decode(self, codec: Any, packet: Any) -> list[Any]:
         """Return the frames that a packet completes; None flushes the decoder."""

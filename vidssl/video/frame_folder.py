@@ -3,6 +3,7 @@
 import logging
 import re
 import stat
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -76,6 +77,16 @@ def _num_frames(image: header.Image) -> int:
     return int(getattr(image, "n_frames", 1)) if image.format in ("WEBP", "PNG") else 1
 
 
+def _is_turned(image: header.Image) -> bool:
+    """Whether x and y change places by the orientation in the EXIF data."""
+    with suppress(OSError, ValueError, SyntaxError, TypeError, struct.error):  # damaged: OpenCV does not turn it either
+        return "exif" in image.info and image.getexif().get(_ORIENTATION, 1) > _LAST_UPRIGHT
+    return False
+
+
+_ORIENTATION, _LAST_UPRIGHT = 0x0112, 4
+
+
 class FrameFolder:
     """Decoder for a folder of images, sorted by the number at the end of their names, however padded.
 
@@ -88,7 +99,7 @@ class FrameFolder:
         else:
             self._files, fps = [path], fps or 1.0
         self._max_pixels = max_pixels
-        width, height = self._size(self._files[0])
+        width, height = self._size(self._files[0], as_shown=True)
         if fps is None:
             raise DecodeError(f"{path}: images have no frame rate: set data.fps, or add a column fps to the list")
         self.meta = VideoMeta(len(self._files), fps, height, width)
@@ -104,13 +115,22 @@ class FrameFolder:
     def close(self) -> None:
         """Do nothing: no file is open."""
 
-    def _size(self, file: Path) -> tuple[int, int]:
-        """Read width and height from the header of an image and check them against the limit."""
+    def _size(self, file: Path, as_shown: bool = False) -> tuple[int, int]:
+        """Read width and height from the header of an image and check them against the limit.
+
+        `as_shown`: as OpenCV returns them, turned by the orientation in the EXIF data.
+        """
         try:
             if not stat.S_ISREG(file.stat().st_mode):
                 raise DecodeError(f"{file}: a pipe, socket, device or folder, not an image")
             with header.open(file, formats=_KINDS) as image:
                 width, height = image.size
+                if as_shown and _is_turned(image):
+                    width, height = height, width
+                if image.format == "PNG" and ";16" in str(image.tile):
+                    raise DecodeError(
+                        f"{file}: 16 bits per channel: write 8 bits, only you know what is black and white"
+                    )
                 if len(self._files) == 1 and not _warned and (count := _num_frames(image)) > 1:
                     _warned.append(file)
                     _log.warning("%s is animated: only the first of its %d frames is read, as always", file, count)

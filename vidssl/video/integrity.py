@@ -43,7 +43,7 @@ def check_video(
     `fps` is that of images; `max_pixels` the largest height x width; `alive` is called after each packet and frame, for
     timeouts. Returns the metadata, None where the video cannot be opened, and the faults: empty, not a video, no video
     stream, oversized, truncated, decode error, several sizes, header mismatch, timestamp gap, timestamps out of order,
-    damaged packets.
+    repeated timestamps, damaged packets.
     """
     size, changed = state_of_video(str(path))
     is_file = os.path.isfile(path)  # noqa: PTH113 - also for names that are too long, which Path.is_file refuses
@@ -60,10 +60,10 @@ def check_video(
             for _ in video.iter_frames():
                 alive()
             disordered = video.out_of_order
-    except tuple(_OWN_NAMES) as error:
-        return meta, [(_OWN_NAMES[type(error)], _reason(error, path))]
     except DecodeError as error:
         failure = _reason(error, path)
+        if type(error) in _OWN_NAMES and not (missing and isinstance(error, UndecodableError)):
+            return meta, [(_OWN_NAMES[type(error)], failure)]
     shortfall = contents.shortfall()
     if contents.cut or (missing and (failure or shortfall is not None)):
         reasons = (missing or "it ends within a packet", shortfall, failure)
@@ -77,6 +77,10 @@ def check_video(
     faults = contents.mismatches()
     if disordered:
         faults.append(("timestamps out of order", "they are not in the order of the frames, which are counted instead"))
+    same = contents.packets - len({*contents.times})
+    if same and contents.exact and meta and meta.num_frames == contents.packets:
+        same_time = f"{same} of {contents.packets} frames have the time of another or none, and are shown beside it"
+        faults.append(("repeated timestamps", same_time))
     if contents.damaged:
         faults.append(("damaged packets", f"{contents.damaged} of {contents.packets}, and all frames decode"))
     return meta, faults
@@ -93,6 +97,7 @@ class _Contents:
     start: float = math.inf  # seconds, over all streams
     end: float = -math.inf
     times: list[float] = field(default_factory=list)  # seconds, of the first video stream
+    exact: bool = False  # whether the file stores a time of each frame
     damaged: int = 0  # packets of this stream from which bytes are missing, but for the last
     cut: bool = False  # the file ends within the last packet
 
@@ -132,6 +137,7 @@ def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
         contents = _Contents(video.frames or None)
         if not video.frames and container.duration is not None and container.format.name not in _ESTIMATED:
             contents = _Contents(container.duration / av.time_base, "s")
+        contents.exact = container.format.name not in (*_ESTIMATED, "avi", "asf")
         for packet in _readable(container):
             time = packet.dts if packet.pts is None else packet.pts
             if not packet.size and time is None:

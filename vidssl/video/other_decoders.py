@@ -37,13 +37,16 @@ class ExternalDecoder:
         make: Callable[[], tuple[int, _Read]],
     ) -> None:
         self._name, self._path, self._packets = name, path, packets
-        is_avi, in_mp4 = container.format.name == "avi", container.format.name.startswith("mov")
+        kind = container.format.name
+        is_avi, in_mp4 = kind == "avi", kind.startswith("mov")
         container.close()
         # These packages find frames by timestamp, and return wrong ones where timestamps are unreliable.
         if packets.key_times is None or packets.frame_of is None:
             raise self._refusal("its timestamps are unreliable")
         if is_avi and np.any(np.diff(packets.frame_of) < 0):
             raise self._refusal("its timestamps are unreliable (AVI with B-frames)")
+        if name == "decord" and (kind == "asf" or packets.has_leading_frames):
+            raise self._refusal("it does not find the frames beside key frames in files of this kind")
         turned, mirrored = orientation(path, max_pixels)
         if mirrored:  # they turn the picture instead
             raise self._refusal("its display matrix mirrors the picture")

@@ -6,7 +6,6 @@ one sample for a video: `000000-000012.000003.jpg` is its frame 3, `000000-00001
 Each shard has an id, a hash of its content, which the index has too: a shard of another packing is refused.
 """
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,8 +18,6 @@ from numpy.typing import NDArray
 from vidssl.errors import ConfigError, DecodeError, TooLargeError
 from vidssl.types import VideoMeta
 from vidssl.video.packed_index import ID_BYTES, FrameIndex, read_index
-
-_log = logging.getLogger(__name__)
 
 INDEX = "frame_index.safetensors"
 _known: dict[str, tuple[tuple[int, int, int], FrameIndex]] = {}  # folder to inode, size and time of its index, and it
@@ -62,15 +59,9 @@ def _index_of(folder: str) -> FrameIndex | None:
     state = status.st_ino, status.st_size, status.st_mtime_ns
     if folder not in _known or _known[folder][0] != state:
         try:
-            _known[folder] = state, (index := read_index(Path(file)))
+            _known[folder] = state, read_index(Path(file))
         except FileNotFoundError:
             return None
-        if len(index) and not index.shard_ids.any():
-            _log.warning(
-                "%s was written by an earlier version: every frame rate counts as constant, and damage is not noticed; "
-                "pack videos with a variable rate again, into another folder",
-                file,
-            )
     return _known[folder][1]
 
 
@@ -124,7 +115,7 @@ class PackedFrames:
         try:
             if self._file is None:
                 self._file = os.open(self._shard, os.O_RDONLY | os.O_NONBLOCK)  # not to wait at a pipe
-                if self._id not in (None, read_id(self._file)):
+                if self._id != read_id(self._file):
                     raise ConfigError(
                         f"{self._shard} is not the shard that {INDEX} beside it describes, but one of another packing: "
                         "put the right one back, or run vidssl shrink again into another folder"

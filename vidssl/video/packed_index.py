@@ -18,8 +18,6 @@ from vidssl.errors import ConfigError
 from vidssl.types import VideoMeta
 
 _FORMAT = "vidssl packed frames 2"
-# Without times: all videos count as regular. Without checksum and ids: a damaged index may lead to wrong frames.
-_FORMAT_1 = "vidssl packed frames 1"
 ID_BYTES = 16  # of the id of a shard, a hash of its content: equal shards have one id, others another
 
 
@@ -34,14 +32,14 @@ class FrameIndex:
     fps: NDArray[np.float64]  # (V,)
     heights: NDArray[np.int32]  # (V,) pixels
     widths: NDArray[np.int32]  # (V,)
-    changed: NDArray[np.int64]  # (V,) state of the original (`original_state`); before: its modification time
+    changed: NDArray[np.int64]  # (V,) state of the original (`original_state`)
     shards: NDArray[np.int32]  # (V,) number of the shard that holds all frames of the video
     offsets: NDArray[np.int64]  # (F,) bytes from the start of the shard
     sizes: NDArray[np.uint32]  # (F,) bytes
     # (V,) place of frame 0 in `times`; the others follow, then the end of the last one. -1: the frame rate is regular.
     first_times: NDArray[np.int64]
     times: NDArray[np.float64]  # seconds, of the videos with a variable frame rate
-    shard_ids: NDArray[np.uint8]  # (S * ID_BYTES,) by number; 0: not known
+    shard_ids: NDArray[np.uint8]  # (S * ID_BYTES,) by number
 
     def __len__(self) -> int:
         return len(self.name_ends)
@@ -60,11 +58,6 @@ class FrameIndex:
     def frames(self, row: int) -> slice:
         """Return the rows of the frames of a video."""
         first, count = int(self.first_frames[row]), int(self.num_frames[row])
-        if first < 0 or count < 1 or first + count > len(self.offsets):
-            raise ConfigError(
-                f"the index of packed frames is damaged: video {row} has {count} frames from {first}, of "
-                f"{len(self.offsets)}; make the packed frames again in another folder"
-            )
         return slice(first, first + count)
 
     def meta(self, row: int) -> VideoMeta:
@@ -81,10 +74,9 @@ class FrameIndex:
         """Return the bytes of all frames of a video, and the state of its original (`changed`)."""
         return int(self.sizes[self.frames(row)].sum(dtype=np.int64)), int(self.changed[row])
 
-    def shard_id(self, number: int) -> bytes | None:
-        """Return the id of a shard; None if it is not known, as in folders of the first format."""
-        found = self.shard_ids[number * ID_BYTES : (number + 1) * ID_BYTES].tobytes()
-        return found if any(found) else None
+    def shard_id(self, number: int) -> bytes:
+        """Return the id of a shard."""
+        return self.shard_ids[number * ID_BYTES : (number + 1) * ID_BYTES].tobytes()
 
     def shard_ends(self) -> NDArray[np.int64]:
         """Return for each shard, by number, where its last frame ends, in bytes; 0 for shards without frames."""
@@ -103,7 +95,6 @@ _TYPES: dict[str, np.dtype[np.generic]] = {
 }
 OF_FRAMES = ("offsets", "sizes")
 OF_VIDEOS = ("num_frames", "fps", "heights", "widths", "changed", "shards")
-_ADDED = ("first_times", "times", "shard_ids")  # since the second format
 
 
 def make_index(names: Sequence[bytes], columns: Mapping[str, Sequence[float] | NDArray[Any]]) -> FrameIndex:
@@ -115,7 +106,7 @@ def make_index(names: Sequence[bytes], columns: Mapping[str, Sequence[float] | N
 
 def no_videos() -> FrameIndex:
     """Make an index without videos."""
-    return make_index([], dict.fromkeys((*OF_VIDEOS, *OF_FRAMES, *_ADDED), ()))
+    return make_index([], dict.fromkeys(_TYPES, ()))
 
 
 def merge_indices(indices: Sequence[FrameIndex]) -> FrameIndex:
@@ -146,8 +137,7 @@ def merge_indices(indices: Sequence[FrameIndex]) -> FrameIndex:
 def keep_rows(index: FrameIndex, rows: Iterable[int]) -> FrameIndex:
     """Make an index of some of the videos of another one."""
     names = [index.name(row) for row in range(len(index))]
-    columns = {name: getattr(index, name) for name in ("first_frames", *OF_VIDEOS, *OF_FRAMES, *_ADDED)}
-    return _select(names, columns, rows)
+    return _select(names, vars(index), rows)
 
 
 def _select(names: Sequence[bytes], columns: Mapping[str, NDArray[Any]], rows: Iterable[int]) -> FrameIndex:
@@ -203,21 +193,13 @@ def read_index(path: Path) -> FrameIndex:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start, header = _header(content)
         kind, _, checksum = header.pop("__metadata__")["format"].partition(", sha256 ")
-        if kind not in (_FORMAT, _FORMAT_1):
+        if kind != _FORMAT:
             raise ValueError(f"its format is {kind!r}, not {_FORMAT!r}")
         view = memoryview(content)[start:]
-        if kind == _FORMAT and checksum != _checksum(header, view):
+        if checksum != _checksum(header, view):
             raise ValueError("it is damaged: its checksum differs")
-        names = [name for name in _TYPES if kind == _FORMAT or name not in _ADDED]
-        spans = {name: header[name]["data_offsets"] for name in names}
-        if max(end for _, end in spans.values()) > len(view):
-            raise ValueError("the file is cut short")
-        columns = {name: np.frombuffer(view[first:end], _TYPES[name]) for name, (first, end) in spans.items()}
-        if kind == _FORMAT_1:
-            regular = np.full(len(columns["num_frames"]), -1, np.int64)
-            columns |= {"first_times": regular, "times": np.empty(0), "shard_ids": np.empty(0, np.uint8)}
-        _check_columns(columns)
-        return FrameIndex(**columns)
+        spans = {name: header[name]["data_offsets"] for name in _TYPES}
+        return FrameIndex(**{name: np.frombuffer(view[a:b], _TYPES[name]) for name, (a, b) in spans.items()})
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -236,26 +218,3 @@ def _checksum(header: Any, columns: memoryview) -> str:
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     digest.update(columns)
     return digest.hexdigest()
-
-
-def _check_columns(columns: Mapping[str, NDArray[Any]]) -> None:
-    """Raise a ValueError if the columns of an index do not fit each other."""
-    lengths = {len(columns[name]) for name in ("name_ends", "first_frames", "first_times", *OF_VIDEOS)}
-    counts, ends, shards = columns["num_frames"].astype(np.int64), columns["name_ends"], columns["shards"]
-    frames, times = columns["first_frames"], columns["first_times"]
-    right = len(lengths) == 1 and len(columns["offsets"]) == len(columns["sizes"])
-    if right and len(ends):
-        right = bool(
-            (np.diff(ends, prepend=0) >= 0).all()
-            and ends[-1] <= len(columns["names"])
-            and (counts > 0).all()
-            and (frames >= 0).all()
-            and (frames + counts <= len(columns["offsets"])).all()
-            and (times + counts < np.maximum(len(columns["times"]), counts)).all()
-            and (shards >= 0).all()
-            and (columns["offsets"] >= 0).all()
-            and (np.isfinite(columns["fps"]) & (columns["fps"] > 0)).all()
-            and (np.minimum(columns["heights"], columns["widths"]) > 0).all()
-        )
-    if not right:
-        raise ValueError("it is damaged: its columns do not fit each other")

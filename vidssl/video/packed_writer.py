@@ -194,11 +194,6 @@ class ShardWriter:
         parts = sorted(path for path in self._folder.glob(".shard-*.index"))
         files = [path for path in (self._folder / INDEX, *parts) if path.exists()]
         index = merge_indices([read_index(path) for path in files]) if files else no_videos()
-        if len(index) and not index.shard_ids.any():
-            raise DataError(
-                f"{self._folder} holds packed frames of an earlier version, which can be read, but not continued: "
-                "choose another folder"
-            )
         shards = _shards(self._folder)
         ends = index.shard_ends().tolist()
         whole = np.array([_is_whole(shards.get(n), end, index.shard_id(n)) for n, end in enumerate(ends)], bool)
@@ -209,7 +204,7 @@ class ShardWriter:
         return DataError(f"cannot write {place}: {error.strerror}; free disk space or choose another folder")
 
 
-def _is_whole(shard: Path | None, end: int, shard_id: bytes | None) -> bool:
+def _is_whole(shard: Path | None, end: int, shard_id: bytes) -> bool:
     """Whether a shard is there, is the one that was indexed, and reaches to the end of its last frame."""
     if shard is None or shard.stat().st_size < end:
         return False

@@ -32,9 +32,18 @@ from numpy.typing import NDArray
 from vidssl.atomic import replacing
 from vidssl.errors import DecodeError
 from vidssl.types import VideoMeta
-from vidssl.video.frame_times import FrameTimes, frame_times, is_plausible
+from vidssl.video.frame_times import frame_times, sorted_times
 from vidssl.video.open_container import frame_packets, open_container, video_packets, video_stream
-from vidssl.video.presentation_order import EITHER, HIDDEN, first_doubt, numbered, presentation_in_avi, type_reader
+from vidssl.video.presentation_order import (
+    EITHER,
+    FIELD,
+    HIDDEN,
+    H264Types,
+    first_doubt,
+    numbered,
+    presentation_in_avi,
+    type_reader,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +67,14 @@ class Packets:
     frame_of: NDArray[np.int32] | None = None
     keys: NDArray[np.int32] | None = None  # (K,) packets at which decoding can start; the first is 0
     key_times: NDArray[np.int64] | None = None  # (K,) their timestamps, for seeks; None where seeking is unreliable
+
+    @property
+    def has_leading_frames(self) -> bool:
+        """Whether frames are stored after a key frame and shown before it (open groups of pictures)."""
+        assert self.frame_of is not None and self.keys is not None
+        shown = np.where(self.frame_of < 0, self.meta.num_frames, self.frame_of)
+        earliest = np.minimum.accumulate(shown[::-1])[::-1]  # of the packets from here on
+        return bool((earliest[self.keys] < shown[self.keys]).any())
 
     @cached_property
     def packet_of(self) -> NDArray[np.int32]:
@@ -86,6 +103,7 @@ def _scan(container: Any, path: Path) -> _Scan:
     frame_type = type_reader(name, codec) if ordered else None
     rising_only = name != "avi" and codec.name in _TYPED_WHILE_RISING
     typed, untyped = True, list[Any]()  # the packets before this one whose types are read unless a time steps back
+    h264 = frame_type if isinstance(frame_type, H264Types) else None
     for packet in frame_packets(container, path, complete=True):
         time = packet.dts if name == "avi" else packet.pts
         if time is None or packet.size == 0:
@@ -94,16 +112,20 @@ def _scan(container: Any, path: Path) -> _Scan:
         if packet.is_keyframe:
             keys.append(len(times))
             typed = True  # parts of a joined file may differ
-        elif untyped and rising_only and time < times[-1]:
+        elif typed and rising_only and times and time < times[-1]:
             typed = False
             untyped.clear()
         if packet.is_discard:
             hidden.append(len(times))
         if typed and frame_type:
-            if packet.is_keyframe or len(untyped) >= _MAX_UNTYPED:
+            if untyped and (packet.is_keyframe or len(untyped) >= _MAX_UNTYPED):
                 types.update(enumerate(map(frame_type, untyped), len(times) - len(untyped)))
                 untyped.clear()
-            untyped.append(packet)
+            if packet.is_keyframe:
+                types[len(times)] = frame_type(packet)
+                rising_only = rising_only and not (h264 and h264.interlaced)  # else fields could be passed over
+            else:
+                untyped.append(packet)
         times.append(time)
     if frame_type:
         types.update(enumerate(map(frame_type, untyped), len(times) - len(untyped)))
@@ -119,32 +141,22 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     stream = video_stream(container)
     name, codec = container.format.name, stream.codec_context
     header = float(stream.average_rate or stream.guessed_rate or Fraction(25))
-    shown = np.sort(stamps[kinds != HIDDEN])
     presented = presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
-    frame_of = numbered(presented, kinds) if ordered and presented is not None else None
-    spanned = frame_of is not None or (name == "avi" and bool(np.all(np.diff(stamps) > 0)))
+    frame_of = None
+    if ordered and presented is not None and not (kinds == FIELD).any():
+        frame_of = numbered(presented, kinds)
     if typed and frame_of is not None and name != "avi" and codec.codec.reorder:
         doubt = first_doubt(stamps, kinds)
-        if doubt is not None and _steps_back(path, frame_of[: doubt + _PREFIX].tolist(), max_pixels):
+        if doubt is not None and _differs(path, frame_of[: doubt + _PREFIX].tolist(), max_pixels):
             frame_of = None
-    distinct = frame_of is not None or np.all(np.diff(shown) > 0)
     # A truncated file may begin with frames that refer to missing ones, which no decoder returns.
     if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
-        frame_of, count = None, _count(path, max_pixels)
-    else:
-        count = int(frame_of.max()) + 1
-    # The times are right even where their order is not; those of AVI are in the order of decoding.
-    timed = name != "avi" or (frame_of is not None and np.all(np.diff(frame_of) > 0))
-    rate = FrameTimes(header)
-    if ordered and timed and distinct and len(shown) == count:
-        rate = frame_times(shown, float(stream.time_base), header)
-    elif spanned:
-        rate = FrameTimes(_average_rate(shown, stream.time_base, header))
-    if count == 0:
-        raise DecodeError(f"{path}: the video stream has no frames")
-    meta = VideoMeta(count, rate.fps, codec.height, codec.width, None, rate.times)
-    if frame_of is None:
-        return Packets(meta)
+        return _counted(path, max_pixels, header)
+    if name == "avi":  # a frame is shown when the packet of this number is decoded
+        presented = np.append(stamps, 2 * stamps[-1] - stamps[-2:][0])[presented]
+    shown = np.sort(presented[kinds != HIDDEN])
+    rate = frame_times(shown, stream.time_base, header)
+    meta = VideoMeta(len(shown), rate.fps, codec.height, codec.width, None, rate.times)
     if len(keys) == len(stamps) and not codec.codec.intra_only and codec.name not in _ALL_KEYS_PLAUSIBLE:
         keys = keys[:1]  # containers without an index mark every packet as a key frame
     starts = np.array([key for key in keys if key == 0 or frame_of[key] >= 0], np.int32)
@@ -153,32 +165,28 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
 
 def count_frames(packets: Packets, path: Path, max_pixels: int) -> Packets:
     """Return the index of a file whose timestamps have turned out to be wrong: its frames are counted."""
-    meta, count = packets.meta, _count(path, max_pixels)
-    times = meta.times if count == meta.num_frames else None  # which are right, unlike their order
-    return Packets(VideoMeta(count, meta.fps, meta.height, meta.width, None, times))
+    return _counted(path, max_pixels, packets.meta.fps)
 
 
-def _average_rate(pts: NDArray[np.int64], time_base: Fraction, header: float) -> float:
-    """Frames per second: the header's, unless the timestamps, ascending, differ by 1 % or more: a variable rate."""
-    span = int(pts[-1]) - int(pts[0]) if len(pts) else 0
-    if not is_plausible(span, float(time_base), len(pts)):
-        return header
-    measured = float((len(pts) - 1) / (span * time_base))
-    return header if abs(measured / header - 1) < 0.01 else measured
-
-
-def _count(path: Path, max_pixels: int) -> int:
-    """Count the frames by decoding the file once, without conversion to RGB."""
+def _counted(path: Path, max_pixels: int, header: float) -> Packets:
+    """Count the frames, and read their times, by decoding the file once, without conversion to RGB."""
     with open_container(path, max_pixels, fast=False) as container:
+        stream, name = video_stream(container), container.format.name
         try:
-            return sum(1 for _ in container.decode(video_stream(container)))
+            stamps = [frame.dts if name == "avi" else frame.pts for frame in container.decode(stream)]
         except av.FFmpegError as error:
             raise DecodeError(f"{path}: cannot decode: {error.strerror}; the file is damaged") from None
+        if not stamps:
+            raise DecodeError(f"{path}: the video stream has no frames")
+        shown = sorted_times(stamps, restarts=name in ("mpeg", "mpegts"))
+        rate = frame_times(shown, stream.time_base, header)
+        codec = stream.codec_context
+        return Packets(VideoMeta(len(stamps), rate.fps, codec.height, codec.width, None, rate.times))
 
 
-def _steps_back(path: Path, numbers: list[int], max_pixels: int) -> bool:
-    """Decode the first packets and see whether the decoder returns their frames in another order than `numbers`."""
-    last = -1
+def _differs(path: Path, numbers: list[int], max_pixels: int) -> bool:
+    """Decode the first packets: whether the decoder returns another number of frames, or in another order."""
+    last, count = -1, 0
     with open_container(path, max_pixels, fast=False) as container, suppress(av.FFmpegError):
         codec = video_stream(container).codec_context
         packets = zip(numbers, video_packets(container, path), strict=False)
@@ -186,10 +194,12 @@ def _steps_back(path: Path, numbers: list[int], max_pixels: int) -> bool:
             if packet is not None:
                 packet.pts = number if number >= 0 else None
             for frame in codec.decode(packet):
+                count += 1
                 if frame.pts is not None:
                     if frame.pts < last:
                         return True
                     last = frame.pts
+        return count != sum(number >= 0 for number in numbers)
     return False  # a damaged file is an error when its frames are requested
 
 
@@ -198,7 +208,7 @@ def _steps_back(path: Path, numbers: list[int], max_pixels: int) -> bool:
 Key = tuple[str, int, int]  # path, size and modification time: a changed file is indexed again
 _CACHE_SIZE = 4096  # files; a few kB each
 # Of the files under data.cache, each an npz file and its sha256. The number is in the name: others are not read.
-_CACHE_FORMAT = 4
+_CACHE_FORMAT = 5
 _ARRAYS = ("frame_of", "keys", "key_times")
 _SHA256 = 32  # bytes
 _cache: dict[Key, Packets] = {}

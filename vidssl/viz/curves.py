@@ -33,7 +33,9 @@ _PANELS = (
     ),
     _Panel("Effective rank of the keys", "dimensions", {"key_rank": "rank"}),
     _Panel("Learning rate", "learning rate", {"lr": "lr"}),
-    _Panel("Retrieval while training", "accuracy (%)", {"knn": "kNN", "R@1": "R@1"}, scale=100.0),
+    _Panel(
+        "Retrieval while training", "accuracy (%)", {"knn": "kNN", "R@1": "R@1", "majority": "majority"}, scale=100.0
+    ),
     _Panel("Uniformity loss", "nats (lower: more uniform)", {"uniformity_loss": "loss"}),
 )
 _LARGEST = 1e300  # matplotlib fails at the ends of float64

@@ -6,12 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidssl.viz.disagreements import Disagreements, disagreements_content
-from vidssl.viz.encoder_maps import EncoderMaps, maps_content
-from vidssl.viz.encoder_neighbours import EncoderNeighbours, neighbours_content
+from vidssl.viz.encoder_parts import (
+    Disagreements,
+    EncoderMaps,
+    EncoderNeighbours,
+    disagreements_content,
+    maps_content,
+    neighbours_content,
+)
 from vidssl.viz.pages import number_previews, render_page
 
-_MEASURES = {"knn": "kNN", "R@1": "R@1"}
+_MEASURES = {"knn": "kNN", "R@1": "R@1", "logistic": "all labels"}
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 900, 380, 52, 40, 870, 320
 
 
@@ -62,7 +67,8 @@ def _section(section: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str
     return {
         "name": section["name"] if len(results["sections"]) > 1 else "",
         "verdict": section["verdict"],
-        "columns": [_column(measure) for measure in measures],
+        "columns": [column(measure, section) for measure in measures],
+        "guessing": [section["guessing"][measure] for measure in measures],
         "rows": [_row(name, encoders[name], measures, section) for name in order],
         "classes": _classes(section, encoders, order),
         "chart": frame | _axes(encoders),
@@ -75,44 +81,44 @@ def _unlabelled(results: Mapping[str, Any]) -> dict[str, Any] | None:
     """What is shown of videos without labels: sentences, the encoders, and what pairs of them have in common."""
     if "without_labels" not in results:
         return None
-    stability = results["without_labels"]["stability"]
     return {
         "sentences": results["without_labels"]["sentences"],
-        "columns": [*stability],
-        "rows": [
-            _facts(name, encoder) | {"numbers": [stability[what].get(name, {}).get("recall") for what in stability]}
-            for name, encoder in results["encoders"].items()
-        ],
+        "rows": [_facts(name, encoder) for name, encoder in results["encoders"].items()],
         "pairs": sorted(results["common_neighbours"], key=lambda pair: -pair["fraction"]),
     }
 
 
-def _column(measure: str) -> str:
-    if measure.startswith("logistic_"):
-        return f"{measure.removeprefix('logistic_')} a class"
-    return _MEASURES.get(measure, "all labels")
+def column(measure: str, section: Mapping[str, Any]) -> str:
+    """Name a measure; `at most` where a class has fewer videos to learn from."""
+    if measure in _MEASURES:
+        return _MEASURES[measure]
+    labels = int(measure.removeprefix("logistic_"))
+    return f"{'at most ' if section['fewest_labels'] < labels else ''}{labels} a class"
 
 
 def _row(name: str, encoder: Mapping[str, Any], measures: Sequence[str], section: Mapping[str, Any]) -> dict[str, Any]:
-    difference, interval = _against_best(name, section)
+    difference, reason = _against_best(name, section)
     best, cheapest = section["verdict"]["best"], section["verdict"]["cheapest"]
     first = "best" if section["verdict"]["is_clear"] else "highest of the encoders"
     return _facts(name, encoder) | {
         "best": name == best,
-        "note": first if name == best else "not shown to be worse, cheapest" if name == cheapest else "",
+        "note": first if name == best else "needs less, not worse by more than 5 points" if name == cheapest else "",
         "numbers": [encoder["accuracy"][measure] for measure in measures],
+        "interval": _interval(section["intervals"][name]),
         "difference": difference,
-        "interval": interval,
+        "reason": reason,
     }
 
 
 def _facts(name: str, encoder: Mapping[str, Any]) -> dict[str, Any]:
     origin = encoder["checkpoint"]
     seconds, memory = encoder.get("seconds_per_video"), encoder.get("peak_megabytes")
+    operations = encoder.get("gigaflops_per_video")
     return {
         "name": name,
         "floor": encoder["floor"],
         "seconds": "–" if seconds is None else f"{seconds:.2g}",
+        "operations": "–" if operations is None else f"{operations:,.2g}" if operations < 100 else f"{operations:,.0f}",
         "memory": "–" if memory is None else f"{memory / 1e3:.1f} GB",
         "dimension": f"{encoder['dimension']:,}",
         "weights": "none" if not encoder["megabytes"] else f"{encoder['megabytes']:.1f} MB",
@@ -138,12 +144,19 @@ def _against_best(name: str, section: Mapping[str, Any]) -> tuple[str, str]:
     for pair in section["pairs"]:
         if {pair["first"], pair["second"]} == {name, best}:
             sign = 1 if pair["first"] == name else -1
-            text = f"{100 * sign * pair['difference']:+.1f}"
-            if pair["interval"] is None:
-                return text, pair["reason"]
-            low, high = sorted(100 * sign * end for end in pair["interval"])
-            return text, f"{low:+.1f} to {high:+.1f}"
+            interval = pair["interval"] and sorted(sign * end for end in pair["interval"])
+            return _points(sign * pair["difference"]), ", ".join(
+                filter(None, (_interval(interval, "+"), pair["reason"]))
+            )
     return "", ""
+
+
+def _interval(ends: Sequence[float] | None, sign: str = "") -> str:
+    return " to ".join(_points(end, sign) for end in ends or ())
+
+
+def _points(value: float, sign: str = "+") -> str:
+    return f"{100 * value:{sign}.1f}".replace("-", "−")
 
 
 def _classes(section: Mapping[str, Any], encoders: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]]:
@@ -214,13 +227,15 @@ def _dots(encoders: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, A
 
 def _note(section: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     groups, k = results["groups"], section["neighbours"]
-    voters = "the nearest video" if k == 1 else f"a vote of {k} neighbours"
+    voters = "the nearest video" if k == 1 else f"a vote of {k} neighbours, divided by the videos of their classes"
     return (
         f"{len(results['videos'])} videos of {len(section['classes'])} classes and {groups['count']} recordings, "
-        f"by {groups['how']}; chance {100 * section['chance']:.1f} %. Each video is predicted once, with its recording "
-        f"left out: kNN by {voters}, R@1 by the nearest video, the others by logistic regression on all "
-        "labels or on so many of each class, the mean of 20 draws. Intervals are for these networks on new recordings, "
-        "not for other training seeds; the tests behind the verdict are adjusted for the number of pairs."
+        f"by {groups['how']}. Each video is predicted once, with its recording left out: kNN by {voters}, the mean "
+        "over classes; R@1 by the nearest video, the others by logistic regression on all labels or on so many of each "
+        "class, the mean of 20 draws, as fractions of all videos. Guessing is one of the classes for kNN, the most "
+        "frequent class for the others. Intervals are for these networks on new recordings, not for other training "
+        "seeds; the tests behind the verdict are adjusted for the number of pairs (Holm). Seconds depend on what else "
+        "the machine did: the verdict counts operations."
     )
 
 

@@ -11,7 +11,7 @@ from vidssl.atomic import write_whole
 from vidssl.viz.pages import Preview, render_page
 
 PREVIEWS = "previews"  # folder beside the page
-_TITLES = {"knn": "kNN", "chance": "Chance"}  # of columns; others have their own names
+_TITLES = {"knn": "kNN", "majority": "Majority"}  # of columns; others have their own names
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ TERMS = {
     "it has.",
     "ECE": "Expected calibration error: by how many points the classifier's stated probabilities differ from how "
     "often it is right. 0 is best.",
-    "guessing": "What one gets without looking at the video: the class of a training video drawn at random, or one "
-    "of two directions.",
+    "guessing": "What one gets without looking at the video: one of two directions.",
+    "majority": "What one gets without looking at the video, by always answering the most frequent class: its share "
+    "of the tested videos. A mean of classes is 1 / classes then.",
     "95 % interval": "The values that fit these videos: measured on other recordings of the same kind, the number "
     "of this network lies in 95 of 100 such intervals. Another training run is another network, and not covered.",
     "recordings": "Videos that were cut from one recording are alike and count as one for intervals. Where names do "

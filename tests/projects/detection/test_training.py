@@ -15,6 +15,7 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train as pretrain
 from vidssl.errors import CheckpointError, ConfigError, DataError
+from vidssl.models import bfloat16_check
 from vidssl.projects.detection.prepare_voc import prepare_voc
 from vidssl.projects.detection.schema import bind_run
 from vidssl.projects.detection.train import train
@@ -50,6 +51,23 @@ def test_a_toy_learns_and_is_measured(toy_run, tmp_path, setting):
     assert {*results["numbers"]} == names and results["images"] == 8 and results["objects"] == 16
     last = json.loads((tmp_path / "a/metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == 10 and last["box_AP50"] == results["numbers"]["box_AP50"]
+
+
+def test_bfloat16_is_checked_in_the_pyramid_too(toy_run, monkeypatch):
+    """In the first step, at the sizes of its images."""
+    seen = []
+
+    def wrong(layers):
+        seen.extend((layer, size[2:], trains) for layer, size, trains in layers)
+        return {"the output of a layer": 0.5}
+
+    monkeypatch.setattr(bfloat16_check, "_wrong", wrong)
+    run = toy_run("a", "detector.name=fpn", "precision=bfloat16", "steps=1")
+    with pytest.raises(ConfigError, match="bfloat16 is wrong on this CPU"):
+        train(run)
+    pyramid = [one for one in seen if isinstance(one[0], torch.nn.Conv2d) and one[0].in_channels != 3]
+    assert any(isinstance(layer, torch.nn.Conv2d) and layer.out_channels == 256 for layer, *_ in pyramid)
+    assert all(trains for *_, trains in pyramid)
 
 
 def test_resuming_is_exact(toy_run, tmp_path):

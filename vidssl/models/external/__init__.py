@@ -21,12 +21,12 @@ from vidssl.types import Count, Frames, Positive
 
 # Package of a library, and the function of vidssl.models that loads its encoders: load(name, trust) -> Encoder.
 LIBRARIES = {
-    "torchvision": ("torchvision", "external.load_classifiers:load_torchvision"),
-    "timm": ("timm", "external.load_classifiers:load_timm"),
+    "torchvision": ("torchvision", "external.load_networks:load_torchvision"),
+    "timm": ("timm", "external.load_networks:load_timm"),
     "transformers": ("transformers", "external.load_transformers:load"),
-    "hub": ("torch", "external.load_hub:load"),
-    "onnx": ("onnxruntime", "load_onnx:load_onnx"),
-    "python": ("", "external.load_python:load_python"),
+    "hub": ("torch", "external.load_networks:load_hub"),
+    "onnx": ("onnxruntime", "external.load_networks:load_onnx"),
+    "python": ("", "external.load_networks:load_python"),
     "floor": ("vidssl", "floors:load_floor"),
 }
 # Settings that may follow a name: their types, and what they are in words.
@@ -71,6 +71,7 @@ class Encoder:
     # Sets.
     training: Annotated[tuple[str, ...], BeforeValidator(lambda x: (x,) if isinstance(x, str) else x)] = ("not stated",)
     source: str = "not stated"  # of what is stated
+    features: str = "output"  # what of the network they are
     version: str = ""  # of the library
     code: str = ""  # hash of the code of the network, if that is the user's and may change
 
@@ -78,21 +79,32 @@ class Encoder:
 class Called(nn.Module):
     """Features (B, D) by `call(network, x)` of clips (B, 3, T, S, S) or images (B, 3, S, S), as a module.
 
-    Outputs of transformers, tuples and tokens (B, N, D) are reduced to their pooled, first and mean feature.
+    Of outputs of transformers these are the pooled ones, else those of the class token, which is the first, if the
+    network has one that its classifier reads, else the mean of tokens (B, N, D) or maps (B, D, H, W).
     """
 
-    def __init__(self, network: Any, call: Callable[[Any, Tensor], Any] = nn.Module.__call__) -> None:
+    features = "output"  # what those of the last call are
+
+    def __init__(
+        self, network: Any, call: Callable[[Any, Tensor], Any] = nn.Module.__call__, class_token: bool = False
+    ) -> None:
         super().__init__()
-        self.network, self.call = network, call
+        self.network, self.call, self.class_token = network, call, class_token
 
     def forward(self, x: Tensor) -> Any:
         """Encode clips or images."""
         output = self.call(self.network, x)
-        pooled = (getattr(output, name, None) for name in ("pooler_output", "last_hidden_state"))
-        output = next((features for features in pooled if features is not None), output)
-        if isinstance(output, tuple | list):
-            output = output[0]
-        return output.mean(dim=1) if isinstance(output, Tensor) and output.ndim == 3 else output
+        pooled, features = getattr(output, "pooler_output", None), getattr(output, "last_hidden_state", output)
+        if isinstance(features, tuple | list):
+            features = features[0]
+        if pooled is not None:
+            self.features, features = "pooled output", pooled
+        elif features is not output and features.ndim == 4:
+            self.features, features = "mean of maps", features.mean(dim=(2, 3))
+        elif isinstance(features, Tensor) and features.ndim == 3:
+            self.features = "class token" if self.class_token else "mean of tokens"
+            features = features[:, 0] if self.class_token else features.mean(dim=1)
+        return features
 
 
 def is_external(name: object) -> bool:
@@ -133,9 +145,11 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
     if settings:
         encoder = replace(encoder, frames=frames, seconds=seconds, test={})
     try:
-        return encoder, ModuleBackbone(network, frames, encoder.size, encoder.finish)
+        backbone = ModuleBackbone(network, frames, encoder.size, encoder.finish)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error.__cause__
+    features = encoder.network.features if isinstance(encoder.network, Called) else encoder.features
+    return replace(encoder, features=features), backbone
 
 
 def load_encoder(name: str, trust: bool = False) -> Encoder:
@@ -166,6 +180,11 @@ def _of_frames(network: nn.Module, x: Tensor, joined: str) -> Tensor:
     if joined == "differences":
         each = each.diff(dim=1)
     return each.mean(dim=1) if joined == "mean" else each.flatten(1)
+
+
+def seconds_of(frames: int, stride: float) -> float:
+    """Return the span of a clip whose frames are `stride` frames apart in videos of 30 a second."""
+    return ((frames - 1) * stride + 1) / 30
 
 
 def facts_of(weights: str | None, licence: str | None = None, source: str | None = None) -> dict[str, Any]:

@@ -7,38 +7,51 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoVideoProcessor
+from transformers import AutoImageProcessor, AutoModel, AutoVideoProcessor
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from vidssl.errors import UntrustedError
-from vidssl.models.external import Called, Encoder, facts_of, preprocessed_by
+from vidssl.errors import CheckpointError, UntrustedError, first_few
+from vidssl.models.external import Called, Encoder, facts_of, preprocessed_by, seconds_of
 
-# Stride in training, of 30 frames a second: VideoMAE (Tong et al., 2022), TimeSformer (Bertasius et al., 2021), ViViT
-# (Arnab et al., 2021). Of other video networks nothing is stated: 1.
-_STRIDES = {"videomae": 4, "timesformer": 32, "vivit": 2}
+# Stride in training, of 30 frames a second: VideoMAE (Tong et al., 2022), ViViT (Arnab et al., 2021), and TimeSformer
+# (Bertasius et al., 2021), whose networks of more frames have others. Of other networks nothing is stated: 1.
+_STRIDES = {"videomae": 4, "vivit": 2, "timesformer": 32, "timesformer 16": 16, "timesformer 96": 4}
+_UNUSED = ("mask_token", "num_batches_tracked")  # ends of names of weights that features do not depend on
 
 
 def load(name: str, trust: bool) -> Encoder:
-    """Load a network and its processor."""
+    """Load a network and its processor. Weights that its files lack are an error, but for those of a pooler."""
     name, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
     options: dict[str, Any] = {"trust_remote_code": trust, **({"revision": revision} if revision else {})}
     try:
-        config, network = (of.from_pretrained(name, **options) for of in (AutoConfig, AutoModel))
+        network, report = AutoModel.from_pretrained(name, output_loading_info=True, **options)
         processor = _processor(name, options)
     except ValueError as error:
         if "trust_remote_code" in str(error) and not trust:
             raise UntrustedError(f"transformers:{name} is code of others: give trust=True to run it") from None
         raise
+    missing = sorted(key for key in report["missing_keys"] if not key.endswith(_UNUSED))
+    if missing and all(key.startswith("pooler.") for key in missing):
+        network.pooler = None  # its classifier reads the tokens
+    elif missing:
+        lacks = f"{name} lacks {len(missing)} weights of its {type(network).__name__} ({first_few(missing)})"
+        raise CheckpointError(f"transformers:{lacks}: load what is there by a function, python:MODULE:FUNCTION")
+    config, token = network.config, any(key.endswith("cls_token") for key, _ in network.named_parameters())
+    called = partial(Called, network, class_token=token and not getattr(config, "use_mean_pooling", False))
     prepare, facts = partial(_prepare, processor=processor), facts_of(f"transformers {name}")
     parts = (config, getattr(config, "vision_config", None))
     counts = [getattr(part, key, None) for part in parts for key in ("frames_per_clip", "num_frames")]
     if frames := next(filter(None, counts), None):
-        seconds = frames * _STRIDES.get(config.model_type, 1) / 30
-        return preprocessed_by(prepare, Called(network, _of_clips), frames=frames, seconds=seconds, **facts)
+        kind = config.model_type
+        seconds = seconds_of(frames, _STRIDES.get(f"{kind} {frames}", _STRIDES.get(kind, 1)))
+        return preprocessed_by(prepare, called(_of_clips), frames=frames, seconds=seconds, **facts)
     if most := getattr(processor, "max_num_patches", None):
-        network = Called(network, partial(_of_patches, size=processor.patch_size, most=most))
+        network = called(partial(_of_patches, size=processor.patch_size, most=most))
         return preprocessed_by(prepare, network, images=True, any_shape=True, **facts)
-    return preprocessed_by(prepare, Called(network, _of_images), images=True, **facts)
+    if config.model_type == "vit_mae":
+        network.config.mask_ratio = 0.0
+        return preprocessed_by(prepare, called(_of_all_patches), images=True, **facts)
+    return preprocessed_by(prepare, called(_of_images), images=True, **facts)
 
 
 def _processor(name: str, options: dict[str, Any]) -> Any:
@@ -70,6 +83,12 @@ def _of_clips(network: Any, x: Tensor) -> Any:
 
 def _of_images(network: Any, *x: Tensor) -> Any:
     return getattr(network, "get_image_features", network)(*x)
+
+
+def _of_all_patches(network: Any, x: Tensor) -> Any:
+    """Encode images by ViTMAE, which masks the patches of the largest noise: here none, and their order is kept."""
+    patches = network.embeddings.position_embeddings.shape[1] - 1
+    return network(x, noise=torch.arange(patches).expand(len(x), -1))
 
 
 def _of_patches(network: Any, x: Tensor, size: int, most: int) -> Any:

@@ -51,9 +51,9 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
         torch.manual_seed(run.seed)
         detector = task.detector(core.initial_backbone(run), len(boxes.classes)).to(device)
         core.channels_last(detector)
-        if run.precision == "bfloat16":
-            check_bfloat16(detector.backbone, {(task.frames, 224)}, device, gradients=True)  # sides of images differ
         method, norm = processes.set_batch_norm(detector, run.sync_bn, device)
+        if run.precision == "bfloat16":
+            check_bfloat16(method, device)
         optimizer = build_optimizer(run.optimizer, method)
         seed_process(run)
         state = resume(run, boxes, method, optimizer, bind_stored)

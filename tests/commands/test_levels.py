@@ -1,0 +1,197 @@
+"""What answers reach that do not depend on the videos: beside every accuracy, and below what is called recognition."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from vidssl import commands
+from vidssl.api.analysis_sections import Evidence, background_content, numbers_content, robustness_content
+from vidssl.api.train import train
+from vidssl.data.recording_groups import Groups
+from vidssl.data.video_list import read_list
+from vidssl.errors import DataError
+from vidssl.evaluation.metrics import level_of, majority
+from vidssl.evaluation.protocols import KNN, Retrieval
+from vidssl.keyed_generators import generator
+from vidssl.types import Features
+
+SHARES = (60, 80, 90)
+# How a sentence begins that says something of a network that recognises classes.
+CLAIMS = ("Recognises", "Loses", "Keeps", "Is better", "Uses", "Does not depend")
+
+
+def test_majority():
+    found = majority(torch.tensor([3, 1, 3, 3, 1, 7]))
+    assert found == {"majority": 0.5, "majority_mean_class": pytest.approx(1 / 3)}
+    assert majority(torch.tensor([0, -1])) == majority(torch.tensor([], dtype=torch.int64)) == {}
+    assert [level_of(name) for name in ("knn", "R@1", "lowshot@4")] == ["majority"] * 3
+    assert level_of("svm_mean_class") == "majority_mean_class"
+    assert {*map(level_of, ("R@5", "order", "ece", "lowshot@4_spread", "majority_mean_class"))} == {None}
+
+
+def constant(label, key):
+    """Answers of the larger class, and of constant features with it first in the list, by the protocols."""
+    features = Features(torch.ones(len(label), 8), torch.from_numpy(label), torch.arange(len(label)))
+    kind = {"R@1": Retrieval, "knn": KNN}.get(key)
+    if kind is None:
+        return (label == 0).astype(float)
+    return kind(kind.Config())(features, features, torch.empty(0, 2, dtype=torch.int64)).per_video[key].double().numpy()
+
+
+def sections(values, label, number, key):
+    """What the analyses that need recognition say of a network whose answers are right as in `values` (N,)."""
+    ends = ("", "_mPC", "_same", "_other", "_severity_1", "_noise")
+    numbers = {f"{key}{end}": float(values.mean()) for end in ends}
+    results = {
+        **numbers,
+        **{"details": {}, "num_videos": len(label), "missing": [], "left_out": {}, "severities": {"1": {}}},
+        **{"groups": {"noise": {key: float(values.mean())}}, "corruptions": {}},
+        "per_video": {"rows": [*range(len(label))], **dict.fromkeys(numbers, values.tolist())},
+    }
+    evidence = Evidence(results, results, Groups(number, "names"), label)
+    return [content(evidence)["verdict"] for content in (numbers_content, robustness_content, background_content)]
+
+
+@pytest.mark.parametrize("clips", [1, 4], ids=["a clip a recording", "four"])
+@pytest.mark.parametrize("key", ["top1", "R@1", "knn"])
+@pytest.mark.parametrize("share", SHARES)
+def test_who_always_answers_the_larger_class_recognises_nothing(share, key, clips):
+    for count in (20, 100, 1000):
+        label = (np.arange(count) >= count * share / 100).astype(np.int64)
+        number = np.arange(count) // clips
+        values = constant(label, key)
+        assert values.mean() == share / 100
+        for said in sections(values, label, number, key):
+            assert not said.startswith(CLAIMS), said
+
+
+@pytest.mark.parametrize("share", [50, *SHARES])
+def test_answers_by_chance_recognise_nothing(share):
+    """Drawn classes, as often as the list has them, or all the same: in at most 6.5 % of sets, and binomial noise."""
+    said = []
+    for seed in range(100):
+        rng = generator(seed, 2)
+        label = rng.permutation((np.arange(60) >= 60 * share / 100).astype(np.int64))
+        answers = rng.permutation(label) if seed % 2 else (rng.random(60) > 0.5).astype(np.int64)
+        said += sections((answers == label).astype(float), label, np.arange(60), "knn")[:1]
+    assert sum(text.startswith(CLAIMS) for text in said) <= 15
+
+
+@pytest.mark.parametrize("share", [50, *SHARES])
+def test_a_network_that_recognises_both_classes_is_said_to(share):
+    """Also if it is right as often as the answer of the larger class would be."""
+    label = (np.arange(200) >= 2 * share).astype(np.int64)
+    values = (np.arange(200) % 10 > 0).astype(float)  # 90 % of each class
+    for said in sections(values, label, np.arange(200), "top1"):
+        assert said.startswith(CLAIMS), said
+    text = sections(values, label, np.arange(200), "top1")[0]
+    assert "90 % as a mean over classes, where 1 / classes is 50 %" in text
+
+
+def test_classes_of_one_recording_are_set_beside_the_majority():
+    """There is no interval of a mean over them; that all videos are below the majority says nothing then."""
+    label = np.array([0] * 8 + [*range(1, 13)])
+    above, below = (np.array([right] * 20, float) for right in (1, 0))
+    found = [sections(values, label, np.arange(20), "R@1")[0] for values in (above, below)]
+    assert found[0].startswith("Recognises classes: 100 % where the most frequent class gives 40 %")
+    assert "it cannot be said whether it recognises classes: 0 % where the most frequent class gives 40 %" in found[1]
+
+
+@pytest.fixture(scope="module")
+def unequal(digits, tmp_path_factory):
+    """Lists of two classes, 12 and 4 of the tested videos, boxes, and a network with a classifier of them."""
+    folder = tmp_path_factory.mktemp("unequal")
+    for name in ("train", "test"):
+        rows = [f"{path},{int(n % 4 == 0)}\n" for n, path in enumerate(read_list(digits / f"motion/{name}.csv").names)]
+        (folder / f"{name}.csv").write_text("path,label\n" + "".join(rows))
+    (folder / "root.txt").write_text(f"{digits / 'motion'}\n" if (digits / "motion/videos").exists() else f"{digits}\n")
+    data = ["data.moving_digits=null", f"data.train={folder}/train.csv", "data.workers=0", "device=cpu", "steps=1"]
+    monitor = [
+        f"evaluate.query={folder}/test.csv",
+        f"evaluate.gallery={folder}/train.csv",
+        "evaluate.clips=1",
+        "evaluate.every=1",
+    ]
+    monitor += ["evaluate.crops=1", "evaluate.protocols=[{name: accuracy}, {name: knn}, {name: uniformity}]"]
+    train("toy/supervised", *data, *monitor, f"output={folder / 'run'}", "method.classes=2")
+    return folder
+
+
+def run(unequal, *words):
+    out = unequal / "_".join(words[:2])
+    given = [*words, "--checkpoint", str(unequal / "run"), "--workers", "0", "--device", "cpu", "--clips", "1"]
+    commands.run(words[0], [*given[1:], "--out", str(out)])
+    return json.loads((out / "results.json").read_text())
+
+
+def test_every_command_prints_the_level_of_its_accuracies(unequal, digits, capsys):
+    lists = [str(unequal / "test.csv"), "--train-list", str(unequal / "train.csv")]
+    found = run(unequal, "test", *lists, "--protocol", "accuracy", "knn", "svm", "retrieval", "lowshot", "shots=[1]")
+    assert (found["majority"], found["majority_mean_class"]) == (0.75, 0.5)
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    for name in ("top1", "knn", "svm", "R@1", "lowshot@1"):
+        assert lines[name].endswith("   majority 75.0"), lines[name]
+    for name in ("mean_class", "knn_mean_class", "svm_mean_class"):
+        assert lines[name].endswith("   1 / classes 50.0"), lines[name]
+    assert "majority" not in lines["R@5"] + lines["ece"] and not {"chance", "majority"} & lines.keys()
+    run(unequal, "test", *lists, "--protocol", "accuracy", "knn", "order", "--floors")
+    names, *rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:7]]
+    wanted = {"top1": "75.0", "mean_class": "50.0", "ece": "–", "knn": "75.0", "knn_mean_class": "50.0"}
+    wanted["order"] = "50.0"
+    assert rows[-1] == ["majority", *(wanted[name] for name in names)]
+    assert "majority" not in run(unequal, "test", *lists, "--protocol", "order", "uniformity")
+    capsys.readouterr()
+
+    gallery = ["--gallery", str(unequal / "train.csv"), "--query", str(unequal / "test.csv")]
+    assert run(unequal, "retrieval", *gallery)["majority"] == 0.75
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["percent", "R@1", "R@5", "R@10", "R@20", "R@50", "knn", "majority"] in table
+    assert next(row for row in table if row[0] == "plain")[-1] == "75.0"
+    assert "Majority" in (unequal / "retrieval_--gallery/index.html").read_text()
+
+    found = run(unequal, "analyze", "uniformity", str(unequal / "test.csv"))
+    assert found["majority"] == 0.75 and "majority (%)" in capsys.readouterr().out
+    found = run(unequal, "analyze", "robustness", *lists, "--corruptions", "contrast", "--severities", "1")
+    assert found["majority"] == 0.75
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["majority", "75.0", "75.0", "75.0", "–"] in shown
+    found = run(unequal, "analyze", "background", *lists, "--boxes", str(digits / "boxes.csv"))
+    assert found["majority"] == 0.75 and ", majority 75.0" in capsys.readouterr().out
+
+
+def test_evaluation_during_training_has_them(unequal):
+    lines = [json.loads(line) for line in (unequal / "run/metrics.jsonl").read_text().splitlines()]
+    measured = next(line for line in lines if "knn" in line)
+    assert (measured["majority"], measured["majority_mean_class"]) == (0.75, 0.5)
+    assert json.loads((unequal / "run/training.json").read_text())["knn"]["level"] == {"majority": 0.75}
+    page = (unequal / "run/training.html").read_text()
+    assert "majority" in page and "chance" not in page
+
+
+def listed(unequal, name, labels):
+    """The tested videos with other labels."""
+    paths = read_list(unequal / "test.csv").names
+    (unequal / name).write_text("path,label\n" + "".join(f"{p},{n}\n" for p, n in zip(paths, labels, strict=True)))
+    return str(unequal / name)
+
+
+@pytest.mark.parametrize("protocol", ["knn", "svm", "logistic", "retrieval", "lowshot"])
+def test_classes_without_training_videos_are_counted_in_a_line(unequal, protocol, caplog):
+    """These videos are wrong whatever the network sees."""
+    other = listed(unequal, "other.csv", [0] * 12 + [2, 2, 2, 4])
+    settings = ["shots=[1]"] if protocol == "lowshot" else []
+    run(unequal, "test", other, "--train-list", str(unequal / "train.csv"), "--protocol", protocol, *settings)
+    line = f"4 of 16 videos of {other} cannot be right by {protocol}: they are of 2 classes without videos in "
+    assert [f"{line}{unequal}/train.csv (2, 4)"] == [text for text in caplog.messages if "cannot be right" in text]
+
+
+def test_rows_without_labels_are_counted(unequal, caplog):
+    other = listed(unequal, "unknown.csv", [0] * 12 + [1, 1, -1, -1])
+    lists = ["test", other, "--train-list", str(unequal / "train.csv")]
+    with pytest.raises(DataError, match=r"knn needs labels, and 2 of 16 videos of .*unknown.csv have none: label"):
+        run(unequal, *lists, "--protocol", "knn")
+    found = run(unequal, *lists)
+    assert "uniformity_loss" in found and "knn" not in found
+    assert f"no accuracy by default, which needs labels: 2 of 16 videos of {other} have none" in caplog.text

@@ -53,7 +53,6 @@ setup(
         "detection": ["pycocotools"],
         "export": ["onnx", "onnxruntime", "onnxscript"],
         "hub": ["huggingface_hub"],
-        "mteb": ["mteb>=2.26,<3", "torchcodec"],
         "bench": ["faiss-cpu", "torchcodec", "webdataset"],
         "map": ["umap-learn"],
         "parquet": ["pyarrow", "pillow"],

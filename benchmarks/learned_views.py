@@ -30,8 +30,7 @@ from vidssl.keyed_generators import generator
 from vidssl.methods import METHODS
 from vidssl.methods.base import Method
 from vidssl.models.backbones import build_backbone
-from vidssl.projects.views.two_encoders import TwoEncoders
-from vidssl.projects.views.view_splits import Split
+from vidssl.projects.views.cmc import Split, TwoEncoders
 from vidssl.types import Batch, Features
 from vidssl.video.reader import open_video
 

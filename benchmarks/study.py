@@ -32,6 +32,9 @@ from ruamel.yaml import YAML
 from sweep_chart import sweep_chart
 
 from vidssl.atomic import write_whole
+from vidssl.config import read
+from vidssl.errors import first_few
+from vidssl.plugins import changed_files, modules_of, own_code
 from vidssl.viz.figure import png
 
 ACCURACIES = ("kNN", "linear", "order", "order of pairs")  # in the chart of a sweep
@@ -144,10 +147,13 @@ def run(out: Path, command: list[str]) -> str | None:
     kept = out / "seconds.json"
     before = json.loads(kept.read_text()) if kept.exists() else {}
     other = any(before.get(key, value) != value for key, value in request.items())
+    code = imported_code(command)
+    changed = first_few(changed_files(before.get("code", code), code))
     if (out / "results.json").exists():
-        if other:
-            print(f"{out} has results of another command or config: choose another --out", file=sys.stderr)
-        return out.name if other else None
+        if other or changed:
+            what = f"other code, {changed} changed since" if changed else "another command or config"
+            print(f"{out} has results of {what}: choose another --out", file=sys.stderr)
+        return out.name if other or changed else None
     out.mkdir(parents=True, exist_ok=True)
     with (out / "log.txt").open("a") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -155,11 +161,19 @@ def run(out: Path, command: list[str]) -> str | None:
         status, used = wait(process.pid, out)
         RUNNING.remove(process.pid)
     cpu = (0.0 if other else before.get("cpu", 0.0)) + used.ru_utime + used.ru_stime
-    kept.write_text(json.dumps({"cpu": cpu, **request}) + "\n")
+    kept.write_text(json.dumps({"cpu": cpu, **request, "code": code}) + "\n")
     if status:
+        said = (out / "log.txt").read_text(errors="replace").splitlines()[-1:]
+        print(f"{out.name}: failed: {''.join(said)}", file=sys.stderr)
         return out.name
     print(f"{out.name}: {cpu:.0f} s", flush=True)
     return None
+
+
+def imported_code(command: list[str]) -> dict[str, str]:
+    """Return the hashes of the modules that a run imports, of its config or of a setting, and of their own imports."""
+    config = read(command[command.index("--cfg") + 1], [word for word in command if word.startswith("imports=")])
+    return own_code(modules_of(config, command[command.index("--cfg") + 1]))
 
 
 def wait(process: int, out: Path) -> tuple[int, resource.struct_rusage]:

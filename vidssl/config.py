@@ -1,5 +1,6 @@
 """Configs: YAML and KEY=VALUE in, a validated frozen model out; all mistakes are reported at once."""
 
+import inspect
 import json
 from collections.abc import Container, Sequence
 from functools import cache
@@ -61,7 +62,10 @@ def choice(registry: Registry[Any]) -> Any:
 @cache
 def _named_config(entry: Any, name: str) -> Any:
     literal: Any = Literal[name]
-    return create_model(f"{entry.__name__}Config", __base__=entry.Config, name=(literal, ...))
+    config = getattr(entry, "Config", None)
+    if not isinstance(config, type) or not issubclass(config, Settings):
+        raise ConfigError(f"{entry.__name__} has no class Config(vidssl.config.Settings), its settings")
+    return create_model(f"{entry.__name__}Config", __base__=config, name=(literal, ...))
 
 
 @cache
@@ -110,7 +114,13 @@ def bind_inner(registry: Registry[Any], tree: Tree, key: str = "") -> Tree:
 
 def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:
     """Build the entry that a bound `choice` names: its class, called with the config and `parts`."""
-    return registry[config.name](config, *parts)
+    entry = registry[config.name]
+    try:
+        inspect.signature(entry).bind(config, *parts)
+    except TypeError as error:
+        takes = ", ".join(["self", "config", *(["backbone"] if parts else [])])
+        raise ConfigError(f"{registry.kind} {entry.__name__}: {error}; its __init__ takes ({takes})") from None
+    return entry(config, *parts)
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:

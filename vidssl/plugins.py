@@ -4,19 +4,23 @@ A user names modules, with `imports` in a config that is passed or with `--impor
 weights is data: the modules that it names are used if they are imported already, and imported if the file is trusted.
 """
 
+import ast
 import hashlib
-import importlib
+import importlib.util
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from pydantic import PydanticUserError
 
 from vidssl.errors import ConfigError, first_few
 
 _log = logging.getLogger(__name__)
+_STANDARD_LIBRARY = Path(ast.__file__).parent
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -28,6 +32,8 @@ def import_modules(names: Iterable[str], source: str) -> None:
         except (ImportError, ValueError, TypeError) as error:  # the latter two: names that no module can have
             remedy = "name the module, and have its folder on PYTHONPATH"
             raise ConfigError(f"{source}: cannot import '{name}': {error}; {remedy}") from None
+        except PydanticUserError as error:  # the settings of a plug-in
+            raise ConfigError(f"{source}: a Config in '{name}' is wrong: {error.message}") from None
 
 
 def modules_of(tree: Any, source: str) -> list[str]:
@@ -38,15 +44,92 @@ def modules_of(tree: Any, source: str) -> list[str]:
     return [*names]
 
 
-def code_of(*entries: Any) -> dict[str, str]:
-    """Return the hash of the files that classes and functions of a plug-in are in, as `code`; not of vidssl and torch.
+def code_of(*entries: Any, libraries: bool = True) -> dict[str, str]:
+    """Return the hash of the code of classes and functions of plug-ins as `code`, see `own_code`; {} if there is none.
 
-    It is part of the request of results: those of code that was edited since are measured again.
+    It is part of the request of results: those of code that was changed since are measured again.
     """
-    modules = dict.fromkeys(str(getattr(entry, "__module__", "")) for entry in entries)
-    own = [sys.modules.get(name) for name in modules if name.partition(".")[0] not in ("vidssl", "torch")]
-    files = [Path(file) for module in own if (file := getattr(module, "__file__", None)) is not None]
-    return {"code": hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()} if files else {}
+    code = own_code((str(getattr(entry, "__module__", "")) for entry in entries), libraries)
+    return {"code": hashlib.sha256("".join(code.values()).encode()).hexdigest()} if code else {}
+
+
+def own_code(modules: Iterable[str], libraries: bool = True) -> dict[str, str]:
+    """Return the hash of each of a user's modules and of those that they import from the same folder, by name.
+
+    That is the folder of the top-level package or module. Comments, docstrings and layout do not count. Modules of
+    installed libraries are hashed without what they import, and only with `libraries`; vidssl and torch have none.
+    """
+    code: dict[str, str] = {}
+    waiting = [found for name in modules if (found := _locate(name)) is not None]
+    while waiting:
+        name, folder = waiting.pop()
+        file = _source(name, folder)
+        if name in code or file is None or name.partition(".")[0] in ("vidssl", "torch"):
+            continue
+        installed = bool({"site-packages", "dist-packages"} & {*file.parts}) or _STANDARD_LIBRARY in file.parents
+        if installed and not libraries:
+            continue
+        source, imported = file.read_bytes(), list[str]()
+        with suppress(SyntaxError, ValueError):  # what is not Python cannot be imported
+            tree = ast.parse(source)
+            imported = [] if installed else _imports(tree, name, file.stem == "__init__")
+            source = _without_docstrings(tree).encode()
+        parts = [each.split(".") for each in (name, *imported)]  # a package is imported before its modules
+        waiting += [(".".join(part[:n]), folder) for part in parts for n in range(1, len(part) + 1)]
+        code[name] = hashlib.sha256(source).hexdigest()
+    return dict(sorted(code.items()))
+
+
+def changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """List the files that differ between two results of `own_code`; of those that are gone the names of the modules."""
+    names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    files = [None if (found := _locate(name)) is None else _source(*found) for name in names]
+    return [name if file is None else str(file) for name, file in zip(names, files, strict=True)]
+
+
+def _locate(name: str) -> tuple[str, Path] | None:
+    """Return the name of a module, and the folder of its top-level package or module; None if there are no files."""
+    if name == "__main__":
+        script = sys.modules[name]
+        if script.__spec__ is None:
+            file = getattr(script, "__file__", None)
+            return None if file is None else (Path(file).stem, Path(file).parent)
+        name = script.__spec__.name  # of `python -m NAME`
+    try:
+        spec = importlib.util.find_spec(name.partition(".")[0])
+    except ValueError:  # no name, or a module that no file defines
+        return None
+    if spec is not None and spec.submodule_search_locations:
+        return name, Path(next(iter(spec.submodule_search_locations))).parent
+    return (name, Path(str(spec.origin)).parent) if spec is not None and spec.has_location else None
+
+
+def _source(name: str, folder: Path) -> Path | None:
+    *packages, last = name.split(".")
+    inside = folder.joinpath(*packages)
+    return next((file for file in (inside / f"{last}.py", inside / last / "__init__.py") if file.is_file()), None)
+
+
+def _imports(tree: ast.Module, name: str, is_package: bool) -> list[str]:
+    """List the modules that a module imports, anywhere in it, and what may be modules: `from package import x`."""
+    package = name.split(".") if is_package else name.split(".")[:-1]
+    imported = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            imported += [".".join(filter(None, [*above, node.module, alias.name])) for alias in node.names]
+    return imported
+
+
+def _without_docstrings(tree: ast.Module) -> str:
+    """Write code without comments and docstrings, in one layout."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            texts = [each for each in node.body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)]
+            node.body = [each for each in node.body if each not in texts] or [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def not_imported(names: Iterable[str]) -> list[str]:

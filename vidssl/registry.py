@@ -18,7 +18,7 @@ _VIEWS, _DETECTION = "vidssl.projects.views", "vidssl.projects.detection"
 PROJECTS: dict[str, dict[str, str]] = {
     "backbone": {
         "color_flow": f"{_VIEWS}.invertible_colors",
-        **{name: f"{_VIEWS}.{name}" for name in ("convnet_lstm", "two_encoders")},
+        **{"convnet_lstm": f"{_VIEWS}.convnet_lstm", "two_encoders": f"{_VIEWS}.cmc"},
     },
     "method": {name: f"{_VIEWS}.{name}" for name in ("cmc", "view_learning")},
     "protocol": {"localization": f"{_VIEWS}.localization"},
@@ -35,6 +35,8 @@ PROJECTS: dict[str, dict[str, str]] = {
     "part": {"object detection": f"{_DETECTION}.average_precision"},  # of `vidssl doctor`: version
     "command": {"launch": "vidssl.projects.slurm"},
 }
+
+_REGISTRIES: list["Registry[Any]"] = []
 
 # Held while modules are imported late. One lock for all registries: the modules of one may use another, and two threads
 # that start with different registries would wait for each other. Re-entrant: modules may use their own registry.
@@ -66,6 +68,15 @@ def load_named(tree: Any) -> None:
         load_named(value)
 
 
+def entries_of(tree: Any) -> list[Any]:
+    """List the imported entries of registries that plain data names: `{"name": "cmc", …}`, at any depth."""
+    if isinstance(tree, dict):
+        name = str(tree.get("name"))
+        here = [registry._entries[name] for registry in _REGISTRIES if name in registry._entries]
+        return here + [entry for value in tree.values() for entry in entries_of(value)]
+    return [entry for value in tree for entry in entries_of(value)] if isinstance(tree, list | tuple) else []
+
+
 class Registry(Generic[T]):
     """A mapping of names to entries of a kind; the modules of its package, which register them, are imported late.
 
@@ -78,6 +89,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
         self._loading = self._loaded = False
         self._failure: Exception | None = None
+        _REGISTRIES.append(self)
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that registers a class or function."""

@@ -74,8 +74,7 @@ class PartSegmentation(Method):
         map_layer: str | None = None  # whose map is decoded; None: the pooled vector
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         if config.freeze:
             backbone.requires_grad_(False)
         wide, middle, narrow = 4 * config.channels, 2 * config.channels, config.channels

@@ -66,6 +66,28 @@ def test_results_are_made_once_and_those_of_another_command_or_config_are_refuse
     assert capsys.readouterr().err.count("another --out") == 2
 
 
+@pytest.mark.parametrize("named", ["in the config", "by a setting"])
+def test_results_of_other_code_are_refused(named, study, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "of_users").mkdir()
+    (tmp_path / "of_users" / "loss.py").write_text("from .helper import TEN\n")
+    helper, out, run = tmp_path / "of_users" / "helper.py", tmp_path / "out", study["run"]
+    helper.write_text("TEN = 10\n")
+    if named == "in the config":
+        (tmp_path / "configs" / "a.yaml").write_text("imports: [of_users.loss]\n")
+    words = [] if named == "in the config" else ["imports=[of_users.loss]"]
+    assert run(out, command(tmp_path, "fail", *words)) == "out"
+    helper.write_text("TEN = 11\n")
+    assert run(out, command(tmp_path, *words)) is None, "without results the run itself knows whether it may go on"
+    helper.write_text("# of nothing\nTEN = 11\n")
+    assert run(out, command(tmp_path, *words)) is None
+    capsys.readouterr()
+    helper.write_text("TEN = 12\n")
+    assert run(out, command(tmp_path, *words)) == "out"
+    said = f"{out} has results of other code, {helper} changed since: choose another --out\n"
+    assert capsys.readouterr().err == said and (out / "runs").read_text() == "xx"
+
+
 def test_time_of_a_run_is_that_of_all_its_parts(study, tmp_path):
     run, out = study["run"], tmp_path / "out"
 

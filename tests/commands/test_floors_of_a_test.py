@@ -12,6 +12,7 @@ from vidssl.api.test import test as measure
 from vidssl.api.train import train
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.protocols import PROTOCOLS
 
 FLOORS = ("thumbnails", "differences", "untrained")
 PLAIN = {"workers": 0, "device": "cpu"}
@@ -145,15 +146,16 @@ def test_without_labels(network, lists, digits, tmp_path):
     assert "\nmajority" not in str(results)
 
 
-def test_what_floors_do_not_have(network, lists):
+def test_what_floors_do_not_have(network, lists, monkeypatch):
     """Alone these protocols leave only the majority."""
     results = measure(**network, videos=lists["videos"], protocol=["accuracy"], floors=True)
     assert results["floors"] == {} and results["majority"] == 1 / 8
     assert [line.split()[0] for line in str(results).splitlines()[2:4]] == ["mine", "majority"]
-    maps = {"layer": "layer2", "grid": 2, "protocol": ["attentive", "epochs=1", "rates=[0.001]", "knn"]}
+    monkeypatch.setattr(PROTOCOLS["svm"], "maps", True)  # as a protocol of a user's
+    maps = {"layer": "layer2", "grid": 2, "protocol": ["svm", "costs=[1.0]", "knn"]}
     results = measure(**network, **lists, **maps, floors=True)
-    assert results["floors_details"]["left_out"] == {"attentive": "they have no feature maps"}
-    assert "attentive" in results and results["floors"]["untrained"].keys() == {"knn", "knn_mean_class"}
+    assert results["floors_details"]["left_out"] == {"svm": "they have no feature maps"}
+    assert "svm" in results and results["floors"]["untrained"].keys() == {"knn", "knn_mean_class"}
 
 
 def test_videos_that_are_left_out(network, lists, digits, tmp_path):

@@ -60,7 +60,7 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--protocol", "kn"], r"no 'kn' (did you mean 'knn'?); there are: accuracy, attentive, knn"),
+        (["--protocol", "kn"], r"no 'kn' (did you mean 'knn'?); there are: accuracy, knn"),
         (["--protocol", "knn", "q=3"], "unknown key"),
         (["--protocol", "knn", "k=0"], "greater than or equal to 1"),
         (["--protocol", "k=3", "knn"], "protocol begins with the setting k=3: name the protocol before it"),

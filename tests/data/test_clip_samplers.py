@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from vidssl.analysis.corrupted_clips import rate
 from vidssl.data.clip_samplers import SAMPLERS, Center, ClipSettings, Random, Segments, Uniform
 from vidssl.errors import ConfigError, DataError
 from vidssl.keyed_generators import generator
@@ -248,3 +249,67 @@ def test_a_clip_of_the_whole_video():
     assert settings.span(meta(77)) == settings.span(meta(77, 5.0)) == 77
     clips = Uniform(Uniform.Config(frames=5, seconds="whole", clips=2))(meta(77), [])
     assert [clip.indices.tolist() for clip in clips] == [[0, 19, 38, 57, 76]] * 2
+
+
+def varying(count, seed=0):
+    """A video of a variable rate, 25 frames a second on average."""
+    steps = generator(seed, 7).uniform(0.01, 0.07, count)
+    times = np.concatenate([[0.0], np.cumsum(steps)])
+    return VideoMeta(count, count / times[-1], 48, 64, times=times[:-1], end=float(times[-1]))
+
+
+LENGTHS = [{"seconds": 0.6}, {"sampling_rate": 4}, {"sampling_rate": 3, "target_fps": 20.0}]
+
+
+@pytest.mark.parametrize("short", ["loop", "hold", "error"])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("video", [meta(60), varying(60)])
+def test_a_clip_that_begins_too_late_is_an_error(video, length, short):
+    """Only a video that is shorter than the clip is repeated: another sampler's mistake must not train on jump cuts."""
+    settings = ClipSettings(frames=4, short_video=short, **length)
+    span = settings.span(video)
+    last = settings.starts(video, span) - 1
+    assert 30 < last < 55
+    clips = [settings.clip(video, start, span) for start in range(last + 1)]
+    assert all(np.all(np.diff(clip.indices) >= 0) and clip.indices[0] == clip.first for clip in clips)
+    for start in (last + 1, 59, 60, 74, -1):
+        with pytest.raises(
+            ConfigError, match=rf"at frame {start} of a video of 60 frames .*: the last start is {last};"
+        ):
+            settings.clip(video, start, span)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("video", [meta(5), varying(5)])
+def test_a_video_that_is_too_short_has_one_start(video, length):
+    settings = ClipSettings(frames=4, short_video="loop", **length)
+    span = settings.span(video)
+    assert settings.starts(video, span) == 0 and settings.clip(video, 0, span).first == 0
+    with pytest.raises(ConfigError, match=r"at frame 1 of a video of 5 frames .* the last start is 0;"):
+        settings.clip(video, 1, span)
+
+
+@pytest.mark.parametrize("length", [*LENGTHS, {"seconds": "whole"}, {"seconds": 0.01}])
+@pytest.mark.parametrize("short", ["loop", "hold"])
+def test_samplers_of_vidssl_begin_clips_where_they_can(length, short):
+    """All of them, and the changes of clips that corruptions and analyses make, in videos of any length and rate."""
+    given = {"frames": 4, "short_video": short, **length}
+    more = {"random": {"jitter": 0.9}, "pair": {"min_gap": 3, "no_room": "closest"}, "spaced": {"distance": 2}}
+    samplers = [
+        SAMPLERS[name](SAMPLERS[name].Config(**given, **more.get(name, {})))
+        for name in ("random", "segments", "uniform", "center", "pair", "spaced")
+    ]
+    settings, rng = ClipSettings(**given), generator(0, 8)
+    for n in range(60):
+        count = int(rng.integers(1, 60))
+        video = varying(count, n) if n % 2 else meta(count, float(rng.uniform(5, 60)))
+        for sampler in samplers:
+            try:
+                clips = sampler(video, [generator(n, 0), generator(n, 1)])
+            except DataError:  # of `spaced`, where two clips have no room
+                continue
+            for clip in clips:
+                assert clip.indices.min() >= 0 and clip.indices.max() < count
+                if settings.starts(video, settings.span(video)):
+                    for factor in (0.8, 0.5, 0.1):
+                        rate(settings, video, clip, factor, rng)

@@ -19,7 +19,7 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.engine.config_schema import load_run
 from vidssl.errors import CheckpointError, DecodeError, Interrupted, VidsslError
 from vidssl.methods import METHODS
-from vidssl.methods.queue import KeyQueue
+from vidssl.methods.momentum_method import KeyQueue
 
 PLACES = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 TOYS = PLACES["TOYS"]

@@ -51,8 +51,8 @@ def agree(found, expected):
 
 # What talks to other processes, and the toy that runs it here.
 FAMILIES = {
-    **{"base": "interclr_npid", "memory_bank": "interclr_npid", "online_kmeans": "interclr_npid"},
-    **{"momentum_method": "sce", "queue": "moco", "statistics": "moco", "in_batch": "simclr"},
+    **{"base": "interclr_npid", "memory_bank": "interclr_npid", "interclr_branch": "interclr_npid"},
+    **{"momentum_method": "sce", "statistics": "moco", "in_batch": "simclr"},
     **{name: name for name in ("cmc", "swav", "view_learning")},
 }
 OTHERS = ("supervised", "lejepa", "frame_invariance_tracks")  # labels, equal draws, tracks

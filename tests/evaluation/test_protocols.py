@@ -292,7 +292,7 @@ def built(*names):
     return {name: PROTOCOLS[name](PROTOCOLS[name].Config()) for name in names}
 
 
-def test_lists_that_cannot_be_measured(tmp_path):
+def test_lists_that_cannot_be_measured(tmp_path, monkeypatch):
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,1"], ["3.mp4,0", "2.mp4,1"])
     check_measurable(built("retrieval", "knn", "uniformity"), gallery, query, 0)
     with pytest.raises(DataError, match=r"1 videos of .*query.* are in .*gallery.* too, the first '2.mp4': svm, low"):
@@ -301,9 +301,12 @@ def test_lists_that_cannot_be_measured(tmp_path):
         check_measurable(built("accuracy", "knn"), None, query, 2)
     check_measurable(built("accuracy"), None, query, 2)
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,0", "4.mp4,1", "5.mp4,1"], ["3.mp4,0"])
-    with pytest.raises(ConfigError, match="attentive needs feature maps, and these features are vectors: give a layer"):
-        check_measurable(built("attentive"), gallery, query, 0)
-    check_measurable(built("attentive"), gallery, query, 0, cells=4)
+    of_maps = built("knn")
+    monkeypatch.setattr(type(of_maps["knn"]), "maps", True)
+    with pytest.raises(ConfigError, match="knn needs feature maps, and these features are vectors: give a layer"):
+        check_measurable(of_maps, gallery, query, 0)
+    check_measurable(of_maps, gallery, query, 0, cells=4)
+    monkeypatch.undo()
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,1"], ["3.mp4,-1"])
     check_measurable(built("uniformity"), gallery, query, 0)
     with pytest.raises(DataError, match=r"protocol knn needs labels, and 1 of 1 videos of .*query.list.csv have none"):

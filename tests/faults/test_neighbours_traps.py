@@ -13,7 +13,7 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.methods import METHODS
-from vidssl.methods.queue import KeyQueue
+from vidssl.methods.momentum_method import KeyQueue
 from vidssl.schedule import Schedule
 
 PLACES = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))

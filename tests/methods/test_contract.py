@@ -195,8 +195,7 @@ class Alignment(Method):
         weight: float = 1.0
 
     def __init__(self, config, backbone):
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         self.head = torch.nn.Linear(backbone.dim, 8)
         self.register_buffer("centre", torch.zeros(8))  # state of its own: without it the loss is another one
 

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 from vidssl import distributed
 from vidssl.errors import ConfigError
 from vidssl.losses import margin_nce
+from vidssl.methods.interclr_branch import OnlineKMeans
 from vidssl.methods.memory_bank import MemoryBank
-from vidssl.methods.online_kmeans import OnlineKMeans
 
 CPU = torch.device("cpu")
 DIM = 4

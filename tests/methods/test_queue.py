@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from vidssl import distributed
-from vidssl.methods.queue import KeyQueue
+from vidssl.methods.momentum_method import KeyQueue
 
 CPU = torch.device("cpu")
 DIM = 3

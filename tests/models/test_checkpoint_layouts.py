@@ -682,7 +682,7 @@ class Run(Settings):
     init: Initial | None = None
 
 
-PLAIN = {"file": "a", "partial": False, "keys": {}, "inflate": False, "fold": False}
+PLAIN = {"file": "a", "partial": False, "keys": {}, "inflate": False}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models import InitialWeights, build_backbone, load_initial
-from vidssl.models.pixel_normalization import Normalization, fold_normalization, normalization_of
+from vidssl.models.pixel_normalization import Normalization, normalization_of
 from vidssl.models.resnet3d import ResNet3D18, ResNet3D50
 from vidssl.models.weights import FORMAT
 
@@ -90,7 +90,7 @@ def test_a_name_loads_the_weights_of_the_same_architecture(name, clip, offline, 
     assert f"torchvision:{name}@KINETICS400_V1: all " in str(match) and not match.left
     assert [r.message for r in caplog.records] == [
         f"torchvision:{name}@KINETICS400_V1 was trained with another mean and std: set 'data.mean=[0.43216, 0.394666, "
-        "0.37645]' 'data.std=[0.22803, 0.22145, 0.216989]', or init.fold=true"
+        "0.37645]' 'data.std=[0.22803, 0.22145, 0.216989]'"
     ]
     caplog.clear()
     load(name, f"torchvision:{name}", KINETICS)
@@ -237,67 +237,6 @@ def test_r3d_18_would_differ(offline):
         assert not torch.allclose(deep(still(image, 4)), flat(image), rtol=0.1)
         flat.maxpool = nn.Identity()  # with it they are equal, the strides in time too
         torch.testing.assert_close(deep(still(image, 4)), flat(image), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["resnet3d18", "resnet18", "r3d_18", "r2plus1d_18", "swin3d_t"])
-def test_folded_mean_and_std_give_the_features_of_the_weights_own(name):
-    trained, run = IMAGENET, Normalization((0.3, 0.5, 0.6), (0.2, 0.25, 0.3))
-    torch.manual_seed(0)
-    frames, side = (4, 64) if name == "swin3d_t" else (3, 48)
-    pixels = torch.rand(1, 3, frames, side, side)
-
-    def clip(mean, std):
-        mean, std = (torch.tensor(v).expand(3).view(3, 1, 1, 1) for v in (mean, std))
-        return (pixels - mean) / std
-
-    def first(x):
-        """Maps after the first convolution and its norm."""
-        found, layers = (
-            [],
-            [m for m in backbone.modules() if isinstance(m, nn.Conv2d | nn.Conv3d | nn.modules.batchnorm._BatchNorm)],
-        )
-        last = layers[1] if layers[0].bias is None else layers[0]
-        hook = last.register_forward_hook(lambda module, inputs, output: found.append(output))
-        with torch.no_grad():
-            features = backbone(x)
-        hook.remove()
-        return features, found[0]
-
-    for means_differ in (False, True):
-        backbone = drawn(build_backbone(name))
-        run_now = run if means_differ else Normalization(trained.mean, run.std)
-        features, maps = first(clip(*trained))
-        fold_normalization(backbone, trained, run_now)
-        folded, folded_maps = first(clip(*run_now))
-        inner = (..., slice(3, -3), slice(3, -3))  # where nothing is padded
-        if maps.ndim == 5 and name == "r3d_18":  # whose stem pads time too
-            inner = (slice(None), slice(None), slice(1, -1), *inner[1:])
-        torch.testing.assert_close(folded_maps[inner], maps[inner], rtol=1e-4, atol=1e-4)
-        if not means_differ or name == "swin3d_t":  # it pads nothing
-            torch.testing.assert_close(folded, features, rtol=1e-4, atol=1e-4)
-
-
-def test_fold_is_a_setting(offline, caplog):
-    plain, _ = load("r3d_18", "torchvision:r3d_18", KINETICS)
-    folded, _ = load("r3d_18", "torchvision:r3d_18", Normalization(KINETICS.mean, OURS.std), fold=True)
-    assert not caplog.records
-    x = torch.randn(1, 3, 4, 34, 46)
-    scale = (torch.tensor(KINETICS.std) / OURS.std[0]).view(3, 1, 1, 1)
-    with torch.no_grad():
-        torch.testing.assert_close(folded(x * scale), plain(x), rtol=1e-4, atol=1e-5)
-        same, _ = load("r3d_18", "torchvision:r3d_18", KINETICS, fold=True)
-        assert torch.equal(same(x), plain(x))
-
-
-def test_what_cannot_be_folded(offline, tmp_path):
-    torch.save(torchvision.models.get_model("resnet18", weights=None).state_dict(), tmp_path / "flat.pth")
-    assert "flat.pth states no mean and std" in refused(ConfigError, "resnet18", tmp_path / "flat.pth", fold=True)
-    for name, settings, text in (
-        ("resnet3d18", {"frame_differences": True, "width": 8}, "the backbone encodes differences of frames"),
-        ("two_streams", {}, "the backbone has 2 convolutions of three colours"),
-    ):
-        with pytest.raises(ConfigError, match=text):
-            fold_normalization(build_backbone(name, **settings), IMAGENET, OURS)
 
 
 def test_the_normalization_of_a_stored_config():

@@ -124,7 +124,8 @@ def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, gen
     """Play at a wrong rate: the clip spans `factor` times its native frames, about the same centre."""
     whole = settings.span(meta) if settings.in_time(meta) else clip.last - clip.first + 1
     span = max(1, round(factor * whole))
-    return settings.clip(meta, settings.later(meta, clip.first, (whole - span) // 2), span)
+    start = settings.later(meta, clip.first, (whole - span) // 2)
+    return settings.clip(meta, min(start, max(settings.starts(meta, span) - 1, 0)), span)
 
 
 _FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)

@@ -32,6 +32,7 @@ from vidssl.models.layer_features import check_grid
 from vidssl.models.pixel_normalization import Normalization
 from vidssl.models.weights import backbone_weights, is_checkpoint, load_state, own_weights, read_anything, weights_file
 from vidssl.plugins import code_of
+from vidssl.registry import entries_of
 from vidssl.transforms.recipes import check_short_side
 from vidssl.types import Features
 
@@ -95,7 +96,9 @@ class Subject:
     def request(self, **parts: Any) -> Tree:
         """What decides the results of a job: weights, clips and `parts`. Equal requests have equal results."""
         protocol = {name: value for name, value in self.describe()["protocol"].items() if name != "cache"}
-        request: Tree = {"weights": self.weights, "protocol": protocol, **code_of(type(self.backbone)), **parts}
+        classifier = entries_of(self.run.model_dump(include={"method"})) if self.run and self.classify else []
+        code = code_of(*dict.fromkeys(map(type, self.backbone.modules())), *classifier, libraries=False)
+        request: Tree = {"weights": self.weights, "protocol": protocol, **code, **parts}
         request = json.loads(json.dumps(request))
         return request  # as it is read from a file: with lists for tuples
 
@@ -239,8 +242,7 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
         matched = load_initial(backbone, initial, options.get("trust", False), run.backbone.name, pixels)
         log_match(matched, run.backbone.name, pixels)
         origin = {"path": name, "sha256": digest, "matched": str(matched)}
-        # Requests are those of before there were `inflate` and `fold`.
-        added = {key: True for key in ("inflate", "fold") if getattr(initial, key)}
+        added = {"inflate": True} if initial.inflate else {}
         weights |= {"sha256": digest, "partial": initial.partial, "keys": initial.keys, **added}
         training = partial(TrainingVideos, name, None, "weights of another project do not name it")
     backbone = backbone.to(device).eval()

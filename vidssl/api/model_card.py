@@ -67,7 +67,7 @@ def describe_network(run: Run, test: TestClips, network: Backbone, checkpoint: T
 def _named(init: InitialWeights) -> str:
     """Name what a run started from: a file by name and folder, or the name of a library."""
     file = Path(*Path(init.file).parts[-2:]).as_posix()
-    changes = ", ".join(name for name in ("partial", "inflate", "fold") if getattr(init, name))
+    changes = ", ".join(name for name in ("partial", "inflate") if getattr(init, name))
     return f"{file} ({changes})" if changes else file
 
 

@@ -61,9 +61,9 @@ def test(
         videos: The tested videos, with labels for most protocols.
         out: Folder for results.json, tables and images.
         train_list: List of training videos, for the protocols that need them.
-        protocol: Protocols, each followed by its settings as `KEY=VALUE`, or `{"name": "knn", "k": 20}`: accuracy,
-            attentive, knn, localization, logistic, lowshot, multilabel_logistic, multilabel_lowshot, multilabel_svm,
-            order, retrieval, svm, uniformity (default: those that fit the network and its lists).
+        protocol: Protocols, each followed by its settings as `KEY=VALUE`, or `{"name": "knn", "k": 20}`: accuracy, knn,
+            localization, logistic, lowshot, multilabel_logistic, multilabel_lowshot, multilabel_svm, order, retrieval,
+            svm, uniformity (default: those that fit the network and its lists).
         splits: Test once per split, as 1 2 3; the number replaces `{split}` in paths and settings.
         floors: Measure also what learned nothing, by the same protocols: thumbnails, differences of frames, and an
             untrained network.

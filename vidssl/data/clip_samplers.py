@@ -23,7 +23,7 @@ class Sampler:
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         """Choose clips; `generators` has one source of random numbers for each view of the sample."""
-        raise NotImplementedError
+        raise ConfigError(f"sampler {type(self).__name__} has no __call__(meta, generators): see docs/extend.md")
 
 
 SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "vidssl.data")

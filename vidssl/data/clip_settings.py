@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from vidssl.config import Settings
-from vidssl.errors import DataError
+from vidssl.errors import ConfigError, DataError
 from vidssl.types import VideoMeta
 
 
@@ -99,8 +99,20 @@ class ClipSettings(Settings):
     def clip(self, meta: VideoMeta, start: int, span: int) -> Clip:
         """Keep `frames` frames of the span that begins with the frame `start`, evenly spaced, both ends included.
 
-        They are of the native frames start … start + span - 1, or, if the clip is `in_time`, those at even times.
+        They are of the native frames start … start + span - 1, or, if the clip is `in_time`, those at even times. Of a
+        video that is shorter than the clip they are those that `short_video` asks for.
+
+        Raises:
+            ConfigError: The clip does not begin at one of the `starts`; at 0, if the video is shorter than it.
+            DataError: The video is shorter than the clip, and `short_video` is `error`.
         """
+        last = max(self.starts(meta, span) - 1, 0)
+        if not 0 <= start <= last:
+            length = f"{self.length(meta, span):.2f} s" if self.in_time(meta) else f"{span} frames"
+            raise ConfigError(
+                f"the sampler begins a clip of {length} at frame {start} of a video of {meta.num_frames} frames "
+                f"({meta.duration:.2f} s): the last start is {last}; use draw_start or starts of its config"
+            )
         if self.in_time(meta):
             return self._clip_in_time(meta, start, self.length(meta, span))
         steps = max(self.frames - 1, 1)

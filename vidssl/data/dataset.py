@@ -250,6 +250,7 @@ def plan_views(
         clips = sampler(meta, generators)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+    _check_clips(clips, type(sampler).__name__, meta.num_frames)
     draws = list(zip(recipes, generators, strict=True))
     if len(recipes) == 1:
         draws *= len(clips)
@@ -262,6 +263,15 @@ def plan_views(
         wanted.append(difference_pairs(clip.indices, clip.first, clip.last) if difference else (clip.indices,))
     frames = np.unique(np.concatenate([indices for parts in wanted for indices in parts]))
     return PlannedViews(path, clips, draws, wanted, frames)
+
+
+def _check_clips(clips: object, sampler: str, num_frames: int) -> None:
+    """Raise a ConfigError if a sampler, as of a plug-in, made something else than clips of the video."""
+    if not isinstance(clips, list) or not all(isinstance(clip, Clip) for clip in clips):
+        raise ConfigError(f"sampler {sampler} returns {clips!s:.60}, not a list of Clip: make them with config.clip")
+    for clip in clips:
+        if clip.indices.min() < 0 or clip.indices.max() >= num_frames:
+            raise ConfigError(f"sampler {sampler} returns frames {clip.indices} of a video of {num_frames}, from 0 on")
 
 
 def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:

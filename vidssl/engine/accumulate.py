@@ -87,10 +87,17 @@ def _backward(
 
 
 def _loss(method: nn.Module, scalars: dict[str, Tensor]) -> Tensor:
-    if "loss" not in scalars:
-        method = getattr(method, "module", method)  # of DistributedDataParallel
-        raise ConfigError(f"{type(method).__name__} returns {sorted(scalars)}, and no 'loss': see docs/extend.md")
-    return scalars["loss"]
+    """Return the loss among the scalars of a method; a ConfigError if they are something else, as of a plug-in."""
+    if not isinstance(scalars, dict) or not all(isinstance(value, Tensor) for value in scalars.values()):
+        wrong = f"{type(scalars).__name__}, not a dictionary of tensors"
+    elif "loss" not in scalars:
+        wrong = f"{sorted(scalars)}, and no 'loss'"
+    elif scalars["loss"].numel() > 1 or not scalars["loss"].requires_grad:
+        wrong = f"a 'loss' {tuple(scalars['loss'].shape)}, not a single number that depends on trained weights"
+    else:
+        return scalars["loss"].squeeze()
+    method = getattr(method, "module", method)  # of DistributedDataParallel
+    raise ConfigError(f"{type(method).__name__} returns {wrong}: see docs/extend.md")
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

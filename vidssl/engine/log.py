@@ -73,12 +73,13 @@ class RunLog:
         warn_of_collapse(step, values)
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Write a line of scalars, with the time in seconds since 1970 (UTC)."""
+        """Write a line of scalars and texts, with the time in seconds since 1970 (UTC)."""
         try:
             line, _ = without_nan({"step": step, "time": round(time.time(), 3), **values})
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
             for key, value in values.items():
-                self._board.add_scalar(key, value, step)
+                if not isinstance(value, str):
+                    self._board.add_scalar(key, value, step)
         except OSError as error:
             if self._strict:
                 raise self._error(error) from None

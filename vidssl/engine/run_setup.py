@@ -99,9 +99,7 @@ class Training:
         self.method.train()
 
         def open_log() -> RunLog:
-            write_config(run)
-            clips, strict = run.batch_size * len(run.data.views), run.checkpoint.on_error == "stop"
-            log = RunLog(output, self.state.step, self.steps, clips, strict)
+            log = start_log(run, self.state, self.steps, run.batch_size * len(run.data.views))
             stack.callback(log.close)
             if run.data.augment == "device" and device.type == "cpu":
                 _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
@@ -216,6 +214,15 @@ def channels_last(method: Method) -> None:
 def write_config(run: RunSettings) -> None:
     """Write `config.yaml` into the output folder."""
     write_whole(Path(run.output) / "config.yaml", dump(run).encode())
+
+
+def start_log(run: RunSettings, state: RunState, steps: int, clips_per_step: int) -> RunLog:
+    """Write `config.yaml`, and open the log, which states the code that was changed since the checkpoint."""
+    write_config(run)
+    log = RunLog(Path(run.output), state.step, steps, clips_per_step, run.checkpoint.on_error == "stop")
+    if state.step in state.changed_code and state.step < steps:
+        log.write(state.step, {"changed_code": state.changed_code[state.step]})
+    return log
 
 
 def log_banner(run: RunSettings, device: torch.device, title: str, method: Method, norm: str, data: str) -> None:

@@ -4,7 +4,7 @@ import json
 import logging
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
 from vidssl.engine.config_schema import bind_stored
 from vidssl.engine.settings_of_all_runs import RunSettings
-from vidssl.errors import CheckpointError, ConfigError
+from vidssl.errors import CheckpointError, ConfigError, first_few
 from vidssl.keyed_generators import generator
 from vidssl.methods.base import Method
 from vidssl.models.checkpoint_files import path_of
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
+from vidssl.plugins import changed_files, own_code
+from vidssl.registry import entries_of
 from vidssl.version import __version__
 from vidssl.video.other_decoders import backend_version
 
@@ -44,6 +46,8 @@ class RunState:
     evaluated: int  # the step of the last evaluation
     broken: dict[str, str]  # broken videos found so far, path to reason
     data: Tree  # the training files, as `identify` describes them
+    code: dict[str, str] = field(default_factory=dict)  # of the user, see `own_code`
+    changed_code: dict[int, str] = field(default_factory=dict)  # step at which the run went on with other code: files
 
 
 def save(run: RunSettings, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
@@ -87,16 +91,23 @@ def resume(
     `bind` binds a stored config of this kind. If the files of the list have changed, for example under another
     `data.root`, the run continues with a warning.
     """
-    _check_processes_agree(run, videos)
+    entries = entries_of(run.model_dump(mode="json"))
+    code = own_code([*run.imports, *(str(getattr(entry, "__module__", "")) for entry in entries)])
+    _check_processes_agree(run, videos, code)
     data = distributed.on_main(lambda: identify(videos))
     # The main process alone chooses the checkpoint, as choosing means hashing it; the others read the same file.
     folder, trust = Path(run.output) / "checkpoints", run.checkpoint.trust
     found = distributed.together(lambda: checkpoint.newest_valid(folder, trust) if distributed.is_main() else None)
     step: int = distributed.gather_objects(found["step"] if found else 0)[0]
     if not step:
-        return RunState(0, 0, {}, data)
+        return RunState(0, 0, {}, data, code)
     path = path_of(folder, step)
-    content = distributed.together(lambda: _check_same_run(found or read_checkpoint(path, trust), run, videos, bind))
+
+    def check() -> tuple[Tree, dict[int, str]]:
+        content = _check_same_run(found or read_checkpoint(path, trust), run, videos, bind)
+        return content, {**content.get("changed_code", {}), **_check_code(content, run, code)}
+
+    content, changed_code = distributed.together(check)
     load_state(method, content["method"], str(path))
     optimizer.load_state_dict(content["optimizer"])
     _restore_rng(run, content, path, _on_gpu(method))
@@ -105,7 +116,7 @@ def resume(
         if changes := differences(content["data"], data, "data"):
             changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in changes)
             _log.warning("%s was trained on other files: %s; exact only if their content is the same", path, changed)
-    return RunState(step, content["evaluated"], content["broken"], data)
+    return RunState(step, content["evaluated"], content["broken"], data, code, changed_code)
 
 
 def seed_process(run: RunSettings, step: int = 0) -> None:
@@ -136,9 +147,9 @@ def _on_gpu(method: Method) -> bool:
     return next(method.parameters()).device.type == "cuda"
 
 
-def _check_processes_agree(run: RunSettings, videos: VideoList) -> None:
-    own = (run.model_dump(mode="json"), videos.fingerprint)
-    for number, (config, fingerprint) in enumerate(distributed.gather_objects(own)):
+def _check_processes_agree(run: RunSettings, videos: VideoList, code: dict[str, str]) -> None:
+    own = (run.model_dump(mode="json"), videos.fingerprint, code)
+    for number, (config, fingerprint, other) in enumerate(distributed.gather_objects(own)):
         rank = distributed.rank()
         if changes := "; ".join(_changes(config, run)):
             raise ConfigError(
@@ -147,6 +158,8 @@ def _check_processes_agree(run: RunSettings, videos: VideoList) -> None:
             )
         if fingerprint != own[1]:
             raise ConfigError(f"{videos.path} differs between processes {number} and {rank}: use the same list")
+        if files := first_few(changed_files(other, code)):
+            raise ConfigError(f"{files} differs between processes {number} and {rank}: use the same code")
 
 
 def _check_same_run(
@@ -166,6 +179,23 @@ def _check_same_run(
             f"{_further(content['step'], before, run, videos)}"
         )
     return content
+
+
+def _check_code(content: Tree, run: RunSettings, code: dict[str, str]) -> dict[int, str]:
+    """Check that a run goes on with the user's code that it was trained with; changes that it may have are returned."""
+    step, changed = content["step"], first_few(changed_files(content.get("code", code), code))
+    if "code" not in content and code and distributed.is_main():
+        _log.warning("%s holds no hash of %s: changes before this step are not noticed", run.output, first_few(code))
+    if not changed:
+        return {}
+    text = f"{run.output} was trained with other code up to step {step}: {changed} changed since"
+    if not run.checkpoint.changed_code:
+        raise CheckpointError(
+            f"{text}; choose another output, or go on with the new code: checkpoint.changed_code=true"
+        )
+    if distributed.is_main():
+        _log.warning("%s; it goes on with the new code", text)
+    return {step: changed}
 
 
 def _further(step: int, before: Tree, run: RunSettings, videos: VideoList) -> str:

@@ -20,6 +20,7 @@ class Checkpoints(Settings):
     # checkpoint cannot be written, the run always ends with an error.
     on_error: Literal["stop", "continue"] = "stop"
     trust: bool = False  # load checkpoints that hold objects, which can run code
+    changed_code: bool = False  # continue a run although the code of its `imports` was changed; the log has the step
 
 
 class RunSettings(Settings):

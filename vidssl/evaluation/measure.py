@@ -58,9 +58,14 @@ def _checked(protocol: EvaluationProtocol, gallery: Features, query: Features, e
     """Apply a protocol; a ConfigError if it returns something else than `Measured`, as a plug-in may."""
     measured: Any = protocol(gallery, query, exclude)
     if not isinstance(measured, Measured):
-        name = type(protocol).__name__
-        raise ConfigError(f"protocol {name} returns {type(measured).__name__}, not `Measured`: see docs/extend.md")
-    return measured
+        wrong = f"{type(measured).__name__}, not `Measured`"
+    elif not all(isinstance(number, int | float) for number in measured.numbers.values()):
+        wrong = f"numbers that are no float: {measured.numbers!s:.100}"
+    elif measured.predicted is not None and measured.predicted.shape != query.label.shape:
+        wrong = f"predicted {tuple(measured.predicted.shape)}, not one class of each query {tuple(query.label.shape)}"
+    else:
+        return measured
+    raise ConfigError(f"protocol {type(protocol).__name__} returns {wrong}: see docs/extend.md")
 
 
 def apply_protocols(

@@ -11,7 +11,7 @@ from torch.nn import functional
 from vidssl.evaluation.search import Neighbours, check_finite
 from vidssl.types import Features
 
-_OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic", "attentive")  # accuracies of single answers
+_OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic")  # accuracies of single answers
 Interpolation = Literal["none", "area", "11-point"]
 
 

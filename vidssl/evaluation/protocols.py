@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from vidssl.config import Settings
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError
+from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import metrics
 from vidssl.evaluation.choose_cost import choose_cost, of_many_classes
 from vidssl.evaluation.search import check_finite, nearest
@@ -61,7 +61,7 @@ class EvaluationProtocol:
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Measure; `exclude` (P, 2) are pairs of a query row and a gallery row that it must not find."""
-        raise NotImplementedError
+        raise ConfigError(f"protocol {type(self).__name__} has no __call__(gallery, query, exclude)")
 
 
 PROTOCOLS: Registry[type[EvaluationProtocol]] = Registry("protocol", "vidssl.evaluation")

@@ -39,8 +39,13 @@ class Method(nn.Module):
     classifies = False  # whether it has a classifier: then its config has `classes`, and it implements `classify`
     branches: dict[str, Branch]  # terms that are added to the loss, in this order
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, config: Any, backbone: Backbone | None = None) -> None:
         super().__init__()
+        if backbone is None:
+            raise ConfigError(f"{type(self).__name__}.__init__ must call super().__init__(config, backbone)")
+        if not isinstance(getattr(backbone, "dim", None), int):
+            raise ConfigError(f"backbone {type(backbone).__name__} does not set self.dim, the length of its features")
+        self.config = config
         self.backbone = backbone  # is trained, saved and evaluated
         self.branches = nn.ModuleDict()  # type: ignore[assignment]
         self.progress = 0.0  # completed fraction of the run, in [0, 1]; schedules are functions of it
@@ -87,7 +92,7 @@ class Method(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute named scalars of a batch of float views (B, C, T, S, S); `"loss"` is the one to minimise."""
-        raise NotImplementedError
+        raise ConfigError(f"method {type(self).__name__} has no forward(batch): see docs/extend.md")
 
     def embed(self, batch: Batch) -> Tensor:
         """Compute the embeddings (B, …) of a micro-batch, if the method is `in_batch`."""

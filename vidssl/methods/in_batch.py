@@ -31,8 +31,7 @@ class InBatchMethod(Method):
     fewest_views = 2  # with fewer there are no positives
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         if not hasattr(config, "projector"):
             raise ConfigError(f"{type(self).__name__}.Config has no `projector`: derive it from InBatchMethod.Config")
         self.projector = mlp(backbone.dim, config.projector)
@@ -70,7 +69,7 @@ class InBatchMethod(Method):
 
         The loss is averaged over processes: it is either that of all rows, or that of this process's part of them.
         """
-        raise NotImplementedError
+        raise ConfigError(f"method {type(self).__name__} has no objective(embedding, group): see docs/extend.md")
 
 
 class ContrastiveMethod(InBatchMethod):

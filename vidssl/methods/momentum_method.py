@@ -19,12 +19,42 @@ from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Encoded, Method
 from vidssl.methods.interclr_branch import Inter, InterBranch
 from vidssl.methods.jigsaw_branch import Jigsaw, JigsawBranch
-from vidssl.methods.queue import KeyQueue
 from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
 from vidssl.schedule import Schedule, Temperature, UnitInterval, constant
 from vidssl.types import Batch
+
+
+class KeyQueue(nn.Module):
+    """The last K keys of all processes: unit rows, equal on every process, written when a step ends."""
+
+    keys: Tensor  # (K, d)
+    pointer: Tensor  # (), where the next key goes
+
+    def __init__(self, size: int, dim: int) -> None:  # of size 0 it ignores keys
+        super().__init__()
+        self.register_buffer("keys", unit(torch.randn(size, dim)))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+        self._held: list[Callable[[], Tensor]] = []  # wait for the keys of one micro-batch
+
+    def hold(self, keys: Tensor) -> None:
+        """Collect keys (N, …, d) of N samples of this process; the gather overlaps with the backward pass."""
+        if len(self.keys):
+            self._held.append(distributed.gather_later(keys.detach()))
+
+    @torch.no_grad()
+    def enqueue(self) -> None:
+        """Replace the oldest keys by the collected ones of all processes, in the order of the step's global batch."""
+        if not self._held:
+            return
+        held = torch.cat([wait() for wait in self._held], dim=1)  # (world, N, …, d)
+        self._held = []
+        keys = held.flatten(0, -2)[-len(self.keys) :]
+        places = (self.pointer + torch.arange(len(keys), device=keys.device)) % len(self.keys)
+        # A new tensor, not a write in place: the graph of this step may still hold the old one.
+        self.keys = self.keys.index_copy(0, places, keys)
+        self.pointer = (self.pointer + len(keys)) % len(self.keys)
 
 
 def _unique(views: tuple[int, ...]) -> tuple[int, ...]:
@@ -48,8 +78,7 @@ class MomentumMethod(Method):
         inter: Inter | None = None  # InterCLR's branch
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         self.projector = mlp(backbone.dim, config.projector)
         out, predictor = config.projector.out, config.predictor
         if predictor is not None and predictor.out != out:
@@ -77,7 +106,7 @@ class MomentumMethod(Method):
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; return a scalar."""
-        raise NotImplementedError
+        raise ConfigError(f"method {type(self).__name__} has no pair_loss(query, key): see docs/extend.md")
 
     def encode_view(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
         """Compute the features (N, dim) of a view: of the clip and, with patch pairs, of the region in `boxes`."""

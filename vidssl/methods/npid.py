@@ -38,8 +38,7 @@ class NPID(Method):
         inter: Inter | None = None  # InterCLR's branch
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         self.projector = mlp(backbone.dim, config.projector)
         out = config.projector.out
         self.bank = MemoryBank(out, config.bank_momentum)

@@ -39,7 +39,7 @@ class TwoStreamsMethod(Method):
     def __init__(self, config: Config, backbone: Backbone) -> None:
         if not isinstance(backbone, TwoStreams):
             raise ConfigError("two_streams needs a network for each stream: set backbone.name=two_streams")
-        super().__init__(backbone)
+        super().__init__(config, backbone)
         # Their networks are those of the backbone: checkpoints have both names for each weight, and one copy of it.
         self.streams = nn.ModuleDict(
             {name: build(METHODS, config.inner, encoder) for name, encoder in backbone.streams()}

@@ -35,8 +35,7 @@ class Supervised(Method):
             return self
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         if config.freeze:
             backbone.requires_grad_(False)
         self.dropout = nn.Dropout(config.dropout)

@@ -29,9 +29,14 @@ class Backbone(nn.Module):
     last_maps: str = "layer4"  # the layer with the last maps, as in `layer_module`; "": not known
     run_config: Tree | None = None  # config of the run that trained it, plain data; set by `load_backbone`
 
+    def __init__(self) -> None:
+        super().__init__()
+        if not type(self).__module__.startswith("vidssl."):
+            self.register_forward_hook(_check_features)
+
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
-        raise NotImplementedError
+        raise ConfigError(f"backbone {type(self).__name__} has no forward(x): see docs/extend.md")
 
     def stream(self, name: str) -> "Backbone":
         """Return the network of a stream, of a backbone that has several.
@@ -101,6 +106,14 @@ class Backbone(nn.Module):
         """Raise a ConfigError if the backbone has no third stage; call it before long work with regions."""
         if cls.layer3 is Backbone.layer3:
             raise ConfigError(f"{cls.__name__} has no layer 3, which regions need: use {_RESNETS}")
+
+
+def _check_features(backbone: nn.Module, inputs: tuple[Tensor, ...], features: Any) -> None:
+    """Raise a ConfigError if a backbone of a plug-in makes something else than features (B, dim)."""
+    if not isinstance(features, Tensor) or features.ndim != 2 or features.shape[1] != backbone.dim:
+        made = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        of = f"{type(backbone).__name__} makes {made} of clips {tuple(inputs[0].shape)}"
+        raise ConfigError(f"backbone {of}, not (B, self.dim), and self.dim is {backbone.dim}")
 
 
 class ModuleBackbone(Backbone):

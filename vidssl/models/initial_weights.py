@@ -18,7 +18,7 @@ from vidssl.models.eval_mode import usual_torch
 from vidssl.models.external import is_external, load_encoder
 from vidssl.models.inflate import check_inflatable, check_same_shape, inflate
 from vidssl.models.match_backbone import Match, check_architecture, choose_match, compare, match_backbones, shapes_of
-from vidssl.models.pixel_normalization import Normalization, fold_normalization, normalization_of, why_not_folded
+from vidssl.models.pixel_normalization import Normalization, normalization_of
 from vidssl.models.resnet2d import NETWORKS
 from vidssl.models.weights import backbone_weights, check_finite, is_checkpoint, load_state, read_anything
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported
@@ -37,10 +37,11 @@ class InitialWeights(Settings):
     partial: bool = False  # load only the weights that fit
     keys: dict[str, str] = Field(default={})  # prefixes of names in the file, and their replacements
     inflate: bool = False  # the weights are those of a 2D ResNet, the backbone is a 3D one
-    fold: bool = False  # into the first convolution: the mean and std of the weights, where those of the run differ
 
 
 def _from_file(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("fold") is False:  # in checkpoints until November 2026, without effect
+        value = {name: each for name, each in value.items() if name != "fold"}
     return {"file": value} if isinstance(value, str) else value
 
 
@@ -114,11 +115,11 @@ def load_initial(
     """Load the weights of a file of any project into a backbone; `str()` of the result is one line for the log.
 
     `name` is that of the backbone, for errors, and `normalization` the mean and std of the run's pixels. If the weights
-    were trained with others, that is a warning with the settings to use, or they are folded into the first convolution.
+    were trained with others, that is a warning with the settings to use.
 
     Raises:
         CheckpointError: The file is not a valid checkpoint, or its weights do not fit the backbone.
-        ConfigError: It is a name without trained weights, or mean and std cannot be folded.
+        ConfigError: It is a name without trained weights.
     """
     trained: Normalization | None
     architecture = None
@@ -128,15 +129,11 @@ def load_initial(
         content = read_anything(settings.file, trust)
         trained = normalization_of(content["config"]) if is_checkpoint(content) else None
     match = _fill(backbone, content, settings, name or type(backbone).__name__, architecture)
-    if settings.fold and (trained is None or normalization is None):
-        raise ConfigError(f"init.fold: {settings.file} states no mean and std: set data.mean and data.std to its own")
-    if trained is not None and normalization is not None and not trained.is_close(normalization):
-        if settings.fold:
-            fold_normalization(backbone, trained, normalization)
-        elif distributed.is_main():
-            text = f"{settings.file} was trained with another mean and std: set {trained}"
-            text += "" if why_not_folded(backbone) else ", or init.fold=true"
-            log_once(_log, logging.WARNING, text)
+    if trained is None or normalization is None or trained.is_close(normalization):
+        return match
+    if distributed.is_main():
+        text = f"{settings.file} was trained with another mean and std: set {trained}"
+        log_once(_log, logging.WARNING, text)
     return match
 
 

@@ -67,13 +67,17 @@ class Recipe:
 
         Every random draw holds for all frames. The frames are not changed, and shared with no view.
         """
-        raise NotImplementedError
+        raise ConfigError(f"recipe {type(self).__name__} has no __call__(frames, generator): see docs/extend.md")
 
     def views(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make the views, and distort them."""
         made = self(frames, generator)
         if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
             raise ConfigError(f"recipe {type(self).__name__} must return a list of View, got {type(made).__name__}")
+        for pixels in (view.frames for view in made):
+            if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3:
+                found = f"{pixels.dtype} {pixels.shape}"
+                raise ConfigError(f"recipe {type(self).__name__} makes {found}, not uint8 (T, 3, size, size)")
         return [self.distortion.apply(view, generator) for view in made]
 
 

@@ -18,10 +18,10 @@ from vidssl.projects.detection.average_precision import (
     precision_at_recalls,
     voc_average_precision,
 )
-from vidssl.projects.detection.config_sections import DetectorSettings
 from vidssl.projects.detection.detector import Detector
 from vidssl.projects.detection.lists_with_boxes import read_boxes
 from vidssl.projects.detection.measure_detector import measure_detector
+from vidssl.projects.detection.schema import DetectorSettings
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ import torch
 
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import build_backbone
-from vidssl.projects.detection.config_sections import DetectorSettings
 from vidssl.projects.detection.detector import Detector
 from vidssl.projects.detection.images import DetectionBatch
+from vidssl.projects.detection.schema import DetectorSettings
 
 
 def build(name="fpn", **settings):

@@ -20,8 +20,7 @@ from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.keyed_generators import generator
 from vidssl.output_folder import MARK
-from vidssl.projects.views.colorful_moving_mnist import prepare_colorful_moving_mnist
-from vidssl.projects.views.draw_colorful_digits import (
+from vidssl.projects.views.colorful_moving_mnist import (
     CANVAS,
     CLIP,
     EDGE,
@@ -33,6 +32,7 @@ from vidssl.projects.views.draw_colorful_digits import (
     digit_opacity,
     draw_texture,
     draw_video,
+    prepare_colorful_moving_mnist,
     render,
     trajectory,
 )

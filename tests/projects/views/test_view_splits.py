@@ -8,9 +8,8 @@ from skimage import color
 
 from vidssl.errors import ConfigError
 from vidssl.models import build_backbone
-from vidssl.projects.views.color_spaces import SPACES
+from vidssl.projects.views.cmc import SPACES, Channels, Frequency, Learned, Split, first_and_others, gaussian_blur
 from vidssl.projects.views.invertible_colors import ColorFlow
-from vidssl.projects.views.view_splits import Channels, Frequency, Learned, Split, first_and_others, gaussian_blur
 
 SMALL = {"name": "resnet3d18", "width": 4}
 

@@ -16,9 +16,9 @@ from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
 from vidssl.models.resnet3d import ResNet3D
 from vidssl.projects.detection.average_precision import Detections, voc_average_precision
-from vidssl.projects.detection.config_sections import ActionDetectorSettings
 from vidssl.projects.detection.images import DetectionBatch, Target
 from vidssl.projects.detection.lists_with_boxes import BoxList
+from vidssl.projects.detection.schema import ActionDetectorSettings
 
 _OUTPUT_SIZE = 7  # of RoIAlign
 _STRIDE = 16  # of the feature map, pixels
@@ -37,7 +37,7 @@ class ActionDetector(Method):
                 f"an action detector needs a 3D ResNet, got {type(backbone).__name__}: set backbone.name to "
                 "resnet3d18 or resnet3d50"
             )
-        super().__init__(backbone)
+        super().__init__(config, backbone)
         dilate_last_stage(backbone)
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(backbone.dim, classes)

@@ -22,9 +22,9 @@ from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
 from vidssl.models.resnet2d import ResNet2D
 from vidssl.projects.detection.average_precision import Detections, coco_average_precision, voc_average_precision
-from vidssl.projects.detection.config_sections import DetectorSettings
 from vidssl.projects.detection.images import DetectionBatch, Target
 from vidssl.projects.detection.lists_with_boxes import BoxList
+from vidssl.projects.detection.schema import DetectorSettings
 
 _STRIDE = 32  # images are padded to a multiple of it
 
@@ -38,8 +38,7 @@ class Detector(Method):
                 f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name to resnet18 or "
                 "resnet50"
             )
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         sizes = [config.anchor * 2**n for n in range(5)]
         c4 = config.name == "c4"
         channels = _channels(backbone)

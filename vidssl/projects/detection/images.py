@@ -21,8 +21,8 @@ from vidssl import distributed
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import DataError
 from vidssl.keyed_generators import generator
-from vidssl.projects.detection.config_sections import ImageSettings, ReadSettings
 from vidssl.projects.detection.lists_with_boxes import BoxList
+from vidssl.projects.detection.schema import ImageSettings, ReadSettings
 from vidssl.types import Frames
 from vidssl.worker_pool import ItemGuard, ordered
 

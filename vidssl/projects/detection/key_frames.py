@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from vidssl.errors import DataError
 from vidssl.keyed_generators import generator
-from vidssl.projects.detection.config_sections import KeyFrameSettings
 from vidssl.projects.detection.images import Arrays
 from vidssl.projects.detection.lists_with_boxes import KeyFrameList
+from vidssl.projects.detection.schema import KeyFrameSettings
 from vidssl.transforms.crops import short_side
 from vidssl.transforms.recipes import TrainCrop
 from vidssl.types import Frames, VideoMeta

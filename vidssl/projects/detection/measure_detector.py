@@ -1,20 +1,128 @@
-"""A detector's average precision on a list."""
+"""The two tasks, objects in images and actions of persons, and how their detectors are measured, also in training."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
+from pathlib import Path
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 
 from vidssl import distributed
-from vidssl.errors import DataError
+from vidssl.config import Tree
+from vidssl.data.fingerprint import identify
+from vidssl.errors import ConfigError, DataError, naming
+from vidssl.evaluation.result_files import complete, write_results
+from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
+from vidssl.models.backbones import Backbone
 from vidssl.models.eval_mode import eval_mode
 from vidssl.progress import progress
 from vidssl.projects.detection.action_detector import ActionDetector
-from vidssl.projects.detection.average_precision import Detections
+from vidssl.projects.detection.average_precision import Detections, check_pycocotools
 from vidssl.projects.detection.detector import Detector
-from vidssl.projects.detection.images import DetectionBatch, Target, TargetDataset, batches
-from vidssl.projects.detection.lists_with_boxes import BoxList
+from vidssl.projects.detection.images import BoxDataset, DetectionBatch, Target, TargetDataset, batches
+from vidssl.projects.detection.key_frames import KeyFrameDataset
+from vidssl.projects.detection.lists_with_boxes import BoxList, KeyFrameList, read_boxes
+from vidssl.projects.detection.schema import ActionRun, AnyDetectionRun, DetectionRun
+from vidssl.transforms.recipes import TrainCrop
+
+
+@dataclass(frozen=True)
+class ObjectTask:
+    """The objects in images, by Faster or Mask R-CNN."""
+
+    run: DetectionRun
+    samples: ClassVar[str] = "images"
+
+    @property
+    def title(self) -> str:
+        """Name of the detector, for the log."""
+        return f"{'Mask' if self.run.detector.masks else 'Faster'} R-CNN ({self.run.detector.name})"
+
+    @property
+    def frames(self) -> int:
+        """Frames of a sample."""
+        return 1
+
+    def read(self, paths: Sequence[str | Path], root: str | Path | None) -> BoxList:
+        """Read lists of boxes; a ConfigError if they do not fit the detector, or pycocotools is missing."""
+        check_pycocotools()
+        boxes = read_boxes(paths, root)
+        if isinstance(boxes, KeyFrameList):
+            raise ConfigError(f"{boxes.path} has key frames of videos (`time`): detector needs a list of images")
+        if self.run.detector.masks and boxes.outlines is None:
+            raise ConfigError(f"{boxes.path} has objects without outlines: set detector.masks=false")
+        return boxes
+
+    def detector(self, backbone: Backbone, classes: int) -> Detector:
+        """Build the detector."""
+        return Detector(self.run.detector, backbone, classes)
+
+    def training_data(self, boxes: BoxList) -> TargetDataset:
+        """Make the training samples of a list that `read` returned."""
+        data = self.run.data
+        return BoxDataset(boxes, data, data.short_sides, data.flip, self.run.detector.masks, self.run.seed)
+
+    def test_data(self, boxes: BoxList, short_side: int) -> TargetDataset:
+        """Make the test samples of a list that `read` returned; `short_side` in pixels."""
+        return BoxDataset(boxes, self.run.data, (short_side,))
+
+
+@dataclass(frozen=True)
+class ActionTask:
+    """The actions of the persons in key frames of videos."""
+
+    run: ActionRun
+    samples: ClassVar[str] = "key frames"
+    title: ClassVar[str] = "action detector"
+
+    @property
+    def frames(self) -> int:
+        """Frames of a sample."""
+        return self.run.data.frames
+
+    def read(self, paths: Sequence[str | Path], root: str | Path | None) -> BoxList:
+        """Read lists of key frames; a ConfigError if they are lists of images."""
+        boxes = read_boxes(paths, root)
+        if not isinstance(boxes, KeyFrameList):
+            raise ConfigError(
+                f"{boxes.path} is a list of images: action_detector needs key frames of videos, with `time`, as vidssl "
+                "prepare ava writes them"
+            )
+        return boxes
+
+    def detector(self, backbone: Backbone, classes: int) -> ActionDetector:
+        """Build the detector."""
+        return ActionDetector(self.run.action_detector, backbone, classes)
+
+    def training_data(self, boxes: BoxList) -> TargetDataset:
+        """Make the training samples of a list that `read` returned."""
+        crop = TrainCrop(self.run.data.view)
+        return KeyFrameDataset(cast(KeyFrameList, boxes), self.run.data, crop, self.run.seed)
+
+    def test_data(self, boxes: BoxList, short_side: int) -> TargetDataset:
+        """Make the test samples of a list that `read` returned; `short_side` in pixels."""
+        return KeyFrameDataset(cast(KeyFrameList, boxes), self.run.data, short_side)
+
+
+AnyTask = ObjectTask | ActionTask
+
+
+def task_of(run: AnyDetectionRun) -> AnyTask:
+    """Return what a run detects."""
+    return ActionTask(run) if isinstance(run, ActionRun) else ObjectTask(run)
+
+
+def training_list(task: AnyTask) -> BoxList:
+    """Read the lists that a run trains on; images without an object are left out, as in Detectron2."""
+    data = task.run.data
+    paths = [data.train] if isinstance(data.train, str) else data.train
+    with naming("data.train"):
+        return task.read(paths, data.root).images_with_objects()
+
 
 AnyDetector = Detector | ActionDetector
 
@@ -75,3 +183,75 @@ def _run_lengths(masks: torch.Tensor, corners: torch.Tensor, height: int, width:
 
     pasted = paste_masks_in_image(masks, corners, (height, width)) > 0.5
     return tuple(coco_mask.encode(np.asfortranarray(one[0].cpu().numpy().astype(np.uint8))) for one in pasted)
+
+
+_log = logging.getLogger(__name__)
+
+
+class Evaluation:
+    """The test of a detector on `evaluate.list`, at the end of its training and with `every` also before.
+
+    The list is checked when it is made, against the training list: before hours of training.
+    """
+
+    def __init__(self, task: AnyTask, trained: BoxList) -> None:
+        self.task, self.settings = task, task.run.evaluate
+        assert self.settings.list is not None
+        with naming("evaluate.list"):
+            self.boxes = boxes = test_list(task, self.settings.list, task.run.data.root)
+        if boxes.classes != trained.classes:
+            raise DataError(f"{boxes.path} has other classes than {trained.path}: prepare both lists from one set")
+        known = TrainingVideos(str(trained.path), trained, fingerprint=trained.fingerprint)
+        self.overlap = measure_overlap(boxes, None, lambda: known)
+        distributed.on_main(partial(report_overlap, self.overlap, boxes.path))
+
+    def due(self, step: int, steps: int) -> bool:
+        """Whether a step of `steps` is the last, or a multiple of `evaluate.every`."""
+        return step == steps or (self.settings.every is not None and step % self.settings.every == 0)
+
+    def measure(
+        self, detector: AnyDetector, step: int, device: torch.device, check: Callable[[], None]
+    ) -> dict[str, float]:
+        """Measure the detector after a step, and write `results.json`; `check` as in `measure_detector`."""
+        run, boxes, short_side = self.task.run, self.boxes, self.settings.short_side
+        dataset = self.task.test_data(boxes, short_side)
+        numbers = measure_detector(detector, dataset, self.settings.batch_size, device, check)
+        config = run.model_dump(mode="json")
+        # The checkpoint of the step comes later: until then step and config stand for the weights.
+        request = request_of_test({"step": step, "config": config}, self.task, boxes, short_side)
+        content = {"numbers": numbers, "step": step, **describe_list(boxes), "config": config}
+        results = complete(content, request=request, overlap=self.overlap, query=boxes.fingerprint)
+        distributed.on_main(lambda: write_results(Path(run.output), results))
+        return numbers
+
+
+def test_list(task: AnyTask, path: str | Path, root: str | Path | None) -> BoxList:
+    """Read the list of a test; a DataError if it has no objects, a warning if its ground truth is classified."""
+    boxes = task.read([path], root)
+    if not boxes.counts()["objects"]:
+        raise DataError(f"{path} has no objects to find: choose another list")
+    if isinstance(boxes, KeyFrameList) and not boxes.has_proposals and distributed.is_main():
+        _log.warning(
+            "%s has no proposals: the ground-truth boxes are classified, so AP50 is higher than with detected persons "
+            "(vidssl prepare ava --proposals)",
+            path,
+        )
+    return boxes
+
+
+def describe_list(boxes: BoxList) -> Tree:
+    """Describe a tested list, for `results.json`."""
+    return {"list": str(boxes.path), "fingerprint": boxes.fingerprint, **boxes.counts()}
+
+
+def request_of_test(weights: Tree, task: AnyTask, boxes: BoxList, short_side: int) -> Tree:
+    """Return what decides the average precisions of a detector on a list; called on all processes."""
+    data = distributed.on_main(lambda: identify(boxes))
+    decoding = task.run.data.model_dump(mode="json", include={"backend", "fps"})
+    return {
+        "weights": weights,
+        "command": "test",
+        "protocol": {"short_side": short_side, **decoding},
+        "list": boxes.fingerprint,
+        "data": data,
+    }

@@ -17,11 +17,15 @@ from vidssl.evaluation.result_files import Results, complete, existing_results, 
 from vidssl.evaluation.train_test_overlap import measure_overlap, report_overlap
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.weights import load_state, read_checkpoint
-from vidssl.projects.detection.evaluate_in_training import describe_list, request_of_test, test_list
 from vidssl.projects.detection.lists_with_boxes import read_boxes
-from vidssl.projects.detection.measure_detector import measure_detector
+from vidssl.projects.detection.measure_detector import (
+    describe_list,
+    measure_detector,
+    request_of_test,
+    task_of,
+    test_list,
+)
 from vidssl.projects.detection.schema import bind_stored
-from vidssl.projects.detection.tasks import task_of
 
 _USED = ("device", "workers", "batch_size", "short_side", "root", "trust", "imports")  # options of networks
 

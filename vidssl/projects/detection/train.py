@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -23,11 +23,9 @@ from vidssl.errors import Interrupted, VidsslError
 from vidssl.models.batch_norms import average_statistics
 from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.output_folder import only_run_in
-from vidssl.projects.detection.evaluate_in_training import Evaluation
 from vidssl.projects.detection.images import DetectionBatch, batches, next_together
-from vidssl.projects.detection.measure_detector import AnyDetector
+from vidssl.projects.detection.measure_detector import AnyDetector, Evaluation, task_of, training_list
 from vidssl.projects.detection.schema import AnyDetectionRun, bind_run, bind_stored
-from vidssl.projects.detection.tasks import task_of, training_list
 
 __all__ = ["bind_run", "bind_stored", "train"]  # of the project: see `vidssl.registry`
 _log = logging.getLogger(__name__)
@@ -73,12 +71,12 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
         stack.callback(made.close)
 
         def open_log() -> RunLog:
-            core.write_config(run)
+            log = core.start_log(run, state, steps, run.batch_size)
+            stack.callback(log.close)
             data = f"{len(boxes)} {task.samples} of {boxes.path}"
             data += f"; steps {state.step}-{steps} of {run.batch_size} {task.samples}"
             core.log_banner(run, device, task.title, method, norm, data)
-            strict = run.checkpoint.on_error == "stop"
-            return stack.enter_context(closing(RunLog(output, state.step, steps, run.batch_size, strict)))
+            return log
 
         log = distributed.together(lambda: open_log() if distributed.is_main() else None)
 

@@ -1,20 +1,212 @@
-"""CMC: Tian et al., *Contrastive Multiview Coding* (2020), with negatives of the batch."""
+"""CMC: Tian et al., *Contrastive Multiview Coding* (2020): two views of a clip, two encoders, negatives of the batch.
 
+Splits of a clip into two views are colour channels, frequencies and learned colours (*What Makes for Good Views for
+Contrastive Learning?*, 2020, B.2, B.3, B.5). Colour spaces have RGB in [0, 1], and each channel is scaled to about [-1,
+1]; the values before scaling are those of `skimage.color`: ITU-R BT.601 for YUV and YDbDr, D65 for Lab.
+
+Shapes: B clips, T frames, H x W pixels; dim features of a clip; clips and views (B, 3, T, H, W). A view of one or two
+channels has zeros in the others: a convolution of three channels then computes what one of fewer channels would, since
+zeros contribute nothing.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
 from math import log
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from vidssl import distributed
+from vidssl.config import Settings, bind_choice, build
 from vidssl.errors import ConfigError
 from vidssl.losses import unit
 from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import InBatchMethod
-from vidssl.models.backbones import Backbone
+from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
-from vidssl.projects.views.two_encoders import TwoEncoders
+from vidssl.projects.views.invertible_colors import ColorFlow
 from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
+
+Space = Literal["rgb", "yuv", "ydbdr", "hsv", "lab"]
+
+_YUV = ((0.299, 0.587, 0.114), (-0.14714119, -0.28886916, 0.43601035), (0.61497538, -0.51496512, -0.10001026))
+_YDBDR = ((0.299, 0.587, 0.114), (-0.45, -0.883, 1.333), (-1.333, 1.116, 0.217))
+_XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
+_WHITE = (0.95047, 1.0, 1.08883)  # D65, 2 degrees
+
+
+def _multiply(matrix: tuple[tuple[float, ...], ...], x: Tensor) -> Tensor:
+    return torch.einsum("dc,bcthw->bdthw", x.new_tensor(matrix), x)
+
+
+def _scaled(x: Tensor, centre: tuple[float, ...], half: tuple[float, ...]) -> Tensor:
+    """Map centre - half … centre + half to [-1, 1], for each channel."""
+    middle, width = (x.new_tensor(values).view(3, 1, 1, 1) for values in (centre, half))
+    return (x - middle) / width
+
+
+def rgb(x: Tensor) -> Tensor:
+    """Return red, green, blue."""
+    return 2 * x - 1
+
+
+def yuv(x: Tensor) -> Tensor:
+    """Return luma and the two differences of colour of PAL."""
+    return _scaled(_multiply(_YUV, x), (0.5, 0.0, 0.0), (0.5, 0.436, 0.615))
+
+
+def ydbdr(x: Tensor) -> Tensor:
+    """Return luma and the two differences of colour of SECAM."""
+    return _scaled(_multiply(_YDBDR, x), (0.5, 0.0, 0.0), (0.5, 1.333, 1.333))
+
+
+def hsv(x: Tensor) -> Tensor:
+    """Return hue, saturation and value; the hue is a number in [0, 1), red is 0."""
+    high, largest = x.max(dim=1)
+    chroma = high - x.amin(dim=1)
+    red, green, blue = x.unbind(dim=1)
+    safe = torch.where(chroma > 0, chroma, 1.0)
+    sixths = torch.stack([(green - blue) / safe, 2 + (blue - red) / safe, 4 + (red - green) / safe])
+    hue = sixths.gather(0, largest[None])[0] / 6 % 1.0
+    saturation = chroma / torch.where(high > 0, high, 1.0)
+    return 2 * torch.stack([hue, saturation, high], dim=1) - 1
+
+
+def lab(x: Tensor) -> Tensor:
+    """Return lightness, and the axes green to red and blue to yellow, of CIE Lab."""
+    linear = torch.where(x > 0.04045, ((x + 0.055) / 1.055).clamp(min=0) ** 2.4, x / 12.92)
+    relative = _multiply(_XYZ, linear) / x.new_tensor(_WHITE).view(3, 1, 1, 1)
+    f = torch.where(relative > 0.008856, relative.clamp(min=1e-6) ** (1 / 3), 7.787 * relative + 16 / 116)
+    fx, fy, fz = f.unbind(dim=1)
+    values = torch.stack([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)], dim=1)
+    return _scaled(values, (50.0, 0.0, 0.0), (50.0, 128.0, 128.0))
+
+
+SPACES: dict[str, Callable[[Tensor], Tensor]] = {"rgb": rgb, "yuv": yuv, "ydbdr": ydbdr, "hsv": hsv, "lab": lab}
+
+
+class Channels(Settings):
+    """The first channel of a colour space, and the other two (section B.2)."""
+
+    name: Literal["channels"]
+    space: Space = "lab"
+
+
+class Frequency(Settings):
+    """A Gaussian blur, and the rest: v1 = Blur(x, sigma), v2 = x - v1 (section B.3)."""
+
+    name: Literal["frequency"]
+    sigma: float = Field(default=1.0, gt=0)  # pixels
+
+
+class Learned(Settings):
+    """The first channel, and the other two, of the output of a `color_flow`, which is not trained.
+
+    `init` loads its weights; the settings are those that it was trained with.
+    """
+
+    name: Literal["learned"]
+    flow: ColorFlow.Config = ColorFlow.Config()
+
+
+SplitConfig = Annotated[Channels | Frequency | Learned, Field(discriminator="name")]
+
+
+class Split(nn.Module):
+    """Makes two views of a clip."""
+
+    def __init__(self, config: Channels | Frequency | Learned) -> None:
+        super().__init__()
+        self.config = config
+        if isinstance(config, Learned):
+            self.flow = ColorFlow(config.flow).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Split a clip (B, 3, T, H, W) into two, in its own precision: autocast does not apply."""
+        with torch.autocast(x.device.type, enabled=False):
+            if isinstance(self.config, Frequency):
+                low = gaussian_blur(x, self.config.sigma)
+                return low, x - low
+            if isinstance(self.config, Learned):
+                return first_and_others(self.flow.transform(x))
+            if x.min() < -1e-3 or x.max() > 1 + 1e-3:
+                raise ConfigError(
+                    f"the split channels needs pixels in [0, 1], got {x.min():.2f} to {x.max():.2f}: set "
+                    "data.mean=[0.0] and data.std=[1.0]"
+                )
+            return first_and_others(SPACES[self.config.space](x))
+
+
+def first_and_others(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first channel and the other two, each with zeros in place of the rest."""
+    first = x.new_tensor([1.0, 0.0, 0.0]).view(3, 1, 1, 1)
+    return x * first, x * (1 - first)
+
+
+def gaussian_blur(x: Tensor, sigma: float) -> Tensor:
+    """Blur the frames of clips (B, C, T, H, W), reflected at their border; the kernel ends at 4 sigma."""
+    rows, columns = (_blur_matrix(side, sigma).to(x) for side in x.shape[3:])
+    return rows @ x @ columns.T
+
+
+@cache
+def _blur_matrix(side: int, sigma: float) -> Tensor:
+    """Return the blur along one axis as a matrix (side, side): unlike a padded convolution of any kernel length."""
+    radius = math.ceil(4 * sigma)
+    offsets = np.arange(-radius, radius + 1)
+    weights = np.exp(-0.5 * (offsets / sigma) ** 2)
+    rows, period = np.arange(side)[:, None], max(2 * side - 2, 1)
+    columns = side - 1 - np.abs((rows + offsets) % period - (side - 1))  # reflected at the centre of the border pixel
+    matrix = np.zeros((side, side))
+    for row, column in zip(matrix, columns, strict=True):
+        np.add.at(row, column, weights / weights.sum())
+    return torch.from_numpy(matrix)
+
+
+@BACKBONES.register("two_encoders")
+class TwoEncoders(Backbone):
+    """Two networks of one kind with separate weights; the features are those of both, joined.
+
+    The split belongs to the network, so that tests see the views that it was trained on.
+    """
+
+    class Config(Settings):
+        encoder: dict[str, Any] = Field(default={"name": "resnet18"})  # a backbone and its settings
+        split: SplitConfig | None = None  # None: each encoder sees whole clips
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.split = None if config.split is None else Split(config.split)
+        encoder = bind_choice(BACKBONES, config.encoder, "encoder")
+        first, second = build(BACKBONES, encoder), build(BACKBONES, encoder)
+        self.encoders = nn.ModuleList([first, second])
+        self.dims = first.dim, second.dim
+        self.dim = sum(self.dims)
+
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Encode clips (B, 3, T, H, W) as features (B, dim); the second encoder sees `other` if it is given."""
+        views = self._views(x, other)
+        return torch.cat([encoder(view) for encoder, view in zip(self.encoders, views, strict=True)], dim=1)
+
+    def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
+        """Compute the feature maps (B, C, T', H', W') of layers of both encoders, joined along C."""
+        maps = []
+        for encoder, view in zip(self.encoders, self._views(x), strict=True):
+            assert isinstance(encoder, Backbone)
+            maps.append(encoder.features(view, out))
+        return [torch.cat(pair, dim=1) for pair in zip(*maps, strict=True)]
+
+    def _views(self, x: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return what each encoder sees."""
+        if self.split is None:
+            return x, x if other is None else other
+        whole = self.split(x)
+        return whole if other is None else (whole[0], self.split(other)[1])
 
 
 def two_view_nce(embedding: Tensor, group: Tensor, temperature: float, anchors: slice = slice(None)) -> Tensor:

@@ -15,9 +15,8 @@ from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
-from vidssl.projects.views.cmc import two_view_nce
+from vidssl.projects.views.cmc import first_and_others, two_view_nce
 from vidssl.projects.views.invertible_colors import ColorFlow
-from vidssl.projects.views.view_splits import first_and_others
 from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
 
@@ -45,8 +44,7 @@ class ViewLearning(Method):
     def __init__(self, config: Config, backbone: Backbone) -> None:
         if not isinstance(backbone, ColorFlow):
             raise ConfigError("view_learning trains a generator of views: set backbone.name=color_flow")
-        super().__init__(backbone)
-        self.config = config
+        super().__init__(config, backbone)
         self.encoders = nn.ModuleList([_network(config, None) for _ in range(2)])
         count = 0 if config.classes is None else 2
         self.classifiers = nn.ModuleList([_network(config, config.classes) for _ in range(count)])

@@ -1,16 +1,16 @@
-"""The MTEB adapter: its features are those of `vidssl.extract`, and MTEB's own tasks run on it."""
+"""examples/mteb_videos.py: its features are those of `vidssl.extract`, and MTEB's own tasks run on it."""
 
 import os
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import vidssl
-from vidssl.atomic import file_hash
 from vidssl.data import read_list
-from vidssl.errors import ConfigError
-from vidssl.models.weights import save_checkpoint_backbone
+from vidssl.errors import VidsslError
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 mteb = pytest.importorskip("mteb")
@@ -20,8 +20,7 @@ from mteb.abstasks import AbsTaskClustering  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
 from mteb.models.models_protocols import EncoderProtocol  # noqa: E402
 
-from vidssl.projects.mteb import VideoEncoder  # noqa: E402
-
+VideoEncoder = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mteb_videos.py"))["VideoEncoder"]
 OPTIONS = {"clips": 2, "crops": 1, "workers": 0}
 
 
@@ -38,8 +37,7 @@ def dataset(listed, as_bytes):
 
 
 @pytest.mark.parametrize("as_bytes", [True, False])
-def test_features_are_those_of_extract(as_bytes, listed, monkeypatch):
-    monkeypatch.setattr("vidssl.projects.mteb._VIDEOS", 5)  # 16 videos in several parts
+def test_features_are_those_of_extract(as_bytes, listed):
     encoder = VideoEncoder("vidssl-small", device="cpu", **OPTIONS)
     assert isinstance(encoder, EncoderProtocol)
     loader = torch.utils.data.DataLoader(dataset(listed, as_bytes))
@@ -48,10 +46,11 @@ def test_features_are_those_of_extract(as_bytes, listed, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
-def test_videos_may_not_be_left_out():
-    with pytest.raises(ConfigError, match="a row for each video: leave out allow_missing=True"):
-        VideoEncoder("vidssl-small", device="cpu", allow_missing=True)
-    VideoEncoder("vidssl-small", device="cpu", allow_missing=False)
+def test_a_task_has_a_row_for_each_video(tmp_path):
+    broken = datasets.Dataset.from_dict({"video": [{"bytes": b"no video", "path": None}]})
+    loader = torch.utils.data.DataLoader(broken.cast_column("video", datasets.Video()))
+    with pytest.raises(VidsslError):
+        VideoEncoder("vidssl-small", device="cpu", **OPTIONS).encode(loader)
 
 
 def test_similarities_are_cosines():
@@ -60,16 +59,6 @@ def test_similarities_are_cosines():
     expected = torch.nn.functional.cosine_similarity(one[:, None], other[None], dim=2)
     torch.testing.assert_close(encoder.similarity(one.numpy(), other.numpy()), expected)
     torch.testing.assert_close(encoder.similarity_pairwise(one[:2], other), expected[:2].diagonal())
-
-
-def test_results_are_kept_by_the_weights_and_the_clips(tmp_path):
-    vidssl.save_backbone("vidssl-small", tmp_path / "net.safetensors")
-    save_checkpoint_backbone("vidssl-small", tmp_path / "other.safetensors", network={})
-    models = ("vidssl-small", tmp_path / "net.safetensors", tmp_path / "other.safetensors")
-    same, net, other = (VideoEncoder(model).mteb_model_meta for model in models)
-    assert (same.name, net.name) == ("vidssl/vidssl-small", "vidssl/net")
-    assert same.revision == net.revision == file_hash(models[1])[:16] != other.revision
-    assert VideoEncoder("vidssl-small", clips=2).mteb_model_meta.experiment_kwargs == {"clips": 2}
 
 
 def test_a_task_of_mteb_runs(listed):

@@ -34,7 +34,7 @@ from vidssl.transforms import RECIPES
 from vidssl.transforms.recipes import Recipe
 from vidssl.types import Features, Frames, VideoMeta
 from vidssl.video import open_video
-from vidssl.video.packed_decoder import INDEX
+from vidssl.video.packed_frames import INDEX
 
 SAMPLER = Random(Random.Config(frames=8, seconds=2.56))
 FILES, JPEG = "files", "packed, JPEG 90"

@@ -36,8 +36,7 @@ from vidssl.output_folder import MARK
 from vidssl.transforms import RECIPES
 from vidssl.types import Tracks
 from vidssl.video import decode
-from vidssl.video.packed_index import read_index
-from vidssl.video.packed_writer import ShardWriter
+from vidssl.video.packed_frames import ShardWriter, read_index
 from vidssl.video.reader import open_video, state_of_video
 
 TOP = Path(__file__).parents[2]

@@ -46,8 +46,7 @@ from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.types import Features, Tracks, VideoRecord
 from vidssl.video import packet_index as index
 from vidssl.video.integrity import check_video
-from vidssl.video.packed_decoder import INDEX
-from vidssl.video.packed_index import ID_BYTES, make_index, write_index
+from vidssl.video.packed_frames import ID_BYTES, INDEX, link_field, make_index, write_index
 from vidssl.video.reader import MAX_PIXELS, open_video
 
 FILES = Path(__file__).parents[1] / "video" / "files"
@@ -356,7 +355,9 @@ def _read_tar(folder: Path, name: str) -> None:
 
 def _build_packed(folder: Path) -> list[str]:
     columns: dict[str, list[Any]] = {name: [] for name in ("offsets", "sizes")}
-    content = b""
+    first, shard_id = tarfile.TarInfo("a"), bytes(range(ID_BYTES))
+    first.linkname = link_field(shard_id)
+    content = first.tobuf(tarfile.USTAR_FORMAT)
     for number in range(8):
         image = cv2.imencode(".jpg", np.full((48, 64, 3), 20 * number, np.uint8))[1].tobytes()
         columns["offsets"].append(len(content))
@@ -365,7 +366,7 @@ def _build_packed(folder: Path) -> list[str]:
     two = {"num_frames": [5, 3], "fps": [25.0, 10.0], "heights": [48, 48], "widths": [64, 64], "changed": [1, 2]}
     (folder / "shard-000000.tar").write_bytes(content)
     # The first video has a variable rate: the times of its frames, and their end.
-    times = {"first_times": [0, -1], "times": [0, 0.1, 0.3, 0.4, 0.5, 0.6], "shard_ids": [0] * ID_BYTES}
+    times = {"first_times": [0, -1], "times": [0, 0.1, 0.3, 0.4, 0.5, 0.6], "shard_ids": [*shard_id]}
     write_index(folder / INDEX, make_index([b"b/x.mp4", b"a.mp4"], {**two, "shards": [0, 0], **columns, **times}))
     return [INDEX, "shard-000000.tar"]
 

@@ -18,7 +18,7 @@ from vidssl.data.video_list import read_list
 from vidssl.errors import CheckpointError, DataError, DecodeError, VidsslError
 from vidssl.models import load_backbone
 from vidssl.prepare.folder import prepare_folder
-from vidssl.video.packed_decoder import INDEX
+from vidssl.video.packed_frames import INDEX
 from vidssl.video.reader import open_video
 
 LATIN = os.fsdecode(b"latin\xe9.mp4")

@@ -4,6 +4,7 @@ import json
 import shutil
 import tarfile
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from vidssl.api.shrink import FrameSettings, shrink_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError
 from vidssl.keyed_generators import generator
-from vidssl.video.packed_index import merge_indices, read_index
+from vidssl.video.packed_frames import merge_indices, read_index
 from vidssl.video.reader import open_video
+from vidssl.video.shrunk_copy_mark import signature_of
 
+FILES = Path(__file__).with_name("files")
 INDEX = "frame_index.safetensors"
 SMALL = FrameSettings(16, 90)
 TICKS = [0, 40, 80, 800, 840, 880, 1600, 1640, 1680]
@@ -143,3 +146,16 @@ def test_webdataset_members_have_no_more_fields(packed):
     with tarfile.open(packed / "shard-000001.tar") as tar:
         about = json.loads(tar.extractfile(tar.next()).read())
     assert {*about} == {"name", "num_frames", "fps", "height", "width"}
+
+
+def test_files_of_28_november_2026(number_of):
+    """Packed frames, and the mark of a shrunk copy, as they were written on this day."""
+    kinds = [("regular", [*range(6)], None), ("variable", [5, 4, 3, 2, 1, 0], [0, 1, 2, 20, 21, 22])]
+    for name, numbers, times in kinds:
+        with open_video(FILES / f"packed/{name}.mp4") as video:
+            assert number_of(video.frames(range(6))) == numbers
+            assert video.meta.times is None if times is None else np.allclose(25 * video.meta.times, times)
+    with open_video(FILES / "shrunk_copy.mp4") as video:
+        assert number_of(video.frames(range(6))) == [5, 4, 3, 2, 1, 0]
+    found = signature_of(FILES / "shrunk_copy.mp4")
+    assert found is not None and found.copy < (FILES / "shrunk_copy.mp4").stat().st_size

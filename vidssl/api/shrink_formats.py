@@ -12,10 +12,9 @@ import av
 
 from vidssl.errors import DataError, DecodeError
 from vidssl.output_folder import check_names
-from vidssl.video.encode_key_frames import encode_key_frames
+from vidssl.video.encode_key_frames import encode_frames, encode_key_frames
 from vidssl.video.open_container import open_container, video_packets, video_stream
-from vidssl.video.packed_decoder import INDEX
-from vidssl.video.packed_writer import EncodedVideo, ShardWriter, encode_frames
+from vidssl.video.packed_frames import INDEX, EncodedVideo, ShardWriter
 from vidssl.video.reader import open_video, state_of_video
 from vidssl.video.shrunk_copy_mark import sign, signature_of
 

@@ -14,8 +14,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.errors import DataError, first_few
 from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
-from vidssl.video.packed_decoder import INDEX
-from vidssl.video.packed_index import read_index
+from vidssl.video.packed_frames import INDEX, read_index
 from vidssl.video.reader import state_of_video
 from vidssl.video.tar_members import list_members
 

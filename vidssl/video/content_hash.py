@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from vidssl.errors import ConfigError, DecodeError
-from vidssl.video.packed_decoder import find_frames, shard_path
+from vidssl.video.packed_frames import find_frames, shard_path
 from vidssl.video.tar_members import find_member
 
 _BLOCK = 1 << 20  # bytes that are read at a time

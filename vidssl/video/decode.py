@@ -190,9 +190,7 @@ class PyAV:
         self._container.close()
         self._container = container
         if container.size != self._size:
-            raise DecodeError(
-                f"{self._path}: the file has changed while it was read: {container.size} bytes, {self._size} before"
-            )
+            raise DecodeError(f"{self._path}: the file has changed while it was read")
 
     def _decode(self, codec: Any, packet: Any) -> list[Any]:
         """Return the frames that a packet completes; None flushes the decoder."""

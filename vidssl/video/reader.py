@@ -21,7 +21,7 @@ from vidssl.video.decode import Decoder, Image
 from vidssl.video.frame_folder import FrameFolder, is_image
 from vidssl.video.open_container import open_container
 from vidssl.video.other_decoders import BACKENDS
-from vidssl.video.packed_decoder import PackedFrames, find_frames
+from vidssl.video.packed_frames import PackedFrames, find_frames
 from vidssl.video.packet_index import cached_packets, count_frames, read_packets, replace_packets
 from vidssl.video.tar_members import find_member
 
@@ -218,7 +218,7 @@ def open_video(
         packets = cached_packets(key, folder, lambda: read_packets(container, path, max_pixels))
 
         def count() -> tuple[VideoMeta, Decoder]:
-            anew = count_frames(packets, path, max_pixels)
+            anew = count_frames(path, max_pixels, packets.meta.fps)
             replace_packets(key, folder, anew)
             return anew.meta, BACKENDS[backend](path, anew, open_container(path, max_pixels), max_pixels)
 

@@ -151,7 +151,8 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     # A truncated file may begin with frames that refer to missing ones, which no decoder returns.
     if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
         return count_frames(path, max_pixels, header)
-    if name == "avi" and presented is not None:  # a frame is shown when the packet of this number is decoded
+    assert presented is not None  # else there would be no `frame_of`
+    if name == "avi":  # a frame is shown when the packet of this number is decoded
         presented = np.append(stamps, 2 * stamps[-1] - stamps[-2:][0])[presented]
     shown = np.sort(presented[kinds != HIDDEN])
     rate = frame_times(shown, stream.time_base, header)

@@ -138,3 +138,13 @@ def test_files_that_cannot_be_opened(listed):
     for bad in ((0, 1), (1, -1), (float("nan"), 1), (1, float("inf"))):
         with pytest.raises(ConfigError, match="is not above 0"):
             TimeWindows(*bad)
+
+
+@pytest.mark.parametrize(("fps", "window", "stride"), [(25.0, 1.0, 0.03), (25.0, 0.03, 0.03), (1 / 60, 2.56, 2.56)])
+def test_a_stride_below_a_frame_is_an_error_also_where_missing_files_are_kept(fps, window, stride):
+    """It says nothing about the file: the row was kept, and so the whole video was one window."""
+    meta = VideoMeta(100, fps, 32, 32)
+    reading = SimpleNamespace(open=lambda record: nullcontext(SimpleNamespace(meta=meta)))
+    videos = VideoList("x.csv", Records("/d", [VideoRecord("a.mp4")]), ())
+    with pytest.raises(DataError, match=r"a\.mp4: a stride of .* s is less than a frame of"):
+        cut_into_windows(videos, TimeWindows(window, stride), reading, keep_missing=True)

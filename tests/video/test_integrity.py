@@ -4,7 +4,8 @@ import struct
 
 import pytest
 
-from vidssl.video.integrity import missing_bytes
+from vidssl.video.integrity import check_video, missing_bytes
+from vidssl.video.reader import MAX_PIXELS
 
 
 def box(kind, content=b"", size=None):
@@ -49,3 +50,11 @@ SEGMENT = bytes.fromhex("18538067")
 def test_missing_bytes(tmp_path, content, missing):
     (tmp_path / "file").write_bytes(content)
     assert missing_bytes(tmp_path / "file") == missing
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9])
+def test_a_cut_file_is_truncated_whatever_the_decoder_says(tmp_path, real, share):
+    """Without its headers FFmpeg may find no decoder for a stream."""
+    content = (real / "cases/vfr.mp4").read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(content[: int(share * len(content))])
+    assert [kind for kind, _ in check_video(tmp_path / "cut.mp4", 1.0, MAX_PIXELS, lambda: None)[1]] == ["truncated"]

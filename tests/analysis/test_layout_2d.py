@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from vidssl.analysis.layout_2d import check_layout, has_umap, kept_neighbours, layout, turned_onto
+from vidssl.analysis.layout_2d import check_layout, has_umap, kept_neighbours, layout
 from vidssl.errors import ConfigError, DataError
 from vidssl.keyed_generators import generator
 
@@ -108,21 +108,6 @@ def test_all_neighbours_of_equal_places_are_kept_and_few_videos_have_none():
     assert kept_neighbours(x[:11], x[:11]) is None  # all others are among the nearest ten
     assert kept_neighbours(x[:12], x[:12]) == 1.0
 
-
-def test_a_layout_is_turned_and_mirrored_onto_another_one():
-    rng = generator(3, 0)
-    places = rng.normal(size=(40, 2)).astype(np.float32)
-    turn = np.array([[np.cos(2), -np.sin(2)], [np.sin(2), np.cos(2)]]) @ np.diag([1, -1])
-    moved = (places @ turn + [3, -1]).astype(np.float32)
-    np.testing.assert_allclose(turned_onto(moved, places), places - places.mean(axis=0), atol=1e-5)
-    noisy = places + rng.normal(size=places.shape).astype(np.float32)
-    best = turned_onto(moved, noisy)
-    for angle in np.linspace(0, 2 * np.pi, 25):  # no other turn is closer
-        c, s = np.cos(angle), np.sin(angle)
-        other = (moved - moved.mean(axis=0)) @ np.array([[c, -s], [s, c]])
-        aim = noisy - noisy.mean(axis=0)
-        assert np.sum((best - aim) ** 2) <= np.sum((other - aim) ** 2) + 1e-4
-    assert turned_onto(np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)).shape == (1, 2)
 
 
 READ_ONLY = """

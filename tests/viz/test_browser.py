@@ -18,7 +18,7 @@ from vidssl.data.video_list import read_list
 from vidssl.types import VideoRecord
 from vidssl.viz.analysis_page import Chart, Point, Section, Table, write_analysis_page
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
-from vidssl.viz.encoder_parts import Disagreements, EncoderMaps, EncoderNeighbours, ShownVideos
+from vidssl.viz.encoder_parts import Disagreements, EncoderNeighbours, ShownVideos
 from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.map_page import Suspects, classes_column, column, write_map_page
 from vidssl.viz.pages import preview
@@ -171,10 +171,7 @@ def views_page(path: Path) -> None:
 
 
 def encoders_page(path: Path) -> None:
-    """The ten points of the map by three encoders: on the circle, mirrored on it, and in a row."""
-    angle = 2 * np.pi * np.arange(10) / 10
-    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    places = {"first": circle, NASTY: circle * [-1, 1], LONG: np.stack([np.arange(10.0), np.zeros(10)], axis=1)}
+    """The ten videos of the map by three encoders."""
     names, labels = [record.path for record in POINTS], [record.label for record in POINTS]
     previews = {n: preview(clip(20 * n, t=1 if n == 1 else 6)) for n in range(9)}
     videos = ShownVideos(names, labels, ["<b>Walk</b>", LONG], previews)
@@ -188,7 +185,6 @@ def encoders_page(path: Path) -> None:
         NASTY,
         f"vidssl compare {LONG}",
         PNG,
-        maps=EncoderMaps(places, videos),
         neighbours=EncoderNeighbours((NASTY, LONG), strips, videos),
         disagreements=Disagreements(videos, rows, predicted, [1.0, 0.5]),
     )
@@ -864,162 +860,7 @@ def test_thumbnails_are_drawn_at_their_points(open_page):
     assert page.locator("#tip b").inner_text() == "c/6.mp4"
 
 
-# The maps and neighbours of encoders ------------------------------------------------------------------------
-
-
-def dots(page, side: str, *points: int) -> list[tuple[float, float]]:
-    """Where points are on the screen, on the circle of a map of `encoders_page`, with a margin of 18 pixels."""
-    box = page.locator(f"#map-{side} canvas").bounding_box()
-    angle = 2 * np.pi * np.array(points) / 10
-    radius = min(box["width"] - 36, (box["height"] - 36) / np.sin(0.4 * np.pi)) / 2
-    middle, sign = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2), 1 if side == "left" else -1
-    return [(middle[0] + sign * radius * np.cos(a), middle[1] - radius * np.sin(a)) for a in angle]
-
-
-def opacity(page, side: str, *points: int) -> list[int]:
-    """How opaque dots are drawn, to 255."""
-    return [pixel[3] for pixel in pixels(page, dots(page, side, *points), f"#map-{side} canvas")]
-
-
-def marked(page) -> list[int]:
-    """Points that both maps show as marked, by how opaque they are; the list has their names."""
-    left, right = (opacity(page, side, *range(10)) for side in ("left", "right"))
-    found = [n for n in range(10) if left[n] > 200]
-    assert found == [n for n in range(10) if right[n] > 200]
-    if page.locator("#marked-list").is_visible():
-        assert page.locator("#marked-list li").all_inner_texts() == [POINTS[n].path for n in found]
-    return found
-
-
-def ring(page, side: str, *points: int) -> list[tuple[float, float]]:
-    """Corners around points of one of the two maps, in the order of the points, through the middle of the circle."""
-    around = np.array(dots(page, side, *points))
-    middle = np.mean(dots(page, side, *range(10)), axis=0)
-    outside = middle + (around - middle) * 1.06
-    return [tuple(corner) for corner in [middle, *outside, middle]]
-
-
-def described(page, side: str = "left") -> str:
-    """Name of the video that a map describes, without the places where it may break."""
-    return page.locator(f"#map-{side} .tip b").text_content().replace("\u200b", "")
-
-
-@pytest.fixture
-def open_encoders(open_page) -> Callable:
-    def opened(*arguments, **settings):
-        page = open_page("encoders", *arguments, **settings)
-        page.evaluate("document.querySelector('.maps').scrollIntoView()")
-        return page
-
-    return opened
-
-
-def test_a_lasso_on_one_map_marks_the_same_videos_on_both(open_encoders):
-    page = open_encoders()
-    assert marked(page) == [*range(10)] and page.locator("#marked-list").is_hidden()
-    drag(page, ring(page, "left", 1.5, 2, 3, 3.5))
-    assert marked(page) == [2, 3]
-    assert page.locator("#marked-count").inner_text() == f"2 videos marked: {LONG} 1, no class 1."
-    drag(page, ring(page, "right", 4.5, 5, 5.5))
-    assert marked(page) == [5]
-    page.keyboard.down("Shift")
-    drag(page, ring(page, "right", 6.5, 7, 7.5))
-    page.keyboard.up("Shift")
-    assert marked(page) == [5, 7]
-    page.click("#marked-clear")
-    assert page.locator("#marked-list").is_hidden() and page.locator("#marked-copy").is_disabled()
-    assert page.locator("#marked-count").inner_text() == "No videos are marked."
-
-
-def test_the_buttons_of_classes_mark_their_videos(open_encoders):
-    page = open_encoders()
-    buttons = page.locator(".classes button")
-    assert [text.split() for text in buttons.all_inner_texts()] == [
-        ["<b>Walk</b>", "3"],
-        [LONG, "3"],
-        ["no", "class", "4"],
-    ]
-    buttons.nth(2).click()
-    assert marked(page) == [0, 3, 6, 9] and page.locator("#marked-count").inner_text() == "4 videos marked: no class 4."
-    buttons.nth(0).click()
-    assert marked(page) == [0, 1, 3, 4, 6, 7, 9]
-    buttons.nth(2).click()
-    assert marked(page) == [1, 4, 7] and page.locator("#marked-count").inner_text() == "3 videos marked: <b>Walk</b> 3."
-    assert [button.get_attribute("aria-pressed") for button in buttons.all()] == ["true", "false", "false"]
-
-
-def test_a_dot_that_is_pointed_at_shows_its_name_and_plays(open_encoders):
-    page = open_encoders()
-    page.mouse.move(*dots(page, "right", 4)[0])
-    tip = page.locator("#map-right .tip")
-    assert described(page, "right") == "c/2.mp4"
-    assert tip.locator("div").inner_text() == "<b>Walk</b>" and page.locator("#map-left .tip").is_hidden()
-    assert tip.locator(".clip").evaluate("(one) => getComputedStyle(one).animationPlayState") == "running"
-    (x, y), *_ = dots(page, "left", 4)
-    assert pixels(page, [(x + 7, y)], "#map-left canvas")[0][3] > 200  # both maps have the ring
-    page.mouse.move(*dots(page, "left", 9)[0])  # it has no preview
-    assert page.locator("#map-left .tip b").is_visible() and page.locator(".tip .clip").count() == 1 and tip.is_hidden()
-    page.mouse.move(0, 0)
-    assert page.locator("#map-left .tip").is_hidden()
-
-
-def test_another_encoder_can_be_chosen_for_each_map(open_encoders):
-    page = open_encoders()
-    before = opacity(page, "right", *range(10))
-    page.select_option("#encoder-right", label="first")
-    assert page.get_attribute("#map-right canvas", "aria-label") == "Map by first"
-    assert min(opacity(page, "right", 0, 5)) > 200 and min(before) > 200  # both are where the mirrored circle has dots
-    page.select_option("#encoder-right", label=LONG)  # a row of dots
-    assert max(opacity(page, "right", 2, 3)) == 0
-
-
-def test_the_maps_are_used_with_the_keyboard(open_encoders):
-    page = open_encoders()
-    page.focus("#map-left canvas")
-    page.keyboard.press("ArrowRight")
-    assert described(page) == NASTY
-    page.keyboard.press("ArrowUp")
-    assert described(page) == LONG
-    page.keyboard.press("Space")
-    assert page.locator("#marked-list li").all_inner_texts() == [LONG]
-    page.keyboard.press("Space")
-    assert page.locator("#marked-count").inner_text() == "No videos are marked."
-    page.keyboard.press("Escape")
-    assert page.locator("#map-left .tip").is_hidden()
-
-
-def test_the_list_of_marked_videos_is_copied_and_points_at_them(open_encoders):
-    page = open_encoders(permissions=["clipboard-read", "clipboard-write"])
-    page.locator(".classes button").nth(0).click()
-    page.click("#marked-copy")
-    assert page.locator("#marked-copy").inner_text() == "Copied"
-    assert page.evaluate("document.activeElement.id") == "marked-copy"
-    assert page.evaluate("navigator.clipboard.readText()") == f"{LONG}\nc/2.mp4\nc/5.mp4\n"
-    page.locator("#marked-list li").nth(1).hover()
-    assert described(page) == "c/2.mp4"
-
-
-def test_touch_a_finger_scrolls_over_a_map_and_draws_after_a_tap(open_encoders):
-    page = open_encoders(NARROW, has_touch=True, is_mobile=True)
-    devtools = page.context.new_cdp_session(page)
-
-    def swipe(places: list[tuple[float, float]]) -> None:
-        kinds = ["touchStart", *["touchMove"] * (len(places) - 1)]
-        for kind, (x, y) in zip(kinds, places, strict=True):
-            devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]})
-        devtools.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-
-    (x, y), top = dots(page, "left", 7)[0], page.evaluate("scrollY")
-    swipe([(x, y - step) for step in range(0, 120, 10)])
-    page.wait_for_function("(top) => scrollY > top + 50", arg=top)
-    assert page.locator("#marked-count").inner_text() == "No videos are marked."
-    page.evaluate("document.querySelector('.maps').scrollIntoView()")
-    page.touchscreen.tap(*dots(page, "left", 4)[0])
-    assert described(page) == "c/2.mp4"
-    top, corners = page.evaluate("scrollY"), ring(page, "left", 1.5, 2, 3, 3.5)
-    swipe([corner for pair in pairwise(corners) for corner in (pair[0], tuple(np.mean(pair, axis=0)))])
-    page.wait_for_function("document.getElementById('marked-count').innerText.startsWith('2 videos')")
-    assert marked(page) == [2, 3] and abs(page.evaluate("scrollY") - top) <= 5  # a scroll would be tens of pixels
+# Neighbours by two encoders ------------------------------------------------------------------------------------------
 
 
 def test_neighbours_play_while_they_are_pointed_at_or_their_strip_has_the_focus(open_page):

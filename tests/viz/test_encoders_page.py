@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vidssl.viz.encoder_parts import Disagreements, EncoderMaps, EncoderNeighbours, ShownVideos
+from vidssl.viz.encoder_parts import Disagreements, EncoderNeighbours, ShownVideos
 from vidssl.viz.encoders_page import write_encoders_page
 from vidssl.viz.pages import preview
 
@@ -20,7 +20,6 @@ CLASSES = ["<b>walk</b>", "run"]
 PREDICTED = {"first": [0, 1, 0, 1], "second": [0, 1, 1, 1], "floor:thumbnails": [1, 1, 1, 1]}
 CLIPS = {n: preview(np.full((3, 3, 48, 64), 60 * n, np.uint8)) for n in (0, 2)}
 VIDEOS = ShownVideos(NAMES, [0, 1, 0, -1], CLASSES, CLIPS)
-PLACES = {name: np.array([[0.0, 0], [4, 1], [0, 2], [2, 2]]) + n for n, name in enumerate(PREDICTED)}
 
 
 class Texts(HTMLParser):
@@ -80,59 +79,18 @@ def test_near_copies_are_named(tmp_path):
 def test_the_page_works_without_the_parts(tmp_path):
     page, found = write(tmp_path)
     assert "first is best." in found.texts and "<b>walk</b>" in found.texts and not found.scripts
-    assert not {"Two maps", "Most similar videos", "What to label next"} & {*found.texts}
-    assert "base64" not in page and "map-points" not in page and ".neighbours" not in page and ".next" not in page
+    assert not {"Most similar videos", "What to label next"} & {*found.texts}
+    assert "base64" not in page and ".neighbours" not in page and ".next" not in page
 
 
 def test_all_parts_embed_each_preview_once_with_names_as_text(tmp_path):
     neighbours = EncoderNeighbours(("first", "second"), [(0, [2, 1], [1, 3])], VIDEOS)
     disagreements = Disagreements(VIDEOS, [0, 3], {"first": [0, 1], "second": [1, -1]}, [0.69, 0.5])
-    page, found = write(tmp_path, maps=EncoderMaps(PLACES, VIDEOS), neighbours=neighbours, disagreements=disagreements)
-    assert {"Two maps", "Most similar videos", "What to label next"} <= {*found.texts}
+    page, found = write(tmp_path, neighbours=neighbours, disagreements=disagreements)
+    assert {"Most similar videos", "What to label next"} <= {*found.texts}
     for clip in CLIPS.values():
         assert page.count(base64.b64encode(clip.jpeg).decode()) == 1
-    assert page.count("</script>") == 2 and "<b>walk" not in page and NASTY in found.texts
-
-
-# Two maps ---------------------------------------------------------------------------------------------------
-
-
-def test_the_maps_have_the_places_of_each_encoder_and_the_classes(tmp_path):
-    _, found = write(tmp_path, maps=EncoderMaps(PLACES, VIDEOS))
-    points = json.loads(found.scripts[0])
-    assert [each["name"] for each in points["encoders"]] == [*PREDICTED]
-    assert points["encoders"][1]["x"] == [-0.5, 0.5, -0.5, 0.0]
-    assert points["encoders"][1]["y"] == [0.25, 0.0, -0.25, -0.25]  # y of screens goes down
-    assert points["names"] == NAMES and points["classes"] == CLASSES
-    assert points["colors"] == [0, 1, 0, 2]  # the last has no class
-    assert [*points["clips"]] == ["0", "2"] and {*points["clips"].values()} == {0, 1}
-    start = found.texts.index("No videos are marked.") - 6
-    assert found.texts[start : start + 6] == [CLASSES[0], "2", CLASSES[1], "1", "no class", "1"]
-
-
-def test_encoders_are_chosen_if_there_are_more_than_two(tmp_path):
-    _, found = write(tmp_path, maps=EncoderMaps(PLACES, VIDEOS))
-    assert [own["id"] for tag, own in found.attributes if tag == "select"] == ["encoder-left", "encoder-right"]
-    assert [own["value"] for tag, own in found.attributes if tag == "option" and "selected" in own] == ["0", "1"]
-    two = {name: PLACES[name] for name in ("first", "second")}
-    _, found = write(tmp_path, maps=EncoderMaps(two, VIDEOS))
-    assert not [tag for tag, _ in found.attributes if tag == "select"]
-    assert [own["aria-label"] for tag, own in found.attributes if tag == "canvas"] == ["Map by first", "Map by second"]
-
-
-def test_maps_of_videos_without_classes_and_previews(tmp_path):
-    page, found = write(tmp_path, maps=EncoderMaps(PLACES, ShownVideos(NAMES, [-1] * 4)))
-    points = json.loads(found.scripts[0])
-    assert points["colors"] == [0] * 4 and points["classes"] == [] and points["clips"] == {}
-    assert 'class="classes"' not in page and "base64" not in page
-
-
-def test_maps_of_many_videos_stay_small(tmp_path):
-    names = [f"{n:06d}.mp4" for n in range(5000)]
-    places = np.random.Generator(np.random.PCG64(0)).normal(size=(5000, 2))
-    maps = EncoderMaps(dict.fromkeys("abc", places), ShownVideos(names, [n % 9 for n in range(5000)]))
-    page, _ = write(tmp_path, maps=maps)
-    assert len(page) < 450_000
+    assert not found.scripts and "<b>walk" not in page and NASTY in found.texts
 
 
 # Neighbours -------------------------------------------------------------------------------------------------

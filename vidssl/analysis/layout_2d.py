@@ -95,18 +95,6 @@ def kept_neighbours(x: Points, places: Points, k: int = 10, most: int = 2000) ->
     return float((found[0][:, :, None] == found[1][:, None, :]).any(axis=2).mean())
 
 
-def turned_onto(places: Points, others: Points) -> Points:
-    """Turn and mirror places (N, 2) so that they lie closest to other places of the same videos, for the eye.
-
-    The orthogonal Procrustes problem (Schönemann, 1966); distances between the videos do not change.
-    """
-    from scipy.linalg import orthogonal_procrustes
-
-    centred = places - places.mean(axis=0)
-    rotation, _ = orthogonal_procrustes(centred, others - others.mean(axis=0))
-    return np.asarray(centred @ rotation, np.float32)
-
-
 def _unit(x: Points) -> Points:
     norm = np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
     return (x / np.where(norm > 0, norm, 1)).astype(np.float32)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.analysis.layout_2d import UMAP_NEEDS, has_umap, layout, turned_onto
 from vidssl.api.encoder_scores import OUTPUTS, Encoder, common_rows, extract_all, of_rows, predict_all, right
 from vidssl.api.format_results import format_table, write_csv
 from vidssl.api.job_arguments import (
@@ -61,14 +60,14 @@ from vidssl.running_command import command_line
 from vidssl.types import Features
 from vidssl.untrusted_files import parse_json
 from vidssl.viz.curves import training_curves
-from vidssl.viz.encoder_parts import Disagreements, EncoderMaps, EncoderNeighbours, ShownVideos
+from vidssl.viz.encoder_parts import Disagreements, EncoderNeighbours, ShownVideos
 from vidssl.viz.encoders_page import column, write_encoders_page
 from vidssl.viz.figure import png
 from vidssl.viz.pages import Preview, preview
 
 PRIMARY = "knn"
 DISAGREEMENTS = "disagreements.csv"
-_QUERIES, _NEIGHBOURS, _LISTED, _PREVIEWS = 8, 5, 20, 100  # shown on the page
+_QUERIES, _NEIGHBOURS, _LISTED = 8, 5, 20  # shown on the page
 
 
 @job
@@ -176,7 +175,7 @@ def compare(
                 write_whole(folder / "curves.png", curves)
             title = f"Encoders for {listed.path.name}"
             reasons = [each["reason"] or each["path"] for each in results["missing"]]
-            parts = _page_parts(results, listed, rows, features, agreements, folder)
+            parts = _page_parts(results, listed, rows, agreements, folder)
             write_encoders_page(
                 folder / "index.html", results, title, command_line(), curves, **parts, left_out=reasons
             )
@@ -385,7 +384,6 @@ def _page_parts(
     results: Tree,
     videos: VideoList,
     rows: NDArray[np.int64],
-    features: Sequence[Features],
     agreements: Sequence[Agreement],
     out: Path,
 ) -> dict[str, Any]:
@@ -395,8 +393,7 @@ def _page_parts(
         results: Those of the comparison; classes are those of the first section.
         videos: The list.
         rows: (N,) those of the list that are compared.
-        features: Of the encoders, in the order of the results.
-        agreements: Of their pairs.
+        agreements: Of the pairs of encoders.
         out: Folder for the list.
     """
     names = [*results["encoders"]]
@@ -412,19 +409,13 @@ def _page_parts(
     wanted = [row for query, *both in queries for row in (query, *both[0], *both[1])]
     if listed is not None:
         wanted += listed.order[:_LISTED].tolist()
-    spread = np.linspace(0, len(rows) - 1, min(len(rows), _PREVIEWS)).round().astype(int)
     shown = ShownVideos(
         [str(videos.names[row]) for row in rows],
         label.tolist(),
         [videos.class_name(number) for number in range(int(label.max()) + 1)],
-        _previews(videos, rows, [*wanted, *spread.tolist()]),
+        _previews(videos, rows, wanted),
     )
     parts: dict[str, Any] = {"neighbours": EncoderNeighbours((names[first], names[second]), queries, shown)}
-    kind = "umap" if has_umap() and len(rows) >= UMAP_NEEDS else "pca"
-    order = [first, second, *(n for n in range(len(names)) if n not in (first, second))]
-    places = {names[n]: layout(features[n].x.numpy(), kind) for n in order}
-    turned = {name: turned_onto(each, places[names[first]]) for name, each in places.items()}
-    parts["maps"] = EncoderMaps(turned, shown)
     if section is not None and listed is not None:
         parts["disagreements"] = _list_to_label(section, listed, shown, out)
     return parts

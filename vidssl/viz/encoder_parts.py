@@ -1,17 +1,12 @@
-"""What the page of a comparison shows of single videos: two maps, neighbours side by side, and a list to label next.
+"""What the page of a comparison shows of single videos: neighbours side by side, and a list to label next.
 
 `sprites` are the numbers of the previews that the page embeds.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from vidssl.viz.map_page import scaled_places
 from vidssl.viz.pages import Preview
 
 
@@ -29,38 +24,6 @@ class ShownVideos:
         if label < 0:
             return ""
         return self.class_names[label] if label < len(self.class_names) else f"class {label}"
-
-
-@dataclass(frozen=True)
-class EncoderMaps:
-    """N videos as two encoders or more lay them out; the first two are shown first."""
-
-    places: Mapping[str, NDArray[np.floating[Any]]]  # (N, 2) by the name of the encoder
-    videos: ShownVideos
-
-    @property
-    def previews(self) -> list[Preview]:
-        """Those that the page embeds."""
-        return [*self.videos.previews.values()]
-
-
-def maps_content(maps: EncoderMaps, sprites: Mapping[Preview, int]) -> dict[str, Any]:
-    """Make what `encoder_maps.html` and `encoder_maps.js` show."""
-    videos = maps.videos
-    counts = Counter(videos.labels)
-    unknown = counts.pop(-1, 0)
-    color = {label: n for n, label in enumerate(sorted(counts))} | {-1: len(counts)}
-    classes = [(videos.class_name(label), counts[label]) for label in sorted(counts)]
-    return {
-        "classes": [*classes, ("no class", unknown)] if classes and unknown else classes,
-        "points": {
-            "encoders": [{"name": name, **scaled_places(places)} for name, places in maps.places.items()],
-            "names": list(videos.names),
-            "colors": [color[label] for label in videos.labels],  # numbers of the classes; the last: no class
-            "classes": [name for name, _ in classes],
-            "clips": {str(row): sprites[clip] for row, clip in videos.previews.items()},
-        },
-    }
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,8 @@ from typing import Any
 
 from vidssl.viz.encoder_parts import (
     Disagreements,
-    EncoderMaps,
     EncoderNeighbours,
     disagreements_content,
-    maps_content,
     neighbours_content,
 )
 from vidssl.viz.pages import number_previews, render_page
@@ -26,13 +24,12 @@ def write_encoders_page(
     title: str,
     command: str,
     curves: bytes | None = None,
-    maps: EncoderMaps | None = None,
     neighbours: EncoderNeighbours | None = None,
     disagreements: Disagreements | None = None,
     left_out: Sequence[str] = (),
 ) -> None:
     """Write the page, with the parts that are given; `curves` is a PNG file. Each preview is embedded once."""
-    parts = [part for part in (maps, neighbours, disagreements) if part is not None]
+    parts = [part for part in (neighbours, disagreements) if part is not None]
     sprites = number_previews(clip for part in parts for clip in part.previews)
     sections = [_section(section, results) for section in results["sections"]]
     render_page(
@@ -47,7 +44,6 @@ def write_encoders_page(
         near_copies=results["near_copies"],
         left_out=left_out,
         curves=curves,
-        maps=None if maps is None else maps_content(maps, sprites),
         neighbours=None if neighbours is None else neighbours_content(neighbours, sprites),
         disagreements=None if disagreements is None else disagreements_content(disagreements, sprites),
         footer=_footer(results),

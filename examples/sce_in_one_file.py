@@ -24,7 +24,7 @@ from vidssl.data import read_list
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.keyed_generators import generator
 from vidssl.models import build_backbone
-from vidssl.transforms import color, crops, recipe_operations
+from vidssl.transforms import color, crops, recipes
 from vidssl.video import Video, open_video
 
 
@@ -90,7 +90,7 @@ class TwoViews(Dataset):
             frames = decode(video, indices)
         frames = crops.random_resized_crop(frames, s.size, s.area, (3 / 4, 4 / 3), rng).frames
         if rng.random() < 0.8:
-            frames = recipe_operations.apply(frames, recipe_operations.draw_jitter(s.jitter, rng))
+            frames = recipes.apply(frames, recipes.draw_jitter(s.jitter, rng))
         if rng.random() < 0.2:
             frames = color.grayscale(frames)
         if rng.random() < s.blur[number]:

@@ -167,7 +167,7 @@ _MICROSECOND = 1e-6
 class Operation(NamedTuple):
     """An operation of a recipe, with the values drawn for all frames of a clip."""
 
-    name: str  # a key of `transforms.recipe_operations.OPERATIONS`
+    name: str  # a key of `transforms.recipes.OPERATIONS`
     amount: float = 0.0  # factor, fraction, degrees …, as the operation takes it
     kernel: int = 0  # of the blur: its side in pixels
 

@@ -15,8 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidssl.data.clip_samplers import SAMPLERS, Pair, Sampler
-from vidssl.data.clip_settings import Clip
+from vidssl.data.clip_samplers import SAMPLERS, Clip, Pair, Sampler
 from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import METHODS, Branch, Encoded, Method
 from vidssl.methods.frame_invariance import FrameInvariance

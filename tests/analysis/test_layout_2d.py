@@ -109,7 +109,6 @@ def test_all_neighbours_of_equal_places_are_kept_and_few_videos_have_none():
     assert kept_neighbours(x[:12], x[:12]) == 1.0
 
 
-
 READ_ONLY = """
 import os
 from numba.core import caching

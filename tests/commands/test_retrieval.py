@@ -60,7 +60,7 @@ def lists(digits, tmp_path):
 @pytest.fixture
 def without_picture(monkeypatch):
     """Draw nothing of retrieval.png, which takes longer than to search; for tests that do not look at it."""
-    monkeypatch.setattr("vidssl.api.retrieval_page._sheet", lambda *_, **__: b"")
+    monkeypatch.setattr("vidssl.api.retrieval._sheet", lambda *_, **__: b"")
 
 
 @pytest.fixture
@@ -546,8 +546,8 @@ def test_a_video_that_crashes_costs_its_preview_alone(options, lists, tmp_path, 
         return middle_frames(record, fps)
 
     gallery, _ = lists
-    monkeypatch.setattr("vidssl.api.retrieval_page.middle_frames", crash)
-    monkeypatch.setattr("vidssl.api.retrieval_page._sheet", lambda *_: b"")
+    monkeypatch.setattr("vidssl.api.retrieval.middle_frames", crash)
+    monkeypatch.setattr("vidssl.api.retrieval._sheet", lambda *_: b"")
     retrieval(query=gallery, gallery=gallery, out=tmp_path / "out", **(options | {"workers": 1}))
     assert {video.name for video, _ in search_page(tmp_path / "out") if video.preview is None} == {"train/4.mp4"}
     assert "1 video cannot be read" in (tmp_path / "out/index.html").read_text()

@@ -18,21 +18,27 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.config import bind
 from vidssl.data.synthetic import moving_digits
-from vidssl.data.synthetic.digit_factors import (
+from vidssl.data.synthetic.digit_images import digit_images, make_glyph
+from vidssl.data.synthetic.moving_digits import (
     ASYMMETRIC,
     FAINT,
     MOTIONS,
     OPPOSITES,
+    PARTS,
     REACH,
+    SEEN,
     SWELL,
     TILT,
     Factors,
+    MovingDigits,
     draw_factors,
+    ensure,
+    opacity,
+    part_mask,
+    square_around,
     track,
     visibility,
 )
-from vidssl.data.synthetic.digit_images import digit_images, make_glyph
-from vidssl.data.synthetic.moving_digits import PARTS, SEEN, MovingDigits, ensure, opacity, part_mask, square_around
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.keyed_generators import generator

@@ -11,7 +11,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 import vidssl
 from vidssl.data.recording_groups import Groups
 from vidssl.errors import DataError
-from vidssl.evaluation.near_copies import near_copies
+from vidssl.evaluation.without_labels import near_copies
 from vidssl.keyed_generators import generator
 from vidssl.types import Features
 from vidssl.video.write import encode

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from vidssl.api.compare import curves_of
+from vidssl.api.export import results_of
 from vidssl.api.measured_network import load_subject
-from vidssl.api.model_card import results_of
 from vidssl.atomic import file_hash
 from vidssl.data.fingerprint import identify
 from vidssl.data.instance_boxes import read_instance_boxes as read_instances

@@ -14,7 +14,7 @@ from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, recipes
 from vidssl.transforms.batched import BATCHED, apply_batched, grouped
 from vidssl.transforms.color import cut_kernel
-from vidssl.transforms.recipe_operations import OPERATIONS, apply
+from vidssl.transforms.recipes import OPERATIONS, apply
 from vidssl.types import DrawnOperations, Frames, Operation
 
 DRAWN = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma", "infomin", "train_crop")

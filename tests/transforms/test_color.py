@@ -23,7 +23,7 @@ from vidssl.transforms.color import (
     posterize,
     solarize,
 )
-from vidssl.transforms.recipe_operations import apply, draw_jitter
+from vidssl.transforms.recipes import apply, draw_jitter
 from vidssl.types import Frames
 
 

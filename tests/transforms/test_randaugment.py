@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torchvision.transforms.v2 import InterpolationMode, RandAugment
 
 from vidssl.keyed_generators import generator
-from vidssl.transforms import randaugment as module
-from vidssl.transforms.randaugment import draw_randaugment
-from vidssl.transforms.recipe_operations import apply
+from vidssl.transforms import recipes as module
+from vidssl.transforms.recipes import apply, draw_randaugment
 from vidssl.types import Frames, Operation
 
 

@@ -11,8 +11,7 @@ from vidssl.errors import ConfigError
 from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, color, crops, recipes
 from vidssl.transforms.crops import random_box
-from vidssl.transforms.randaugment import draw_randaugment
-from vidssl.transforms.recipe_operations import apply, draw_jitter
+from vidssl.transforms.recipes import apply, draw_jitter, draw_randaugment
 from vidssl.types import Frames
 
 VIEWS = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma")

@@ -7,7 +7,6 @@ import runpy
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import cv2

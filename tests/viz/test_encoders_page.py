@@ -1,7 +1,6 @@
 """The page of a comparison of encoders: what it holds, without a browser."""
 
 import base64
-import json
 import re
 import runpy
 from html.parser import HTMLParser

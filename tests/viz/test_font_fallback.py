@@ -9,7 +9,7 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 
-from vidssl.viz import font_fallback as glyphs
+from vidssl.viz import figure as glyphs
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png

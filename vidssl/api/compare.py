@@ -46,11 +46,17 @@ from vidssl.distributed import choose_device
 from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
 from vidssl.evaluation.metrics import majority
-from vidssl.evaluation.near_copies import near_copies
 from vidssl.evaluation.result_files import complete
 from vidssl.evaluation.statistics import Difference, compare_pairs, doubts, proportions
 from vidssl.evaluation.verdict import Candidate, decide, describe_without_labels
-from vidssl.evaluation.without_labels import Agreement, Disagreement, compare_neighbours, disagreement, most_changed
+from vidssl.evaluation.without_labels import (
+    Agreement,
+    Disagreement,
+    compare_neighbours,
+    disagreement,
+    most_changed,
+    near_copies,
+)
 from vidssl.models.bfloat16_check import processor
 from vidssl.models.floors import FLOORS
 from vidssl.output_folder import claim, only_run_in
@@ -381,11 +387,7 @@ def table(results: JobResults, section: Tree) -> str:
 
 
 def _page_parts(
-    results: Tree,
-    videos: VideoList,
-    rows: NDArray[np.int64],
-    agreements: Sequence[Agreement],
-    out: Path,
+    results: Tree, videos: VideoList, rows: NDArray[np.int64], agreements: Sequence[Agreement], out: Path
 ) -> dict[str, Any]:
     """Make the parts, by the arguments of `write_encoders_page`, and write the list to label next.
 

@@ -16,13 +16,85 @@ from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_layouts import INFLATED, Network, find_networks, flatten
 from vidssl.models.eval_mode import usual_torch
 from vidssl.models.external import is_external, load_encoder
-from vidssl.models.inflate import check_inflatable, check_same_shape, inflate
-from vidssl.models.match_backbone import Match, check_architecture, choose_match, compare, match_backbones, shapes_of
+from vidssl.models.match_backbone import (
+    Match,
+    Shapes,
+    check_architecture,
+    choose_match,
+    compare,
+    match_backbones,
+    shapes_of,
+)
 from vidssl.models.pixel_normalization import Normalization, normalization_of
 from vidssl.models.resnet2d import NETWORKS
+from vidssl.models.resnet3d import ResNet3D
 from vidssl.models.weights import backbone_weights, check_finite, is_checkpoint, load_state, read_anything
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported
 from vidssl.running_command import log_once
+
+# Why other backbones cannot compute the same.
+_REASONS = {
+    "r3d_18": "its stem has no max pooling",
+    "mc3_18": "its stem has no max pooling",
+    "r2plus1d_18": "its kernels are split into space and time, and its stem has no max pooling",
+}
+
+
+def check_inflatable(backbone: Backbone, name: str, source: str) -> None:
+    """Raise a CheckpointError if no 2D ResNet can be inflated into a backbone."""
+    reason = None
+    if not isinstance(backbone, ResNet3D):
+        reason = _REASONS.get(name, "it is no 3D ResNet of vidssl")
+    elif backbone.frame_differences:
+        reason = "with frame_differences it does not see frames"
+    if reason:
+        raise CheckpointError(
+            f"{source} cannot be inflated into {name}: {reason}; use resnet3d18 (for resnet18) or resnet3d50 "
+            "(for resnet50)"
+        )
+
+
+def check_same_shape(network: Network, weights: Mapping[str, Tensor], own: Shapes, source: str) -> None:
+    """Raise a CheckpointError if the 2D network in a file has other blocks, stages or another stem than the backbone.
+
+    `own` has the shapes of the backbone's weights.
+    """
+    theirs = {name: tuple(weights[old].shape) for name, old in network.names.items()}
+    two, three = _describe(theirs), _describe(own)
+    different = [f"{two[part]}, not {three[part]}" for part in two if two[part] != three[part]]
+    if different:
+        raise CheckpointError(
+            f"{source} cannot be inflated into the backbone: it has {'; '.join(different)}; choose the backbone and "
+            "width that fit"
+        )
+
+
+def _describe(shapes: Shapes) -> dict[str, str]:
+    bottleneck = any(name.endswith(".branch2.conv_c.weight") for name in shapes)
+    blocks = {tuple(name.split(".")[2:5:2]) for name in shapes if ".res_blocks." in name}  # stage and number
+    counts = [sum(stage == str(n) for stage, _ in blocks) for n in (1, 2, 3, 4)]
+    stem = shapes.get("net.blocks.0.conv.weight", (0, 0, 0))
+    return {
+        "kind": "bottlenecks" if bottleneck else "basic blocks",
+        "blocks": f"{'-'.join(map(str, counts))} blocks",
+        "stem": f"a stem of {' x '.join(map(str, stem[-2:]))}",
+        "width": f"{stem[0]} channels in the stem",
+    }
+
+
+def inflate(network: Network, weights: Mapping[str, Tensor], own: Shapes) -> dict[str, Tensor]:
+    """Return `weights` with the kernels (O, I, H, W) of a network as (O, I, T, H, W): in the middle of T, zeros beside.
+
+    T is that of the kernel in the backbone, whose weights have the shapes `own`. Kernels of other shapes stay.
+    """
+    inflated = dict(weights)
+    for name, old in network.names.items():
+        shape, kernel = own.get(name, ()), weights[old]
+        if len(shape) == 5 and kernel.shape == (*shape[:2], *shape[3:]) and shape[2] % 2 == 1:
+            inflated[old] = kernel.new_zeros(shape)
+            inflated[old][:, :, shape[2] // 2] = kernel
+    return inflated
+
 
 _log = logging.getLogger(__name__)
 _SEEN = ("frames", "differences of frames")

@@ -238,7 +238,7 @@ def _arange(size: int, like: Tensor) -> Tensor:
     return torch.arange(size, device=like.device)
 
 
-# Of each name in `recipe_operations.OPERATIONS`: a function of images, amounts and kernel. It may change the images.
+# Of each name in `recipes.OPERATIONS`: a function of images, amounts and kernel. It may change the images.
 BATCHED: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "brightness": _brightness,
     "contrast": _contrast,

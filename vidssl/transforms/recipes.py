@@ -1,5 +1,6 @@
 """Recipes: named lists of operations that turn the frames of a clip into views."""
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -8,13 +9,93 @@ from pydantic import AfterValidator, Field, model_validator
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry
-from vidssl.transforms import crops
+from vidssl.transforms import color, crops
 from vidssl.transforms.color import cut_kernel
 from vidssl.transforms.crops import View
 from vidssl.transforms.gamma_and_shuffles import Distortion
-from vidssl.transforms.randaugment import LARGEST, draw_randaugment
-from vidssl.transforms.recipe_operations import apply, draw_jitter
+from vidssl.transforms.invariance_changes import GRAY
 from vidssl.types import Frames, Operation
+
+OPERATIONS: dict[str, Callable[[Frames, Operation], Frames]] = {
+    "brightness": lambda frames, drawn: color.adjust_brightness(frames, drawn.amount),
+    "contrast": lambda frames, drawn: color.adjust_contrast(frames, drawn.amount),
+    "saturation": lambda frames, drawn: color.adjust_saturation(frames, drawn.amount),
+    "hue": lambda frames, drawn: color.adjust_hue(frames, drawn.amount),
+    "gray": lambda frames, drawn: color.grayscale(frames),
+    "blur": lambda frames, drawn: color.gaussian_blur(frames, drawn.kernel, drawn.amount),
+    "sharpness": lambda frames, drawn: color.adjust_sharpness(frames, drawn.amount),
+    "solarize": lambda frames, drawn: color.solarize(frames, int(drawn.amount)),
+    "posterize": lambda frames, drawn: color.posterize(frames, int(drawn.amount)),
+    "auto_contrast": lambda frames, drawn: color.auto_contrast(frames),
+    "equalize": lambda frames, drawn: color.equalize(frames),
+    "rotate": lambda frames, drawn: crops.rotate(frames, drawn.amount, GRAY),
+    "shear_x": lambda frames, drawn: crops.shear(frames, drawn.amount, 0, GRAY),
+    "shear_y": lambda frames, drawn: crops.shear(frames, drawn.amount, 1, GRAY),
+    "translate_x": lambda frames, drawn: crops.translate(frames, drawn.amount, 0, GRAY),
+    "translate_y": lambda frames, drawn: crops.translate(frames, drawn.amount, 1, GRAY),
+    "flip": lambda frames, drawn: crops.flip(frames),
+}
+
+
+def apply(frames: Frames, operations: Iterable[Operation]) -> Frames:
+    """Apply drawn operations to frames (T, 3, H, W) uint8, one after the other; the frames are not changed."""
+    for drawn in operations:
+        frames = OPERATIONS[drawn.name](frames, drawn)
+    return frames
+
+
+def draw_jitter(ranges: Sequence[float], generator: np.random.Generator) -> list[Operation]:
+    """Draw brightness, contrast, saturation and hue in random order with random amounts.
+
+    `ranges` are those of torchvision's `ColorJitter`, in this order: factors are uniform in [max(0, 1 - b), 1 + b], the
+    shift of the hue in [-h, h], h <= 0.5. Range 0 skips an operation.
+    """
+    *others, hue = ranges
+    amounts = [generator.uniform(max(0.0, 1 - limit), 1 + limit) for limit in others]
+    amounts.append(generator.uniform(-hue, hue))
+    names = ("brightness", "contrast", "saturation", "hue")
+    return [Operation(names[n], amounts[n]) for n in generator.permutation(4) if ranges[n] > 0]
+
+
+LARGEST = 30  # magnitude
+
+# The operation of a level, from -1 to 1: the magnitude as a fraction of the largest, with a random sign, which
+# solarisation and posterisation ignore.
+COLOR: dict[str, Callable[[float], list[Operation]]] = {
+    "identity": lambda level: [],
+    "auto_contrast": lambda level: [Operation("auto_contrast")],
+    "equalize": lambda level: [Operation("equalize")],
+    "brightness": lambda level: [Operation("brightness", 1 + 0.9 * level)],
+    "color": lambda level: [Operation("saturation", 1 + 0.9 * level)],
+    "contrast": lambda level: [Operation("contrast", 1 + 0.9 * level)],
+    "sharpness": lambda level: [Operation("sharpness", 1 + 0.9 * level)],
+    "posterize": lambda level: [Operation("posterize", round(8 - 4 * abs(level)))],
+    "solarize": lambda level: [Operation("solarize", 255 - int(255 * abs(level)))],
+}
+GEOMETRY: dict[str, Callable[[float], list[Operation]]] = {
+    "rotate": lambda level: [Operation("rotate", 30 * level)],
+    "shear_x": lambda level: [Operation("shear_x", 0.3 * level)],
+    "shear_y": lambda level: [Operation("shear_y", 0.3 * level)],
+    "translate_x": lambda level: [Operation("translate_x", 150 / 331 * level)],
+    "translate_y": lambda level: [Operation("translate_y", 150 / 331 * level)],
+}
+
+
+def draw_randaugment(
+    operations: int, magnitude: int, geometry: bool, generator: np.random.Generator, probability: float = 1.0
+) -> list[Operation]:
+    """Draw `operations` random operations of a magnitude (0 to 30), each applied with `probability`.
+
+    Operation and sign are drawn with repetition; `geometry` adds rotation, shear and translation.
+    """
+    choices = [*COLOR.values(), *(GEOMETRY.values() if geometry else ())]
+    drawn: list[Operation] = []
+    for _ in range(operations):
+        operation = choices[generator.integers(len(choices))]
+        if probability < 1 and generator.random() >= probability:
+            continue
+        drawn += operation(float(generator.choice((-1, 1))) * magnitude / LARGEST)
+    return drawn
 
 
 def _check_range(pair: tuple[float, float]) -> tuple[float, float]:

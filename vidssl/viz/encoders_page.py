@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidssl.viz.encoder_parts import (
-    Disagreements,
-    EncoderNeighbours,
-    disagreements_content,
-    neighbours_content,
-)
+from vidssl.viz.encoder_parts import Disagreements, EncoderNeighbours, disagreements_content, neighbours_content
 from vidssl.viz.pages import number_previews, render_page
 
 _MEASURES = {"knn": "kNN", "R@1": "R@1", "logistic": "all labels"}

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import torch
 
-from vidssl.data.file_index import VIDEO_SUFFIXES
+from vidssl.data.read_input import VIDEO_SUFFIXES
 from vidssl.errors import DataError
 from vidssl.video import open_video
 

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 from collections.abc import Container, Sequence
 from functools import cache
 from io import StringIO
@@ -14,7 +15,7 @@ from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, hint_at_device
 from vidssl.registry import Registry, did_you_mean
 
 if TYPE_CHECKING:
@@ -182,11 +183,21 @@ def set_value(tree: Tree, key: str, value: Any, source: str) -> None:
     section[_place(section, last, source)] = value
 
 
+def in_home(value: Any) -> Any:
+    """Return a path with the home folder for `~`, which shells leave in `--out=~/x`; of other data all such texts."""
+    if isinstance(value, dict):
+        return {key: in_home(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(in_home, value))
+    is_path = isinstance(value, str | Path) and str(value)[:2] in ("~", "~/")
+    return type(value)(os.path.expanduser(value)) if is_path else value  # noqa: PTH111 - no error without a home
+
+
 def bind(schema: type[Model], tree: Tree, source: str) -> Model:
     """Validate plain data of a source against a pydantic model; a ConfigError has one line for each mistake."""
     as_text = set[int]()
     while True:
-        data = plain(tree, source, as_text)
+        data = in_home(plain(tree, source, as_text))
         try:
             # Through JSON, for which pydantic's strict mode accepts lists as tuples.
             return schema.model_validate_json(json.dumps(data))
@@ -357,7 +368,8 @@ def _in_words(mistake: Any, place: str, schema: type[BaseModel]) -> str:
         return f"{place}.name: no '{tag}'{did_you_mean(tag, names)}; there are: {', '.join(names)}"
     value, message = mistake["input"], mistake["msg"].removeprefix("Value error, ")
     got = "" if isinstance(value, dict) else f", got {json.dumps(value, default=str)[:60]}"
-    return f"{place}: {message}{got}" if place else message
+    hint = hint_at_device(place) if kind == "literal_error" else ""
+    return f"{place}: {message}{got}{hint}" if place else message
 
 
 def _model_at(schema: Any, loc: Sequence[str | int]) -> Any:
@@ -390,8 +402,8 @@ def installed_configs() -> dict[str, Path]:
 
 def find_config(text: str) -> Path:
     """Find a config: a path, or the name of one that vidssl installs (`small_cpu`, `pretrain/small_cpu`)."""
-    if Path(text).is_file():
-        return Path(text)
+    if os.path.isfile(path := Path(in_home(text))):  # noqa: PTH113 - no error for a name that is too long
+        return path
     known = installed_configs()
     name = text.removesuffix(".yaml").removeprefix("configs/")
     found = [name] if name in known else sorted(each for each in known if each.endswith(f"/{name}"))

@@ -95,6 +95,11 @@ def first_few(items: Iterable[object], limit: int = 3, separator: str = ", ") ->
     return separator.join(texts[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
+def hint_at_device(name: str) -> str:
+    """Return what the error for a device that cannot be chosen adds, if `name` is that option."""
+    return "; CUDA_VISIBLE_DEVICES=1 names one GPU of several for cuda, and mps is not used" * (name == "device")
+
+
 def in_one_line(error: Exception) -> str:
     """Describe an error of other code in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

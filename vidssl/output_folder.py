@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ _LONGEST = 255  # bytes of a file name
 _PATIENCE = 2.0  # seconds until the workers of a killed run have ended: they look for their parent every 0.5 s
 # What this process has claimed first: folder, kind, names, and whether the folder did not exist before.
 _claimed: list[tuple[Path, str, tuple[str, ...], bool]] = []
+_DATA = ("copies", "images")  # kinds of outputs that are inputs of other commands
 ELSEWHERE = "choose another folder to write to"
 
 
@@ -79,6 +81,7 @@ def claim(
         return
     check_writable(folder)
     mark["outputs"][kind] = {**known, **made_of}
+    mark.setdefault("names", {})[kind] = [*names]
     if stored is None:
         _claimed.append((folder, kind, names, not folder.exists()))
     _write_mark(folder, mark)
@@ -97,6 +100,7 @@ def remove_unused() -> None:
                 _flock(descriptor, fcntl.LOCK_EX)
             mark = _read_mark(folder)
             mark["outputs"].pop(kind, None)
+            mark.get("names", {}).pop(kind, None)
             if mark["outputs"] or mark["files"]:
                 _write_mark(folder, mark)
                 continue
@@ -104,6 +108,26 @@ def remove_unused() -> None:
             if created and {path.name for path in folder.iterdir()} <= {".lock"}:
                 (folder / ".lock").unlink(missing_ok=True)
                 folder.rmdir()
+
+
+def outputs_in(folder: Path, root: Path) -> set[str]:
+    """Return the names in a folder below `root` that vidssl wrote there: no videos of the user.
+
+    Those are what `claim` named, but for sets of data, and all of a folder of copies whose originals are below the root
+    too. None of a folder without a mark, or with one of a version that did not keep the names.
+    """
+    if not os.path.lexists(folder / MARK):
+        return set()
+    with suppress(DataError):  # a damaged mark is an error where something is written
+        mark = _read_mark(folder)
+        named = mark.get("names", {}).items()
+        patterns = [name.partition("/")[0] for kind, names in named if kind not in _DATA for name in names]
+        originals = mark["outputs"].get("copies", {}).get("root")
+        if originals is not None and folder != root:
+            below = Path(os.path.realpath(folder / originals)).is_relative_to(os.path.realpath(root))
+            patterns += ["*"] * below
+        return {path.name for path in folder.iterdir() if any(fnmatchcase(path.name, each) for each in patterns)}
+    return set()
 
 
 # Single files -----------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.models.weights import read_anything
-from vidssl.output_folder import claim, json_with, only_run_in
+from vidssl.output_folder import claim, only_run_in
 from vidssl.progress import Report, progress
 
 NUM_DRAWN = 10  # crops in parts.png
@@ -83,8 +83,7 @@ def segment_parts(
     """
     out, videos, file = Path(out), Path(videos), file_of(model)
     names = ("results.json", "per_class.csv", "parts.png")
-    before = json_with("results.json", "per_class", "mean_iou")
-    claim(out, "parts", names, inputs={"list": videos}, read=[file], before=before)
+    claim(out, "parts", names, inputs={"list": videos}, read=[file])
     if options.get("clips", 1) != 1 or options.get("crops", 1) != 1:
         raise ConfigError("parts are measured on one clip and its center crop: leave out clips and crops")
     with distributed.joined(device_of(model, options)):

@@ -443,7 +443,7 @@ def test_a_wrong_argument_of_python_names_the_right_one():
         ("clips", 1.5, "clips is 1.5, and it is a whole number"),
         ("clips", True, "clips is True, and it is a whole number"),
         ("workers", -1, "workers=-1 is less than 0"),
-        ("device", "gpu", "device is 'gpu': choose one of auto, cpu, cuda"),
+        ("device", "gpu", "device is 'gpu': choose one of auto, cpu, cuda; CUDA_VISIBLE_DEVICES=1 names one GPU .*"),
     ):
         with pytest.raises(ConfigError, match=f"^{message}$"):
             vidssl.test("vidssl-small", "a.csv", **{name: value})

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from vidssl import commands
-from vidssl.api.check import KEPT, _case_variants, check
+from vidssl.api.check import KEPT, _variants, check
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -217,7 +217,7 @@ def test_5_a_folder_is_read_once_for_all_missing_files(tmp_path, digits, monkeyp
     read, original = [], Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda path: read.append(path) or original(path))
     names = [f"sub/{number}.mp4" for number in range(20)]
-    found = {name: _case_variants(tmp_path, name, False) for name in names}
+    found = {name: _variants(tmp_path, name, False) for name in names}
     assert found == {name: [f"Sub/{number}.MP4"] for number, name in enumerate(names)}
     assert read == [tmp_path, tmp_path / "Sub"]
 

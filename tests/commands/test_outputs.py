@@ -407,6 +407,18 @@ def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_vide
     assert shrink() == (1, 0) and shrink() == (0, 1)
 
 
+def test_a_file_without_a_signature_is_no_copy(tmp_path, write_video, numbered):
+    write_video(tmp_path / "videos/a.mp4", numbered(6))
+    words = ["--out", str(tmp_path / "small"), "--workers", "1", "--short-side", "16"]
+    commands.run("shrink", [str(tmp_path / "videos"), *words])
+    copy = tmp_path / "small/a.mp4"
+    copy.write_bytes(copy.read_bytes()[: signature_of(copy).copy])
+    before = contents(tmp_path / "small")
+    with pytest.raises(VidsslError, match=r"small/a\.mp4 is there already and is no copy that vidssl made"):
+        commands.run("shrink", [str(tmp_path / "videos"), *words])
+    assert contents(tmp_path / "small") == before
+
+
 def test_a_signed_copy_is_a_video_for_every_reader(tmp_path, write_video, numbered):
     video = write_video(tmp_path / "a.mp4", numbered(6))
     plain = video.read_bytes()
@@ -489,6 +501,10 @@ def test_a_folder_holds_one_kind_of_results_of_the_same_inputs(tmp_path):
         claim_results(out, "test", lists)
     with pytest.raises(VidsslError, match=r"results\.json is there already, and vidssl has no record"):
         claim_results(out, "robustness", {"list": tmp_path / "b.csv"})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/results.json").write_text('{"request": {"protocols": []}}')  # without a mark
+    with pytest.raises(VidsslError, match="no record"):
+        claim_results(tmp_path / "mine", "test", lists)
 
 
 # Before the work -------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def test_start_and_end(write):
         ("path,label\na, b.mp4,0\n", 2, "3 fields, the header has 2; quote names with commas"),
         ("path,label\n,0\n", 2, "the path is empty"),
         ("path,label\na.mp4,0\n   ,0\n", 3, "the path is empty"),
-        ("path,label\n\n ,\n", 3, "the path is empty"),
+        ("path,label\n\n ,\n,1\n", 4, "the path is empty"),
         ("path,label\na.mp4,\n", 2, "'' is not a whole number: labels are whole numbers"),
         ("path,label\na.mp4,one\n", 2, "'one' is not a whole number: labels are whole numbers"),
         ("path,label\na.mp4,1.5\n", 2, "'1.5' is not a whole number: labels are whole numbers"),

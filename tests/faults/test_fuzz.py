@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.data.parse_numbers import whole_number
+from vidssl.data.csv_rows import whole_number
 from vidssl.errors import DataError
 from vidssl.evaluation.feature_folder import read_folder
 from vidssl.prepare.annotation_files import read_json

@@ -241,13 +241,14 @@ def test_folders_of_frames_are_videos(tmp_path, split):
         f"{split}ski/flow/y_1.jpg",
     ]
     root = touch(tmp_path / "root", *names, *others)
+    (root / names[0]).write_bytes(b"another video")
     assert "set fps=RATE" in str(prepare_folder(root, tmp_path / "lists"))
     made = prepare(root, tmp_path / "lists", fps=25)
     videos = {name.rpartition("/")[0]: name.split("/")[-3] for name in names}
     assert {path: label for name in made.lists for path, label in rows(tmp_path / "lists", name).items()} == videos
     assert all(record.fps == 25 for record in read_list(tmp_path / "lists" / "train.csv").records)
     assert "6 folders of images found, 4 other files ignored" in made.text
-    assert "skipped 2 folders with images" in made.text
+    assert "not listed: the images in 2 folders, " in made.text
     assert sorted(made.lists) == (["train"] if split else ["test", "train"])
 
 
@@ -261,7 +262,7 @@ def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
     labels = labels_csv(tmp_path / "l.csv", ["a,x", "b,y"], "path,label")
     prepare_folder(root, tmp_path / "c", labels=labels, test=0)
     assert rows(tmp_path / "c", "train") == {"a": "x", "b": "y"}
-    with pytest.raises(DataError, match=r"are not numbered like the frames of one video .* or use images=True"):
+    with pytest.raises(DataError, match=r"are not numbered like the frames of one video.*use images=True"):
         prepare_folder(touch(tmp_path / "other", "x/cat.jpg", "x/dog.jpg"), tmp_path / "lists")
 
 
@@ -341,16 +342,19 @@ def test_frames_and_flow_in_one_folder(tmp_path, level, unlabeled):
     ]
     root = touch(tmp_path / "root", *names)
     with pytest.raises(
-        DataError, match=rf"its images \('{level}v0', .* are not numbered like .* keep only the RGB images"
+        DataError, match=rf"3 folders \('{level}v0', .* are not numbered like the frames .* keep only the RGB images"
     ):
         prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
     with pytest.raises(DecodeError, match="keep one kind per folder"):
         FrameFolder(root / level / "v0", 25.0, 10**6)
-    for name in names:
-        if "flow" in name and "/v0/" in f"/{name}":
-            (root / name).unlink()
+    for video in ("v0", "v1", "v2"):  # until none is mixed
+        with pytest.raises(DataError, match="are not numbered like"):
+            prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
+        for name in names:
+            if "flow" in name and f"/{video}/" in f"/{name}":
+                (root / name).unlink()
     made = prepare(root, tmp_path / "lists", unlabeled=True)
-    assert [clip.path for clip in made.lists["train"]] == [f"{level}v0"]
+    assert [clip.path for clip in made.lists["train"]] == [f"{level}v{v}" for v in range(3)]
 
 
 @pytest.mark.parametrize("flow", ["flow", "flow_x", "Optical-Flow", "opticalflow_u"])
@@ -450,7 +454,8 @@ def test_follow_links(tmp_path):
     made = prepare(root, tmp_path / "lists", test=0, follow_links=True)
     names = {"run/5.mp4", "run/1.mp4", "walk/6.mp4", "walk/inner.mp4", "hop/deep/3.mp4"}
     assert {clip.path for clip in made.lists["train"]} == names
-    assert "4 links leave the folder: read these lists with allow_external=True" in made.text
+    assert "3 links leave the folder: read these lists with allow_external=True" in made.text
+    assert "cannot be read: 1 ('walk/gone.mp4': a link to nothing)" in made.text
     with pytest.raises(DataError, match="leaves the root"):
         read_list(tmp_path / "lists/train.csv")
     found = read_list(tmp_path / "lists/train.csv", allow_external=True)

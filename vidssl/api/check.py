@@ -1,11 +1,13 @@
 """Decode the videos of a list, report defects, and write the list without broken videos."""
 
+import errno
 import os
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from unicodedata import normalize
 
 from vidssl.api.format_results import write_csv
 from vidssl.api.job_arguments import Count, File, Positive, Videos, job, path_of, read_videos, reading
@@ -28,7 +30,8 @@ from vidssl.worker_pool import ItemGuard, Pool, ordered, usable_cpus
 _COLUMNS = ("path", "finding", "reason", "kept", "deviation")  # of the report
 # A row with only these stays in the list.
 _OF_TIMES = ("timestamp gap", "timestamps out of order", "repeated timestamps")
-KEPT = frozenset(("wrong case", "header mismatch", *_OF_TIMES, "damaged packets", "animated image"))
+_OF_NAMES = ("wrong case", "other Unicode form")
+KEPT = frozenset((*_OF_NAMES, "header mismatch", *_OF_TIMES, "damaged packets", "animated image"))
 
 
 @dataclass(frozen=True)
@@ -121,38 +124,37 @@ def check(
     keys = [(name, record.fps or fps) for name, record in rows]
     files = list(dict.fromkeys(keys))
     pixels = max_pixels or MAX_PIXELS
-    examined = pool(
-        lambda number, guard: _examine(*files[number], number, guard, listed.root, allow_external, pixels),
-        range(len(files)),
-        workers or usable_cpus(),
-        timeout=timeout,
-        on_failure=lambda number, reason: None,  # becomes a finding of its file
-    )
-    states = dict(zip(files, bar(examined, title="check", unit="file", total=len(files)), strict=True))
-
-    findings: dict[Finding, None] = {}  # in order, each once
-    names: list[str | None] = []
-    labels = {row_key(listed.root, record): record.label for _, record in rows}  # by the rows in use
-    for key, (name, record) in zip(keys, rows, strict=True):
-        right_name, meta, faults = states[key]
-        found = [*faults, *_row_faults(meta, record, min_frames, min_seconds)]
-        if right_name != name:  # a corrected name may repeat another row
-            row = row_key(listed.root, replace(record, path=right_name))
-            if row in labels:
-                other = "" if labels[row] == record.label else f" with label {labels[row]}"
-                found.append(("duplicate", f"the list has the same row for {right_name}{other}"))
-            labels.setdefault(row, record.label)
-        findings.update(dict.fromkeys(Finding(name, *words) for words in found))
-        names.append(right_name if all(kind in KEPT for kind, _ in found) else None)
-    deviations = {name: _deviation(meta) for (name, _), (_, meta, _) in states.items() if meta is not None}
-    variable = {name: seconds for name, seconds in deviations.items() if seconds > 0}
-    shown = {name: f"{seconds:.3f}" for name, seconds in deviations.items()}
-    table = [
-        (f.path, f.finding, f.reason, "yes" if f.finding in KEPT else "no", shown.get(f.path, "")) for f in findings
-    ]
-    named = {finding.path for finding in findings}
-    table += [(name, "", "", "yes", shown[name]) for name in variable if name not in named]
-    with only_run_in(out):
+    with only_run_in(out):  # before hours of decoding
+        examined = pool(
+            lambda number, guard: _examine(*files[number], number, guard, listed.root, allow_external, pixels),
+            range(len(files)),
+            workers or usable_cpus(),
+            timeout=timeout,
+            on_failure=lambda number, reason: None,  # becomes a finding of its file
+        )
+        states = dict(zip(files, bar(examined, title="check", unit="file", total=len(files)), strict=True))
+        findings: dict[Finding, None] = {}  # in order, each once
+        names: list[str | None] = []
+        labels = {row_key(listed.root, replace(record, path=name)): record.label for name, record in rows}  # in use
+        for key, (name, record) in zip(keys, rows, strict=True):
+            right_name, meta, faults = states[key]
+            found = [*faults, *_row_faults(meta, record, min_frames, min_seconds)]
+            if right_name != name:  # a corrected name may repeat another row
+                row = row_key(listed.root, replace(record, path=right_name))
+                if row in labels:
+                    other = "" if labels[row] == record.label else f" with label {labels[row]}"
+                    found.append(("duplicate", f"the list has the same row for {right_name}{other}"))
+                labels.setdefault(row, record.label)
+            findings.update(dict.fromkeys(Finding(name, *words) for words in found))
+            names.append(right_name if all(kind in KEPT for kind, _ in found) else None)
+        deviations = {name: _deviation(meta) for (name, _), (_, meta, _) in states.items() if meta is not None}
+        variable = {name: seconds for name, seconds in deviations.items() if seconds > 0}
+        shown = {name: f"{seconds:.3f}" for name, seconds in deviations.items()}
+        table = [
+            (f.path, f.finding, f.reason, "yes" if f.finding in KEPT else "no", shown.get(f.path, "")) for f in findings
+        ]
+        named = {finding.path for finding in findings}
+        table += [(name, "", "", "yes", shown[name]) for name in variable if name not in named]
         write_csv(report, _COLUMNS, table)
         copy_list(listed, out, listed.root, names)
     kept = sum(name is not None for name in names)
@@ -191,12 +193,15 @@ def _examine(
     found: list[Fault] = []
     meta = None
     try:
-        if state_of_video(str(root / name))[1] < 0:
-            others = _case_variants(root, name, allow_external)
+        if state_of_video(str(root / name)) is None:
+            others = _variants(root, name, allow_external)
             if len(others) != 1:
                 return name, None, [("missing", f"there are {' and '.join(others)}" if others else "no such file")]
+            if normalize("NFC", others[0]) == normalize("NFC", name):
+                found.append(("other Unicode form", f"the list has {name!a}, the file is {others[0]!a}"))
+            else:
+                found.append(("wrong case", f"the file is called {others[0]}"))
             name = others[0]
-            found.append(("wrong case", f"the file is called {name}"))
         # Without limits in seconds any frame rate will do for an image folder.
         meta, faults = check_video(root / name, fps or 1.0, max_pixels, lambda: guard.at(number))
         found += faults
@@ -204,17 +209,25 @@ def _examine(
             found.append(("animated image", f"of its {count} frames only the first is read"))
     except DECODER_ERRORS as error:  # one file must not end the whole check
         found.append(("decode error", f"{type(error).__name__}: {error}"))
-    return name, meta, [(kind, reason.replace("\n", " ")) for kind, reason in found]
+    denied = os.strerror(errno.EACCES)  # a file that may not be read is not a broken one
+    return (
+        name,
+        meta,
+        [
+            ("no permission", denied) if denied in reason else (kind, reason.replace("\n", " "))
+            for kind, reason in found
+        ],
+    )
 
 
-def _case_variants(root: Path, name: str, allow_external: bool) -> list[str]:
-    """Names of files that differ from a name in upper and lower case only, in any part of it."""
+def _variants(root: Path, name: str, allow_external: bool) -> list[str]:
+    """Names of files that differ from a name in upper and lower case or the form of letters only, in any part of it."""
     found = [Path()]
     for part in Path(name).parts:
         found = [
             place / entry
             for place in found
-            for entry in ([part] if part in ("/", "..") else _entries(root / place).get(part.casefold(), ()))
+            for entry in ([part] if part in ("/", "..") else _entries(root / place).get(_folded(part), ()))
         ]
     # Not Path.resolve, which raises for a loop of links.
     paths = {str(other): Path(os.path.realpath(root / other)) for other in found}
@@ -225,9 +238,13 @@ def _case_variants(root: Path, name: str, allow_external: bool) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _entries(folder: Path) -> dict[str, list[str]]:
-    """The entries of a folder, by their names in lower case."""
+    """The entries of a folder, by their names in lower case and one form of letters."""
     named: dict[str, list[str]] = {}
     with suppress(OSError):
         for entry in sorted(folder.iterdir()):
-            named.setdefault(entry.name.casefold(), []).append(entry.name)
+            named.setdefault(_folded(entry.name), []).append(entry.name)
     return named
+
+
+def _folded(name: str) -> str:
+    return normalize("NFC", name.casefold())

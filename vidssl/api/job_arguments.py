@@ -13,9 +13,10 @@ import torch
 from annotated_types import Ge, Gt
 from torch import nn
 
+from vidssl.config import in_home
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, Interrupted
+from vidssl.errors import ConfigError, Interrupted, hint_at_device
 from vidssl.evaluation.features import TestClips
 from vidssl.left_out import named_at_end
 from vidssl.models.eval_mode import usual_torch
@@ -100,14 +101,15 @@ def job(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        arguments = signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments = arguments = in_home(bound.arguments)
         check_arguments(function, arguments)
         options = arguments.get("options", {})
         import_modules(options.get("imports", arguments.get("imports", ())), "imports")
         report: Report = arguments.get("progress")
         with _only_this_report(report), _torch_state_kept(), messages_once(), named_at_end():
             try:
-                return function(*args, **kwargs)
+                return function(*bound.args, **bound.kwargs)
             except BaseException as error:
                 remove_unused()
                 if isinstance(error, Interrupted) and error.signal == signal.SIGINT:
@@ -185,7 +187,9 @@ def _check_one(name: str, value: Any, kind: Any) -> None:
         return
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(map(str, get_args(kind)))}")
+            raise ConfigError(
+                f"{name} is {value!r}: choose one of {', '.join(map(str, get_args(kind)))}{hint_at_device(name)}"
+            )
         return
     base, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     allowed = (int, float) if base is float else (base,)

@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import av
 
+from vidssl.data.allowed_paths import existing_path
 from vidssl.errors import DataError, DecodeError
 from vidssl.output_folder import check_names
 from vidssl.video.encode_key_frames import encode_frames, encode_key_frames
@@ -88,11 +89,11 @@ class KeyFrameVideos:
 
     def copy(self, name: str, fps: float | None, alive: Callable[[], None]) -> Copied | str:
         """Make a copy, unless it is there; called in a worker. Returns the reason if the file cannot be decoded."""
-        source, target = self._root / name, self._out / name
+        source, target = Path(existing_path(self._root, name)), self._out / name
         part = _partial(target)
         try:
-            size, changed = state_of_video(str(source))
-            if changed >= 0 and target.exists() and self._is_copy_of(target, size, changed):
+            size, changed = state_of_video(str(source)) or (0, 0)  # if it is missing, opening it says so
+            if target.exists() and self._is_copy_of(target, size, changed):
                 return Copied(False, size, target.stat().st_size)
             target.parent.mkdir(parents=True, exist_ok=True)
             if part.is_symlink():  # nothing is written through it
@@ -117,7 +118,7 @@ class KeyFrameVideos:
         """Raise a DataError if a file under the name of a copy is not one: call it before the work."""
         check_names(self._out, names)
         for name in names:
-            source, target = self._root / name, self._out / name
+            source, target = Path(existing_path(self._root, name)), self._out / name
             try:
                 if not os.path.lexists(target):
                     continue
@@ -178,8 +179,8 @@ class PackedFrames:
 
     def copy(self, name: str, fps: float | None, alive: Callable[[], None]) -> Copied | Encoded | str:
         """Encode a video, unless it is packed already; called in a worker. Returns the reason if that is impossible."""
-        source = self._root / name
-        size, changed = state_of_video(str(source))
+        source = Path(existing_path(self._root, name))
+        size, changed = state_of_video(str(source)) or (0, 0)
         row = self._writer.index.find(name)
         if row is not None and self._writer.index.state(row)[1] == original_state(size, changed):
             return Copied(False, size, self._writer.index.state(row)[0])

@@ -6,6 +6,7 @@
 
 import argparse
 import importlib
+import io
 import json
 import logging
 import os
@@ -102,6 +103,8 @@ COMMANDS: dict[str, Job | Group] = {
 
 def main(command: str | None = None, name: str | None = None) -> None:
     """Run `vidssl COMMAND …`, or the one command of a script in tools/ and datasets/, of a group the job `name`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an ascii terminal: no traceback after the work
+        sys.stdout.reconfigure(errors="backslashreplace")
     if command is not None:
         guarded(lambda: run(command if name is None else f"{command} {name}", sys.argv[1:], Path(sys.argv[0]).name))
         return
@@ -146,9 +149,14 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
         if len(inputs) > 1:
             parser.error(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
         parsed["videos"], settings = Path(inputs[0]), [word for word in settings if _is_setting(word)]
+    if takes_input and (there := [word for word in settings if os.path.exists(word)]):  # noqa: PTH110 - any length
+        parser.error(f"{there[0]} is a setting, and there is a file or folder of this name: write ./{there[0]} for it")
     if job.of_splits is not None and "splits" in parsed:
         job = Job(job.module, job.of_splits)
     worded = partial(in_options, signature=job.signature)
+    from vidssl.config import in_home  # here: pydantic takes longer than a help text
+
+    parsed = in_home(parsed)
     with running(command, arguments, worded), errors_in_options(job.signature):
         before = [parsed.pop("cfg", None)] if job.signature.takes_settings else []
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vidssl.commands.signatures import REQUIRED, Argument, Signature
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, hint_at_device
 from vidssl.registry import did_you_mean
 
 # Arguments of Python, and what commands call them.
@@ -32,6 +32,8 @@ class Parser(argparse.ArgumentParser):
         if unknown := re.match(r"unrecognized arguments: (--[\w-]+)", message):
             near = did_you_mean(unknown[1], self._option_string_actions)
             message += f"{near}; the options: {self.prog} --help"
+        if chosen := re.match("argument --(device): invalid choice", message):
+            message += hint_at_device(chosen[1])
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 

@@ -4,6 +4,7 @@ import os
 import re
 from functools import cache
 from pathlib import Path
+from unicodedata import normalize
 
 from vidssl.errors import DataError
 
@@ -39,6 +40,23 @@ def full_path(root: Path, name: str) -> str:
         start = "/" if path[0] == "/" else ""
         path = start + "/".join(part for part in path.split("/") if part not in ("", "."))
     return path or "."
+
+
+def existing_path(root: Path, name: str) -> str:
+    """Return `full_path`, with letters such as é in the form that the file has: one letter, or e and an accent.
+
+    macOS stores two, and copies of its files keep them, where lists have one.
+    """
+    path = full_path(root, name)
+    if name.isascii() or os.path.lexists(path) or "\0" in path:
+        return path
+    place = "" if name[:1] == "/" else full_path(root, ".")
+    for part in filter(None, name.split("/")):
+        forms = (f"{place}/{form}" for form in (part, normalize("NFC", part), normalize("NFD", part)))
+        place = next(filter(os.path.lexists, forms), "")
+        if not place:
+            return path
+    return full_path(Path(), place)
 
 
 TAR_MARK = ".tar#"  # between the path of a tar and the name of a file in it
@@ -82,7 +100,10 @@ class PathRule:
             raise ValueError(f"{name!r} is not UTF-8: rename the file")
         if ":" in name and ("://" in name or _PROTOCOL.match(name)):
             raise ValueError(f"{name!r} is a URL: only local files are supported")
-        path = full_path(self._root, name)
+        path = existing_path(self._root, name)
+        slashed = name.replace("\\", "/")
+        if slashed != name and not os.path.lexists(path) and os.path.lexists(full_path(self._root, slashed)):
+            raise ValueError(f"{name!r} has backslashes, as Windows writes paths, and the file is {slashed!r}: write /")
         if bare != name and not os.path.lexists(path) and os.path.lexists(full_path(self._root, bare)):
             raise ValueError(f"{name!r} has blanks around it, and the file is {bare!r}: remove them")
         inside = path if self._real_path is None else f"{self._real_path(path)}/"

@@ -17,7 +17,7 @@ from typing import TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.allowed_paths import full_path
+from vidssl.data.allowed_paths import existing_path
 from vidssl.types import VideoRecord
 
 Item = TypeVar("Item")
@@ -116,7 +116,7 @@ class Records(Column[VideoRecord]):
 
     def item(self, number: int) -> VideoRecord:
         """Create a record, with full paths."""
-        return self._record(number, partial(full_path, self.root_of(number)))
+        return self._record(number, partial(existing_path, self.root_of(number)))
 
     def row(self, number: int) -> VideoRecord:
         """Create a record, with paths as in the list."""

@@ -12,7 +12,7 @@ from vidssl.data.allowed_paths import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.untrusted_files import read_json
-from vidssl.video.frame_folder import IMAGE_SUFFIXES
+from vidssl.video.frame_folder import IMAGE_SUFFIXES, frame_number
 from vidssl.video.reader import state_in_archive
 
 COPIES = "shrink.json"  # file with the settings of shrunk copies, in their folder
@@ -33,7 +33,7 @@ def identify(videos: VideoList) -> Tree:
     """
     # Strings instead of Path objects: there may be a million.
     real_path, folders, seen, rates = RealPath(), set[str](), set[str](), set[float]()
-    sizes, times, total, missing = array("q"), array("Q"), 0, 0
+    sizes, times, total, missing = array("q"), array("Q"), 0, 0  # times modulo 2**64: some are before 1970
     for record in videos.records:
         if record.fps is not None:
             rates.add(record.fps)
@@ -49,7 +49,7 @@ def identify(videos: VideoList) -> Tree:
                 continue
             sizes.extend(measured)
             if measured[0] == _FOLDER or path.lower().endswith(_IMAGES):
-                times.append(changed)
+                times.append(changed % 2**64)
             total += sum(measured[2:] if measured[0] == _FOLDER else measured)
             folders.add(real_path(path).rpartition("/")[0])
     known: dict[str, str] = {}
@@ -83,7 +83,7 @@ def state_of_file(path: str) -> tuple[tuple[int, ...], int]:
     if not stat.S_ISDIR(status.st_mode):
         return (status.st_size,), status.st_mtime_ns
     with os.scandir(path) as entries:
-        found = {entry.name: entry.stat() for entry in entries if not entry.name.startswith(".")}
+        found = {entry.name: entry.stat() for entry in entries if frame_number(entry.name)}  # as `FrameFolder`
     ends = (min(found), max(found)) if found else ()
     files = "\n".join(f"{found[name].st_size} {found[name].st_mtime_ns} {name}" for name in sorted(found))
     digest = hashlib.sha256(os.fsencode(files)).digest()

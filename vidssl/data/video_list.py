@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.config import in_home
 from vidssl.data.allowed_paths import PathRule, full_path
 from vidssl.data.column_store import Records
-from vidssl.data.csv_rows import read_rows, read_text
-from vidssl.data.parse_numbers import decimal_number, whole_number
+from vidssl.data.csv_rows import decimal_number, read_rows, read_text, whole_number
 from vidssl.errors import DataError
 from vidssl.registry import PROJECTS
 from vidssl.types import VideoRecord
@@ -154,9 +154,7 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     absolute paths and paths that leave it. A DataError has `file:line`, the value and the rule of the first wrong row.
     """
     path = Path(path)
-    if root is None:
-        root = next(iter(lines_beside(path, "root.txt")), path.parent)
-    root = Path(root)
+    root = root_beside(path) if root is None else Path(in_home(root))
     classes = lines_beside(path, "classes.txt")
     _check_names(path.parent / "classes.txt", classes)
     rows = read_rows(path, "vidssl prepare writes lists")
@@ -216,6 +214,14 @@ def lines_beside(path: Path, name: str) -> tuple[str, ...]:
     if not text.strip():
         raise DataError(f"{file} is empty: write it again, or delete it")
     return tuple(text.split("\n"))
+
+
+def root_beside(path: Path) -> Path:
+    """The folder that the paths of a list are relative to: that in `root.txt`, else that of the list."""
+    lines = lines_beside(path, "root.txt")
+    if len(lines) > 1 or not all(map(str.strip, lines)):
+        raise DataError(f"{path.parent / 'root.txt'} has {len(lines)} lines: it is one line, the folder of the videos")
+    return path.parent.joinpath(*map(in_home, lines))  # a relative one counts from there
 
 
 def _check_names(path: Path, classes: Sequence[str]) -> None:

@@ -63,7 +63,7 @@ def _check_several(lists: list[VideoList], needs_labels: bool) -> None:
                 "often"
             )
     for videos in lists:  # `max_broken` may allow that a short one is missing
-        if not any(state_of_video(record.path)[1] >= 0 for record in videos.records):
+        if not any(state_of_video(record.path) for record in videos.records):
             raise DataError(
                 f"none of the videos of {videos.path} are in {videos.root}: set the folder of this list, data.train="
                 "[{list: …, root: FOLDER}, …]"

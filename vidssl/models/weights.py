@@ -150,6 +150,9 @@ def download(name: str, file: str) -> Path | None:
     repo, revision = found["repo"], found["revision"]
     if not found["prefix"] and (Path(repo).parent.exists() or _FILE.search(name)):
         return None
+    folders = (path.name for path in Path().iterdir() if path.is_dir())
+    if not found["prefix"] and (near := did_you_mean(repo.partition("/")[0], folders)):
+        raise CheckpointError(f"there is no file {name}{near}: correct it, or write hf-hub:{repo} for one of the Hub")
     try:
         from huggingface_hub import snapshot_download
     except ImportError:

@@ -1,13 +1,13 @@
 """Lists of any folder of videos: find the videos and their classes, then split them by group into train and test."""
 
+import posixpath
 import re
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from vidssl.data.allowed_paths import is_file
-from vidssl.data.detect_frame_folders import check_not_frames, find_frame_folders
-from vidssl.data.file_index import VIDEO_SUFFIXES, FileIndex, describe, index_files, quoted
+from vidssl.data.allowed_paths import existing_path, is_file
+from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, describe, frame_folders, index_files, quoted
 from vidssl.data.recording_groups import recordings_by
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, first_few
@@ -15,7 +15,7 @@ from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.folder_splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
 from vidssl.prepare.split_checks import keep_copies_together, warn_of_classes, warn_of_copies, warn_of_recordings
 from vidssl.types import Natural, Positive, VideoRecord
-from vidssl.video.frame_folder import IMAGE_SUFFIXES
+from vidssl.video.frame_folder import IMAGE_SUFFIXES, has_other_images, numbers_by_name
 
 
 def prepare_folder(
@@ -81,7 +81,7 @@ def prepare_folder(
     fraction = test if test is not None else 0.33 if names else 0.0
     grouped, copies = group is not None or group_column is not None, list[str]()
     if images and fraction and not splits and not grouped:
-        check_not_frames(videos)
+        _check_not_frames(videos)
     if fraction and not splits:
         videos, copies = keep_copies_together(root, videos)
     lists = lists_of_splits(root, videos, splits) if splits else split_by_group(videos, fraction, seed)
@@ -95,6 +95,33 @@ def prepare_folder(
     return "\n".join([*report, *index.notes, *(_hints(names) if labels is None else ())])
 
 
+def _check_not_frames(images: Iterable[tuple[str, str | None, str]]) -> None:
+    """Raise DataError if images, (path, label, group) each, may be frames of videos, which must not be split."""
+    names: dict[str, list[str]] = defaultdict(list)
+    labels: dict[str, set[str | None]] = defaultdict(set)
+    for path, label, _ in images:
+        folder, name = posixpath.split(path)
+        names[folder].append(name)
+        labels[folder].add(label)
+    folders_per_label = Counter(label for each in labels.values() for label in each)
+    found = []
+    for folder in sorted(names):
+        prefixes = numbers_by_name(names[folder])
+        is_class = labels[folder] == {posixpath.basename(folder)}  # <class>/0001.png
+        # The examples of all classes, or <class>/images/<class>_1.JPEG.
+        several = len(labels[folder]) > 1 or {name.rstrip("_-. ") for name in prefixes} == labels[folder]
+        is_set = several and all(folders_per_label[label] == 1 for label in labels[folder])
+        is_numbered = bool(prefixes) and not is_class and not is_set
+        if folder and len(names[folder]) > 1 and (is_numbered or has_other_images(names[folder])):
+            found.append(folder)
+    if found:
+        raise DataError(
+            f"images of {len(found)} folders ({quoted(found)}) are numbered like the frames of a video, and frames of "
+            "one video must not be in both train and test: leave out images=True to list each folder as a video, or "
+            "group them: the group '.+/' keeps the images of a folder together, '.+' splits them, and test=0 tests none"
+        )
+
+
 def _find_videos(index: FileIndex, images: bool) -> list[FolderVideo]:
     """The files to list, or the folders of frames if there are no files; without labels."""
     if not index.videos and (images or not index.image_folders):
@@ -102,7 +129,7 @@ def _find_videos(index: FileIndex, images: bool) -> list[FolderVideo]:
         raise DataError(
             f"no {kind} in {index.root} ({index.num_files} other files); known extensions: {' '.join(sorted(known))}"
         )
-    return [FolderVideo(path, None, group=path) for path in index.videos or find_frame_folders(index)]
+    return [FolderVideo(path, None, group=path) for path in index.videos or frame_folders(index)]
 
 
 def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Collection[str]) -> list[FolderVideo]:
@@ -144,7 +171,7 @@ def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> li
             raise DataError(f"{place}: {row['path']!r} is listed twice: delete one of the rows")
         videos[path] = FolderVideo(path, row["label"].strip(), path if group_column is None else row[group_column])
     frames = {path for path, folder in index.image_folders.items() if folder.is_video}
-    missing = [path for path in videos if path not in frames and not is_file(root / path)]
+    missing = [path for path in videos if path not in frames and not is_file(existing_path(root, path))]
     if missing:
         raise DataError(
             f"{len(missing)} of {len(videos)} files in {labels} are not videos in {root} ({quoted(missing)}): restore "
@@ -212,7 +239,7 @@ def _report(
     if splits:
         lines.append(f"splits are the folders {', '.join(splits)}")
     if skipped and not images:
-        lines.append(f"skipped {len(skipped)} folders with images: {quoted(skipped)}")
+        lines.append(f"not listed: the images in {len(skipped)} folders, {quoted(skipped)}")
     if frames and fps is None:
         lines.append("folders of images: set fps=RATE, or data.fps later")
     return lines

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vidssl.data.file_index import quoted
+from vidssl.data.read_input import quoted
 from vidssl.errors import DataError
 from vidssl.keyed_generators import generator
 

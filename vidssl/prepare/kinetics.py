@@ -4,8 +4,8 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
-from vidssl.data.file_index import FileIndex, FileMatch, quoted
-from vidssl.data.parse_numbers import decimal_number
+from vidssl.data.csv_rows import decimal_number
+from vidssl.data.read_input import FileIndex, FileMatch, quoted
 from vidssl.errors import DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists

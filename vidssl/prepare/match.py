@@ -7,7 +7,7 @@ from typing import NamedTuple, TypedDict
 
 from typing_extensions import Unpack
 
-from vidssl.data.file_index import FileIndex, FileMatch, index_files, quoted
+from vidssl.data.read_input import FileIndex, FileMatch, index_files, quoted
 from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from typing_extensions import Unpack
 
-from vidssl.data.file_index import VIDEO_SUFFIXES, FileIndex, index_files
-from vidssl.data.parse_numbers import whole_number
+from vidssl.data.csv_rows import whole_number
+from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, index_files
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.annotation_files import read_classes, read_lines
 from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists

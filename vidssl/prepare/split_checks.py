@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vidssl.data.file_index import quoted
 from vidssl.data.find_same_videos import find_copies
+from vidssl.data.read_input import quoted
 from vidssl.data.recording_groups import numbered
 from vidssl.errors import first_few
 from vidssl.prepare.folder_splits import FolderVideo

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
-from vidssl.data.file_index import FileIndex, FileMatch, index_files, quoted
+from vidssl.data.read_input import FileIndex, FileMatch, index_files, quoted
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import file_names, read_lines
 from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists

@@ -6,7 +6,7 @@ from typing import Literal
 
 from vidssl.data.clip_samplers import chunk_starts
 from vidssl.data.dataset import resolve_span
-from vidssl.data.file_index import quoted
+from vidssl.data.read_input import quoted
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import place_of_copy, write_lists
 from vidssl.errors import ConfigError, DataError

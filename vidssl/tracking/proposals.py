@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from vidssl.atomic import state_of, write_whole
+from vidssl.atomic import write_whole
 from vidssl.config import Settings
 from vidssl.data.track_files import tracks_file
 from vidssl.errors import ConfigError, DataError
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.untrusted_files import read_arrays
+from vidssl.video.reader import state_of_video
 
 Boxes = NDArray[np.float32]  # (R, 4) xyxy, pixels of the frame, the far edges exclusive
 
@@ -124,7 +125,7 @@ def proposals_file(folder: Path, name: str, record: VideoRecord) -> Path:
 
 def proposals_key(search: Search, path: str, meta: VideoMeta) -> str:
     """Return everything that determines the proposals of a video, as JSON."""
-    size, _ = state_of(Path(path))  # not the modification time: a copy is the same video
+    size, _ = state_of_video(path) or (0, 0)  # not the modification time: a copy is the same video
     video: list[Any] = [size, meta.num_frames, meta.fps, meta.height, meta.width]
     if meta.times is not None:  # the frames of a span depend on them
         video.append(hashlib.sha256(meta.times.tobytes()).hexdigest())

@@ -180,7 +180,8 @@ def _tasks(
     tasks: list[_Task] = []
     stale: list[str] = []
     for path, (name, record) in mine:
-        needed = {**settings, "video": {"bytes": state_of_video(record.path)[0], "fps": record.fps or reading.fps}}
+        size, _ = state_of_video(record.path) or (0, 0)
+        needed = {**settings, "video": {"bytes": size, "fps": record.fps or reading.fps}}
         before: dict[str, Any] = {}
         with suppress(DataError):  # missing or damaged
             _, before = read_tracks(path)

@@ -47,13 +47,19 @@ def is_sequence(numbers: Mapping[str, Sequence[int]]) -> bool:
     return len(numbers) == 1 and all(len({*each}) == len(each) for each in numbers.values())
 
 
-def is_mixed(numbers: Mapping[str, Sequence[int]]) -> bool:
-    """Whether several prefixes have the same numbers, as `img_0001.jpg` and its optical flow `flow_x_0001.jpg`."""
-    if len(numbers) < 2:
-        return False
-    each = [{*found} for found in numbers.values()]
-    common = set.intersection(*each)
-    return len(common) > 1 and 2 * len(common) > len(set.union(*each))
+def has_other_images(images: Sequence[str]) -> bool:
+    """Whether most images of a folder beside those of its most frequent prefix have a number of these, or all do.
+
+    So have flow, masks, depth and thumbs of the frames of a video: `flow_x_0001.jpg`, `0001_mask.png`, `0001.png`.
+    """
+    kinds: dict[str, dict[int, str]] = {}  # by prefix: an image of each number
+    for image in images:
+        if found := frame_number(image):
+            kinds.setdefault(found[0], {}).setdefault(found[1], image)
+    frames = max(kinds.values(), key=len, default={})
+    others = {*images} - {*frames.values()}
+    shared = sum(any(int(number) in frames for number in re.findall(r"\d+", Path(name).stem)) for name in others)
+    return 2 * shared > len(others) and (shared > 1 or len(frames) > 2)
 
 
 def is_image(path: Path) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from vidssl.errors import DecodeError, NoVideoError, SeveralSizesError, TooLargeError, UndecodableError
 from vidssl.types import VideoMeta
 from vidssl.video.open_container import open_container, video_stream
-from vidssl.video.reader import is_video_file, open_video, state_of_video
+from vidssl.video.reader import is_video_file, open_video
 
 Fault = tuple[str, str]  # its name and the reason
 _OWN_NAMES = {
@@ -45,9 +45,8 @@ def check_video(
     stream, oversized, truncated, decode error, several sizes, header mismatch, timestamp gap, timestamps out of order,
     repeated timestamps, damaged packets.
     """
-    size, changed = state_of_video(str(path))
     is_file = os.path.isfile(path)  # noqa: PTH113 - also for names that are too long, which Path.is_file refuses
-    if is_file and size == 0 and changed >= 0:
+    if is_file and path.stat().st_size == 0:
         return None, [("empty", "the file has 0 bytes")]
     images = not is_video_file(path)
     missing = missing_bytes(path) if is_file and not images else None

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from vidssl.atomic import state_of
 from vidssl.config import Settings
 from vidssl.errors import ConfigError, DecodeError, FramesOutOfOrderError, SeveralSizesError
 from vidssl.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.decode import Decoder, Image
-from vidssl.video.frame_folder import FrameFolder, is_image
+from vidssl.video.frame_folder import FrameFolder, frame_number, is_image
 from vidssl.video.open_container import open_container
 from vidssl.video.other_decoders import BACKENDS
 from vidssl.video.packed_frames import PackedFrames, find_frames
@@ -244,10 +243,22 @@ def is_video_file(path: Path) -> bool:
     return (os.path.isfile(path) and not is_image(path)) or find_member(str(path)) is not None  # noqa: PTH113 - no error
 
 
-def state_of_video(path: str) -> tuple[int, int]:
-    """Return size in bytes and modification time in nanoseconds of what `open_video` opens; (0, -1) if missing."""
-    state = state_of(Path(path))
-    return state if state[1] >= 0 else state_in_archive(path) or state
+def state_of_video(path: str) -> tuple[int, int] | None:
+    """Return size in bytes and modification time in nanoseconds of what `open_video` opens; None if it is missing.
+
+    The time may be negative: before 1970. (0, 0) is something that cannot be looked at, for want of permission or in a
+    loop of links: the error of `open_video` says why.
+    """
+    try:
+        parts = [os.stat(path)]
+        if stat.S_ISDIR(parts[0].st_mode):  # of images: what else lies beside them is not of the video
+            with os.scandir(path) as entries:
+                parts += [entry.stat() for entry in entries if frame_number(entry.name)]
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a name that no file can have
+        return state_in_archive(path)
+    except OSError:
+        return 0, 0
+    return sum(part.st_size for part in parts), max(part.st_mtime_ns for part in parts)
 
 
 def state_in_archive(path: str) -> tuple[int, int] | None:

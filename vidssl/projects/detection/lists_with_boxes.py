@@ -19,7 +19,7 @@ from vidssl.config import Tree
 from vidssl.data.allowed_paths import PathRule, is_utf8
 from vidssl.data.column_store import Records, Strings
 from vidssl.data.csv_rows import read_text
-from vidssl.data.video_list import VideoList, lines_beside
+from vidssl.data.video_list import VideoList, root_beside
 from vidssl.errors import DataError
 from vidssl.output_folder import check_files, write_files
 from vidssl.types import VideoRecord
@@ -192,9 +192,7 @@ class _Reader:
 
     def __init__(self, path: Path, root: str | Path | None) -> None:
         self.path = path
-        if root is None:
-            root = next(iter(lines_beside(path, "root.txt")), path.parent)
-        self.root = Path(root)
+        self.root = root_beside(path) if root is None else Path(root)
         try:
             content = parse_json(read_text(path, _REMEDY))
             ids = [category["id"] for category in content["categories"]]

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vidssl.config import Tree
-from vidssl.data.csv_rows import read_rows, read_text
-from vidssl.data.file_index import FileIndex, index_files, quoted
-from vidssl.data.parse_numbers import decimal_number, whole_number
+from vidssl.data.csv_rows import decimal_number, read_rows, read_text, whole_number
+from vidssl.data.read_input import FileIndex, index_files, quoted
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
 from vidssl.projects.detection.lists_with_boxes import check_boxes, write_boxes

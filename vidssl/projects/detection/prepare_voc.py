@@ -7,8 +7,8 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from vidssl.config import Tree
-from vidssl.data.file_index import quoted
-from vidssl.data.parse_numbers import decimal_number, whole_number
+from vidssl.data.csv_rows import decimal_number, whole_number
+from vidssl.data.read_input import quoted
 from vidssl.data.write_lists import check_images
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_lines

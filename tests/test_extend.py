@@ -15,7 +15,7 @@ import pytest
 import vidssl
 from vidssl import commands
 from vidssl.config import bind, read
-from vidssl.models.checkpoint_layouts import Layout
+from vidssl.models.match_backbone import Layout
 
 TOP = Path(__file__).parents[1]
 sys.path.insert(0, str(TOP / "benchmarks"))

@@ -14,7 +14,6 @@ LAYERS = (
         "atomic",
         "progress",
         "left_out",
-        "worker_transport",
         "running_command",
         "plugins",
         "untrusted_files",

@@ -18,8 +18,7 @@ import pytest
 from PIL import Image
 
 from vidssl import commands
-from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
-from vidssl.api.shrink_formats import original_state
+from vidssl.api.shrink import FrameSettings, ShrinkSettings, original_state, shrink_list
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import identify
@@ -326,7 +325,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
-from vidssl.api.shrink_formats import original_state
+from vidssl.api.shrink import original_state
 from vidssl.api.shrink import FrameSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):

@@ -9,8 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.api.shrink import shrink_list
-from vidssl.api.shrink_formats import FrameSettings
+from vidssl.api.shrink import FrameSettings, shrink_list
 from vidssl.data.column_store import Records
 from vidssl.data.find_same_videos import compare, copied_rows, own_rows, recording_group
 from vidssl.data.video_list import VideoList

@@ -11,7 +11,7 @@ from torch.nn import functional
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.list_checks import check_measurable
+from vidssl.evaluation.measure import check_measurable
 from vidssl.evaluation.protocols import KNN, PROTOCOLS, LinearSVM, LowShot, Retrieval, Uniformity
 from vidssl.keyed_generators import generator
 from vidssl.types import Features

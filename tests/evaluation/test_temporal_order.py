@@ -17,8 +17,7 @@ from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
-from vidssl.evaluation.list_checks import check_measurable
-from vidssl.evaluation.measure import measure
+from vidssl.evaluation.measure import check_measurable, measure
 from vidssl.evaluation.temporal_order import Order
 from vidssl.keyed_generators import generator
 from vidssl.types import Features

@@ -20,8 +20,7 @@ from vidssl.config import Settings, bind, dump
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models import BACKBONES, Initial, InitialWeights, build_backbone, load_backbone, load_initial
 from vidssl.models.backbones import Backbone
-from vidssl.models.checkpoint_layouts import BRANCHES, LAYOUTS
-from vidssl.models.match_backbone import choose_match, match_backbones
+from vidssl.models.match_backbone import BRANCHES, LAYOUTS, choose_match, match_backbones
 
 BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models")]
 CLIPS = torch.randn(2, 3, 3, 48, 40, generator=torch.Generator().manual_seed(4))

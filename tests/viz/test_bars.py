@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
 from vidssl.errors import DataError
-from vidssl.viz.bars import grouped_bars
+from vidssl.viz.charts import grouped_bars
 from vidssl.viz.figure import png
 
 GROUPS = ["unchanged", "blur", "a$b$", "mean"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from vidssl.viz.confusion import confusion_matrix
+from vidssl.viz.charts import confusion_matrix
 from vidssl.viz.figure import png
 
 

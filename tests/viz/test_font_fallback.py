@@ -10,12 +10,9 @@ from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 
 from vidssl.viz import figure as glyphs
-from vidssl.viz.bars import grouped_bars
-from vidssl.viz.confusion import confusion_matrix
+from vidssl.viz.charts import class_curves, confusion_matrix, grouped_bars, severity_map
 from vidssl.viz.figure import png
 from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
-from vidssl.viz.severity_map import severity_map
-from vidssl.viz.uniformity_curves import class_curves
 
 NAMES = ["ピアノ", "größe", "漢字 3", "Pferde–Rennen", "字鍵"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from vidssl.errors import DataError
-from vidssl.viz.uniformity_curves import class_curves
+from vidssl.viz.charts import class_curves
 
 
 def points(classes, steps=(10, 20, 30)):

@@ -24,7 +24,7 @@ from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos, finished
-from vidssl.evaluation.list_checks import check_classes, check_measurable, check_names
+from vidssl.evaluation.measure import check_classes, check_measurable, check_names
 from vidssl.evaluation.metrics import majority, vote
 from vidssl.evaluation.protocols import KNN, Accuracy
 from vidssl.evaluation.result_files import Results
@@ -32,7 +32,7 @@ from vidssl.evaluation.search import nearest
 from vidssl.evaluation.train_test_overlap import check_disjoint
 from vidssl.progress import Report
 from vidssl.types import Batch
-from vidssl.viz.bars import grouped_bars
+from vidssl.viz.charts import grouped_bars
 from vidssl.viz.figure import png
 from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
 

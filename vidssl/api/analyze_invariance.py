@@ -26,7 +26,7 @@ from vidssl.evaluation.analysis_verdicts import SHUFFLES
 from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.result_files import Results
 from vidssl.progress import Report
-from vidssl.viz.bars import grouped_bars
+from vidssl.viz.charts import grouped_bars
 from vidssl.viz.figure import png
 
 COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations

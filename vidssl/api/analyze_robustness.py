@@ -40,8 +40,8 @@ from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
 from vidssl.progress import Report
 from vidssl.types import Batch, Features
+from vidssl.viz.charts import example_sheet, severity_map
 from vidssl.viz.figure import png
-from vidssl.viz.severity_map import example_sheet, severity_map
 
 _HEADLINES = {"accuracy": "top1", "knn": "knn", "retrieval": "R@1"}  # of each protocol that can be measured
 _TITLES = {"top1": "accuracy", "knn": "kNN", "R@1": "R@1"}

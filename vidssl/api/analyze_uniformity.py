@@ -23,15 +23,14 @@ from vidssl.atomic import write_whole
 from vidssl.data.recording_groups import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.list_checks import check_measurable, check_names
+from vidssl.evaluation.measure import check_measurable, check_names
 from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, write_results
 from vidssl.models.checkpoint_files import saved
 from vidssl.progress import Report
-from vidssl.viz.bars import grouped_bars
+from vidssl.viz.charts import class_curves, grouped_bars
 from vidssl.viz.figure import png
-from vidssl.viz.uniformity_curves import class_curves
 
 _NUMBERS = {
     "uniformity": "uniformity",

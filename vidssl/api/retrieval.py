@@ -41,7 +41,7 @@ from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.feature_folder import claim_features
-from vidssl.evaluation.list_checks import check_classes
+from vidssl.evaluation.measure import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
 from vidssl.evaluation.protocols import Retrieval
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
@@ -258,7 +258,6 @@ def _sheet(
     return png(retrieval_sheet([row_of(row) for row in queries[:: max(1, len(queries) // _SHEET)][:_SHEET]]))
 
 
-_log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
 

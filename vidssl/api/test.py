@@ -23,16 +23,15 @@ from vidssl.config import Tree, bind, choice, override
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError
-from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import Measurement as Measured
-from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
+from vidssl.evaluation.measure import check_measurable, check_names, chosen_protocols, measure, need_gallery
 from vidssl.evaluation.metrics import confusion, level_of
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results
 from vidssl.plugins import code_of, explaining, not_imported
 from vidssl.progress import Report
 from vidssl.registry import PROJECTS, load_named, load_project
-from vidssl.viz.confusion import confusion_matrix
+from vidssl.viz.charts import confusion_matrix
 from vidssl.viz.figure import png
 
 _NOT_PERCENT = ("uniformity_loss", "localization_error", "mean_position_error")  # a logarithm, distances in pixels

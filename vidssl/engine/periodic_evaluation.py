@@ -11,8 +11,7 @@ from vidssl.engine.evaluation_settings import classes_of, evaluation_clips
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import naming
 from vidssl.evaluation.features import encode_videos
-from vidssl.evaluation.list_checks import check_measurable, check_names
-from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
+from vidssl.evaluation.measure import check_measurable, check_names, chosen_protocols, measure, need_gallery
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.left_out import named_at_once
 from vidssl.methods.base import Method

@@ -14,7 +14,7 @@ from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, join_lists, read_list
 from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError, DataError, VidsslError, naming
-from vidssl.evaluation.list_checks import check_classes
+from vidssl.evaluation.measure import check_classes
 from vidssl.evaluation.train_test_overlap import TrainingVideos
 from vidssl.video.reader import state_of_video
 

@@ -19,7 +19,6 @@ from vidssl.evaluation.search import check_finite, check_k, nearest
 from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
-K = 10  # the neighbour whose distance is the measure
 RATIO = 0.25
 _EQUAL = 0.002  # distances below are of the same footage, however near other videos are
 
@@ -74,7 +73,7 @@ def _centred(features: Features) -> Tensor:
     return functional.normalize(x - x.mean(dim=0), dim=1)
 
 
-K = 10  # neighbours that are compared
+K = 10  # neighbours that are compared; the distance of the last is the measure of near copies
 _STREAM = 39  # of random numbers
 
 

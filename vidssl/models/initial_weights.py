@@ -13,15 +13,18 @@ from vidssl import distributed
 from vidssl.config import Settings
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
-from vidssl.models.checkpoint_layouts import INFLATED, Network, find_networks, flatten
 from vidssl.models.eval_mode import usual_torch
 from vidssl.models.external import is_external, load_encoder
 from vidssl.models.match_backbone import (
+    INFLATED,
     Match,
+    Network,
     Shapes,
     check_architecture,
     choose_match,
     compare,
+    find_networks,
+    flatten,
     match_backbones,
     shapes_of,
 )

@@ -1,14 +1,16 @@
 """Data sets to lists: one module for each data set or list format."""
 
 from vidssl.prepare.folder import prepare_folder
-from vidssl.prepare.hmdb51 import prepare_hmdb51
-from vidssl.prepare.kinetics import prepare_kinetics
 from vidssl.prepare.moving_digits import prepare_moving_digits
+from vidssl.prepare.official_sets import (
+    prepare_hmdb51,
+    prepare_kinetics,
+    prepare_ssv2,
+    prepare_trackingnet,
+    prepare_ucf101,
+)
 from vidssl.prepare.other_projects import FORMS, prepare_list
-from vidssl.prepare.ssv2 import prepare_ssv2
 from vidssl.prepare.torchvision_images import prepare_torchvision
-from vidssl.prepare.trackingnet import prepare_trackingnet
-from vidssl.prepare.ucf101 import prepare_ucf101
 from vidssl.prepare.video_chunks import prepare_chunks
 from vidssl.prepare.voc_multilabel import prepare_voc_classes
 

@@ -182,7 +182,8 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
             several = of_several_recordings(label, groups.number)
         else:
             knn, own = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
-            predicted = [knn(y, x, own).predicted for x, y in zip(both.parts(q), both.parts(g), strict=True)]
+            measured = [knn(y, x, own) for x, y in zip(both.parts(q), both.parts(g), strict=True)]
+            predicted = [each.predicted for each in measured if each.predicted is not None]
             several = np.zeros_like(label, bool)
         kept, classes = np.ones_like(several), None
         if several.any():

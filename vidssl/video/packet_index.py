@@ -141,9 +141,8 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     name, codec = container.format.name, stream.codec_context
     header = float(stream.average_rate or stream.guessed_rate or Fraction(25))
     presented = presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
-    frame_of = None
-    if ordered and presented is not None and not (kinds == FIELD).any():
-        frame_of = numbered(presented, kinds)
+    fields = bool((kinds == FIELD).any())
+    frame_of = numbered(presented, kinds) if ordered and presented is not None and not fields else None
     if typed and frame_of is not None and name != "avi" and codec.codec.reorder:
         doubt = first_doubt(stamps, kinds)
         if doubt is not None and _differs(path, frame_of[: doubt + _PREFIX].tolist(), max_pixels):
@@ -293,10 +292,8 @@ class H264Types:
         while at < len(content) - 1:
             if content[at] & 31 in _SLICES:
                 fields.add(_field(bytes(content[at + 1 : at + 20]), self.frame_num_bits))
-                if None in fields:
-                    return False
             at += int.from_bytes(content[at - self._length : at], "big") + self._length
-        return len(fields) == 1
+        return len(fields) == 1 and None not in fields
 
 
 _SLICES, _SEQUENCE = (1, 2, 5), 7  # types of units

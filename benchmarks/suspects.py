@@ -13,7 +13,7 @@ from measure import finish, table
 
 from vidssl.data.recording_groups import labelled_by_folders, recording_groups
 from vidssl.evaluation import suspects
-from vidssl.evaluation.feature_folder import read_folder
+from vidssl.evaluation.features import read_folder
 from vidssl.keyed_generators import generator
 
 

@@ -15,8 +15,7 @@ from torch import nn
 import vidssl
 from vidssl.api.measure_networks import JobResults
 from vidssl.commands import COMMANDS, Group, errors_in_options, in_options, print_result
-from vidssl.commands.argument_options import OTHER_NAMES
-from vidssl.commands.signatures import Argument, Signature
+from vidssl.commands.argument_options import OTHER_NAMES, Argument, Signature
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.errors import CheckpointError, ConfigError, DataError, VidsslError
 from vidssl.evaluation.search import nearest

@@ -30,8 +30,7 @@ from vidssl.api.measure_networks import JobResults
 from vidssl.api.measured_network import Subject, device_of, load_method, load_subject
 from vidssl.atomic import write_whole
 from vidssl.commands import errors_in_options, guarded, print_result
-from vidssl.commands.argument_options import add_options, parse
-from vidssl.commands.signatures import read_signature
+from vidssl.commands.argument_options import add_options, parse, read_signature
 from vidssl.data.fingerprint import identify
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device

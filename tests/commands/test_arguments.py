@@ -20,8 +20,16 @@ from vidssl import commands, progress
 from vidssl.api.extract import Cluster
 from vidssl.api.job_arguments import NetworkOptions
 from vidssl.commands import COMMANDS, Group, Job, parser_of
-from vidssl.commands.argument_options import OTHER_NAMES, above_zero, at_least, config_file, option_of, parse
-from vidssl.commands.signatures import REQUIRED, Argument
+from vidssl.commands.argument_options import (
+    OTHER_NAMES,
+    REQUIRED,
+    Argument,
+    above_zero,
+    at_least,
+    config_file,
+    option_of,
+    parse,
+)
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import TestClips
 from vidssl.progress import Report

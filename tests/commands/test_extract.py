@@ -21,7 +21,6 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation import feature_folder
 from vidssl.evaluation import features as evaluation
 from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
@@ -332,7 +331,7 @@ def test_a_process_killed_while_writing_leaves_an_incomplete_folder(options, dig
 
     for name in ("replacing", "write_whole", "write_json"):
         with monkeypatch.context() as patch:
-            patch.setattr(feature_folder, name, killed)
+            patch.setattr(evaluation, name, killed)
             patch.setattr(job, "remove_unused", lambda: None)  # a process that is killed removes nothing
             with pytest.raises(KeyboardInterrupt):
                 extract("random", videos, out=tmp_path / "x", **options)
@@ -484,7 +483,7 @@ def test_parts_are_merged_by_blocks(options, digits, tmp_path, monkeypatch):
         csv.writer(file).writerows([["path", "label"], *([name, n % 2] for n, name in enumerate(names))])
     for n in range(3):
         extract("random", videos, out=tmp_path / "x", shard=f"{n}/3", **options)
-    monkeypatch.setattr(feature_folder, "_BLOCK_ROWS", 1)
+    monkeypatch.setattr(evaluation, "_BLOCK_ROWS", 1)
     merge(tmp_path / "x")
     extract("random", videos, out=tmp_path / "whole", **options)
     assert_alike(tmp_path / "x", tmp_path / "whole")

@@ -451,7 +451,7 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
         assert config.data.train == f"{tmp_path}/lists{split}/train.csv"
     # A second time nothing is trained or measured; a third split would be.
     monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("measured again"))
-    monkeypatch.setattr("vidssl.engine.agreed_batches.Feed.next", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr("vidssl.engine.accumulate.Feed.next", lambda *_, **__: pytest.fail("trained again"))
     assert undated(train_splits(toy, *splits, splits=(1, 2))) == undated(results)
 
 

@@ -11,13 +11,12 @@ import pytest
 
 from vidssl.api.shrink import FrameSettings, shrink_list
 from vidssl.data.column_store import Records
-from vidssl.data.find_same_videos import compare, copied_rows, own_rows, recording_group
+from vidssl.data.find_same_videos import compare, content_hash, copied_rows, own_rows, recording_group
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.evaluation.train_test_overlap import TrainingVideos, check_disjoint, measure_overlap
 from vidssl.keyed_generators import generator
 from vidssl.types import VideoRecord
-from vidssl.video.content_hash import content_hash
 
 
 def listed(folder, *rows):

@@ -18,7 +18,7 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
 from vidssl.data.to_device import on_device, to_device
 from vidssl.data.video_list import read_list
-from vidssl.engine.agreed_batches import Feed
+from vidssl.engine.accumulate import Feed
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import DataError, Interrupted, PeerError
 from vidssl.transforms import RECIPES
@@ -88,7 +88,7 @@ def breaks(rank, output):
     messages = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger("vidssl.engine.agreed_batches").addHandler(handler)
+    logging.getLogger("vidssl.engine.accumulate").addHandler(handler)
     made, _ = feed(StopRequest(), *here[rank], max_broken=0.2, output=output)
     counts, said = [], []
     for n in range(4):

@@ -31,7 +31,7 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.log import RunLog
 from vidssl.errors import VidsslError
-from vidssl.evaluation.feature_folder import FeatureFolder, read_folder, write_folder
+from vidssl.evaluation.features import FeatureFolder, read_folder, write_folder
 from vidssl.evaluation.result_files import existing_results
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.weights import FORMAT

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from vidssl.analysis.corrupted_clips import Recompressed, crf_options, rate_options
 from vidssl.keyed_generators import generator
-from vidssl.video.compress_in_memory import Recompressed, crf_options, rate_options
 
 
 @pytest.fixture(scope="module")

@@ -24,18 +24,19 @@ from vidssl.data.shared_decoding import file_numbers
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import features
-from vidssl.evaluation.feature_folder import (
+from vidssl.evaluation.features import (
     DamagedFolderError,
     FeatureFolder,
     Files,
     Piece,
+    TestClips,
     claim_features,
+    difference,
     find_rows,
     read_folder,
     with_files,
     write_folder,
 )
-from vidssl.evaluation.features import TestClips, difference
 from vidssl.evaluation.result_files import describe_changes
 from vidssl.left_out import leave_out
 from vidssl.output_folder import only_run_in

@@ -29,7 +29,7 @@ from vidssl.data.recording_groups import labelled_by_folders, recording_groups, 
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
+from vidssl.evaluation.features import FeatureFolder, read_folder
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.evaluation.suspects import K, find_near_duplicates, find_outliers, mean_distances, own_rows, score_labels

@@ -40,7 +40,7 @@ from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.evaluation.feature_folder import claim_features
+from vidssl.evaluation.features import claim_features
 from vidssl.evaluation.measure import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
 from vidssl.evaluation.protocols import Retrieval

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidssl.atomic import without_nan
-from vidssl.commands.argument_options import OTHER_NAMES, Parser, add_options, parse
-from vidssl.commands.signatures import Signature, read_signature
+from vidssl.commands.argument_options import OTHER_NAMES, Parser, Signature, add_options, parse, read_signature
 from vidssl.errors import Interrupted, PeerError, VidsslError
 from vidssl.registry import PROJECTS
 from vidssl.running_command import running
@@ -80,7 +79,7 @@ DATA_SETS = Group(
         "chunks": Job("vidssl.prepare.video_chunks", "prepare_chunks"),
         "torchvision": Job("vidssl.prepare.torchvision_images", "prepare_torchvision"),
         "moving-digits": Job("vidssl.prepare.moving_digits", "prepare_moving_digits"),
-        "voc-classes": Job("vidssl.prepare.voc_multilabel", "prepare_voc_classes"),
+        "voc-classes": Job("vidssl.prepare.torchvision_images", "prepare_voc_classes"),
         **{
             name: Job(f"vidssl.prepare.{name}", f"prepare_{name}")
             for name in ("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet")

@@ -17,7 +17,7 @@ from vidssl.data.loader import Loader
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
-from vidssl.engine.agreed_batches import Feed
+from vidssl.engine.accumulate import Feed
 from vidssl.engine.config_schema import Run, bfloat16_is_emulated
 from vidssl.engine.evaluation_settings import check_layer
 from vidssl.engine.finite_check import FiniteCheck

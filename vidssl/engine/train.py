@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from vidssl import distributed
-from vidssl.engine.accumulate import accumulate
-from vidssl.engine.agreed_batches import Feed
+from vidssl.engine.accumulate import Feed, accumulate
 from vidssl.engine.config_schema import Run
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm

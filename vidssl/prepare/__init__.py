@@ -10,9 +10,8 @@ from vidssl.prepare.official_sets import (
     prepare_ucf101,
 )
 from vidssl.prepare.other_projects import FORMS, prepare_list
-from vidssl.prepare.torchvision_images import prepare_torchvision
+from vidssl.prepare.torchvision_images import prepare_torchvision, prepare_voc_classes
 from vidssl.prepare.video_chunks import prepare_chunks
-from vidssl.prepare.voc_multilabel import prepare_voc_classes
 
 __all__ = [
     "FORMS",

@@ -21,8 +21,7 @@ from vidssl.keyed_generators import generator
 from vidssl.models.backbones import build_backbone
 from vidssl.projects.detection.action_detector import ActionDetector
 from vidssl.projects.detection.average_precision import Detections
-from vidssl.projects.detection.images import DetectionBatch, batches
-from vidssl.projects.detection.key_frames import KeyFrameDataset, clip_frames
+from vidssl.projects.detection.images import DetectionBatch, KeyFrameDataset, batches, clip_frames
 from vidssl.projects.detection.lists_with_boxes import KeyFrameList, read_boxes
 from vidssl.projects.detection.prepare_ava import prepare_ava
 from vidssl.projects.detection.schema import ActionDetectorSettings, KeyFrameSettings, bind_run

@@ -23,8 +23,7 @@ from vidssl.progress import progress
 from vidssl.projects.detection.action_detector import ActionDetector
 from vidssl.projects.detection.average_precision import Detections, check_pycocotools
 from vidssl.projects.detection.detector import Detector
-from vidssl.projects.detection.images import BoxDataset, DetectionBatch, Target, TargetDataset, batches
-from vidssl.projects.detection.key_frames import KeyFrameDataset
+from vidssl.projects.detection.images import BoxDataset, DetectionBatch, KeyFrameDataset, Target, TargetDataset, batches
 from vidssl.projects.detection.lists_with_boxes import BoxList, KeyFrameList, read_boxes
 from vidssl.projects.detection.schema import ActionRun, AnyDetectionRun, DetectionRun
 from vidssl.transforms.recipes import TrainCrop

@@ -26,7 +26,7 @@ from vidssl.data.write_lists import write_lists
 from vidssl.errors import DataError
 from vidssl.keyed_generators import generator
 from vidssl.prepare.video_chunks import prepare_chunks
-from vidssl.projects.detection.lists_with_boxes import clip_frames
+from vidssl.projects.detection.images import clip_frames
 from vidssl.transforms import RECIPES
 from vidssl.types import Tracks, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings, open_video

@@ -141,7 +141,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
 
 
 class TypedValue(str):
-    """A number, true, false or null that was typed as the value of `KEY=VALUE`: a setting that is text has the text."""
+    """A number, true or false that was typed as the value of `KEY=VALUE`: a setting that is text has the text."""
 
 
 def override(tree: Tree, text: str) -> None:
@@ -166,9 +166,10 @@ def _parse_value(text: str, source: str) -> Any:
     kinds: dict[str, type] = {"[]": list, "{}": dict, "''": str, '""': str}
     if isinstance(value, kinds.get(text.strip()[0] + text.strip()[-1], ())):
         return value
+    if value is None and text.strip().lower() in ("null", "~"):
+        return None
     # What has a comment, or is nothing, in YAML is text.
-    is_nothing = value is None and text.strip().lower() not in ("null", "~")
-    return text if isinstance(value, str | list | dict) or "#" in text or is_nothing else TypedValue(text)
+    return text if value is None or isinstance(value, str | list | dict) or "#" in text else TypedValue(text)
 
 
 def set_value(tree: Tree, key: str, value: Any, source: str) -> None:

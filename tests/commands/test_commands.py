@@ -205,7 +205,7 @@ def test_extract(command, trained, checkpoint, digits, retrieved):
     )
     features = np.load(folder / "new/all.features/features.npy")
     rows = [line.split(",") for line in (folder / "new/all.features/rows.csv").read_text().splitlines()[1:]]
-    path, label, index = zip(*rows, strict=True)
+    path, label, index, *_ = zip(*rows, strict=True)
     listed = read_list(digits / "motion/test.csv")
     assert features.shape == (16, vidssl.load_backbone(checkpoint).dim) and features.dtype == np.float32
     assert f"16 videos x {features.shape[1]} features" in out

@@ -26,9 +26,9 @@ from vidssl.commands.argument_options import config_file
 from vidssl.errors import DataError, VidsslError
 from vidssl.models.weights import weights_file
 from vidssl.output_folder import MARK, claim, only_run_in, remove_unused
+from vidssl.video.encode_key_frames import Signature, sign, signature_of
 from vidssl.video.integrity import check_video
 from vidssl.video.reader import open_video
-from vidssl.video.shrunk_copy_mark import Signature, sign, signature_of
 
 TOP = Path(__file__).parents[2]
 PLACED = runpy.run_path(str(TOP / "tests" / "toys.py"))["placed"]

@@ -25,7 +25,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import DataError
 from vidssl.keyed_generators import generator
-from vidssl.prepare.video_chunks import prepare_chunks
+from vidssl.prepare.other_projects import prepare_chunks
 from vidssl.projects.detection.images import clip_frames
 from vidssl.transforms import RECIPES
 from vidssl.types import Tracks, VideoMeta, VideoRecord

@@ -14,7 +14,7 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
-from vidssl.prepare.video_chunks import prepare_chunks
+from vidssl.prepare.other_projects import prepare_chunks
 from vidssl.types import VideoMeta
 from vidssl.video.reader import open_video
 
@@ -58,7 +58,7 @@ def test_seconds_mean_the_frames(tmp_path, monkeypatch):
             def __exit__(self, *_):
                 pass
 
-        monkeypatch.setattr("vidssl.prepare.video_chunks.open_video", lambda *_, opened=Opened, **__: opened())
+        monkeypatch.setattr("vidssl.prepare.other_projects.open_video", lambda *_, opened=Opened, **__: opened())
         out = tmp_path / str(case)
         write_lists(out / "in", tmp_path, {"train": [("a.mp4", -1)]}, ())
         prepare_chunks(out / "in" / "train.csv", out / "out", chunks=4, frames=60)

@@ -13,9 +13,9 @@ from vidssl.api.shrink import FrameSettings, shrink_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError
 from vidssl.keyed_generators import generator
+from vidssl.video.encode_key_frames import signature_of
 from vidssl.video.packed_frames import merge_indices, read_index
 from vidssl.video.reader import open_video
-from vidssl.video.shrunk_copy_mark import signature_of
 
 FILES = Path(__file__).with_name("files")
 INDEX = "frame_index.safetensors"

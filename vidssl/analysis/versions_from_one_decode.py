@@ -6,13 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
+from vidssl.data.clip_samplers import COPY, Clip, ClipSettings, Sampler, Uniform
 from vidssl.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
-
-# Frame n + c * COPY is frame n of version c; version 0 is the video itself. So the clips of all versions are clips of
-# one video, which samplers and datasets treat like any other.
-COPY = 1 << 40
 
 
 class VersionRequest(NamedTuple):

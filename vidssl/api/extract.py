@@ -34,7 +34,6 @@ from vidssl.evaluation.features import (
     difference,
     find_rows,
     read_folder,
-    with_files,
     write_folder,
 )
 from vidssl.evaluation.result_files import describe_changes
@@ -252,7 +251,6 @@ class _Kept:
     def find(self, videos: VideoList, rows: Sequence[int]) -> tuple[list[int], int]:
         """Find the rows that can be taken; return the others, and the number of files that only those have."""
         self._files = Files(videos, rows)
-        self._folders = [with_files(folder) for folder in self._folders]
         self._taken = find_rows(self._folders, videos, rows, self._files)
         if self._folders:
             self._check_videos(self._folders[0], videos)

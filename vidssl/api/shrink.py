@@ -25,11 +25,10 @@ from vidssl.output_folder import check_names, claim, only_run_in
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.untrusted_files import read_json
-from vidssl.video.encode_key_frames import encode_frames, encode_key_frames
+from vidssl.video.encode_key_frames import encode_frames, encode_key_frames, sign, signature_of
 from vidssl.video.frame_folder import is_image
 from vidssl.video.packed_frames import INDEX, EncodedVideo, ShardWriter
 from vidssl.video.reader import MAX_PIXELS, open_video, state_of_video
-from vidssl.video.shrunk_copy_mark import sign, signature_of
 from vidssl.worker_pool import ItemGuard, Pool, ordered, usable_cpus
 
 SHARD_SIZE = 512  # MB

@@ -76,12 +76,12 @@ DATA_SETS = Group(
     {
         "folder": Job("vidssl.prepare.folder", "prepare_folder"),
         "list": Job("vidssl.prepare.other_projects", "prepare_list"),
-        "chunks": Job("vidssl.prepare.video_chunks", "prepare_chunks"),
+        "chunks": Job("vidssl.prepare.other_projects", "prepare_chunks"),
         "torchvision": Job("vidssl.prepare.torchvision_images", "prepare_torchvision"),
         "moving-digits": Job("vidssl.prepare.moving_digits", "prepare_moving_digits"),
         "voc-classes": Job("vidssl.prepare.torchvision_images", "prepare_voc_classes"),
         **{
-            name: Job(f"vidssl.prepare.{name}", f"prepare_{name}")
+            name: Job("vidssl.prepare.official_sets", f"prepare_{name}")
             for name in ("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet")
         },
         **{name.replace("_", "-"): Job(module, f"prepare_{name}") for name, module in PROJECTS["data set"].items()},

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.clip_samplers import Clip, Sampler
+from vidssl.data.clip_samplers import COPY, Clip, Sampler
 from vidssl.data.track_files import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, first_few
@@ -270,7 +270,7 @@ def _check_clips(clips: object, sampler: str, num_frames: int) -> None:
     if not isinstance(clips, list) or not all(isinstance(clip, Clip) for clip in clips):
         raise ConfigError(f"sampler {sampler} returns {clips!s:.60}, not a list of Clip: make them with config.clip")
     for clip in clips:
-        if clip.indices.min() < 0 or clip.indices.max() >= num_frames:
+        if (clip.indices % COPY >= num_frames).any():  # a negative one is large too
             raise ConfigError(f"sampler {sampler} returns frames {clip.indices} of a video of {num_frames}, from 0 on")
 
 

@@ -26,7 +26,7 @@ from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
 from vidssl.data.find_same_videos import content_hash
-from vidssl.data.fingerprint import identify, state_of_file
+from vidssl.data.fingerprint import state_of_file
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import VideoList
@@ -595,23 +595,6 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         )
     except _DAMAGED as error:
         raise DamagedFolderError(f"{path} is damaged ({type(error).__name__}: {error})") from None
-
-
-def with_files(folder: FeatureFolder) -> FeatureFolder:
-    """Return a folder with the states of its files.
-
-    Of a folder whose version recorded none they are those of now, if list and sizes of all files are still those that
-    it was made from, without those that have changed after it was written.
-    """
-    if folder.files:
-        return folder
-    listed = folder.videos(range(len(folder.names)))
-    if listed.fingerprint != folder.request["list"] or identify(listed) != folder.request["data"]:
-        return folder
-    written = (folder.path / _META).stat().st_mtime_ns
-    now = Files(listed)
-    states = {record.path: now.states[now.real_path(record.path)] for record in listed.records}
-    return replace(folder, files={path: state for path, state in states.items() if state.changed < written})
 
 
 def find_rows(

@@ -9,9 +9,8 @@ from vidssl.prepare.official_sets import (
     prepare_trackingnet,
     prepare_ucf101,
 )
-from vidssl.prepare.other_projects import FORMS, prepare_list
+from vidssl.prepare.other_projects import FORMS, prepare_chunks, prepare_list
 from vidssl.prepare.torchvision_images import prepare_torchvision, prepare_voc_classes
-from vidssl.prepare.video_chunks import prepare_chunks
 
 __all__ = [
     "FORMS",

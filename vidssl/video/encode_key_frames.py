@@ -1,9 +1,13 @@
 """Encode a video so that any frame decodes on its own: as H.264 with key frames only, or as images."""
 
 import itertools
+import json
+import os
+import struct
+import uuid
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -133,3 +137,50 @@ def _shrunk(image: Image, short_side: int) -> Image:
         return image
     height, width = (max(1, round(side * scale)) for side in image.shape[:2])
     return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+_UUID = uuid.uuid5(uuid.NAMESPACE_URL, "vidssl shrink").bytes
+_HEAD = struct.Struct(">I4s16s")  # size of the box with its head, type, UUID
+_MOST = 4096  # bytes of a box: the name of a file has at most 255
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a copy was made of."""
+
+    size: int  # bytes of the original; of an image folder, of all its files
+    changed: int  # modification time of the original, nanoseconds; of an image folder, the newest
+    copy: int  # bytes of the copy, without the signature
+
+
+def sign(path: Path, size: int, changed: int) -> None:
+    """Append the signature to a complete MP4 file, and sync it to disk."""
+    with open(path, "rb+") as file:
+        length = file.seek(0, os.SEEK_END)
+        content = json.dumps(asdict(Signature(size, changed, length))).encode()
+        total = _HEAD.size + len(content) + 4
+        # The size stands at the end too, where it is looked up.
+        file.write(_HEAD.pack(total, b"uuid", _UUID) + content + struct.pack(">I", total))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def signature_of(path: Path) -> Signature | None:
+    """Read the signature of a copy; None if the file is not one, or was cut or lengthened since."""
+    with open(path, "rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        if length < _HEAD.size + 4:
+            return None
+        file.seek(length - 4)
+        (total,) = struct.unpack(">I", file.read(4))
+        if not _HEAD.size + 4 < total <= min(_MOST, length):
+            return None
+        file.seek(length - total)
+        box = file.read(total)
+    if box[: _HEAD.size] != _HEAD.pack(total, b"uuid", _UUID):
+        return None
+    try:
+        found = Signature(**json.loads(box[_HEAD.size : -4]))
+    except (ValueError, TypeError):
+        return None
+    return found if found.copy == length - total else None

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import chi2_contingency
 
 from vidssl import commands
-from vidssl.data.clip_and_frame import ClipAndFrame
+from vidssl.data.clip_samplers import ClipAndFrame
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
 from vidssl.data.synthetic.digit_images import digit_images

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vidssl.engine.config_schema import load_run
-from vidssl.engine.evaluation_settings import evaluation_clips
+from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.engine.run_setup import write_config
 from vidssl.errors import ConfigError
 

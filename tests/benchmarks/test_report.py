@@ -11,7 +11,7 @@ import pytest
 
 from vidssl.api.measure_networks import over_splits
 from vidssl.engine.config_schema import load_run
-from vidssl.engine.evaluation_settings import evaluation_clips
+from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.errors import ConfigError, DataError
 
 TOP = Path(__file__).parents[2]

@@ -23,15 +23,16 @@ from vidssl.api.compare import curves_of
 from vidssl.api.export import results_of
 from vidssl.api.measured_network import load_subject
 from vidssl.atomic import file_hash
+from vidssl.data.column_store import Records
 from vidssl.data.fingerprint import identify
 from vidssl.data.instance_boxes import read_instance_boxes as read_instances
 from vidssl.data.read_input import read_input
 from vidssl.data.track_files import read_tracks, write_tracks
-from vidssl.data.video_list import read_list
+from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.log import RunLog
 from vidssl.errors import VidsslError
-from vidssl.evaluation.features import FeatureFolder, read_folder, write_folder
+from vidssl.evaluation.features import FileState, Piece, read_folder, write_folder
 from vidssl.evaluation.result_files import existing_results
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.weights import FORMAT
@@ -43,7 +44,7 @@ from vidssl.projects.detection.prepare_ava import prepare_ava
 from vidssl.projects.detection.prepare_coco import prepare_coco
 from vidssl.projects.detection.prepare_voc import prepare_voc
 from vidssl.tracking.proposals import read_proposals, write_proposals
-from vidssl.types import Features, Tracks, VideoRecord
+from vidssl.types import Tracks, VideoRecord
 from vidssl.video import packet_index as index
 from vidssl.video.integrity import check_video
 from vidssl.video.packed_frames import ID_BYTES, INDEX, link_field, make_index, write_index
@@ -386,10 +387,11 @@ def _read_packed(folder: Path, name: str) -> None:
 
 
 def _build_features(folder: Path) -> list[str]:
-    x, records = torch.rand(4, 3), [VideoRecord(f"{n}.mp4", n % 2, 0.5, 1.5) for n in range(4)]
-    features = Features(x, torch.tensor([0, 1, 0, 1]), torch.arange(4), (("5.mp4", "broken"),))
-    names, spans = [r.path for r in records], [(r.start, r.end, r.fps) for r in records]
-    write_folder(folder, {"list": "x"}, [FeatureFolder(folder, {}, features, names, spans, folder, ("run", "walk"))])
+    records = Records(folder, [VideoRecord(f"{n}.mp4", n % 2, 0.5, 1.5) for n in range(4)])
+    videos, every = VideoList(folder, records, ("run", "walk")), torch.arange(4)
+    made_by = {"network": "x", "weights": ["0"], "size": 64}
+    piece, state = Piece(torch.rand(4, 3), every, every), FileState(1, 2, "3")
+    write_folder(folder, {"list": "x"}, videos.rows, [piece], [("5.mp4", "broken")], lambda path: state, made_by)
     return ["features.npy", "rows.csv", "meta.json"]
 
 

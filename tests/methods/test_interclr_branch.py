@@ -48,7 +48,7 @@ def make_branch(records, seed=0, **settings):
     inter = InterBranch(Inter(**settings), DIM, temperature, bank)
     for each in (bank, inter):
         each.allocate(records)
-    return inter, bank, Method(Tiny())
+    return inter, bank, Method(Method.Config(), Tiny())
 
 
 def begun(records=RECORDS, unseen=(), **settings):
@@ -89,7 +89,7 @@ def pool(sampling, query, label, labels, rows):
     ]
 
 
-@pytest.mark.parametrize("block", [1, 2**23])  # one query at a time, and all at once
+@pytest.mark.parametrize("block", [64, 2**23])  # one query at a time, and all at once
 @pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy"])
 def test_negatives_are_drawn_from_their_pool_and_equally_often(sampling, block, monkeypatch):
     monkeypatch.setattr("vidssl.methods.interclr_branch._BLOCK", block)

@@ -109,7 +109,7 @@ def clips_of(index, view=0, side=8):
 
 
 def embed(jigsaw, backbone, clips, index, step, view, seed=0):
-    host = Method(backbone)
+    host = Method(Method.Config(), backbone)
     host.step, host.seed = step, seed
     views = (clips,) * (view + 1)
     return jigsaw.embed(host, Batch(views, torch.zeros_like(index), index), view)

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.config_schema import load_run
-from vidssl.engine.evaluation_settings import check_layer
+from vidssl.engine.periodic_evaluation import check_layer
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models.backbones import build_backbone

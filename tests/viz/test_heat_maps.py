@@ -4,9 +4,8 @@ import cv2
 import numpy as np
 
 from vidssl.keyed_generators import generator
-from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
+from vidssl.viz.cam_page import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page
 from vidssl.viz.figure import png
-from vidssl.viz.heat_maps import cam_sheet, draw_heat, film_strip, side_by_side
 from vidssl.viz.pages import preview
 
 

@@ -26,7 +26,7 @@ from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.video_list import VideoList
 from vidssl.keyed_generators import generator
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.graded_changes import Change, choose_changes
+from vidssl.transforms.invariance_changes import Change, choose_changes
 from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings, Video

@@ -19,8 +19,7 @@ from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.instance_boxes import Boxes, pixels_of
 from vidssl.data.video_list import VideoList
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.graded_changes import Change, choose_changes
-from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY
+from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY, Change, choose_changes
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
 

@@ -45,9 +45,8 @@ from vidssl.models.two_streams import TwoStreams
 from vidssl.progress import Report
 from vidssl.types import Features
 from vidssl.video.write import write_mp4
-from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
+from vidssl.viz.cam_page import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page
 from vidssl.viz.figure import png
-from vidssl.viz.heat_maps import cam_sheet, draw_heat, film_strip, side_by_side
 from vidssl.viz.pages import preview
 from vidssl.viz.track_overlay import enlarged
 

@@ -18,7 +18,7 @@ from vidssl.api.measured_network import load_network, run_of_module
 from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.config import Tree, build
 from vidssl.engine.config_schema import Run, bind_stored
-from vidssl.engine.evaluation_settings import evaluation_clips
+from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.result_files import Results, weights_of

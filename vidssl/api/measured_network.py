@@ -19,7 +19,7 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.engine.config_schema import Run, bind_run, bind_stored
-from vidssl.engine.evaluation_settings import classes_of, evaluation_clips
+from vidssl.engine.periodic_evaluation import classes_of, evaluation_clips
 from vidssl.engine.training_lists import trained_on
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, Extract, LibraryClips, TestClips, describe_network, extract

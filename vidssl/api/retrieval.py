@@ -50,8 +50,8 @@ from vidssl.evaluation.train_test_overlap import describe, report_equal_features
 from vidssl.output_folder import only_run_in
 from vidssl.progress import Report, progress
 from vidssl.types import Features, VideoRecord
+from vidssl.viz.cam_page import draw_heat
 from vidssl.viz.figure import png
-from vidssl.viz.heat_maps import draw_heat
 from vidssl.viz.pages import preview
 from vidssl.viz.retrieval_page import (
     FoundVideo,

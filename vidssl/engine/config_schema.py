@@ -10,8 +10,8 @@ from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_mod
 from vidssl.config import Settings, Tree, bind, choice, read
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import MAX_BROKEN
-from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
+from vidssl.data.video_list import Subset
 from vidssl.engine.settings_of_all_runs import RunSettings
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import FeatureSettings

@@ -19,13 +19,12 @@ from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.engine.accumulate import Feed
 from vidssl.engine.config_schema import Run, bfloat16_is_emulated
-from vidssl.engine.evaluation_settings import check_layer
 from vidssl.engine.finite_check import FiniteCheck
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
 from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
-from vidssl.engine.periodic_evaluation import Monitor
+from vidssl.engine.periodic_evaluation import Monitor, check_layer
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.save_and_resume import RunState, resume, save, seed_process
 from vidssl.engine.settings_of_all_runs import RunSettings

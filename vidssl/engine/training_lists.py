@@ -9,9 +9,8 @@ from typing import Any
 
 from vidssl import distributed
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.subset import choose
 from vidssl.data.synthetic.moving_digits import ensure
-from vidssl.data.video_list import VideoList, join_lists, read_list
+from vidssl.data.video_list import VideoList, choose_subset, join_lists, read_list
 from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError, DataError, VidsslError, naming
 from vidssl.evaluation.measure import check_classes
@@ -86,7 +85,7 @@ def warn_of_few(run: Run, videos: VideoList) -> None:
 def read_lists(run: Run) -> list[VideoList]:
     """Read the lists that a run trains on, each with the `subset` that is used of it."""
     lists = [read_list(each.list, each.root or run.data.root, run.data.allow_external) for each in run.data.lists]
-    return lists if run.data.subset is None else [choose(videos, run.data.subset) for videos in lists]
+    return lists if run.data.subset is None else [choose_subset(videos, run.data.subset) for videos in lists]
 
 
 def join(run: Run, lists: Sequence[VideoList]) -> VideoList:

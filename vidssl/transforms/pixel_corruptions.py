@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vidssl.transforms import color
 from vidssl.transforms import gamma_and_shuffles as distortions
 from vidssl.transforms.crops import each_image
-from vidssl.transforms.graded_changes import Change
+from vidssl.transforms.invariance_changes import Change
 from vidssl.types import Frames
 
 Floats = NDArray[np.floating[Any]]

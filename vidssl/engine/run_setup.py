@@ -17,9 +17,8 @@ from vidssl.data.loader import Loader
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
-from vidssl.engine.accumulate import Feed
+from vidssl.engine.accumulate import Feed, FiniteCheck
 from vidssl.engine.config_schema import Run, bfloat16_is_emulated
-from vidssl.engine.finite_check import FiniteCheck
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer

@@ -14,7 +14,7 @@ from vidssl.data.step_sampler import StepSampler
 from vidssl.distributed import choose_device
 from vidssl.engine import parallel as processes
 from vidssl.engine import run_setup as core
-from vidssl.engine.finite_check import FiniteCheck
+from vidssl.engine.accumulate import FiniteCheck
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer, set_lr

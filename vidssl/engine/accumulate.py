@@ -1,4 +1,4 @@
-"""A step: batches that all processes agree on, micro-batches, gradient caching for losses within the batch, finite checks."""
+"""A step: batches that all processes agree on, micro-batches with gradient caching, and the check for finite values."""
 
 import csv
 import logging

@@ -69,7 +69,8 @@ def test_the_folder_is_the_checkpoint_for_every_command(folder, run_folder, digi
 def test_the_card_has_the_numbers_of_this_checkpoint_only(folder, run_folder):
     card = (folder / "README.md").read_text()
     results = json.loads((run_folder / "test" / "results.json").read_text())
-    numbers = f"knn {results['knn']:.4f}, knn_mean_class {results['knn_mean_class']:.4f}"
+    names = "knn", "knn_mean_class", "majority", "majority_mean_class"
+    numbers = ", ".join(f"{name} {results[name]:.4f}" for name in names)
     assert card.startswith("---\nlibrary_name: vidssl\n")
     rows = [line for line in card.splitlines() if "results.json |" in line]
     how = "2 clips x 1 crop of 32², float32"

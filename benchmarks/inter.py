@@ -25,7 +25,7 @@ from vidssl.keyed_generators import generator
 from vidssl.losses import margin_nce, unit
 from vidssl.methods import Method
 from vidssl.methods.interclr_branch import Inter, InterBranch
-from vidssl.methods.memory_bank import MemoryBank
+from vidssl.methods.npid import MemoryBank
 from vidssl.schedule import constant
 
 DIM = 128

@@ -13,7 +13,6 @@ LAYERS = (
         "errors",
         "atomic",
         "progress",
-        "left_out",
         "running_command",
         "plugins",
         "untrusted_files",

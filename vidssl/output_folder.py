@@ -124,7 +124,8 @@ def outputs_in(folder: Path, root: Path) -> set[str]:
         patterns = [name.partition("/")[0] for kind, names in named if kind not in _DATA for name in names]
         originals = mark["outputs"].get("copies", {}).get("root")
         if originals is not None and folder != root:
-            below = Path(os.path.realpath(folder / originals)).is_relative_to(os.path.realpath(root))
+            place = os.path.realpath(folder / originals)
+            below = Path(place).is_relative_to(os.path.realpath(root)) and os.path.isdir(place)  # noqa: PTH112
             patterns += ["*"] * below
         return {path.name for path in folder.iterdir() if any(fnmatchcase(path.name, each) for each in patterns)}
     return set()

@@ -15,13 +15,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count, islice
 from multiprocessing.connection import wait
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from vidssl.errors import DataError, VidsslError
 from vidssl.running_command import log_once
@@ -139,20 +139,8 @@ class ItemGuard:
         """Declare which item, a number from 0, is worked on now. Its timeout starts."""
 
 
-class Pool(Protocol):
-    """What runs tasks as `ordered` does, here or on other machines."""
-
-    def __call__(
-        self,
-        function: Callable[[Task, ItemGuard], Result],
-        tasks: Sequence[Task],
-        workers: int,
-        *,
-        timeout: float | None = None,
-        on_failure: Callable[[int, str], None] | None = None,
-    ) -> Iterator[Result]:
-        """Yield the results of a function in the order of the tasks."""
-        ...
+# What runs tasks as `ordered` does, here or on other machines.
+Pool = Callable[..., Iterator[Any]]
 
 
 def ordered(

@@ -14,7 +14,7 @@ from vidssl import commands
 from vidssl.data.dataset import most_broken
 from vidssl.errors import VidsslError
 from vidssl.evaluation.features import TestClips
-from vidssl.left_out import leave_out, left_out, named_at_end, named_at_once
+from vidssl.running_command import leave_out, left_out, named_at_end, named_at_once
 from vidssl.video.reader import DecodeSettings
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"

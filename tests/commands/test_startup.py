@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import vidssl
-from vidssl.analysis import TRANSFORMATIONS
+from vidssl.analysis.transformed_clips import TRANSFORMATIONS
 from vidssl.commands import ANALYSES, COMMANDS, DATA_SETS
 from vidssl.evaluation import PROTOCOLS
 from vidssl.prepare import FORMS

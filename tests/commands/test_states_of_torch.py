@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 import vidssl
 from vidssl.errors import ConfigError
+from vidssl.models.eval_mode import usual_torch
 
 TOP = Path(__file__).parents[2]
 CFG = TOP / "configs" / "toy" / "moco.yaml"
@@ -161,3 +162,27 @@ def test_a_module_in_float64_is_refused_with_the_remedy(place):
     network = vidssl.load_backbone(place / "run").double()
     with pytest.raises(ConfigError, match=r"^this \w+ has float64 weights, clips are float32: give module.float"):
         vidssl.extract(network, place / "train.csv", **CLIPS)
+
+
+@pytest.mark.parametrize("caller", [nullcontext, half_precision])
+def test_steps_in_half_precision_see_the_weights_of_the_step_before(caller):
+    """Casts of weights that autocast keeps are those of one step, whatever the caller's state."""
+
+    def losses():
+        layer = torch.nn.Linear(4, 1, bias=False)
+        torch.nn.init.ones_(layer.weight)
+        found = []
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = layer(torch.ones(2, 4)).sum()
+            loss.backward()
+            with torch.no_grad():
+                layer.weight -= 0.1 * layer.weight.grad
+            layer.weight.grad = None
+            found.append(loss.item())
+        return found
+
+    expected = losses()
+    assert len({*expected}) == 3
+    with caller(), usual_torch():
+        assert losses() == expected

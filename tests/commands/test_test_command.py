@@ -8,6 +8,7 @@ import pytest
 
 from vidssl import commands
 from vidssl.api.test import protocol_choices
+from vidssl.config import plain
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
@@ -121,10 +122,10 @@ def test_settings_of_the_config_after_the_protocols(monkeypatch, capsys, digits,
 
 
 def test_settings_of_a_protocol_of_a_plug_in_stay_with_it():
-    words = ["mine", "q=3", "data.workers=0", "depth.max=2"]
-    assert protocol_choices(words) == ([{"name": "mine", "q": 3, "depth": {"max": 2}}], ["data.workers=0"])
-    # The config has a seed too.
-    assert protocol_choices(["mine", "seed=1", "k=2"]) == ([{"name": "mine", "seed": 1, "k": 2}], [])
+    choices, rest = protocol_choices(["mine", "q=3", "data.workers=0", "depth.max=2"])
+    assert plain(choices, "") == [{"name": "mine", "q": 3, "depth": {"max": 2}}] and rest == ["data.workers=0"]
+    choices, rest = protocol_choices(["mine", "seed=1", "k=2"])  # the config has a seed too
+    assert plain(choices, "") == [{"name": "mine", "seed": 1, "k": 2}] and rest == []
     with pytest.raises(ConfigError, match=r"protocol data\.workers=0 names no protocol"):
         protocol_choices(["data.workers=0"])
 

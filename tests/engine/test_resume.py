@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vidssl.atomic import file_hash
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.config_schema import bind_stored, load_run
 from vidssl.engine.log import RunLog
 from vidssl.engine.save_and_resume import _restore_rng
 from vidssl.engine.train import train
@@ -122,3 +122,11 @@ def test_stored_weights_are_loaded():
     network, config = load_backbone(STORED / "run.pt"), load_run(STORED / "run.yaml")
     assert network.run_config == config.model_dump(mode="json")
     assert {round(p.mean().item(), 6) for p in network.parameters()} == {0.1}
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_stored_configs_may_have_folded_weights(fold, toy_run):
+    """The setting is gone; the weights of such a run are folded already."""
+    stored = toy_run("moco", "a").model_dump(mode="json")
+    stored["init"] = {"file": "a.pt", "fold": fold}
+    assert bind_stored(stored, "a checkpoint").init.file == "a.pt"

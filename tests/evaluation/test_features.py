@@ -249,7 +249,7 @@ def test_fault_4_nothing_that_can_be_read(tmp_path):
 def test_fault_28_each_video_is_in_one_part(few, backbone, parts):
     settings = clips(clips=1, crops=1, batch_size=2)
     alone = extract(backbone, few, settings, CPU)
-    found = [extract(backbone, few, settings, CPU, shard=(n, parts)) for n in range(parts)]
+    found = [extract(backbone, few, settings, CPU, rows=range(n, 5, parts)) for n in range(parts)]
     for n, part in enumerate(found):
         assert part.index.tolist() == list(range(n, 5, parts)) and part.x.shape[1] == backbone.dim
         torch.testing.assert_close(part.x, alone.x[n::parts], rtol=0, atol=1e-6)
@@ -270,7 +270,8 @@ def test_fault_28_parts_on_several_processes(digits, tmp_path, world, parts, num
     for part in range(parts):
         of_part = []
         for rank in range(world):
-            given = share_of(monkeypatch, rank, world, Pixels(), videos, settings, CPU, shard=(part, parts))
+            rows = range(part, number, parts)
+            given = share_of(monkeypatch, rank, world, Pixels(), videos, settings, CPU, rows=rows)
             columns = given[0]  # none without videos
             of_part += columns[0].tolist() if columns else []
         assert all(index % parts == part for index in of_part)
@@ -296,8 +297,9 @@ def extract_all(cases):
     with distributed.joined(CPU):
         for name, (path, allow_missing, shard) in cases.items():
             settings = clips(clips=2, crops=1, batch_size=2, allow_missing=allow_missing)
+            videos = read_list(path)
             try:
-                found = vars(extract(network, read_list(path), settings, CPU, shard=shard))
+                found = vars(extract(network, videos, settings, CPU, rows=range(shard[0], len(videos), shard[1])))
             except VidsslError as error:
                 found = {"error": f"{type(error).__name__}: {error}"}
             results[name] = {**found, "world": distributed.world()}

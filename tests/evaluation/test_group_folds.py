@@ -64,3 +64,10 @@ def test_of_costs_that_the_inner_folds_cannot_tell_apart_the_middle_one(recwarn)
     scores = choose_cost(LogisticRegression(), x[::2], label[::2], (0.01, 0.1, 1.0, 10.0), KFold(2), equal="middle")
     assert scores == (0.1, dict.fromkeys((0.01, 0.1, 1.0, 10.0), 0.0))
     assert choose_cost(LogisticRegression(), x[::2], label[::2], (0.01, 0.1), KFold(2))[0] == 0.01
+
+
+def test_every_fold_has_videos():
+    """A splitter of stratified groups may leave a fold without any."""
+    groups, label = np.array([2, 1, 1, 0, 0, 2, 0, 3, 0]), np.array([0, 1, 1, 1, 1, 0, 1, 0, 1])
+    folds = fold_table(groups, label)
+    assert [*np.unique(folds)] == [*range(folds.max() + 1)] and len({*zip(groups, folds, strict=True)}) == 4

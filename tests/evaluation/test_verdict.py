@@ -197,7 +197,7 @@ def test_of_many_pairs_the_ends_are_said():
     agreements = [agreement(*pair, n / 20) for n, pair in enumerate(combinations(range(5), 2))]
     first, last = describe_without_labels(names, (), agreements, 0, 40)
     assert first.startswith("Of the 10 nearest videos of a video in common: net3 and net4 45.0 %; net2 and net4 40.0 %")
-    assert "4 more between" in first and "net0 and net1 0.0 %" in first and last.startswith("Without labels")
+    assert "net1 and net2 20.0 % and 4 more" in first and last.startswith("Without labels")
 
 
 def test_nothing_is_called_best_without_labels():

@@ -14,7 +14,7 @@ import pytest
 from vidssl.data.csv_rows import whole_number
 from vidssl.errors import DataError
 from vidssl.evaluation.features import read_folder
-from vidssl.prepare.annotation_files import read_json
+from vidssl.prepare.match import read_json
 from vidssl.projects.detection import prepare_ava as ava
 
 HERE = Path(__file__).parent

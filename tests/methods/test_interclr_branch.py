@@ -17,8 +17,7 @@ from vidssl.engine.train import train
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS, Method
 from vidssl.methods.base import Encoded
-from vidssl.methods.interclr_branch import Inter, InterBranch
-from vidssl.methods.memory_bank import MemoryBank
+from vidssl.methods.interclr_branch import Inter, InterBranch, MemoryBank
 from vidssl.models import Head
 from vidssl.schedule import Schedule, constant
 from vidssl.types import Batch

@@ -14,8 +14,7 @@ from torch.utils._pytree import tree_leaves
 from vidssl import distributed
 from vidssl.errors import ConfigError
 from vidssl.losses import margin_nce
-from vidssl.methods.interclr_branch import OnlineKMeans
-from vidssl.methods.memory_bank import MemoryBank
+from vidssl.methods.interclr_branch import MemoryBank, OnlineKMeans
 
 CPU = torch.device("cpu")
 DIM = 4
@@ -220,7 +219,7 @@ def check(clusters, bank, rounding=1e-12):
 def test_nearest_equals_exhaustive_search(block, dtype, monkeypatch):
     bank = seen_bank(80)
     clusters = clusters_of(bank, 9, iterations=2)
-    monkeypatch.setattr("vidssl.methods.memory_bank._BLOCK", block)
+    monkeypatch.setattr("vidssl.methods.interclr_branch._BLOCK", block)
     rows = unit_rows(300, torch.Generator().manual_seed(9)).to(dtype)
     distance = squares(rows.numpy(), clusters.centroids.numpy())
     found = clusters.nearest(rows)
@@ -234,7 +233,7 @@ def test_nearest_equals_exhaustive_search(block, dtype, monkeypatch):
 @pytest.mark.parametrize("iterations", [1, 2, 3, 100])
 @pytest.mark.parametrize("clusters", [2, 7])
 def test_fit_is_lloyds_algorithm(clusters, iterations, block, monkeypatch):
-    monkeypatch.setattr("vidssl.methods.memory_bank._BLOCK", block)
+    monkeypatch.setattr("vidssl.methods.interclr_branch._BLOCK", block)
     bank = seen_bank(90)
     x = bank.rows.numpy()
     first = torch.randperm(90, generator=source_of(5))[:clusters]

@@ -9,7 +9,7 @@ from vidssl.errors import ConfigError
 from vidssl.keyed_generators import generator
 from vidssl.models import BACKBONES, build_backbone
 from vidssl.models.backbones import Backbone
-from vidssl.models.regions import region_maps, region_means
+from vidssl.models.layer_features import region_maps, region_means
 
 
 def mean_by_loops(maps, box, height, width):

@@ -8,7 +8,7 @@ from torch import nn
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.initial_weights import InitialWeights, load_initial
-from vidssl.models.regions import region_maps
+from vidssl.models.layer_features import region_maps
 from vidssl.models.weights import FORMAT
 
 NAMES = ("resnet18", "resnet50")

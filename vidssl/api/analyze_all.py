@@ -42,9 +42,9 @@ from vidssl.evaluation.features import KeptFeatures
 from vidssl.evaluation.result_files import Results, complete, write_results
 from vidssl.evaluation.statistics import FEWEST
 from vidssl.keyed_generators import generator
-from vidssl.left_out import left_out
 from vidssl.output_folder import check_names
 from vidssl.progress import Report
+from vidssl.running_command import left_out
 from vidssl.viz.analysis_page import Section, write_analysis_page
 
 _log = logging.getLogger(__name__)

@@ -39,10 +39,10 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.keyed_generators import generator
-from vidssl.left_out import left_out
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.two_streams import TwoStreams
 from vidssl.progress import Report
+from vidssl.running_command import left_out
 from vidssl.types import Features
 from vidssl.video.write import write_mp4
 from vidssl.viz.cam_page import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page

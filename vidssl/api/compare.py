@@ -43,7 +43,7 @@ from vidssl.data.recording_groups import (
 )
 from vidssl.data.video_list import VideoList, row_key
 from vidssl.distributed import choose_device
-from vidssl.errors import DataError, VidsslError
+from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.result_files import complete
@@ -133,10 +133,11 @@ def compare(
         curves = None if metrics is None else curves_of(Path(metrics))
         named_by_path = [] if isinstance(model, Mapping) else name_networks(models(model), None)
         chosen = [*model.items()] if isinstance(model, Mapping) else [each[:2] for each in named_by_path]
-        asked = dict(chosen)
+        if not (asked := dict(chosen)):
+            raise ConfigError("model names no encoder: give one or more")
         floors = [(f"floor:{name}" if name in asked else name, f"floor:{name}") for name in FLOORS]
         chosen += [floor for floor in floors if floor[1] not in asked.values()]
-        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, strict)
+        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, strict, limit)
         rows = common_rows(encoders)
         wanted = [encoder for encoder in encoders if encoder.name in asked]
         if (failed := wanted[0].failure) and all(each.failure for each in wanted):
@@ -292,12 +293,12 @@ def _section(
 ) -> Tree:
     """Compare the encoders by the labels of a list; `number` (N,) are the groups of `rows`."""
     label = videos.labels[rows]
+    several = _of_two_recordings(videos, label, number)
     folds = fold_table(number, label)
     with bar(title="predictions", unit="fit", total=fits(folds, shots) * len(encoders), leave=False) as shown:
         made = predict_all(encoders, rows, label, number, folds, shots, out, lambda: shown.update(1))
     hits = {name: right(predictions, label) for name, predictions in made.items()}
     floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
-    several = _of_two_recordings(videos, label, number)
     of_class = number[several], label[several]  # the primary number is a mean over these classes
     primary = np.stack([hit[PRIMARY][several] for hit in hits.values()])
     means = dict(zip(hits, proportions(primary, *of_class), strict=True))

@@ -59,6 +59,7 @@ def extract_all(
     out: Path,
     same_seconds: float | None = None,
     strict: bool = True,
+    limit: int | None = None,
 ) -> list[Encoder]:
     """Extract the features of each encoder, unless they are in `out`; one that fails does not lose the others.
 
@@ -81,7 +82,7 @@ def extract_all(
             if same_seconds is not None:
                 kinds[f"{name}, same clips"] = with_clips(subject, same_seconds)
             for title, kind in kinds.items():
-                found.append(_extract(title, kind, videos, data, out))
+                found.append(_extract(title, kind, videos, data, out, limit))
         except VidsslError as error:
             if isinstance(error, DataError) and not any(each.features is not None for each in found):
                 raise  # the videos are at fault: the other encoders would say the same
@@ -97,10 +98,9 @@ def with_clips(subject: Subject, seconds: float) -> Subject:
     return replace(subject, test=test)
 
 
-def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path) -> Encoder:
-    path = out / _FEATURES / _key(subject.request(list=videos.fingerprint, data=data))  # by a version before this one
-    if not path.exists():
-        path = out / _FEATURES / _key(subject.request())  # whatever the videos: rows that are there are taken
+def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, limit: int | None) -> Encoder:
+    # Rows that are there are taken; those of a part of the videos have a folder of their own.
+    path = out / _FEATURES / _key(subject.request(**({} if limit is None else {"limit": limit})))
     _reset_peak()
     start = time.perf_counter()
     there = path.exists()
@@ -136,7 +136,7 @@ def _gigaflops(subject: Subject) -> float | None:
     clip = torch.zeros(1, test.clip.frames, 3, test.size, test.size, dtype=torch.uint8, device=subject.device)
     with eval_mode(subject.encoder), FlopCounterMode(display=False) as counted, suppress(Exception):
         subject.encoder(normalised(clip, test.mean, test.std))
-        return float(counted.get_total_flops() * test.clips * test.crops / 1e9)
+        return counted.get_total_flops() * test.clips * test.crops / 1e9 or None  # 0: torch does not see them
     return None
 
 

@@ -16,7 +16,7 @@ from vidssl import distributed
 from vidssl.api.job_arguments import File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
 from vidssl.api.measured_network import Subject, device_of, load_subject
 from vidssl.config import Tree
-from vidssl.data.allowed_paths import full_path
+from vidssl.data.allowed_paths import existing_path
 from vidssl.data.column_store import Records
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows, parse_windows
 from vidssl.data.fingerprint import identify
@@ -28,6 +28,7 @@ from vidssl.evaluation.features import (
     DamagedFolderError,
     FeatureFolder,
     Files,
+    FileState,
     Piece,
     TestClips,
     claim_features,
@@ -37,9 +38,9 @@ from vidssl.evaluation.features import (
     write_folder,
 )
 from vidssl.evaluation.result_files import describe_changes
-from vidssl.left_out import leave_out
 from vidssl.output_folder import only_run_in
 from vidssl.progress import Report
+from vidssl.running_command import leave_out
 from vidssl.types import Features
 from vidssl.worker_pool import Pool, ordered
 
@@ -138,9 +139,8 @@ def merge(out: File) -> Features:
             def listed(index: list[int]) -> VideoList:
                 return VideoList(out, Records(first.root, (rows[n] for n in index)), first.classes)
 
-            write_folder(
-                out, request, listed, [Piece.of(part.features) for part in parts], missing, files.__getitem__, made_by
-            )
+            pieces = [Piece.of(part.features) for part in parts]  # those of before have no states of their files
+            write_folder(out, request, listed, pieces, missing, lambda path: files.get(path, FileState()), made_by)
     leave_out(missing)
     return loaded(out)
 
@@ -264,7 +264,7 @@ class _Kept:
     def _check_videos(self, folder: FeatureFolder, videos: VideoList) -> None:
         """Raise a DataError if no video of a folder is in a list: its features would be lost by mistake."""
         real_path = self._files.real_path
-        paths = {real_path(full_path(folder.root, name)) for name in folder.names}
+        paths = {real_path(existing_path(folder.root, name)) for name in folder.names}
         if paths and not self._taken and paths.isdisjoint(real_path(record.path) for record in videos.records):
             raise DataError(f"{folder.path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
 

@@ -19,9 +19,9 @@ from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
-from vidssl.left_out import leave_out
 from vidssl.models.backbones import Backbone
 from vidssl.models.two_streams import TwoStreams
+from vidssl.running_command import leave_out
 from vidssl.types import Batch, Frames
 
 _CELLS = 4  # fewest of a side of the maps that are chosen by default

@@ -18,13 +18,12 @@ from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, Interrupted, hint_at_device
 from vidssl.evaluation.features import TestClips
-from vidssl.left_out import named_at_end
 from vidssl.models.eval_mode import usual_torch
 from vidssl.output_folder import remove_unused
 from vidssl.plugins import import_modules
 from vidssl.progress import Report, reporting
 from vidssl.registry import did_you_mean
-from vidssl.running_command import messages_once
+from vidssl.running_command import messages_once, named_at_end
 from vidssl.types import Count as Count
 from vidssl.types import Natural as Natural
 from vidssl.types import Positive as Positive

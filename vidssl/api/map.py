@@ -33,9 +33,9 @@ from vidssl.evaluation.features import FeatureFolder, read_folder
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.evaluation.suspects import K, find_near_duplicates, find_outliers, mean_distances, own_rows, score_labels
-from vidssl.left_out import leave_out
 from vidssl.output_folder import check_names
 from vidssl.progress import Report, progress
+from vidssl.running_command import leave_out
 from vidssl.types import Frames, VideoRecord
 from vidssl.viz.map_page import THUMBNAIL, Column, Suspects, classes_column, column, write_map_page
 from vidssl.viz.pages import Preview, preview, shrunk

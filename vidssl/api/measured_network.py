@@ -300,7 +300,7 @@ def _load_module(module: nn.Module, options: NetworkOptions, device: torch.devic
     backbone = module if isinstance(module, Backbone) else ModuleBackbone(module, test.clip.frames, test.size)
     kind = f"{type(module).__module__}.{type(module).__qualname__}"
     origin = {"path": kind, "module": True}
-    weights = {"module": kind, "sha256": _hash_of_weights(module)}
+    weights = {"module": kind, "sha256": _hash_of_weights(module), "settings": _hash_of_settings(module)}
     training = partial(TrainingVideos, kind, None, "a module does not name it")
     return Subject(backbone.to(device), test, device, origin, weights, run, training=training)
 
@@ -349,6 +349,14 @@ def _library_clips(name: str, encoder: Encoder, options: NetworkOptions, strict:
             **({"clips": 1} if encoder.seconds == "whole" and not encoder.test else {}),  # all would be the same
         }
     )
+
+
+def _hash_of_settings(module: nn.Module) -> str:
+    """Hash the plain attributes of a module and its parts, such as how it pools: its weights do not hold them."""
+    parts = [(path, name, value) for path, part in module.named_modules() for name, value in vars(part).items()]
+    plain = (bool, int, float, str, tuple, type(None))
+    lines = [f"{path}.{name}={value!r}" for path, name, value in parts if name[0] != "_" and isinstance(value, plain)]
+    return hashlib.sha256("\n".join(sorted(line for line in lines if ".training=" not in line)).encode()).hexdigest()
 
 
 def _hash_of_weights(module: nn.Module) -> str:

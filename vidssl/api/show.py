@@ -29,11 +29,11 @@ from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.run_setup import initial_backbone, training_dataset
 from vidssl.engine.training_lists import training_list
 from vidssl.errors import ConfigError, DataError
-from vidssl.left_out import leave_out, left_out
 from vidssl.methods.base import METHODS, Method
 from vidssl.output_folder import claim
 from vidssl.progress import Report
 from vidssl.progress import progress as bar
+from vidssl.running_command import leave_out, left_out
 from vidssl.types import Frames, VideoMeta
 from vidssl.viz.encoders_page import clips_in_words
 from vidssl.viz.figure import COLORS, png

@@ -30,7 +30,7 @@ from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_setup import fresh_backbone
 from vidssl.engine.training_lists import training_list
-from vidssl.errors import DataError, VidsslError
+from vidssl.errors import DataError, VidsslError, first_few
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.group_folds import vote_of_others
 from vidssl.evaluation.metrics import majority
@@ -122,6 +122,7 @@ class Test(NamedTuple):
 def choose_test(run: Run, videos: VideoList) -> Test | str:
     """Choose the lists of `evaluate`, else the training videos by their labels or folders; else say what is missing."""
     where, rule = run.evaluate, (run.data.root, run.data.allow_external)
+    lone = "no class has videos of two recordings, so there is no accuracy"
     kind = run.objective[0]
     if where.query is None:
         if kind.needs_labels or kind.classifies:
@@ -130,14 +131,20 @@ def choose_test(run: Run, videos: VideoList) -> Test | str:
         if tested is None:
             reason = why_folders_are_no_classes(videos) or "the videos have no labels and no class folders"
             return f"{reason}, so there is no accuracy"
-        return Test(tested, None, f"the {len(tested)} training videos, each compared with those of other recordings")
+        what = f"the {len(tested)} training videos, each compared with those of other recordings"
+        return Test(tested, None, what) if _has_pairs(tested) else lone
     query = _with_labels(read_list(where.query, *rule))
     gallery = None if where.gallery is None else _with_labels(read_list(where.gallery, *rule))
     if query is None or (where.gallery is not None and gallery is None):
         return f"the videos of {where.query if query is None else where.gallery} have no labels"
     if gallery is None:
-        return Test(query, None, f"the {len(query)} videos of {query.path}, each compared with other recordings")
+        what = f"the {len(query)} videos of {query.path}, each compared with other recordings"
+        return Test(query, None, what) if _has_pairs(query) else lone
     return Test(query, gallery, f"{len(query)} videos of {query.path}, compared with {len(gallery)} of {gallery.path}")
+
+
+def _has_pairs(videos: VideoList) -> bool:
+    return bool(of_several_recordings(videos.labels, recording_groups(videos).number).any())
 
 
 def _with_labels(videos: VideoList) -> VideoList | None:
@@ -188,6 +195,7 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
         kept, classes = np.ones_like(several), None
         if several.any():
             kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
+        alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
         right = np.stack([(each == q.label).double().numpy()[kept] for each in predicted])
         means = [each.value for each in proportions(right, groups.number[kept], classes)]
         gain = difference(right[0], right[1], groups.number[kept], classes)
@@ -197,7 +205,9 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
             "gain": gain.value,
             "identical": gain.identical,
             "interval": None if gain.low is None else [gain.low, gain.high],
-            "what": test.what + ("" if classes is None else ", a mean over classes"),
+            "what": test.what
+            + ("" if classes is None else ", a mean over classes")
+            + (f", without {first_few(alone)} of one recording" if alone else ""),
             "recordings": int(groups.number.max()) + 1,
             "recordings_are_named": groups.stated or g is not None,
             "left_out": len(test.tested) - len(q),

@@ -270,6 +270,8 @@ def _check_clips(clips: object, sampler: str, num_frames: int) -> None:
     if not isinstance(clips, list) or not all(isinstance(clip, Clip) for clip in clips):
         raise ConfigError(f"sampler {sampler} returns {clips!s:.60}, not a list of Clip: make them with config.clip")
     for clip in clips:
+        if not isinstance(clip.indices, np.ndarray) or clip.indices.dtype.kind not in "iu" or not clip.indices.size:
+            raise ConfigError(f"sampler {sampler} returns frames {clip.indices!s:.60}, not an array of whole numbers")
         if (clip.indices % COPY >= num_frames).any():  # a negative one is large too
             raise ConfigError(f"sampler {sampler} returns frames {clip.indices} of a video of {num_frames}, from 0 on")
 

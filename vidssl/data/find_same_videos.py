@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from vidssl.data.allowed_paths import RealPath
+from vidssl.data.allowed_paths import RealPath, existing_path
 from vidssl.data.fingerprint import state_of_file
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DecodeError
@@ -154,7 +154,7 @@ def compare(query: VideoList, other: VideoList, by_name: bool = False, every: bo
 
 def find_copies(root: Path, names: Iterable[str]) -> dict[str, str]:
     """Map the name of each file that is an exact copy to the first name of the same content."""
-    name_of = {str(root / name): name for name in names}
+    name_of = {existing_path(root, name): name for name in names}
     return {name_of[path]: name_of[group[0]] for group in _equal_files(_states(name_of)) for path in group[1:]}
 
 

@@ -160,6 +160,7 @@ def _match(pattern: Path) -> tuple[Path, Sequence[str]]:
     above = {folder for parent in {path.parent for path in listed} for folder in (parent, *parent.parents)}
     outputs = {place / name for place in above if place.is_relative_to(base) for name in outputs_in(place, base)}
     written = [str(path) for path in listed if outputs and not outputs.isdisjoint((path, *path.parents))]
+    written = written if len(written) < len(listed) else []  # the pattern names copies alone
     unread = [str(path) for path in listed if not is_file(path) and not is_folder(path)]
     found = [path.absolute() for path in listed if is_file(path) and str(path) not in {*written}]
     for reason, paths in ((WRITTEN, written), (UNREAD, unread)):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.data.allowed_paths import existing_path
 from vidssl.data.column_store import Records
 from vidssl.data.find_same_videos import find_copies, recording_group
 from vidssl.data.video_list import VideoList
@@ -93,7 +94,8 @@ def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
         many = f"{len(without)} of {len({*paths})} files"
         how += f"; {many} without one, such as {without[0]}, are recordings of their own"
         log_once(_log, logging.WARNING, f"{many} have no recording by {how.partition(';')[0]}: {first_few(without)}")
-    names = [f"\n{path}" if recording is None else recording for path, recording in zip(paths, found, strict=True)]
+    named = zip(paths, found, strict=True)
+    names = [f"\n{existing_path(videos.root, path)}" if name is None else name for path, name in named]
     row = {path: n for n, path in enumerate(paths)}
     groups = replace(numbered(names, how), stated=stated)
     copies = [(row[copy], row[first]) for copy, first in find_copies(videos.root, paths).items()]

@@ -14,9 +14,9 @@ from vidssl.errors import ConfigError, naming
 from vidssl.evaluation.features import FeatureSettings, TestClips, encode_videos
 from vidssl.evaluation.measure import check_measurable, check_names, chosen_protocols, measure, need_gallery
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
-from vidssl.left_out import named_at_once
 from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
+from vidssl.running_command import named_at_once
 from vidssl.video.reader import DecodeSettings
 
 _NO_LAYER: Tree = {"layer": None, "grid": 1, "grid_frames": 1}

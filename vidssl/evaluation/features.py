@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -21,7 +22,7 @@ from typing_extensions import Self
 from vidssl import distributed
 from vidssl.atomic import file_hash, replacing, write_json, write_whole
 from vidssl.config import Settings, Tree
-from vidssl.data.allowed_paths import RealPath, full_path
+from vidssl.data.allowed_paths import RealPath, existing_path
 from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
@@ -31,13 +32,13 @@ from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import CheckpointError, ConfigError, DataError, first_few, in_one_line
-from vidssl.left_out import leave_out
 from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.eval_mode import eval_mode
 from vidssl.models.layer_features import LayerFeatures, check_grid
 from vidssl.output_folder import claim
 from vidssl.progress import progress
+from vidssl.running_command import leave_out
 from vidssl.transforms.crops import View
 from vidssl.transforms.recipes import Recipe, UniformCrops
 from vidssl.types import Batch, Features, Frames, VideoRecord
@@ -402,7 +403,7 @@ class Files:
     """The files of videos as they are now, by real path: each is inspected once, and read if its content decides."""
 
     def __init__(self, videos: VideoList, rows: Iterable[int] | None = None) -> None:
-        self.real_path = RealPath()
+        self.real_path = cache(RealPath())  # what a link meant when its file was inspected
         paths = (videos.records[n].path for n in (range(len(videos)) if rows is None else rows))
         self.states = {path: _state(path) for path in dict.fromkeys(map(self.real_path, paths))}
 
@@ -420,7 +421,7 @@ class Files:
     def _is(self, path: str, stored: FileState) -> bool:
         now = self.states.get(path)
         if now is None or now[:2] == stored[:2]:
-            return now is not None
+            return now is not None and (stored.size < 0 or bool(stored.content))  # else it could not be read
         return now.size == stored.size and stored.content == self.content(path) != ""
 
     def read(self, path: str) -> FileState:
@@ -505,9 +506,15 @@ def write_folder(
     """
     index, state_of = torch.cat([piece.rows for piece in pieces]).sort().values, cache(state_of)
     videos = listed(index.tolist())
+    spans = [(record.start, record.end, record.fps) for record in videos.records]
+    used = 3 if any(span[2] for span in spans) else 2 if any(span[:2] != (None, None) for span in spans) else 0
+    rows = zip(index.tolist(), videos.names, videos.records, spans, strict=True)
+    lines = ((name, row.label, n, *span[:used], *state_of(row.path)) for n, name, row, span in rows)
+    header = ("path", "label", "index", *_SPAN[:used], *FileState._fields)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *lines])
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / _META).unlink(missing_ok=True)
         for name in (_ARRAY, _ROWS, _META):  # of writers that were killed: the lock excludes others
             for left in path.glob(f".{name}.*.tmp"):
                 left.unlink(missing_ok=True)
@@ -521,15 +528,11 @@ def write_folder(
                     first, last = torch.searchsorted(place, torch.tensor([start, start + len(block)])).tolist()
                     block[place[first:last] - start] = x[chosen[first:last]]
                 file.write(block.numpy().astype("<f4").data)
+            file.flush()
+            os.fsync(file.fileno())
+            (path / _META).unlink(missing_ok=True)  # last: an error leaves what was there
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
-    spans = [(record.start, record.end, record.fps) for record in videos.records]
-    used = 3 if any(span[2] for span in spans) else 2 if any(span[:2] != (None, None) for span in spans) else 0
-    rows = zip(index.tolist(), videos.names, videos.records, spans, strict=True)
-    lines = ((name, row.label, n, *span[:used], *state_of(row.path)) for n, name, row, span in rows)
-    header = ("path", "label", "index", *_SPAN[:used], *FileState._fields)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *lines])
     write_whole(path / _ROWS, text.getvalue().encode())
     gaps = [(name, reason, state_of(name)) for name, reason in sorted(missing)]
     content = {
@@ -582,7 +585,8 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         if "size" in columns:
             files = {gap["path"]: FileState(gap["size"], gap["changed"], gap["content"]) for gap in meta["missing"]}
             states = zip(columns["path"], *(columns[key] for key in FileState._fields), strict=True)
-            files |= {full_path(root, name): FileState(int(size), int(time), hash) for name, size, time, hash in states}
+            for name, size, changed, content in states:
+                files[existing_path(root, name)] = FileState(int(size), int(changed), content)
         return FeatureFolder(
             path,
             meta["request"],
@@ -605,7 +609,7 @@ def find_rows(
     sizes = set()
     for number, folder in enumerate(stored):
         for row, (name, span) in enumerate(zip(folder.names, folder.spans, strict=True)):
-            path = full_path(folder.root, name)
+            path = existing_path(folder.root, name)
             state = folder.files.get(path, FileState())
             place = number, row, state.content
             places[files.real_path(path), state[:2], span] = places[state.content, span] = place

@@ -53,7 +53,7 @@ def fold_table(groups: NDArray[np.int64], label: NDArray[np.int64], seed: int = 
         warnings.filterwarnings("ignore", "The least populated class")  # it is in some of the folds
         for fold, (_, rows) in enumerate(splitter.split(label, label, groups)):
             table[rows] = fold
-    return table
+    return np.unique(table, return_inverse=True)[1].astype(np.int64)  # a fold may have no group
 
 
 def same_group(groups: NDArray[np.int64]) -> Tensor:

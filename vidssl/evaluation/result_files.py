@@ -12,8 +12,7 @@ import torch
 from vidssl.atomic import write_json
 from vidssl.config import Tree, differences
 from vidssl.evaluation.train_test_overlap import report_equal_features, report_overlap
-from vidssl.left_out import leave_out
-from vidssl.running_command import command_line
+from vidssl.running_command import command_line, leave_out
 from vidssl.untrusted_files import read_json
 from vidssl.version import __version__
 

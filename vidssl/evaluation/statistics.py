@@ -127,8 +127,8 @@ def _sums(values: Floats, places: Rows) -> Floats:
 def proportions(values: Floats, recordings: Rows, classes: Rows | None = None) -> list[Estimate]:
     """Estimate the means of rows of values in [0, 1], such as 1 for a video that is right, by Wilson's interval.
 
-    If nothing varies, the effective number of videos is that of the recordings; of values that are 0 or 1 it is at most
-    that of videos with a correlation of 0.1 within their recordings.
+    If nothing varies, the effective number of videos is that of the recordings; it is at most that of videos with a
+    correlation of 0.1 within their recordings.
 
     Args:
         values: (E, N).
@@ -140,10 +140,9 @@ def proportions(values: Floats, recordings: Rows, classes: Rows | None = None) -
     if not design.has_interval:
         return [Estimate(float(p)) for p in means]
     found = []
-    for p, variance, row in zip(means.tolist(), design.variance(values).tolist(), values, strict=True):
+    for p, variance in zip(means.tolist(), design.variance(values).tolist(), strict=True):
         p = min(1.0, max(0.0, p))
-        most = design.most_videos if np.isin(row, (0, 1)).all() else np.inf
-        n = design.recordings if variance == 0 else min(p * (1 - p) / variance, most)
+        n = design.recordings if variance == 0 else min(p * (1 - p) / variance, design.most_videos)
         square = design.quantile**2
         middle = (p + square / (2 * n)) / (1 + square / n)
         half = design.quantile / (1 + square / n) * sqrt(p * (1 - p) / n + square / (4 * n * n))

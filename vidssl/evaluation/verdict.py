@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
+from vidssl.errors import first_few
 from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference
 from vidssl.evaluation.without_labels import Agreement
 
@@ -108,7 +109,7 @@ def _cheapest(candidates: Sequence[Candidate], found: Pairs, best: int, rest: Se
     most, able = candidates[best].operations or 0.0, {}
     for n in rest:
         low, own = None if n == best else found[n, best].low, candidates[n].operations
-        if low is not None and low > -MARGIN and own is not None and own * _LESS <= most > 0:
+        if low is not None and low > -MARGIN and own and own * _LESS <= most:
             able[n] = own
     if not able:
         return best, ""
@@ -219,7 +220,7 @@ def _describe_agreement(names: Sequence[str], floors: Collection[int], agreement
             for each in sorted(trained, key=lambda each: -each.mean)
         ]
         found.append(
-            f"Of the {k} nearest videos of a video in common: {'; '.join(_shortened(parts))}. By chance "
+            f"Of the {k} nearest videos of a video in common: {first_few(parts, 6, '; ')}. By chance "
             f"{100 * trained[0].chance:.1f} %."
         )
     nearest_floor: dict[int, tuple[float, int]] = {}  # of each encoder: the floor with which it has most in common
@@ -231,12 +232,6 @@ def _describe_agreement(names: Sequence[str], floors: Collection[int], agreement
         parts = [f"{names[n]} {100 * mean:.1f} % with {names[floor]}" for n, (mean, floor) in nearest_floor.items()]
         found.append(f"In common with what learned nothing: {'; '.join(parts)}.")
     return found
-
-
-def _shortened(parts: Sequence[str], most: int = 6) -> list[str]:
-    """Leave out the middle of a long list."""
-    half = most // 2
-    return [*parts] if len(parts) <= most else [*parts[:half], f"{len(parts) - most} more between", *parts[-half:]]
 
 
 def _pairs(count: int) -> str:

@@ -9,7 +9,7 @@ from vidssl.methods.base import METHODS, Branch, Encoded, Method
 from vidssl.methods.momentum_method import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
-from vidssl.models.regions import region_maps
+from vidssl.models.layer_features import region_maps
 from vidssl.schedule import Temperature, UnitInterval, constant
 from vidssl.types import Batch
 

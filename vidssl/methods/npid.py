@@ -12,9 +12,8 @@ from vidssl.errors import ConfigError
 from vidssl.keyed_generators import RngStream
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import METHODS, Encoded, Method
-from vidssl.methods.interclr_branch import Inter, InterBranch
+from vidssl.methods.interclr_branch import Inter, InterBranch, MemoryBank
 from vidssl.methods.jigsaw_branch import Jigsaw, JigsawBranch
-from vidssl.methods.memory_bank import MemoryBank
 from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp

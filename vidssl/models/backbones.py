@@ -138,7 +138,7 @@ class ModuleBackbone(Backbone):
         with torch.no_grad(), eval_mode(module):
             before, first = torch.get_rng_state(), self(clip).float()
             draws = not torch.equal(before, torch.get_rng_state())  # then two may be equal by chance
-            others = torch.stack([self(clip) for _ in range(8 if draws else 1)])
+            others = torch.stack([self(clip) for _ in range(8 if draws else 3)])
         self.dim, difference = first.shape[1], (others - first).abs().max() / first.abs().max().clamp(min=1e-30)
         if difference > _SAME:
             made = f"makes other features each time: they differ by {100 * difference:.2g} % of the largest value"

@@ -21,7 +21,11 @@ def usual_torch() -> Iterator[None]:
         usual.enter_context(torch.inference_mode(False))
         usual.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda"):
-            usual.enter_context(torch.autocast(kind, enabled=False))
+            if torch.is_autocast_enabled(kind):  # no context: in it casts of weights would be kept from step to step
+                usual.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+                usual.callback(torch.set_autocast_enabled, kind, True)
+                torch.set_autocast_cache_enabled(False)
+                torch.set_autocast_enabled(kind, False)
         usual.callback(torch.set_default_dtype, dtype)
         torch.set_default_dtype(torch.float32)
         yield

@@ -14,7 +14,7 @@ from vidssl.data.recording_groups import numbered, recordings_by
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.keyed_generators import generator
-from vidssl.prepare.annotation_files import read_classes, read_csv
+from vidssl.prepare.match import read_classes, read_csv
 from vidssl.types import Natural, Positive, VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, has_other_images, numbers_by_name
 

@@ -9,8 +9,17 @@ from typing_extensions import Unpack
 from vidssl.data.csv_rows import decimal_number
 from vidssl.data.read_input import FileIndex, FileMatch, index_files, quoted
 from vidssl.errors import DataError, first_few
-from vidssl.prepare.annotation_files import file_names, read_classes, read_csv, read_json, read_lines
-from vidssl.prepare.match import ListedVideo, MatchOptions, of_classes, write_matched_lists
+from vidssl.prepare.match import (
+    ListedVideo,
+    MatchOptions,
+    file_names,
+    of_classes,
+    read_classes,
+    read_csv,
+    read_json,
+    read_lines,
+    write_matched_lists,
+)
 
 
 def prepare_hmdb51(

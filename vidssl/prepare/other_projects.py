@@ -16,8 +16,7 @@ from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, index_files, quote
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import place_of_copy, write_lists
 from vidssl.errors import ConfigError, DataError
-from vidssl.prepare.annotation_files import read_classes, read_lines
-from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
+from vidssl.prepare.match import ListedVideo, MatchOptions, read_classes, read_lines, write_matched_lists
 from vidssl.progress import progress
 from vidssl.types import Count, Positive, VideoRecord
 from vidssl.video.reader import open_video

@@ -18,7 +18,7 @@ from vidssl.config import Settings
 from vidssl.data.to_device import normalised
 from vidssl.models.backbones import Backbone
 from vidssl.models.eval_mode import eval_mode
-from vidssl.models.regions import region_means
+from vidssl.models.layer_features import region_means
 from vidssl.tracking.proposals import Boxes, Search
 from vidssl.tracking.sums_over_paths import affinities, anchors, best_paths, scaled_sums
 from vidssl.transforms.crops import short_side

@@ -86,7 +86,7 @@ def _num_frames(image: header.Image) -> int:
 def _is_turned(image: header.Image) -> bool:
     """Whether x and y change places by the orientation in the EXIF data."""
     with suppress(OSError, ValueError, SyntaxError, TypeError, struct.error):  # damaged: OpenCV does not turn it either
-        return "exif" in image.info and image.getexif().get(0x0112, 1) > 4  # upright up to there
+        return "exif" in image.info and image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
     return False
 
 

@@ -253,7 +253,8 @@ def state_of_video(path: str) -> tuple[int, int] | None:
         parts = [os.stat(path)]
         if stat.S_ISDIR(parts[0].st_mode):  # of images: what else lies beside them is not of the video
             with os.scandir(path) as entries:
-                parts += [entry.stat() for entry in entries if frame_number(entry.name)]
+                frames = [entry.path for entry in entries if frame_number(entry.name)]
+            parts += [os.stat(frame) for frame in frames if os.path.exists(frame)]  # noqa: PTH110 - no error for loops
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a name that no file can have
         return state_in_archive(path)
     except OSError:

@@ -5,7 +5,7 @@ from pathlib import Path
 from vidssl.config import Tree
 from vidssl.data.write_lists import check_images
 from vidssl.errors import DataError
-from vidssl.prepare.annotation_files import read_json
+from vidssl.prepare.match import read_json
 from vidssl.projects.detection.lists_with_boxes import check_boxes, write_boxes
 
 _KEPT = {

@@ -11,7 +11,7 @@ from vidssl.data.csv_rows import decimal_number, whole_number
 from vidssl.data.read_input import quoted
 from vidssl.data.write_lists import check_images
 from vidssl.errors import DataError
-from vidssl.prepare.annotation_files import read_lines
+from vidssl.prepare.match import read_lines
 from vidssl.progress import progress
 from vidssl.projects.detection.lists_with_boxes import check_boxes, reaches_beyond, write_boxes
 

@@ -23,6 +23,7 @@ BROAD = {"Exception", "BaseException"}
 # Handlers of everything that do not raise it again, and why. Each guards a call into another package, or the end of a
 # process; none guards code of vidssl whose errors it would hide.
 ALLOWED = {
+    "api/encoder_scores.py _gigaflops": "torch counts the operations of any module; a count is shown, or none is",
     "evaluation/features.py __call__": "the crop of an encoder of others",
     "models/backbones.py forward": "any module",
     "models/checkpoint_files.py _load": "torch.load raises errors of a dozen types, and with trust runs code of anyone",

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from vidssl.api.list_names import list_recipes as list_recipes
     from vidssl.api.list_names import list_samplers as list_samplers
     from vidssl.api.list_names import list_weights as list_weights
-    from vidssl.api.list_names import schema as schema
     from vidssl.api.map import map as map
     from vidssl.api.retrieval import retrieval as retrieval
+    from vidssl.api.schema import schema as schema
     from vidssl.api.search import search as search
     from vidssl.api.show import show as show
     from vidssl.api.shrink import shrink as shrink

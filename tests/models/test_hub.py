@@ -127,7 +127,7 @@ def test_folders(run_folder, tmp_path):
     save_backbone(run_folder, tmp_path / "exported" / "model.safetensors", network={"format": "x"})
     assert same(load_backbone(tmp_path / "exported"), load_backbone(run_folder))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointError, match=r"empty holds neither model.safetensors .* nor checkpoints/last.pt"):
+    with pytest.raises(CheckpointError, match=r"empty holds neither model.safetensors .* nor checkpoints/step-N.pt"):
         load_backbone(tmp_path / "empty")
 
 

@@ -231,6 +231,7 @@ def test_features_that_do_not_record_their_files(encoded, tmp_path, caplog):
     extract("random", folder / "list.csv", out=folder / "features", **KEPT_OPTIONS)
     assert encoded() == "" and "holds these features already" in caplog.text
     torch.testing.assert_close(extract("random", folder / "list.csv", **KEPT_OPTIONS).x, x)
+    encoded()
     third = kept_features(tmp_path / "third")
     (third / "list.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
     extract("random", third / "list.csv", out=third / "features", **KEPT_OPTIONS)

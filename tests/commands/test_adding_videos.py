@@ -1,6 +1,7 @@
 """Videos are added to features, and taken away: only what is new is encoded, and the folder is that of a new run."""
 
 import csv
+import errno
 import json
 import logging
 import os
@@ -206,6 +207,20 @@ def test_a_file_that_changes_while_it_is_read_is_encoded_again(videos, encoded, 
     encoded()
     extract("random", videos, out=tmp_path / "x", **OPTIONS)
     assert encoded() == "2"
+
+
+def test_a_write_that_fails_keeps_what_was_there(encoded, videos, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    extract("random", videos, out=tmp_path / "f", **OPTIONS)
+    encoded()
+    grown = listed(tmp_path, "0123458")
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="No space left"):
+        patch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        extract("random", grown, out=tmp_path / "f", **OPTIONS)
+    assert len(vidssl.load_features(tmp_path / "f").x) == 5
+    encoded()
+    extract("random", grown, out=tmp_path / "f", **OPTIONS)
+    assert "0" not in encoded() and "5 of 7 videos were there" in caplog.text
 
 
 def kept_features(folder):

@@ -254,11 +254,9 @@ class Brightness(torch.nn.Module):
     def __init__(self, wide: bool = False) -> None:
         super().__init__()
         self.wide = wide
-        self.register_buffer("scale", torch.tensor(2.0 if wide else 1.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        thumbnail = torch.nn.functional.adaptive_avg_pool2d(x.mean(dim=2), 4 if self.wide else 1).flatten(1)
-        return self.scale * thumbnail
+        return torch.nn.functional.adaptive_avg_pool2d(x.mean(dim=2), 4 if self.wide else 1).flatten(1)
 
 
 CLIPS = vidssl.TestClips(clip={"frames": 2, "seconds": 0.2}, clips=1, crops=1, size=16, workers=0)
@@ -276,7 +274,11 @@ def test_modules_have_the_names_that_a_mapping_gives_them(digits, tmp_path):
     assert "mean and the same have the same weights and clips." in section["verdict"]["doubts"]
     assert "at most 20 a class" in results.text and "1 a class" in results.text and "guessing" in results.text
     assert results["encoders"]["untrained"]["gigaflops_per_video"] > 0
-    assert results["encoders"]["mean"]["gigaflops_per_video"] == 0
+    assert results["encoders"]["mean"]["gigaflops_per_video"] is None  # torch sees none
+    kept = [results["encoders"][name]["features"] for name in model]
+    assert kept[0] == kept[1] != kept[2]  # whatever a module has but its weights: how it pools
+    with pytest.raises(ConfigError, match="names no encoder"):
+        vidssl.compare(videos, model={}, out=tmp_path / "none", test=CLIPS)
 
 
 def spans(digits, folder, name, lines):

@@ -94,6 +94,12 @@ def test_spans_and_equal_files_are_one_recording(folder, pattern, caplog):
     assert groups.how.endswith("of files of other recordings joined to these") and groups.stated
 
 
+def test_spans_of_a_file_are_one_recording_however_it_is_named(folder):
+    (folder / "spans.csv").write_text("path,start,end\na/p1_x.mp4,0,0.1\n./a/p1_x.mp4,0.1,0.2\nb/p2_x.mp4,0,0.1\n")
+    number = recording_groups(read_input(folder / "spans.csv")).number
+    assert number[0] == number[1] != number[2]
+
+
 def test_groups_of_names_and_of_equal_files(folder):
     videos = read_input(folder)
     groups = recording_groups(videos)

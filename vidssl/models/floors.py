@@ -32,7 +32,7 @@ def load_floor(name: str, trust: bool) -> Encoder:
     return Encoder(network, **clips, finish=finish, licence="none needed", training=("none",))
 
 
-_PARTS, _FRAMES, _RATE = 8, 6, 15  # of the video; of each part, and in a second
+_PARTS, _FRAMES, _RATE = 6, 9, 15  # of the video; of each part, and in a second
 _DIRECTIONS, _CELLS = 8, 4  # cells in height and in width
 _LEAST = 0.1  # pixels: shorter vectors are noise
 
@@ -40,7 +40,7 @@ _LEAST = 0.1  # pixels: shorter vectors are noise
 class MotionHistogram(nn.Module):
     """Optical flow (DIS, Kroeger et al., 2016) of clips: lengths of its vectors by cell of the frame and direction.
 
-    A histogram (B, 4 * 4 * 8) of lengths in pixels, a mean over the frames.
+    A histogram (B, 4 * 4 * 8) of lengths in pixels, a mean over the frames, and the roots of it (Hellinger's kernel).
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,14 +54,14 @@ class MotionHistogram(nn.Module):
 
 
 def _histogram(flow: Any) -> Any:
-    """Sum the lengths of vectors (N, S, S, 2) by cell and direction: (4 * 4 * 8)."""
+    """Return the roots of the sums of lengths of vectors (N, S, S, 2) by cell and direction: (4 * 4 * 8)."""
     length, angle = np.hypot(flow[..., 0], flow[..., 1]), np.arctan2(flow[..., 1], flow[..., 0])
     direction = np.rint(angle / (2 * np.pi) * _DIRECTIONS).astype(np.int64) % _DIRECTIONS
     row, column = np.ogrid[: flow.shape[1], : flow.shape[2]]
     cell = row * _CELLS // flow.shape[1] * _CELLS + column * _CELLS // flow.shape[2]
     lengths = np.where(length > _LEAST, length, 0).ravel() / (len(flow) * flow[0, ..., 0].size / _CELLS**2)
     sums = np.bincount((cell * _DIRECTIONS + direction).ravel(), lengths, _CELLS**2 * _DIRECTIONS)
-    return sums.astype(np.float32)
+    return np.sqrt(sums.astype(np.float32))
 
 
 def _whole(frames: Frames, size: int) -> Frames:

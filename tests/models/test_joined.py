@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 import vidssl
+from vidssl import commands
 from vidssl.api.extract import extract
 from vidssl.api.measured_network import load_subject
 from vidssl.data.clip_samplers import Uniform
@@ -38,7 +39,20 @@ WRITTEN = {
     "timm:x,count=4": [],
     "o/n@v1": [],
 }
-WRONG = ("a+", "+a", "0*a+b", "2*a", "a#", "a+b#", "a#b#c", "x*a+b", "a+-1*b")
+DEFAULT = [Part("vidssl-frames"), Part("vidssl-free", 0.5, "differences"), Part("floor:motion", 0.5)]
+WRONG = (
+    "0.5*vidssl-default+a",
+    "vidssl-default#rgb",
+    "a+",
+    "+a",
+    "0*a+b",
+    "2*a",
+    "a#",
+    "a+b#",
+    "a#b#c",
+    "x*a+b",
+    "a+-1*b",
+)
 
 
 def test_a_sum_is_written_as_names_with_weights_and_streams(tmp_path, monkeypatch):
@@ -47,6 +61,8 @@ def test_a_sum_is_written_as_names_with_weights_and_streams(tmp_path, monkeypatc
     for text in WRONG:
         with pytest.raises(ConfigError, match="write a sum of networks as A"):
             parts_of(text)
+    assert parts_of("vidssl-default") == DEFAULT
+    assert parts_of("2*a+vidssl-default+b") == [Part("a", 2.0), *DEFAULT, Part("b")]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs+more").mkdir()
     assert parts_of("runs+more") == [] and parts_of("runs+more+b") == [Part("runs+more"), Part("b")]
@@ -106,7 +122,7 @@ def test_clips_in_order_are_the_features_of_each_clip_one_after_another(videos):
 
 REFUSED = {
     "clips": ({"clips": 2}, "its parts have their own clips: leave clips out"),
-    "stream": ({"stream": "rgb"}, "leave stream out; NAME#STREAM chooses a stream"),
+    "stream": ({"stream": "rgb"}, "leave stream out, or name one of them"),
     "layer": ({"layer": "layer3"}, "leave layer out"),
 }
 
@@ -116,6 +132,27 @@ def test_options_of_one_network_are_refused_for_a_sum(case, videos):
     options, message = REFUSED[case]
     with pytest.raises(ConfigError, match=message):
         extract("vidssl-free+floor:motion", videos, **options, **FAST)
+
+
+ONE_NETWORK = (
+    "analyze robustness",
+    "analyze invariance",
+    "analyze background",
+    "analyze gradcam",
+    "analyze all",
+    "track",
+)
+
+
+@pytest.mark.parametrize("command", ONE_NETWORK)
+def test_what_chooses_its_clips_is_for_one_network(command, digits, tmp_path, capsys):
+    options = ["--boxes", str(tmp_path / "b.csv")] if command == "analyze background" else []
+    for name in ("vidssl-free+floor:motion", *(["floor:motion"] if command != "analyze all" else [])):
+        words = [str(digits / "motion/test.csv"), "--checkpoint", name, "--out", str(tmp_path / "o"), *options]
+        with pytest.raises(SystemExit) as stopped:
+            commands.guarded(lambda words=words: commands.run(command.split()[0], [*command.split()[1:], *words]))
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert stopped.value.code and ("name one" in error or f"{name} has no" in error), error
 
 
 def test_what_a_sum_lacks_is_named(videos, tmp_path):

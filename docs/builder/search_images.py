@@ -47,7 +47,7 @@ def search_street(videos: Path, folder: Path) -> None:
     for name, chosen in (("query", [names[n] for n in drawn]), ("gallery", names)):
         lists[name] = folder / f"street/{name}.csv"
         lists[name].write_text("\n".join(["path", *chosen]) + "\n")
-    vidssl.retrieval("vidssl-free", **lists, root=videos, out=folder / "search", progress=False)
+    vidssl.retrieval("vidssl-default", **lists, root=videos, out=folder / "search", progress=False)
 
 
 def take_picture(page: Path, image: Path, height: int) -> None:

@@ -40,6 +40,7 @@ def test_every_video_is_predicted_by_the_others_of_other_recordings(found):
         "random",
         "thumbnails",
         "differences",
+        "motion",
         "untrained",
     }
     assert [section["name"] for section in results["sections"]] == ["motion", "colour"]

@@ -14,7 +14,7 @@ from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.protocols import PROTOCOLS
 
-FLOORS = ("thumbnails", "differences", "untrained")
+FLOORS = ("thumbnails", "differences", "motion", "untrained")
 PLAIN = {"workers": 0, "device": "cpu"}
 
 

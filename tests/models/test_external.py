@@ -816,7 +816,9 @@ def test_floors():
     for name, equal in (("thumbnails", True), ("differences", False)):
         one, other = (features_of(f"floor:{name}", frames)[1] for frames in (still, moving))
         assert one.shape == (768,) and torch.equal(one, other) == equal
-    with pytest.raises(CheckpointError, match="there is no floor:x: floor:thumbnails, floor:differences, floor:untr"):
+    with pytest.raises(
+        CheckpointError, match="there is no floor:x: floor:thumbnails, floor:differences, floor:motion, floor:untr"
+    ):
         load_external("floor:x")
 
 

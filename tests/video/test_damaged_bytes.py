@@ -108,7 +108,7 @@ def test_a_matroska_file_does_not_become_shorter(tmp_path):
     assert fault[0] == "decode error"
 
 
-@pytest.mark.parametrize("name", ["cut_vop.mp4", "late_stream.flv"])
+@pytest.mark.parametrize("name", ["cut_vop.mp4", "late_stream.flv", "hidden.tar#sub/b.mp4"])
 def test_damage_that_once_was_a_traceback(name):
     path = Path(__file__).parents[1] / "faults" / "files" / name
     with suppress(DecodeError), open_video(path) as video:

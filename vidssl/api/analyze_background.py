@@ -16,7 +16,7 @@ from vidssl.analysis.swap_backgrounds import VERSIONS, Swaps, draw_backgrounds, 
 from vidssl.api.format_results import format_count, format_table, format_tests
 from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, job, models
 from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
-from vidssl.api.measured_network import Subject
+from vidssl.api.measured_network import Subject, one_network
 from vidssl.atomic import file_hash, write_whole
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import identify
@@ -95,7 +95,7 @@ class Background(Measurement):
 
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Find the instances, and draw the backgrounds."""
-        classifies = _check(subject, query, train)
+        classifies = _check(one_network(subject), query, train)
         where, masks = _find_instances(self, query)
         drawn = draw_backgrounds(query, self.seed)
         request = {

@@ -15,7 +15,7 @@ from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, cho
 from vidssl.api.format_results import format_count, format_table, format_tests
 from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Videos, job, models
 from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
-from vidssl.api.measured_network import Subject
+from vidssl.api.measured_network import Subject, one_network
 from vidssl.atomic import file_hash
 from vidssl.config import Tree
 from vidssl.data.instance_boxes import Boxes, read_instance_boxes
@@ -90,7 +90,7 @@ class Invariance(Measurement, Measure):
 
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Choose the transformations."""
-        test, units = subject.test, subject.encoder.dim
+        test, units = one_network(subject).test, subject.encoder.dim
         labels = {*query.labels.tolist()}
         if self.variant == "class" and (-1 in labels or len(labels) < 2):
             raise DataError(

@@ -27,7 +27,7 @@ from vidssl.analysis.corrupted_clips import (
 from vidssl.api.format_results import format_clips, format_count, format_table
 from vidssl.api.job_arguments import File, Model, Natural, NetworkOptions, Videos, job, models
 from vidssl.api.measure_networks import Computed, JobResults, Measurement, Plan, measure_networks
-from vidssl.api.measured_network import Subject
+from vidssl.api.measured_network import Subject, one_network
 from vidssl.api.test import describe_protocols, need_training, plan_protocols, protocol_choices
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
@@ -120,7 +120,7 @@ class Robustness(Measurement):
             raise DataError(
                 f"robustness is that of accuracies, and the videos of {query.path} do not have one label each"
             )
-        protocols, gallery = plan_protocols(subject, query, train, self.protocols)
+        protocols, gallery = plan_protocols(one_network(subject), query, train, self.protocols)
         protocols = _measurable(protocols, given=self.protocols is not None)
         gallery = gallery if any(protocol.gallery for protocol in protocols.values()) else None
         test = subject.test

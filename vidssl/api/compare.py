@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.api.encoder_scores import OUTPUTS, Encoder, common_rows, extract_all, of_rows, predict_all, right
+from vidssl.api.encoder_scores import (
+    OUTPUTS,
+    Encoder,
+    common_rows,
+    extract_all,
+    of_rows,
+    predict_all,
+    right,
+    with_parts,
+)
 from vidssl.api.format_results import format_table, write_csv
 from vidssl.api.job_arguments import (
     Count,
@@ -136,6 +145,7 @@ def compare(
         if not (asked := dict(chosen)):
             raise ConfigError("model names no encoder: give one or more")
         floors = [(f"floor:{name}" if name in asked else name, f"floor:{name}") for name in FLOORS]
+        chosen = with_parts(chosen)
         chosen += [floor for floor in floors if floor[1] not in asked.values()]
         encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, strict, limit)
         rows = common_rows(encoders)

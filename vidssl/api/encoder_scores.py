@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,11 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError, VidsslError
+from vidssl.evaluation.features import JoinedClips
 from vidssl.evaluation.group_folds import DRAWS, Predictions, num_neighbours, predict
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.models.eval_mode import eval_mode
+from vidssl.models.joined import Joined, parts_of, unit_parts
 from vidssl.types import Features
 from vidssl.untrusted_files import read_arrays, read_json
 
@@ -64,9 +66,11 @@ def extract_all(
     """Extract the features of each encoder, unless they are in `out`; one that fails does not lose the others.
 
     With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
-    Without `strict` a few videos that cannot be read are left out, instead of the encoder.
+    Without `strict` a few videos that cannot be read are left out, instead of the encoder. The features of a sum are
+    those of its parts, which are among the models: see `with_parts`. Floors come last.
     """
-    found = []
+    found, of_model = list[Encoder](), dict[str, Encoder]()
+    models = sorted(models, key=lambda named: len(parts_of(named[1])) > 1)  # parts first
     slow = sum(not str(model).startswith(_FLOOR) for _, model in models)  # floors come last, and take little
     _log.info("encoders: %d, floors: %d; one after another", slow, len(models) - slow)
     start = time.perf_counter()
@@ -78,21 +82,36 @@ def extract_all(
         try:
             subject = load_subject(model, options, shared_config=True)
             subject = subject if strict else subject.skipping_few()
-            kinds = {name: subject}
+            kinds = {"": subject}
             if same_seconds is not None:
-                kinds[f"{name}, same clips"] = with_clips(subject, same_seconds)
-            for title, kind in kinds.items():
-                found.append(_extract(title, kind, videos, data, out, limit))
+                kinds[", same clips"] = with_clips(subject, same_seconds)
+            for suffix, kind in kinds.items():
+                parts = parts_of(model) if isinstance(kind.test, JoinedClips) else []
+                of_parts = [of_model[f"{part.model}{suffix}"] for part in parts]
+                extracted = partial(_join, of_parts) if of_parts else _extract
+                found.append(extracted(f"{name}{suffix}", kind, videos, data, out, limit))
+                of_model[f"{model}{suffix}"] = found[-1]
         except VidsslError as error:
             if isinstance(error, DataError) and not any(each.features is not None for each in found):
                 raise  # the videos are at fault: the other encoders would say the same
             _log.warning("%s is left out: %s", name, error)
-            found.append(Encoder(name, failure=error))
-    return found
+            of_model[str(model)] = of_model[f"{model}, same clips"] = Encoder(name, failure=error)
+            found.append(of_model[str(model)])
+    return sorted(found, key=lambda encoder: encoder.floor)
+
+
+def with_parts(models: Sequence[tuple[str, Model]]) -> list[tuple[str, Model]]:
+    """Add the parts of each sum `A+B` that are not there themselves, by their names; no floors."""
+    named = {str(model) for _, model in models}
+    sums = [parts for _, model in models if len(parts := parts_of(model)) > 1]
+    names = dict.fromkeys(part.model for parts in sums for part in parts)
+    return [*models, *((name, name) for name in names if name not in named and not name.startswith(_FLOOR))]
 
 
 def with_clips(subject: Subject, seconds: float) -> Subject:
     """Return the subject with clips of so many seconds, as many of a video for every encoder, of its own frames."""
+    if isinstance(subject.test, JoinedClips):
+        return subject  # it is measured by its parts
     clip = ClipSettings(frames=subject.test.clip.frames, seconds=seconds)
     test = subject.test.model_copy(update={"clip": clip, "clips": SAME_CLIPS, "crops": 1})
     return replace(subject, test=test)
@@ -113,17 +132,45 @@ def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Pa
     if "gigaflops_per_video" not in costs:
         costs["gigaflops_per_video"] = _gigaflops(subject)
         write_json(path.with_suffix(".json"), costs)
+    return _described(name, subject, videos, features, path.relative_to(out).as_posix(), costs)
+
+
+def _join(
+    parts: Sequence[Encoder], name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, limit: int | None
+) -> Encoder:
+    """Make the features of a sum of those of its parts."""
+    for part in parts:
+        if part.failure is not None:
+            raise part.failure
+    rows, network = common_rows(parts), subject.encoder
+    assert isinstance(network, Joined)
+    chosen = [of_rows(part.features, rows) for part in parts if part.features is not None]
+    x = unit_parts(torch.cat([each.x for each in chosen], dim=1), network.dims, network.weights)
+    sums = {key: _sum([part.facts.get(key) for part in parts]) for key in ("seconds_per_video", "gigaflops_per_video")}
+    memory = [part.facts["peak_megabytes"] for part in parts if part.facts.get("peak_megabytes")]
+    folders = " + ".join(part.facts["features"] for part in parts)
+    costs = {**sums, "peak_megabytes": max(memory, default=None)}
+    return _described(name, subject, videos, replace(chosen[0], x=x), folders, costs)
+
+
+def _sum(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _described(name: str, subject: Subject, videos: VideoList, features: Features, folder: str, costs: Tree) -> Encoder:
     weights = sum(each.numel() * each.element_size() for each in subject.backbone.state_dict().values())
     facts = {
         "checkpoint": subject.origin,
         "protocol": subject.describe()["protocol"],
         "overlap": measure_overlap(videos, None, subject.training)["training"],  # with the videos of its training
-        "features": path.relative_to(out).as_posix(),
+        "features": folder,
         "dimension": subject.encoder.dim,
         "megabytes": weights / 1e6,
         **costs,
     }
-    return Encoder(name, str(subject.origin["path"]).startswith(_FLOOR), facts, features)
+    floor = all(str(one["path"]).startswith(_FLOOR) for one in subject.origin.get("parts", [subject.origin]))
+    return Encoder(name, floor, facts, features)
 
 
 @torch.no_grad()
@@ -133,10 +180,11 @@ def _gigaflops(subject: Subject) -> float | None:
     Unlike seconds they do not depend on what else the machine does.
     """
     test = subject.test
-    clip = torch.zeros(1, test.clip.frames, 3, test.size, test.size, dtype=torch.uint8, device=subject.device)
+    frames = test.clip.frames * test.clips * test.crops // test.num_views  # of clips in order all at once
+    clip = torch.zeros(1, frames, 3, test.size, test.size, dtype=torch.uint8, device=subject.device)
     with eval_mode(subject.encoder), FlopCounterMode(display=False) as counted, suppress(Exception):
         subject.encoder(normalised(clip, test.mean, test.std))
-        return counted.get_total_flops() * test.clips * test.crops / 1e9 or None  # 0: torch does not see them
+        return counted.get_total_flops() * test.num_views / 1e9 or None  # 0: torch does not see them
     return None
 
 

@@ -41,8 +41,10 @@ def format_count(found: int, missing: Sequence[object]) -> str:
 def format_clips(test: Tree) -> str:
     """Format the views of a video, of the settings of a test: `4 clips x 1 crop of 64²`.
 
-    Features that are not those of the whole backbone are named.
+    Features that are not those of the whole backbone are named; several networks have their own views.
     """
+    if "parts" in test:
+        return " + ".join(dict.fromkeys(map(format_clips, test["parts"])))
     parts = [f"{test[name]} {name.removesuffix('s') if test[name] == 1 else name}" for name in ("clips", "crops")]
     features = format_features(test)
     return f"{' x '.join(parts)} of {test['size']}²" + (f", {features}" if features != BACKBONE else "")
@@ -51,6 +53,8 @@ def format_clips(test: Tree) -> str:
 def format_features(test: Tree) -> str:
     """Name the features that a test uses: those of the backbone or of a stream, or the maps of a layer."""
     stream, layer = test.get("stream"), test.get("layer")
+    if test.get("join") == "order":
+        return f"{format_features({**test, 'join': 'mean'})}, clips in order"
     if layer is None:
         return BACKBONE if stream is None else f"features of the stream {stream}"
     maps = layer if stream is None else f"{stream}.{layer}"

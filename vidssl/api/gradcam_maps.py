@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vidssl.analysis.grad_cam import class_cam, similarity_cam, upsampled
 from vidssl.analysis.versions_from_one_decode import Make, UniformVersions, VersionRequest, with_versions
-from vidssl.api.measured_network import Subject
+from vidssl.api.measured_network import Subject, one_network
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.instance_boxes import Boxes, pixels_of
 from vidssl.data.loader import eval_loader
@@ -38,7 +38,8 @@ class ClipMap:
 
 def one_clip(subject: Subject) -> Subject:
     """Return the network with a single clip for each video, the central one, in float32."""
-    return replace(subject, test=subject.test.model_copy(update={"clips": 1, "crops": 1, "precision": "float32"}))
+    test = one_network(subject).test
+    return replace(subject, test=test.model_copy(update={"clips": 1, "crops": 1, "precision": "float32"}))
 
 
 @torch.no_grad()

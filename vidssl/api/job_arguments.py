@@ -56,6 +56,7 @@ class NetworkOptions(TypedDict, total=False):
         layer: Layer whose maps are the features, such as layer3 (default: the run's evaluate.layer).
         grid: Average the maps of the layer over grid x grid cells (default: the run's evaluate.grid).
         grid_frames: And over so many parts of the clip (default: the run's evaluate.grid_frames).
+        join: How the clips of a video become its features: their mean, or one after another in order (default: mean).
         precision: Precision of the forward pass (default: the run's evaluate.precision).
         workers: Worker processes (default: the run's data.workers).
         device: Device of the network (default auto); a module is used where its weights are, unless one is named.
@@ -80,6 +81,7 @@ class NetworkOptions(TypedDict, total=False):
     layer: str
     grid: Count
     grid_frames: Count
+    join: Literal["mean", "order"]
     precision: Literal["float32", "bfloat16"]
     workers: Natural
     device: Literal["auto", "cpu", "cuda"]

@@ -5,6 +5,8 @@ from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
+from vidssl.models.external import OWN
+from vidssl.models.joined import SUMS
 from vidssl.models.weights import own_weights
 from vidssl.transforms import RECIPES
 
@@ -40,5 +42,5 @@ def list_configs() -> list[str]:
 
 
 def list_weights() -> list[str]:
-    """List the networks that come with vidssl, for `load_backbone` and `model`."""
-    return sorted(own_weights())
+    """List the networks that come with vidssl, for `model`; `load_backbone` takes those that vidssl trained."""
+    return sorted([*own_weights(), *OWN, *SUMS])

@@ -1,25 +1,20 @@
 """What learned nothing, measured beside a network: thumbnails, differences of frames, an untrained network."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-
-import torch
-from torch import Tensor, nn
+from collections.abc import Callable, Mapping
 
 from vidssl import distributed
 from vidssl.api.format_results import format_clips, format_count, format_table
 from vidssl.api.job_arguments import NetworkOptions
-from vidssl.api.measured_network import Subject, load_subject
+from vidssl.api.measured_network import Subject, describe_clips, joined_clips, load_subject
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.features import extract
+from vidssl.evaluation.features import extract, split_features
 from vidssl.evaluation.measure import apply_protocols
 from vidssl.evaluation.metrics import level_of
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.evaluation.result_files import Results
-from vidssl.models.backbones import Backbone
 from vidssl.models.floors import FLOORS
-from vidssl.types import Features
+from vidssl.models.joined import Joined
 
 _OF_DIRECTIONS = ("order", "order_pairs")  # accuracies of two classes of equal size
 LEVELS = ("chance", "majority", "majority_mean_class")  # numbers that do not depend on the network
@@ -43,9 +38,9 @@ def measure_floors(
         return {"floors": {}, "floors_details": {"left_out": left_out}}
     options: NetworkOptions = {"workers": subject.test.workers, "allow_missing": subject.test.allow_missing}
     floors = {name: load_subject(f"floor:{name}", {**options, "device": "cpu"}) for name in FLOORS}
-    clips = floors["untrained"].test  # those of all
+    clips = joined_clips([floor.test for floor in floors.values()])
     clips = clips.skipping_few() if subject.test.skips else clips
-    encoder = SideBySide([floor.encoder for floor in floors.values()]).to(subject.device).eval()
+    encoder = Joined([floor.encoder for floor in floors.values()]).to(subject.device).eval()
     reverse = any(protocol.reverse for protocol in applied.values())
     g = None
     if gallery is not None:
@@ -56,15 +51,15 @@ def measure_floors(
         queries = query.rows(q.index.tolist())
         galleries = None if g is None or gallery is None else gallery.rows(g.index.tolist())
         own = own_rows(galleries or queries, queries)
-        of_galleries = [None] * len(floors) if g is None else encoder.parts(g)
+        of_galleries = [None] * len(floors) if g is None else split_features(g, encoder.dims)
         numbers = {}
-        for name, of_gallery, of_query in zip(floors, of_galleries, encoder.parts(q), strict=True):
+        for name, of_gallery, of_query in zip(floors, of_galleries, split_features(q, encoder.dims), strict=True):
             found = apply_protocols(applied, of_gallery, of_query, own)
             numbers[name] = {key: value for measured in found.values() for key, value in measured.numbers.items()}
         return {"floors": numbers}
 
     details = {
-        "protocol": floors["untrained"].describe()["protocol"],
+        "protocol": describe_clips(clips),
         "left_out": left_out,
         "num_videos": len(q),
         "num_train": None if g is None else len(g),
@@ -78,34 +73,6 @@ def _why_left_out(protocol: EvaluationProtocol) -> str | None:
     if protocol.probabilities:
         return "they have no classifier"
     return "they have no feature maps" if protocol.maps else None
-
-
-class SideBySide(Backbone):
-    """Several backbones that see the same clips, as one: their features side by side, (B, sum of D)."""
-
-    def __init__(self, backbones: Sequence[Backbone]) -> None:
-        super().__init__()
-        self.backbones = backbones
-        self.registered = nn.ModuleList(backbones)  # moves them to a device
-        self.dims = [backbone.dim for backbone in backbones]
-        self.dim = sum(self.dims)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode clips."""
-        return torch.cat([backbone(x) for backbone in self.backbones], dim=1)
-
-    def parts(self, features: Features) -> list[Features]:
-        """Return the features of each backbone, as `extract` makes them of it alone."""
-        x = torch.split(features.x, self.dims, dim=1)
-        reverse = [None] * len(x) if features.reverse is None else torch.split(features.reverse, self.dims, dim=1)
-        return [
-            replace(
-                features,
-                x=backbone.finish(own.contiguous()),
-                reverse=None if other is None else backbone.finish(other.contiguous()),
-            )
-            for backbone, own, other in zip(self.backbones, x, reverse, strict=True)
-        ]
 
 
 def format_floors(network: str, results: Results, cell: Callable[[str, float], str]) -> list[str]:

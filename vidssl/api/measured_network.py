@@ -16,27 +16,38 @@ from vidssl.api.job_arguments import Model, NetworkOptions
 from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, find_config, read
 from vidssl.data.clip_samplers import ClipSettings
+from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
 from vidssl.distributed import choose_device
 from vidssl.engine.config_schema import Run, bind_run, bind_stored
 from vidssl.engine.periodic_evaluation import classes_of, evaluation_clips
 from vidssl.engine.training_lists import trained_on
 from vidssl.errors import ConfigError
-from vidssl.evaluation.features import Classifier, Extract, LibraryClips, TestClips, describe_network, extract
+from vidssl.evaluation.features import (
+    Classifier,
+    Extract,
+    JoinedClips,
+    LibraryClips,
+    TestClips,
+    describe_network,
+    extract,
+)
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
 from vidssl.models.external import Encoder, facts_of, is_external, load_external
 from vidssl.models.initial_weights import InitialWeights, load_initial, log_match
+from vidssl.models.joined import Joined, Part, parts_of
 from vidssl.models.layer_features import check_grid
 from vidssl.models.pixel_normalization import Normalization
 from vidssl.models.weights import backbone_weights, is_checkpoint, load_state, own_weights, read_anything, weights_file
 from vidssl.plugins import code_of
 from vidssl.registry import entries_of
 from vidssl.transforms.recipes import check_short_side
-from vidssl.types import Features
+from vidssl.types import Features, VideoRecord
 
 RANDOM = "random"  # the untrained network of a config
+_OF_ALL = {"batch_size", "precision", "workers", "allow_missing"}  # options of clips that all parts of a sum take
 _CLIP_OPTIONS = NetworkOptions.__annotations__.keys() & TestClips.model_fields.keys()
 
 
@@ -110,11 +121,8 @@ class Subject:
 
     def describe(self) -> Tree:
         """Protocol, checkpoint and config, for results.json."""
-        left_out = {"batch_size", "workers", "timeout"}
-        if self.test.stream is None:
-            left_out.add("stream")  # requests are those of before there were streams
         return {
-            "protocol": self.test.model_dump(mode="json", exclude=left_out),
+            "protocol": describe_clips(self.test),
             "checkpoint": self.origin,
             "config": None if self.run is None else self.run.model_dump(mode="json"),
         }
@@ -124,6 +132,17 @@ class Subject:
         if self.run is None:
             raise ConfigError(f"{purpose} needs a network of a config, and {self.name} is a module: leave it out")
         return self.run
+
+
+def describe_clips(test: TestClips) -> Tree:
+    """Describe all settings that decide the features, as plain data."""
+    if isinstance(test, JoinedClips):
+        parts = [describe_clips(part) for part in test.parts]
+        return {"parts": parts, "precision": test.precision, "allow_missing": test.allow_missing}
+    left_out = {"batch_size", "workers", "timeout"}
+    # Requests are those of before there were streams and orders.
+    left_out |= {name for name, usual in (("stream", None), ("join", "mean")) if getattr(test, name) == usual}
+    return test.model_dump(mode="json", exclude=left_out)
 
 
 def device_of(model: Model, options: NetworkOptions) -> torch.device:
@@ -148,6 +167,8 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
         raise ConfigError("test has all settings of the clips: leave out cfg and the other options, or test")
     if isinstance(model, nn.Module):
         return _load_module(model, options, device)
+    if parts := parts_of(model):
+        return _load_parts(str(model), parts, options, shared_config)
     if is_external(model):
         if ("cfg" in options or options.get("settings")) and not shared_config:
             raise ConfigError(f"{model} brings its own settings: leave out cfg=FILE and KEY=VALUE")
@@ -162,6 +183,69 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
     if ("cfg" in options or options.get("settings")) and not shared_config:
         raise ConfigError(f"{path} brings its own config: leave out cfg=FILE and KEY=VALUE")
     return _load_checkpoint(str(Path(model)), path, content, options, device)
+
+
+def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, shared_config: bool) -> Subject:
+    """Load the networks of a sum, or a stream of one network."""
+    own = [option for option in sorted({*_CLIP_OPTIONS, "test"} - _OF_ALL) if options.get(option) is not None]
+    if len(parts) == 1:
+        if "stream" in options:
+            raise ConfigError(f"{name} names a stream, and so does stream={options['stream']}: leave one out")
+        return load_subject(parts[0].name, {**options, "stream": str(parts[0].stream)}, shared_config=shared_config)
+    if own and not shared_config:
+        raise ConfigError(
+            f"{name} is a sum, and its parts have their own clips: leave {own[0]} out, or name one of them"
+        )
+    loaded = []
+    for part in parts:
+        if part.stream is not None and is_external(part.name):
+            raise ConfigError(f"{part.model}: {part.name} has no streams: leave #{part.stream} out")
+        kept: Any = {option: value for option, value in options.items() if option not in own} | {"stream": part.stream}
+        loaded.append(load_subject(part.name, kept, shared_config=True))
+    weights = [part.weight for part in parts]
+    origins = [subject.origin for subject in loaded]
+    return Subject(
+        backbone=Joined([subject.encoder for subject in loaded], weights).eval(),
+        test=joined_clips([subject.test for subject in loaded]),
+        device=loaded[0].device,
+        origin={
+            "path": name,
+            "parts": origins,
+            "licence": "; ".join(dict.fromkeys(origin.get("licence", "not stated") for origin in origins)),
+            "training": [*dict.fromkeys(one for origin in origins for one in origin.get("training", ["not stated"]))],
+        },
+        weights={"parts": [subject.weights for subject in loaded], "weights": weights},
+        training=partial(_all_training, [subject.training for subject in loaded if subject.training is not None]),
+    )
+
+
+def one_network(subject: Subject) -> Subject:
+    """Return a network for a job that chooses its clips; a ConfigError if it joins networks or clips in order."""
+    if isinstance(subject.test, JoinedClips) or subject.test.join == "order":
+        raise ConfigError(f"{subject.name} joins networks or clips, and this needs one clip of one network: name one")
+    return subject
+
+
+def joined_clips(tests: Sequence[TestClips]) -> JoinedClips:
+    """Return settings of clips by which several networks encode each video, which is decoded once."""
+    of_all = {*TestClips.model_fields} - {"stream", "layer", "grid", "grid_frames", "join"}
+    first = tests[0].model_dump(include=of_all) | {"clip": tests[0].clip}
+    first["batch_size"] = min(test.batch_size for test in tests)
+    return JoinedClips(**first | {"parts": tuple(tests)})
+
+
+def _all_training(lists: Sequence[Callable[[], TrainingVideos]]) -> TrainingVideos:
+    """Return the videos that any of several networks was trained on, as far as they are known."""
+    found = [read() for read in lists]
+    name, reasons = " and ".join(one.name for one in found), "; ".join(one.reason for one in found if one.reason)
+    known = [one.videos for one in found if one.videos is not None]
+    if not known:
+        return TrainingVideos(name, None, reasons)
+    records = Records(known[0].root)
+    for videos in known:
+        for n, row in enumerate(map(videos.records.row, range(len(videos)))):
+            records.append(VideoRecord(row.path, -1, row.start, row.end, row.fps), videos.records.root_of(n))
+    return TrainingVideos(name, replace(known[0], records=records, joined=()), reasons)
 
 
 def brings_config(model: Model, options: NetworkOptions) -> bool:

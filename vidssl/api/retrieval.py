@@ -40,7 +40,7 @@ from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.evaluation.features import claim_features
+from vidssl.evaluation.features import JoinedClips, TestClips, claim_features
 from vidssl.evaluation.measure import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
 from vidssl.evaluation.protocols import Retrieval
@@ -192,14 +192,18 @@ def _with_maps(
     ]
 
 
+def _clips(test: TestClips) -> str:
+    source = "" if test.short_side is None else f" of a short side of {test.short_side}"
+    return f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each"
+
+
 def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
     """Describe how the numbers were measured, for those who measure again."""
     test, origin = subject.test, subject.origin
-    source = "" if test.short_side is None else f" of a short side of {test.short_side}"
     features = "their mean subtracted (centred)" if results.get("centered") else "not centred"
     found = {
         "Similarity": f"cosine of features, {features}",
-        "Clips": f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each",
+        "Clips": " + ".join(map(_clips, test.parts if isinstance(test, JoinedClips) else [test])),
         "Precision": test.precision,
         "Backbone": subject.name if subject.run is None else str(subject.run.backbone.name),
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",

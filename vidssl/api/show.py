@@ -247,7 +247,7 @@ def _show_network(subject: Subject, listed: VideoList, out: Path, videos: int) -
         ("List", f"{listed.path}, {_counted(len(listed))}"),
         ("Shown", "all" if total == len(listed) else f"the first {_counted(total)}"),
         ("Clips of a video", clips_in_words(protocol)),
-        ("Crops of a clip", str(protocol["crops"])),
+        ("Crops of a clip", " + ".join(str(part["crops"]) for part in protocol.get("parts", [protocol]))),
     ]
     made = ([sample] for sample in show_clips(subject, listed, videos))
     settings = [("evaluation", protocol)]

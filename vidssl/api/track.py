@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from vidssl.api.extract import shard_of
 from vidssl.api.job_arguments import Count, File, Model, NetworkOptions, Positive, Videos, job, read_videos
-from vidssl.api.measured_network import load_subject
+from vidssl.api.measured_network import load_subject, one_network
 from vidssl.config import Tree, bind, override
 from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import read_tracks, tracks_name
@@ -64,7 +64,7 @@ def track(
     settings, part = tracker_settings(tracker), (0, 1) if shard is None else shard_of(shard)
     listed, folder = read_videos(videos, options), Path(out)
     _claim(folder, listed)
-    subject = load_subject(model, options)
+    subject = one_network(load_subject(model, options))
     test = subject.test
     with only_run_in(folder, shared=shard is not None):  # shards write other files
         done = tracking(

@@ -2,8 +2,9 @@
 
 import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -14,8 +15,7 @@ import torch
 from vidssl import distributed
 from vidssl.api.format_results import format_clips
 from vidssl.api.job_arguments import NetworkOptions
-from vidssl.api.measure_floors import SideBySide
-from vidssl.api.measured_network import Subject, load_subject
+from vidssl.api.measured_network import joined_clips, load_subject
 from vidssl.atomic import write_json
 from vidssl.config import Tree
 from vidssl.data.find_same_videos import own_rows
@@ -31,11 +31,12 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_setup import fresh_backbone
 from vidssl.engine.training_lists import training_list
 from vidssl.errors import DataError, VidsslError, first_few
-from vidssl.evaluation.features import extract
+from vidssl.evaluation.features import extract, split_features
 from vidssl.evaluation.group_folds import vote_of_others
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import KNN
 from vidssl.evaluation.statistics import difference, proportions
+from vidssl.models.joined import Joined
 from vidssl.output_folder import only_run_in
 from vidssl.untrusted_files import parse_json, read_json
 from vidssl.viz.curves import training_curves
@@ -175,21 +176,24 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
         torch.manual_seed(run.seed)
         before = fresh_backbone(run).to(subject.device).eval()
     networks = {_TRAINED: subject.encoder, _before(run): subject.test.encoder(before)}
-    both = SideBySide([*networks.values()]).to(subject.device).eval()
+    both, clips = Joined([*networks.values()]).to(subject.device).eval(), joined_clips([subject.test] * 2)
     with StopRequest().listening() as request:
-        g = None if test.gallery is None else _features(both, test.gallery, subject, "gallery", request.check)
-        q = _features(both, test.tested, subject, "tested", request.check)
+        found = partial(extract, both, test=clips, device=subject.device, check=request.check)
+        g = None if test.gallery is None else found(test.gallery, title="gallery")
+        q = found(test.tested, title="tested")
 
     def compute() -> Tree:
         tested = test.tested.rows(q.index.tolist())
         groups, label, level = recording_groups(tested), tested.labels, {"majority": majority(q.label)["majority"]}
         # The number of `vidssl test`, or that of `vidssl compare`: the next command shows the same.
         if g is None or test.gallery is None:
-            predicted = [vote_of_others(x, groups.number)[0] for x in both.parts(q)]
+            predicted = [vote_of_others(x, groups.number)[0] for x in split_features(q, both.dims)]
             several = of_several_recordings(label, groups.number)
         else:
             knn, own = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
-            measured = [knn(y, x, own) for x, y in zip(both.parts(q), both.parts(g), strict=True)]
+            measured = [
+                knn(y, x, own) for x, y in zip(split_features(q, both.dims), split_features(g, both.dims), strict=True)
+            ]
             predicted = [each.predicted for each in measured if each.predicted is not None]
             several = np.zeros_like(label, bool)
         kept, classes = np.ones_like(several), None
@@ -217,10 +221,6 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
     if test.gallery is not None:
         subject.count_overlap(test.tested, test.gallery)
     return distributed.on_main(compute)
-
-
-def _features(both: SideBySide, videos: VideoList, subject: Subject, title: str, check: Callable[[], None]) -> Any:
-    return extract(both, videos, subject.test, subject.device, title, check=check)
 
 
 def _before(run: Run) -> str:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -23,7 +24,7 @@ from vidssl import distributed
 from vidssl.atomic import file_hash, replacing, write_json, write_whole
 from vidssl.config import Settings, Tree
 from vidssl.data.allowed_paths import RealPath, existing_path
-from vidssl.data.clip_samplers import ClipSettings, Uniform
+from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
 from vidssl.data.find_same_videos import content_hash
@@ -35,13 +36,14 @@ from vidssl.errors import CheckpointError, ConfigError, DataError, first_few, in
 from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.eval_mode import eval_mode
+from vidssl.models.joined import InOrder, Joined
 from vidssl.models.layer_features import LayerFeatures, check_grid
 from vidssl.output_folder import claim
 from vidssl.progress import progress
 from vidssl.running_command import leave_out
 from vidssl.transforms.crops import View
 from vidssl.transforms.recipes import Recipe, UniformCrops
-from vidssl.types import Batch, Features, Frames, VideoRecord
+from vidssl.types import Batch, Features, Frames, VideoMeta, VideoRecord
 from vidssl.untrusted_files import map_array, read_json
 from vidssl.version import __version__
 from vidssl.video.reader import DecodeSettings
@@ -82,6 +84,7 @@ class TestClips(FeatureSettings, DecodeSettings):
     workers: int = Field(default=2, ge=0)
     timeout: float = 120.0  # seconds per video
     stream: str | None = None  # of a backbone with streams, the one that is measured; None: all
+    join: Literal["mean", "order"] = "mean"  # of the clips of a video, or their features one after another
     allow_missing: bool = False  # skip videos that cannot be read, whatever their number
     _few: bool = PrivateAttr(default=False)  # skip a few of them, as `skipping_few`
 
@@ -118,13 +121,30 @@ class TestClips(FeatureSettings, DecodeSettings):
     def encoder(self, backbone: Backbone) -> Backbone:
         """Return the network whose features are measured: that of `network`, or one of its layers."""
         network = self.network(backbone)
-        return network if self.layer is None else LayerFeatures(network, self.layer, self.grid, self.grid_frames)
+        network = network if self.layer is None else LayerFeatures(network, self.layer, self.grid, self.grid_frames)
+        return network if self.join == "mean" else InOrder(network, self.clips, self.clip.frames)
 
     def dataset(self, videos: VideoList) -> ClipDataset:
         """Build the dataset whose samples are all views of a video."""
-        sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
-        settings = UniformCrops.Config(size=self.size, short_side=self.short_side, crops=self.crops)
-        return ClipDataset(videos, sampler, [UniformCrops(settings)], reading=self, skip=self.skips, remedy=SKIPPING)
+        sampler, recipe = AllClips([self]), self.recipe()
+        return ClipDataset(videos, sampler, [recipe], reading=self, skip=self.skips, remedy=SKIPPING)
+
+    @property
+    def num_views(self) -> int:
+        """Views of a video; clips that are joined in order are one."""
+        return self.crops * (self.clips if self.join == "mean" else 1)
+
+    def recipe(self) -> Recipe:
+        """Return what crops the clips."""
+        return UniformCrops(UniformCrops.Config(size=self.size, short_side=self.short_side, crops=self.crops))
+
+    def encode(self, encoder: Callable[..., Tensor], views: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Encode uint8 views (B, T, 3, S, S) of the dataset one after another, as features (B, D)."""
+        return (encoder(normalised(view, self.mean, self.std)).float() for view in views)
+
+    def average(self, views: Iterator[Tensor], dims: Sequence[int]) -> Tensor:
+        """Return the mean of the features (B, D) of all views."""
+        return mean_of([*views])
 
 
 class LibraryClips(TestClips):
@@ -134,13 +154,55 @@ class LibraryClips(TestClips):
     any_shape: bool = Field(default=False, exclude=True, repr=False)  # crops may have another shape
     library: str  # name and version
 
+    def recipe(self) -> Recipe:
+        """Return what crops the clips."""
+        return _LibraryCrop(self.crop, None if self.any_shape else self.size) if self.crop else super().recipe()
+
+
+class JoinedClips(TestClips):
+    """Test settings of several networks, each with its own clips, whose videos are decoded once."""
+
+    parts: tuple[SerializeAsAny[TestClips], ...]  # the other settings are those of the first one
+
     def dataset(self, videos: VideoList) -> ClipDataset:
-        """Build the dataset whose samples are the clips of a video."""
-        if self.crop is None:
-            return super().dataset(videos)
-        sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
-        crop = _LibraryCrop(self.crop, None if self.any_shape else self.size)
-        return ClipDataset(videos, sampler, [crop], reading=self, skip=self.skips, remedy=SKIPPING)
+        """Build the dataset whose samples are all views of a video for all networks."""
+        recipes = [part.recipe() for part in self.parts for _ in range(part.num_views // part.crops)]
+        return ClipDataset(videos, AllClips(self.parts), recipes, reading=self, skip=self.skips, remedy=SKIPPING)
+
+    def encode(self, encoder: Callable[..., Tensor], views: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Encode the views of each network by it."""
+        left = iter(views)
+        for number, part in enumerate(self.parts):
+            yield from part.encode(partial(encoder, number=number), islice(left, part.num_views))
+
+    def average(self, views: Iterator[Tensor], dims: Sequence[int]) -> Tensor:
+        """Return the means of the features (B, D) of all views of each network, side by side."""
+        means = [mean_of([*islice(views, part.num_views)]) for part in self.parts]
+        # Of both directions those of all networks come first, then all of the reversed clips.
+        directions = [mean.reshape(len(mean), -1, dim) for mean, dim in zip(means, dims, strict=True)]
+        return torch.cat(directions, dim=2).flatten(1)
+
+
+def mean_of(views: Sequence[Tensor]) -> Tensor:
+    """Return the mean of tensors."""
+    return sum(views, torch.zeros(())) / len(views)
+
+
+class AllClips(Sampler):
+    """A sampler: the clips of several settings, one after another; those that are joined in order are one clip."""
+
+    def __init__(self, tests: Sequence[TestClips]) -> None:
+        samplers = [Uniform(Uniform.Config(**dict(test.clip), clips=test.clips)) for test in tests]
+        self._samplers = [(sampler, test.join) for sampler, test in zip(samplers, tests, strict=True)]
+
+    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
+        """Choose the clips."""
+        found = list[Clip]()
+        for sampler, join in self._samplers:
+            clips = sampler(meta, generators)
+            whole = Clip(np.concatenate([clip.indices for clip in clips]), clips[0].first, clips[-1].last)
+            found += [whole] if join == "order" else clips
+        return found
 
 
 class _LibraryCrop(Recipe):
@@ -168,9 +230,9 @@ class BothDirections(nn.Module):
         super().__init__()
         self.encoder = encoder
 
-    def forward(self, clips: Tensor) -> Tensor:
+    def forward(self, clips: Tensor, **part: int) -> Tensor:
         """Encode the clips."""
-        return torch.cat([self.encoder(clips), self.encoder(clips.flip(2))], dim=1)
+        return torch.cat([self.encoder(clips, **part), self.encoder(clips.flip(2), **part)], dim=1)
 
 
 def extract(
@@ -191,12 +253,12 @@ def extract(
     appended to the features of each view. With `reverse` the reversed clips are encoded too, without decoding again.
     `rows` and `others` are as in `encode_videos`.
     """
-    dim = encoder.dim
+    dim, dims = encoder.dim, encoder.dims if isinstance(encoder, Joined) else [encoder.dim]
     network = BothDirections(encoder) if reverse else encoder
 
     def average(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
         views = features if classify is None else (torch.cat([h, classify(h[:, :dim])], dim=1) for h in features)
-        return (sum(views, torch.zeros(())) / len(batch.views),)
+        return (test.average(views, dims),)
 
     columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, check, rows, others)
     index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, dim * (1 + reverse)))  # an empty part
@@ -214,18 +276,33 @@ def extract(
     return Features(x, label, index, missing, targets, test.cells, other, videos.classes, numbers)
 
 
+def split_features(features: Features, dims: Sequence[int]) -> list[Features]:
+    """Return those of each network of `Joined` networks, as `extract` makes them of it alone."""
+    x = torch.split(features.x, [*dims], dim=1)
+    reverse = [None] * len(x) if features.reverse is None else torch.split(features.reverse, [*dims], dim=1)
+    return [replace(features, x=own.contiguous(), reverse=other) for own, other in zip(x, reverse, strict=True)]
+
+
 def describe_network(name: str, request: Tree, *same: Tree) -> dict[str, Any]:
     """Describe in words what makes features comparable: the network, and the part of its clips that all must share.
 
     `request` is that of `Subject.request`, and `same` are other trees that identify its weights.
     """
     protocol, code = request["protocol"], request.get("code")
-    clip, size = protocol["clip"], protocol["size"]
     identities = [json.dumps([weights, code], sort_keys=True).encode() for weights in (request["weights"], *same)]
+    found = {"network": name, "weights": [hashlib.sha256(identity).hexdigest() for identity in identities]}
+    if "parts" not in protocol:
+        return found | _describe_clips(protocol)
+    parts = [_describe_clips(part).items() for part in protocol["parts"]]
+    return found | {f"{key} of part {n}": value for n, part in enumerate(parts, 1) for key, value in part}
+
+
+def _describe_clips(protocol: Tree) -> dict[str, Any]:
+    clip, size = protocol["clip"], protocol["size"]
+    joined = {"clips in order": protocol["clips"]} if protocol.get("join") == "order" else {}
     return {
-        "network": name,
-        "weights": [hashlib.sha256(identity).hexdigest() for identity in identities],
         **{key: protocol.get(key) for key in ("stream", "layer", "grid", "grid_frames")},
+        **joined,
         "size": size,
         "short side": protocol.get("short_side") or size,
         **{key: [*protocol[key]] * (3 if len(protocol[key]) == 1 else 1) for key in ("mean", "std")},
@@ -345,8 +422,7 @@ def encode_videos(
                     if len(batch.index):
                         alone = twice and len(batch.index) == 1
                         views = (view.expand(2, *view.shape[1:]) if alone else view for view in batch.views)
-                        clips_of = (normalised(view, test.mean, test.std) for view in views)
-                        features = (encoder(clip).float()[: len(batch.index)] for clip in clips_of)
+                        features = (h[: len(batch.index)] for h in test.encode(encoder, views))
                         with autocast:
                             waits.append(fetch_later([batch.index, *encode(batch, features)]))
                         encoded += [wait() for wait in waits[:-1]]

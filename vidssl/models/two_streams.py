@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
-from torch.nn import functional
 
 from vidssl.config import InnerMistakes, Settings, bind_inner
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
+from vidssl.models.joined import unit_parts
 
 _RGB: dict[str, Any] = {"name": "resnet3d18"}
 
@@ -105,8 +105,3 @@ class TwoStreams(Backbone):
         """Return the module whose output has the maps of a layer, as `rgb.layer4`."""
         name, _, inner = layer.partition(".")
         return self.stream(name).layer_module(inner) if name in self.encoders else super().layer_module(layer)
-
-
-def unit_parts(features: Tensor, dims: list[int]) -> Tensor:
-    """Make the parts of features (N, D), of these lengths, unit vectors."""
-    return torch.cat([functional.normalize(part, dim=-1) for part in torch.split(features, dims, dim=-1)], dim=-1)

@@ -14,6 +14,7 @@ from vidssl.errors import CheckpointError, ConfigError, UntrustedError, first_fe
 from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_files import LAST, newest_in, read_file, read_without_objects, write_safetensors
 from vidssl.models.external import is_external
+from vidssl.models.joined import parts_of
 from vidssl.registry import did_you_mean
 
 _OWN = {path.stem: path for path in (Path(__file__).parents[1] / "weights").glob("*.safetensors")}
@@ -123,8 +124,8 @@ def weights_file(name: str | Path) -> Path:
         return newest
     elif os.path.exists(path):  # noqa: PTH110 - likewise
         return path
-    if is_external(str(name)):
-        raise CheckpointError(f"{name} is an encoder of another library, to be measured: give a network of vidssl here")
+    if is_external(str(name)) or parts_of(str(name)):
+        raise CheckpointError(f"{name} can only be measured, or encode videos: give a single network of vidssl here")
     found = _OWN.get(str(name)) or download(str(name), EXPORTED)
     if found is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
         known = ", ".join(sorted(_OWN))

@@ -148,7 +148,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
         if doubt is not None and _differs(path, frame_of[: doubt + _PREFIX].tolist(), max_pixels):
             frame_of = None
     # A truncated file may begin with frames that refer to missing ones, which no decoder returns.
-    if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
+    if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0 or frame_of.max() < 0:
         return count_frames(path, max_pixels, header)
     assert presented is not None  # else there would be no `frame_of`
     if name == "avi":  # a frame is shown when the packet of this number is decoded

@@ -119,13 +119,17 @@ def _facts(name: str, encoder: Mapping[str, Any]) -> dict[str, Any]:
 
 def clips_in_words(protocol: Mapping[str, Any]) -> str:
     """Describe the test clips of a `protocol` of results: number, frames, span, size, and a single stream or layer."""
+    if "parts" in protocol:
+        return " + ".join(map(clips_in_words, protocol["parts"]))
     clip = protocol["clip"]
     if clip["seconds"] is None:
         span = f"every {clip['sampling_rate']}. frame"
     else:
         span = "the whole video" if clip["seconds"] == "whole" else f"{clip['seconds']:.2g} s"
     part = ".".join(name for name in (protocol.get("stream"), protocol.get("layer")) if name)
-    return f"{protocol['clips']} of {clip['frames']} frames, {span}, {protocol['size']}²" + (part and f", of {part}")
+    order = " in order" if protocol.get("join") == "order" else ""
+    number = f"{protocol['clips']}{order} of {clip['frames']} frames, {span}, {protocol['size']}²"
+    return number + (part and f", of {part}")
 
 
 def _against_best(name: str, section: Mapping[str, Any]) -> tuple[str, str]:

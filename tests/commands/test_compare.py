@@ -75,7 +75,7 @@ def test_every_video_is_predicted_by_the_others_of_other_recordings(found):
         counts = np.unique(label, return_counts=True)[1]
         majority = pytest.approx(counts.max() / len(label))
         assert section["guessing"] == dict.fromkeys(accuracy, majority) | {"knn": pytest.approx(1 / len(counts))}
-        assert len(section["pairs"]) == 6
+        assert len(section["pairs"]) == 10
 
 
 def test_what_is_written(found):
@@ -113,7 +113,7 @@ def test_one_more_encoder_costs_only_itself(found, digits, monkeypatch):
 def test_an_encoder_that_fails_loses_no_other(digits, tmp_path):
     results = compare(digits, tmp_path / "out", model=("python:nothing.here:load", "floor:thumbnails"), labels=())
     assert {*results["failed"]} == {"python:nothing.here:load"} and "nothing" in str(results)
-    assert {*results["encoders"]} == {"floor:thumbnails", "differences", "untrained"}
+    assert {*results["encoders"]} == {"floor:thumbnails", "differences", "motion", "untrained"}
     assert results["encoders"]["floor:thumbnails"]["floor"]
     assert "nothing" in (tmp_path / "out/index.html").read_text()
 
@@ -141,7 +141,7 @@ def test_only_some_of_the_videos(digits, tmp_path, caplog, monkeypatch):
     with caplog.at_level("INFO"):
         results = compare(digits, tmp_path / "out", limit=12, group=None, model=encoders, labels=())
     lines = re.findall(r"(\d) of (\d) encoders are done: about 0:0\d:\d\d to go if the rest is as fast", caplog.text)
-    assert "encoders: 2, floors: 3; one after another" in caplog.text
+    assert "encoders: 2, floors: 4; one after another" in caplog.text
     assert lines == [("1", "2")]  # floors are not waited for
     counts = Counter(results["sections"][0]["labels"])
     assert len(results["videos"]) == 12 and max(counts.values()) - min(counts.values()) <= 1
@@ -154,7 +154,7 @@ def test_the_same_clips_for_all_beside_the_own_ones(digits, tmp_path):
     encoders = results["encoders"]
     assert {*encoders} == {
         name + kind
-        for name in ("floor:thumbnails", "vidssl-small", "differences", "untrained")
+        for name in ("floor:thumbnails", "vidssl-small", "differences", "motion", "untrained")
         for kind in ("", ", same clips")
     }
     for name, facts in encoders.items():
@@ -186,7 +186,7 @@ def test_videos_without_labels(digits, tmp_path):
     assert "vidssl-small" in said and said.split(". ")[0] in page and not re.search(r"\bbest\b", said + page)
     assert len([*(out / "features").glob("*/rows.csv")]) == len(results["encoders"])  # each is extracted once
     pairs = {(pair["first"], pair["second"]): pair["fraction"] for pair in results["common_neighbours"]}
-    assert len(pairs) == 6 and all(0 <= fraction <= 1 for fraction in pairs.values())
+    assert len(pairs) == 10 and all(0 <= fraction <= 1 for fraction in pairs.values())
 
 
 OWN = """
@@ -239,7 +239,7 @@ def own(tmp_path, monkeypatch):
 def test_code_that_fails_loses_no_other_encoder(own, digits, tmp_path):
     model = [f"{own}:{name}" for name in ("failing", "good", "infinite")]
     results = compare(digits, tmp_path / "out", model=model, labels=(), limit=12)
-    assert {*results["encoders"]} == {model[1], "thumbnails", "differences", "untrained"}
+    assert {*results["encoders"]} == {model[1], "thumbnails", "differences", "motion", "untrained"}
     assert results["failed"] == {
         model[0]: "Own fails for clips (4, 3, 2, 16, 16): RuntimeError: no such kernel",
         model[2]: f"{results['failed'][model[2]].partition(':')[0]}: a feature is not finite: the weights or the "
@@ -337,7 +337,7 @@ def test_an_encoder_with_the_name_of_a_floor(own, digits, tmp_path):
     vidssl.train(TOY, "steps=1", f"data.train={digits}/motion/train.csv", "data.moving_digits=null", f"output={run}")
     results = compare(digits, tmp_path / "out", model=[str(run)], labels=(), limit=12)
     floors = {name: facts["floor"] for name, facts in results["encoders"].items()}
-    assert floors == {"untrained": False, "thumbnails": True, "differences": True, "floor:untrained": True}
+    assert floors == {**dict.fromkeys(("thumbnails", "differences", "motion", "floor:untrained"), True), "untrained": False}
     assert results["sections"][0]["verdict"]["best"] == "untrained"
 
 

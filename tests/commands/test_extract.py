@@ -499,3 +499,13 @@ def test_a_saved_backbone_gives_the_features_of_its_checkpoint(checkpoint, digit
         extract(file, write_list(tmp_path / "videos", digits, 3), out=tmp_path / name, **options)
     a, b = (np.load(tmp_path / name / "features.npy") for name in ("run", "own"))
     assert np.array_equal(a, b)
+
+
+def test_only_the_files_of_a_folder_are_read_whatever_it_names(options, digits, tmp_path):
+    videos = write_list(tmp_path / "videos", digits, 2)
+    extract("random", videos, out=tmp_path / "x", **options)
+    meta = json.loads((tmp_path / "x/meta.json").read_text())
+    for digests in ({"": "0"}, {"../videos": "0"}, [], "features.npy"):
+        (tmp_path / "x/meta.json").write_text(json.dumps({**meta, "sha256": digests}))
+        with pytest.raises(DataError, match="is (damaged|not a folder of features)"):
+            vidssl.load_features(tmp_path / "x")

@@ -45,7 +45,7 @@ def test_floors_have_the_numbers_of_their_own_command(network, lists, tmp_path):
         alone = measure(f"floor:{name}", **lists, **PLAIN, protocol=protocol)
         assert results["floors"][name] == numbers_of(alone), name
         assert results["majority"] == alone["majority"] == 1 / 8
-        assert results["floors_details"]["protocol"] == alone["protocol"]
+        assert results["floors_details"]["protocol"]["parts"][FLOORS.index(name)] == alone["protocol"]
     details = results["floors_details"]
     assert (details["num_videos"], details["num_train"], details["missing"]) == (16, 40, [])
     assert details["left_out"] == {"accuracy": "they have no classifier"}
@@ -56,7 +56,7 @@ def test_floors_have_the_numbers_of_their_own_command(network, lists, tmp_path):
     assert head == "16 videos; 1 clip x 1 crop of 24², percent"
     columns = columns.split()
     assert "chance" not in columns and columns[:2] == ["top1", "top5"] and "lowshot@1" in columns
-    cells = {row.split()[0]: row.replace(" ± ", "±").split()[1:] for row in rows[:5]}
+    cells = {row.split()[0]: row.replace(" ± ", "±").split()[1:] for row in rows[:6]}
     assert tuple(cells) == ("mine", *FLOORS, "majority")
     shown = {name: dict(zip(columns, row, strict=True)) for name, row in cells.items()}
     assert shown["mine"]["top1"] == f"{100 * results['top1']:.1f}" and shown["thumbnails"]["top1"] == "–"
@@ -66,9 +66,8 @@ def test_floors_have_the_numbers_of_their_own_command(network, lists, tmp_path):
     levels = shown["majority"]
     assert {levels[name] for name in ("top1", "R@1", "svm", "lowshot@1", "mean_class", "knn_mean_class")} == {"12.5"}
     assert (levels["order"], levels["R@5"], levels["uniformity_loss"]) == ("50.0", "–", "–")
-    assert rows[5:7] == [
-        "floors: 16 videos; 4 clips x 1 crop of 64²", "floors without accuracy: they have no classifier"
-    ]  # fmt: skip
+    clips = "4 clips x 1 crop of 64² + 6 clips x 1 crop of 64², clips in order"
+    assert rows[6:8] == [f"floors: 16 videos; {clips}", "floors without accuracy: they have no classifier"]
 
 
 def test_existing_results_get_floors_and_keep_them(network, lists, tmp_path, monkeypatch):
@@ -107,7 +106,8 @@ def test_floors_of_splits(network, digits, tmp_path):
     of_floor = results["floors"]["thumbnails"]
     knn = f"{100 * of_floor['mean']['knn']:.1f} ± {100 * of_floor['spread']['knn']:.1f}"
     assert lines[3].startswith("thumbnails") and knn in lines[3]
-    assert lines[-1] == "floors: 16 videos, 40 videos; 4 clips x 1 crop of 64²"
+    clips = "4 clips x 1 crop of 64² + 6 clips x 1 crop of 64², clips in order"
+    assert lines[-1] == f"floors: 16 videos, 40 videos; {clips}"
     again = measure(videos=test, out=tmp_path / "o", **network, **asked)  # they are not asked for any more, and kept
     assert again["floors"] == results["floors"] and again["splits"] == results["splits"]
 

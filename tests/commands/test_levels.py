@@ -137,7 +137,7 @@ def test_every_command_prints_the_level_of_its_accuracies(unequal, digits, capsy
         assert lines[name].endswith("   1 / classes 50.0"), lines[name]
     assert "majority" not in lines["R@5"] + lines["ece"] and not {"chance", "majority"} & lines.keys()
     run(unequal, "test", *lists, "--protocol", "accuracy", "knn", "order", "--floors")
-    names, *rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:7]]
+    names, *rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:8]]
     wanted = {"top1": "75.0", "mean_class": "50.0", "ece": "–", "knn": "75.0", "knn_mean_class": "50.0"}
     wanted["order"] = "50.0"
     assert rows[-1] == ["majority", *(wanted[name] for name in names)]

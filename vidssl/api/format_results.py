@@ -54,7 +54,7 @@ def format_features(test: Tree) -> str:
     """Name the features that a test uses: those of the backbone or of a stream, or the maps of a layer."""
     stream, layer = test.get("stream"), test.get("layer")
     if test.get("join") == "order":
-        return f"{format_features({**test, 'join': 'mean'})}, clips in order"
+        return f"{format_features({**test, 'join': 'mean'})}, clips in order".removeprefix(f"{BACKBONE}, ")
     if layer is None:
         return BACKBONE if stream is None else f"features of the stream {stream}"
     maps = layer if stream is None else f"{stream}.{layer}"

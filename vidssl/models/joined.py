@@ -103,11 +103,11 @@ class InOrder(Backbone):
             )
         clips = torch.cat(torch.stack(torch.split(x, self.frames, dim=2), dim=1).unbind())  # (B clips, 3, T, S, S)
         features: Tensor = self.network(clips)
-        return features.reshape(len(x), -1)
+        return features.reshape(len(x), self.dim)
 
     def finish(self, features: Tensor) -> Tensor:
         """Finish the part of each clip in features (…, dim) of videos."""
-        return self.network.finish(features.reshape(*features.shape[:-1], self.clips, -1)).flatten(-2)
+        return self.network.finish(features.reshape(*features.shape[:-1], self.clips, self.network.dim)).flatten(-2)
 
 
 def unit_parts(features: Tensor, dims: Sequence[int], weights: Sequence[float] | None = None) -> Tensor:

@@ -337,7 +337,10 @@ def test_an_encoder_with_the_name_of_a_floor(own, digits, tmp_path):
     vidssl.train(TOY, "steps=1", f"data.train={digits}/motion/train.csv", "data.moving_digits=null", f"output={run}")
     results = compare(digits, tmp_path / "out", model=[str(run)], labels=(), limit=12)
     floors = {name: facts["floor"] for name, facts in results["encoders"].items()}
-    assert floors == {**dict.fromkeys(("thumbnails", "differences", "motion", "floor:untrained"), True), "untrained": False}
+    assert floors == {
+        **dict.fromkeys(("thumbnails", "differences", "motion", "floor:untrained"), True),
+        "untrained": False,
+    }
     assert results["sections"][0]["verdict"]["best"] == "untrained"
 
 

@@ -773,6 +773,7 @@ def test_all_convolutions_of_the_first_step_in_bfloat16_are_checked_before_its_b
         return {}
 
     monkeypatch.setattr(bfloat16_check, "_wrong", wrong)
+
     def stop(*_):  # where this machine is wrong a backward pass can end the process, as nothing is checked now
         events.append("backward")
         raise TrainingError("enough")

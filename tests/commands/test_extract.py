@@ -507,5 +507,5 @@ def test_only_the_files_of_a_folder_are_read_whatever_it_names(options, digits, 
     meta = json.loads((tmp_path / "x/meta.json").read_text())
     for digests in ({"": "0"}, {"../videos": "0"}, [], "features.npy"):
         (tmp_path / "x/meta.json").write_text(json.dumps({**meta, "sha256": digests}))
-        with pytest.raises(DataError, match="is (damaged|not a folder of features)"):
+        with pytest.raises(DataError, match=r"is (damaged|not a folder of features)"):
             vidssl.load_features(tmp_path / "x")

@@ -200,8 +200,8 @@ def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, share
     for part in parts:
         if part.stream is not None and is_external(part.name):
             raise ConfigError(f"{part.model}: {part.name} has no streams: leave #{part.stream} out")
-        kept: Any = {option: value for option, value in options.items() if option not in own} | {"stream": part.stream}
-        loaded.append(load_subject(part.name, kept, shared_config=True))
+        stream: NetworkOptions = {} if part.stream is None else {"stream": part.stream}
+        loaded.append(load_subject(part.name, {**options, **stream}, shared_config=True))
     weights = [part.weight for part in parts]
     origins = [subject.origin for subject in loaded]
     return Subject(

@@ -2,15 +2,17 @@ r"""Compare frozen networks over splits and seeds: accuracies, and differences w
 
     python benchmarks/frozen.py --lists 'lists/ucf101_6/split{split}' --splits 1 2 3 --seeds 0 1 2 --out output/frozen \
         both='output/both/split{split}/seed{seed}' rgb='output/both/split{split}/seed{seed}@rgb' \
-        untrained='random:small_video/two_streams;seed={seed}'
+        untrained='random:small_video/two_streams;seed={seed}' default=vidssl-default
 
 A network is NAME=WHAT; the others are subtracted from the first. WHAT is a checkpoint, with `@STREAM` one of its
 streams; or `random:CONFIG;KEY=VALUE;…`, an untrained network, also those of floors.py and imagenet_frames.py; or
-several of these with ` + `, whose unit features are joined. `{split}` and `{seed}` are replaced; a network without
+an encoder by name, `floor:motion` or a sum `A+0.5*B#STREAM`, with its own clips; or several of these with ` + `, whose
+unit features are joined. `{split}` and `{seed}` are replaced; a network without
 `{seed}` has one seed. With `;lists=FOLDER` a network sees the same videos in the copies of other lists.
 
 R@1: the class of the nearest training video. kNN: the vote of the 20 nearest. logistic: logistic regression on
-standardised features, C by k-fold over the recording groups of the training list. Each over 4 clips of a video.
+standardised features, C by k-fold over the recording groups of the training list. Each over 4 clips of a video, but
+for encoders with clips of their own.
 
 Accuracies are means over splits of means over seeds, with the deviation over splits. The interval (95 %) of a
 difference is a bootstrap over recording groups and, for each network, over seeds. A video's group is what `--group`
@@ -42,6 +44,8 @@ from vidssl.evaluation.metrics import vote
 from vidssl.evaluation.search import nearest
 from vidssl.keyed_generators import generator
 from vidssl.losses import unit
+from vidssl.models.external import is_external
+from vidssl.models.joined import Part, parts_of
 from vidssl.plugins import import_modules
 from vidssl.types import Features
 
@@ -79,10 +83,14 @@ def main() -> None:
         groups, tested[split] = (groups_of(videos, pattern, parsed.groups) for videos in halves)
         for name, what in whats.items():
             for seed in parsed.seeds if "{seed}" in what else parsed.seeds[:1]:
-                parts = what.replace("{split}", split).replace("{seed}", str(seed)).split(" + ")
-                found = [copies(part, halves) for part in parts]
+                texts = what.replace("{split}", split).replace("{seed}", str(seed)).split(" + ")
+                parts = [part for text in texts for part in parts_of(text) or [Part(text)]]
+                found = [copies(part.model, halves) for part in parts]
                 gallery, query = (
-                    joined([features(part, each[half], parsed.clips, parsed.out) for part, each in found])
+                    joined(
+                        [features(part, each[half], parsed.clips, parsed.out) for part, each in found],
+                        [part.weight for part in parts],
+                    )
                     for half in (0, 1)
                 )
                 correct[name][split, seed] = judge(gallery, query, groups)
@@ -121,7 +129,9 @@ def copies(part: str, halves: list[VideoList]) -> tuple[str, list[VideoList]]:
 def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
     """Return the features of a network; those of each video are kept in `out`, for all lists of the same root."""
     checkpoint, _, stream = what.partition("@")
-    options: NetworkOptions = {"clips": clips, "crops": 1, "workers": 1, "device": "cpu"}
+    options: NetworkOptions = {"workers": 1, "device": "cpu"}
+    if not is_external(what):
+        options = {**options, "clips": clips, "crops": 1}
     if what.startswith("random:"):
         config, *settings = checkpoint.removeprefix("random:").split(";")
         checkpoint, options = "random", {**options, "cfg": config, "settings": settings}
@@ -140,10 +150,11 @@ def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
     return Features(x, torch.from_numpy(videos.labels), torch.arange(len(x)))
 
 
-def joined(parts: Sequence[Features]) -> Features:
-    """Join the unit features of several networks; those of one are as they are."""
+def joined(parts: Sequence[Features], weights: Sequence[float]) -> Features:
+    """Join the unit features of several networks, times their weights; those of one are as they are."""
     first = parts[0]
-    x = first.x if len(parts) == 1 else torch.cat([unit(part.x) for part in parts], dim=1)
+    units = [weight * unit(part.x) for part, weight in zip(parts, weights, strict=True)]
+    x = first.x if len(parts) == 1 else torch.cat(units, dim=1)
     return Features(x, first.label, first.index)
 
 

@@ -105,13 +105,13 @@ def test_equal_encoders():
     """The same predictions, or the same weights under several names."""
     equal = [Difference(*two, 0.0, None, None, None, reason="equal") for two in combinations(range(3), 2)]
     found = decide(named(0.9, 0.9, 0.9), equal, CLASSES, 0.5)
-    assert found.answer == "A, B and C are equal: the same predictions." and found.cheapest == 0
-    assert "A, B and C have the same predictions of all videos." in found.doubts
+    assert found.answer == "A, B and C are equal: kNN is right for the same videos." and found.cheapest == 0
+    assert "A, B and C are right for the same videos by kNN." in found.doubts
     same = decide(named(0.9, 0.9, 0.9, network="features/0123"), equal, CLASSES, 0.5)
     assert "A, B and C have the same weights and clips." in same.doubts
     pairs = [equal[0], pair(0, 2, 0.2, WORSE), pair(1, 2, 0.2, WORSE)]
     found = decide(named(0.9, 0.9, 0.7), pairs, CLASSES, 0.5)
-    assert found.answer == "A and B are equal: the same predictions; C is worse."
+    assert found.answer == "A and B are equal: kNN is right for the same videos; C is worse."
 
 
 @pytest.mark.parametrize(("low", "said"), [(0.26, False), (0.25, True), (0.2, True), (None, True)])

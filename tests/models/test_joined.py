@@ -11,7 +11,8 @@ from torch.nn import functional
 import vidssl
 from vidssl import commands
 from vidssl.api.extract import extract
-from vidssl.api.measured_network import load_subject
+from vidssl.api.measure_networks import name_networks
+from vidssl.api.measured_network import joined_clips, load_subject
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.errors import CheckpointError, ConfigError
@@ -170,6 +171,46 @@ def test_what_a_sum_lacks_is_named(videos, tmp_path):
         vidssl.load_backbone("vidssl-free+floor:motion")
 
 
+NAMES = {
+    "files": (["a/checkpoints/last.pt", "b/checkpoints/last.pt"], ["a", "b"]),
+    "a dot in a folder": (["out/run_0.5", "out/run_0.7"], ["run_0.5", "run_0.7"]),
+    "weights": (["x/a+0.5*b#rgb", "x/a+0.7*b#rgb", "x/a"], ["a+0.5*b#rgb", "a+0.7*b#rgb", "a"]),
+    "streams of a file": (["r/last.pt#rgb", "r/last.pt#differences"], ["r#rgb", "r#differences"]),
+    "a path after a name": (["vidssl-default+out/mine", "out/mine"], ["vidssl-default+mine", "mine"]),
+    "equal ends": (["x/s/a.pt+b", "y/s/a.pt+b"], ["x-s-a+b", "y-s-a+b"]),
+    "other libraries": (["timm:o/n.a1,count=4", "timm:o/n.a2"], ["timm:o/n.a1,count=4", "timm:o/n.a2"]),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_networks_are_named_by_what_differs(case):
+    models, names = NAMES[case]
+    assert [name for name, _, _ in name_networks(models, None)] == names
+
+
+def test_how_videos_are_read_holds_for_all_parts():
+    """A part may state it; two that state other things are refused."""
+    clip = vidssl.ClipSettings(frames=4, seconds=0.5)
+    usual, *others = (vidssl.TestClips(clip=clip, **{"fps": fps}) for fps in (None, 25, 30))
+    for parts in ([usual, others[0]], [others[0], usual, others[0]]):
+        assert joined_clips(parts).fps == 25
+    with pytest.raises(ConfigError, match=r"the parts of a sum have one fps, not 25\.0 and 30\.0: leave one"):
+        joined_clips([usual, *others])
+    half = usual.model_copy(update={"precision": "bfloat16"})
+    with pytest.raises(ConfigError, match="one precision, not float32 and bfloat16: give one for all"):
+        joined_clips([usual, half])
+    assert joined_clips([half, half]).precision == "bfloat16"
+
+
+def test_a_sum_states_the_trainings_that_its_parts_state(tmp_path):
+    """A network of the user's own has a list, which is counted; it is not among those of which nothing is known."""
+    file = tmp_path / "mine.safetensors"
+    vidssl.save_backbone(vidssl.build_backbone("resnet3d18", width=8), file, cfg="toy/sce")
+    origin = load_subject(f"{file}+vidssl-free+floor:motion", {"workers": 0}).origin
+    assert origin["training"] == [*load_subject("vidssl-free", {}).origin["training"], "none"]
+    assert origin["licence"] == "Apache-2.0; none needed"
+
+
 def test_features_of_other_sums_are_not_comparable(videos):
     one, other = (
         extract(name, videos, **FAST) for name in ("vidssl-free+floor:motion", "vidssl-free+0.5*floor:motion")
@@ -206,13 +247,15 @@ def test_a_comparison_has_a_sum_and_its_parts(digits, tmp_path):
     listed = digits / "motion/test.csv"
     results = vidssl.compare(
         listed,
-        model=["vidssl-free#rgb+floor:motion", "vidssl-free#differences"],
+        model=["vidssl-free#rgb+floor:motion", "vidssl-free#differences", "vidssl-free#rgb+floor:thumbnails,count=5"],
         out=tmp_path / "o",
         shots=(1,),
         workers=0,
     )
     names = ["vidssl-free#rgb+floor:motion", "vidssl-free#differences", "vidssl-free#rgb", "thumbnails"]
-    assert {*results["encoders"]} == {*names, "differences", "motion", "untrained"}
+    other = ["vidssl-free#rgb+floor:thumbnails,count=5", "floor:thumbnails,count=5"]
+    assert {*results["encoders"]} == {*names, *other, "differences", "motion", "untrained"}
+    assert results["encoders"][other[1]]["floor"] and not results["encoders"][other[0]]["floor"]
     joined, part = (results["encoders"][name] for name in (names[0], names[2]))
     assert not joined["floor"] and joined["features"].split(" + ")[0] == part["features"]
     assert (

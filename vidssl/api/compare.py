@@ -362,7 +362,9 @@ def _seen(encoder: Encoder) -> int | None:
     overlap: Tree = encoder.facts["overlap"] or {}
     if "not_checked" not in overlap:
         return int(overlap.get("videos", 0))
-    return 0 if "training" in encoder.facts["checkpoint"] else None  # its training sets are stated, or in doubt
+    origin = encoder.facts["checkpoint"]
+    stated = all("training" in part for part in origin.get("parts", [origin]))
+    return 0 if stated else None  # its training sets are stated, or in doubt
 
 
 def _pair(pair: Difference, names: Sequence[str]) -> Tree:

@@ -29,6 +29,7 @@ from vidssl.evaluation.features import JoinedClips
 from vidssl.evaluation.group_folds import DRAWS, Predictions, num_neighbours, predict
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.models.eval_mode import eval_mode
+from vidssl.models.floors import FLOORS
 from vidssl.models.joined import Joined, parts_of, unit_parts
 from vidssl.types import Features
 from vidssl.untrusted_files import read_arrays, read_json
@@ -101,11 +102,11 @@ def extract_all(
 
 
 def with_parts(models: Sequence[tuple[str, Model]]) -> list[tuple[str, Model]]:
-    """Add the parts of each sum `A+B` that are not there themselves, by their names; no floors."""
-    named = {str(model) for _, model in models}
+    """Add the parts of each sum `A+B` that are not there themselves, by their names; `FLOORS` are rows anyway."""
+    named = {str(model) for _, model in models} | {f"{_FLOOR}{name}" for name in FLOORS}
     sums = [parts for _, model in models if len(parts := parts_of(model)) > 1]
     names = dict.fromkeys(part.model for parts in sums for part in parts)
-    return [*models, *((name, name) for name in names if name not in named and not name.startswith(_FLOOR))]
+    return [*models, *((name, name) for name in names if name not in named)]
 
 
 def with_clips(subject: Subject, seconds: float) -> Subject:

@@ -250,22 +250,27 @@ def _request(measurement: Measurement, subject: Subject, query: VideoList, plan:
 
 def name_networks(models: Sequence[Model], out: Path | None) -> list[tuple[str, Model, Path | None]]:
     """Names, models and folders: the names are the ends of the paths that differ, `a/checkpoints/last.pt` is a."""
-    ignored = ("checkpoints", "last", "..", "/", "split{split}")
     paths = [type(model).__name__ if isinstance(model, nn.Module) else str(model) for model in models]
-    parts = [
-        [path]
-        if is_external(path)
-        else [part for part in PurePath(path).with_suffix("").parts if part not in ignored] or [path]
-        for path in paths
-    ]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["-".join(part[-depth:]) for part in parts]
+    for depth in range(1, max(len(PurePath(path).parts) for path in paths) + 1):
+        names = ["+".join(_end(part, depth) for part in path.split("+")) for path in paths]
         if len({*names}) == len(names):
             if out is None or len(names) == 1:
                 return [(name, model, out) for name, model in zip(names, models, strict=True)]
             check_names(out, [f"{name}/results.json" for name in names])
             return [(name, model, out / name) for name, model in zip(names, models, strict=True)]
     raise ConfigError(f"model names a network twice: {', '.join(paths)}")
+
+
+def _end(part: str, depth: int) -> str:
+    """Shorten the path of a network, `[WEIGHT*]PATH[#STREAM]`, to the last folders that say something."""
+    weight, star, name = part.rpartition("*")
+    name, mark, stream = name.partition("#")
+    if not is_external(name):
+        path = PurePath(name)
+        folders = (path.with_suffix("") if path.suffix[1:].isalpha() else path).parts  # run_0.5 is no file
+        said = [each for each in folders if each not in ("checkpoints", "last", "..", "/", "split{split}")]
+        name = "-".join(said[-depth:]) or name
+    return f"{weight}{star}{name}{mark}{stream}"
 
 
 # Splits -----------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from vidssl.plugins import code_of
 from vidssl.registry import entries_of
 from vidssl.transforms.recipes import check_short_side
 from vidssl.types import Features, VideoRecord
+from vidssl.video.reader import DecodeSettings
 
 RANDOM = "random"  # the untrained network of a config
 _OF_ALL = {"batch_size", "precision", "workers", "allow_missing"}  # options of clips that all parts of a sum take
@@ -211,8 +212,8 @@ def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, share
         origin={
             "path": name,
             "parts": origins,
-            "licence": "; ".join(dict.fromkeys(origin.get("licence", "not stated") for origin in origins)),
-            "training": [*dict.fromkeys(one for origin in origins for one in origin.get("training", ["not stated"]))],
+            "licence": "; ".join(dict.fromkeys(origin["licence"] for origin in origins if "licence" in origin)),
+            "training": [*dict.fromkeys(one for origin in origins for one in origin.get("training", ()))],
         },
         weights={"parts": [subject.weights for subject in loaded], "weights": weights},
         training=partial(_all_training, [subject.training for subject in loaded if subject.training is not None]),
@@ -231,6 +232,12 @@ def joined_clips(tests: Sequence[TestClips]) -> JoinedClips:
     of_all = {*TestClips.model_fields} - {"stream", "layer", "grid", "grid_frames", "join"}
     first = tests[0].model_dump(include=of_all) | {"clip": tests[0].clip}
     first["batch_size"] = min(test.batch_size for test in tests)
+    for name, usual in {"precision": None, **dict(DecodeSettings())}.items():  # one part may state how videos are read
+        stated = dict.fromkeys(value for test in tests if (value := getattr(test, name)) != usual)
+        if len(stated) > 1:
+            remedy = "give one for all" if name == "precision" else "leave one of them out"
+            raise ConfigError(f"the parts of a sum have one {name}, not {' and '.join(map(str, stated))}: {remedy}")
+        first[name] = next(iter(stated), usual)
     return JoinedClips(**first | {"parts": tuple(tests)})
 
 

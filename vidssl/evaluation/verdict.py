@@ -96,7 +96,7 @@ def _names(candidates: Sequence[Candidate], chosen: Sequence[int]) -> str:
 def _not_told_apart(candidates: Sequence[Candidate], found: Pairs, best: int, rest: Sequence[int]) -> str:
     names, pairs = _names(candidates, rest), [found[pair] for pair in permutations(rest, 2)]
     if all(pair.reason == "equal" for pair in pairs):
-        return f"{names} are equal: the same predictions"
+        return f"{names} are equal: kNN is right for the same videos"
     if all(pair.reason in ("equal", "too few recordings") for pair in pairs):
         return f"{names} are not compared: fewer than {FEWEST} recordings"
     if any(pair.is_worse for pair in pairs):
@@ -154,8 +154,8 @@ def _equal_ones(candidates: Sequence[Candidate], found: Pairs, trained: Sequence
         left = [n for n in left if n not in equal]
         one = len({candidates[n].network or str(n) for n in (first, *equal)}) == 1
         if equal:
-            what = "weights and clips" if one else "predictions of all videos"
-            said.append(f"{_names(candidates, [first, *equal])} have the same {what}.")
+            what = "have the same weights and clips" if one else "are right for the same videos by kNN"
+            said.append(f"{_names(candidates, [first, *equal])} {what}.")
     return said
 
 

@@ -149,7 +149,7 @@ def _interval(ends: Sequence[float] | None, sign: str = "") -> str:
 
 
 def _points(value: float, sign: str = "+") -> str:
-    return f"{100 * value:{sign}.1f}".replace("-", "−")
+    return f"{round(100 * value, 1) + 0.0:{sign}.1f}".replace("-", "−")
 
 
 def _classes(section: Mapping[str, Any], encoders: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]]:

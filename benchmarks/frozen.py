@@ -39,11 +39,10 @@ from torch import Tensor
 from vidssl.api.job_arguments import NetworkOptions
 from vidssl.api.measured_network import load_subject
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.evaluation.features import extract
+from vidssl.evaluation.features import extract, join_features
 from vidssl.evaluation.metrics import vote
 from vidssl.evaluation.search import nearest
 from vidssl.keyed_generators import generator
-from vidssl.losses import unit
 from vidssl.models.external import is_external
 from vidssl.models.joined import Part, parts_of
 from vidssl.plugins import import_modules
@@ -87,13 +86,11 @@ def main() -> None:
                 parts = [part for text in texts for part in parts_of(text) or [Part(text)]]
                 found = [copies(part.model, halves) for part in parts]
                 gallery, query = (
-                    joined(
-                        [features(part, each[half], parsed.clips, parsed.out) for part, each in found],
-                        [part.weight for part in parts],
-                    )
-                    for half in (0, 1)
+                    [features(part, each[half], parsed.clips, parsed.out) for part, each in found] for half in (0, 1)
                 )
-                correct[name][split, seed] = judge(gallery, query, groups)
+                if len(parts) > 1:
+                    gallery, query = ([join_features(of, [part.weight for part in parts])] for of in (gallery, query))
+                correct[name][split, seed] = judge(*gallery, *query, groups)
     base, *others = whats
     rows = [[name, *map(format_accuracy, accuracies(each))] for name, each in correct.items()]
     print(table(["network", *METRICS], rows))
@@ -148,14 +145,6 @@ def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
         np.savez(file, **kept)
     x = torch.from_numpy(np.stack([kept[name] for name in videos.names]))
     return Features(x, torch.from_numpy(videos.labels), torch.arange(len(x)))
-
-
-def joined(parts: Sequence[Features], weights: Sequence[float]) -> Features:
-    """Join the unit features of several networks, times their weights; those of one are as they are."""
-    first = parts[0]
-    units = [weight * unit(part.x) for part, weight in zip(parts, weights, strict=True)]
-    x = first.x if len(parts) == 1 else torch.cat(units, dim=1)
-    return Features(x, first.label, first.index)
 
 
 def judge(gallery: Features, query: Features, groups: Names) -> NDArray[np.bool_]:

@@ -18,11 +18,17 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from measure import finish, table
 
 import vidssl
+from vidssl.data.recording_groups import labelled_by_folders, recording_groups
+from vidssl.evaluation.features import join_features
+from vidssl.evaluation.group_folds import vote_of_others
 from vidssl.evaluation.statistics import Estimate, difference, proportion
 from vidssl.keyed_generators import generator
+from vidssl.models.joined import Part, parts_of
+from vidssl.types import Features
 
 # Set: folder, clips, pattern of the class, pattern of the recording; both of the path in the folder.
 SETS = {
@@ -42,18 +48,23 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("encoders", nargs="+", metavar="NAME")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True, help="folder for videos, comparison and figures.json")
+    parser.add_argument("--out", type=Path, required=True, help="folder for videos, features and figures.json")
     parsed = parser.parse_args()
     videos = parsed.out / "videos"
     if not videos.exists():
         draw(parsed.data, videos, parsed.seed)
-    found = vidssl.compare(videos, model=parsed.encoders, out=parsed.out / "compare", group=RECORDING, shots=())
-    section, recordings = found["sections"][0], np.array(found["groups"]["number"])
-    label = np.array(section["labels"])
-    right = {}
-    for name, predicted in section["predicted"].items():
-        near = label[np.array(predicted["nearest"])]
-        right[name] = np.stack([near == label, np.array(predicted["knn"]) == label]).astype(np.float64)
+    listed = labelled_by_folders(vidssl.read_input(videos))
+    recordings = recording_groups(listed, RECORDING).number
+    right, parts = {}, dict[str, Features]()
+    for name in parsed.encoders:
+        own = parts_of(name) or [Part(name)]
+        for part in own:
+            if part.model not in parts:
+                parts[part.model] = vidssl.extract(part.model, listed, out=parsed.out / "features" / part.model)
+        joined = join_features([parts[part.model] for part in own], [part.weight for part in own])
+        voted, near = vote_of_others(joined, recordings)
+        label = joined.label
+        right[name] = torch.stack([label[near.index[:, 0]] == label, voted == label]).double().numpy()
     order = generator(parsed.seed).permutation(recordings.max() + 1)
     second = np.isin(recordings, order[len(order) // 2 :])
     figures = {}

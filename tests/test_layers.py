@@ -11,6 +11,7 @@ LAYERS = (
         "distributed",
         "keyed_generators",
         "errors",
+        "keep_memory",
         "atomic",
         "progress",
         "running_command",

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 from vidssl.errors import DataError, VidsslError
+from vidssl.keep_memory import keep_memory
 from vidssl.running_command import log_once
 
 Message = bytes | tuple[IO[bytes], int]
@@ -338,6 +339,7 @@ def _work(function: Callable[..., Any], end: socket.socket, guard: _SharedGuard,
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     for other in _ends:
         other.close()
+    keep_memory()  # a program of Python that calls a job keeps its own settings
     # Workers share the cores; and the threads that torch had before the fork are not there: it would wait for them.
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)

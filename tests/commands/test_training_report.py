@@ -29,6 +29,9 @@ EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))
 PLAIN = ["data.moving_digits=null", "data.workers=0", "device=cpu", "log_every=1", "steps=3"]
 
 
+BESIDE = "vidssl-free#differences+0.5*floor:motion"
+
+
 def train(*words):
     commands.run("train", ["--cfg", TOY, *PLAIN, *map(str, words)])
 
@@ -48,7 +51,7 @@ def trained(digits, tmp_path_factory):
         logger = logging.getLogger("vidssl.api.training_report")
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
-        train("my videos", "output=the run")
+        train("my videos", "output=the run", f"evaluate.beside={BESIDE}")
         logger.removeHandler(handler)
         return here, text.getvalue()
 
@@ -84,14 +87,23 @@ def test_knn_beside_the_untrained_network_and_its_level(trained):
     found = json.loads((here / "the run/training.json").read_text())
     expected = knn_of_other_recordings(here / "the run", here)
     before = knn_of_other_recordings("random", here, cfg=here / "the run/config.yaml")
-    assert found["knn"]["numbers"] == {"trained": pytest.approx(expected), "untrained": pytest.approx(before)}
+    both, other = (knn_of_other_recordings(name, here) for name in (f"{BESIDE}+{here / 'the run'}", BESIDE))
+    assert found["knn"]["numbers"] == {
+        "trained": pytest.approx(expected),
+        "untrained": pytest.approx(before),
+        f"{BESIDE}+trained": pytest.approx(both),
+        BESIDE: pytest.approx(other),
+    }
     assert found["knn"]["level"] == {"1 / classes": 1 / 8}
-    assert found["knn"]["gain"] == pytest.approx(expected - before)
+    assert [gain["value"] for gain in found["knn"]["gains"]] == [
+        pytest.approx(expected - before),
+        pytest.approx(both - other),
+    ]
     assert (found["knn"]["recordings"], found["knn"]["recordings_are_named"]) == (24, True)
     lines = [json.loads(line) for line in (here / "the run/metrics.jsonl").read_text().splitlines()]
     assert found["loss"]["first"] == {"step": 1, "loss": lines[0]["loss"]}
     assert found["loss"]["last"] == {"step": 3, "loss": lines[-1]["loss"]}
-    shown = f"kNN: trained {100 * expected:.1f} %, untrained {100 * before:.1f} %, 1 / classes 12.5 %"
+    shown = f"kNN: trained {100 * expected:.1f} %, untrained {100 * before:.1f} %, {BESIDE}+trained {100 * both:.1f} %"
     assert shown in log and f"loss {lines[0]['loss']:.3f} at step 1, {lines[-1]['loss']:.3f} at step 3" in log
     page = (here / "the run/training.html").read_text()
     assert f"{100 * expected:.1f}%" in page and "data:image/png" in page and "recordings" in page
@@ -121,7 +133,7 @@ def test_a_finished_run_measures_nothing(trained, monkeypatch, caplog):
     monkeypatch.chdir(here)
     monkeypatch.setattr(training_report, "_measure", None)
     with caplog.at_level(logging.INFO):
-        train("my videos", "output=the run")
+        train("my videos", "output=the run", f"evaluate.beside={BESIDE}")
     assert log.strip() in [record.getMessage() for record in caplog.records]
     assert before == [(here / "the run" / name).read_bytes() for name in ("training.html", "training.json")]
 
@@ -182,6 +194,21 @@ def test_the_reason_why_there_is_no_accuracy(digits, tmp_path, monkeypatch, capl
     supervised = str(Path(TOY).with_name("supervised.yaml"))
     commands.run("train", ["--cfg", supervised, *PLAIN, labelled, f"output={tmp_path}/supervised"])
     assert "trained with the labels" in json.loads((tmp_path / "supervised/training.json").read_text())["reason"]
+
+
+def test_an_encoder_beside_that_is_not_there_or_slow_is_named(digits, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidssl.models.efficientnet_lite.find_spec", lambda _: None)
+    words = [f"data.train={digits}/motion/train.csv", "evaluate.beside=vidssl-default"]
+    train(*words, f"output={tmp_path}/run")
+    monkeypatch.setattr(training_report, "_BESIDE", 1000)
+    train(*words, f"output={tmp_path}/slow")
+    for name, reason in (
+        ("run", "pip install efficientnet"),
+        ("slow", "ithout vidssl-default, which may take 667 minutes"),
+    ):
+        found = json.loads((tmp_path / name / "training.json").read_text())["knn"]
+        assert [*found["numbers"]] == ["trained", "untrained"] and reason in found["lacking"]
+        assert reason in (tmp_path / name / "training.html").read_text()
 
 
 def test_what_fails_in_the_report_is_a_warning(digits, tmp_path, monkeypatch, caplog):

@@ -25,12 +25,12 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError, VidsslError
-from vidssl.evaluation.features import JoinedClips
+from vidssl.evaluation.features import JoinedClips, join_features
 from vidssl.evaluation.group_folds import DRAWS, Predictions, num_neighbours, predict
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.models.eval_mode import eval_mode
 from vidssl.models.floors import FLOORS
-from vidssl.models.joined import Joined, parts_of, unit_parts
+from vidssl.models.joined import parts_of
 from vidssl.types import Features
 from vidssl.untrusted_files import read_arrays, read_json
 
@@ -143,15 +143,14 @@ def _join(
     for part in parts:
         if part.failure is not None:
             raise part.failure
-    rows, network = common_rows(parts), subject.encoder
-    assert isinstance(network, Joined)
+    rows = common_rows(parts)
     chosen = [of_rows(part.features, rows) for part in parts if part.features is not None]
-    x = unit_parts(torch.cat([each.x for each in chosen], dim=1), network.dims, network.weights)
+    joined = join_features(chosen, [part.weight for part in parts_of(subject.name)])
     sums = {key: _sum([part.facts.get(key) for part in parts]) for key in ("seconds_per_video", "gigaflops_per_video")}
     memory = [part.facts["peak_megabytes"] for part in parts if part.facts.get("peak_megabytes")]
     folders = " + ".join(part.facts["features"] for part in parts)
     costs = {**sums, "peak_megabytes": max(memory, default=None)}
-    return _described(name, subject, videos, replace(chosen[0], x=x), folders, costs)
+    return _described(name, subject, videos, joined, folders, costs)
 
 
 def _sum(numbers: Sequence[float | None]) -> float | None:

@@ -197,12 +197,7 @@ def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, share
         raise ConfigError(
             f"{name} is a sum, and its parts have their own clips: leave {own[0]} out, or name one of them"
         )
-    loaded = []
-    for part in parts:
-        if part.stream is not None and is_external(part.name):
-            raise ConfigError(f"{part.model}: {part.name} has no streams: leave #{part.stream} out")
-        stream: NetworkOptions = {} if part.stream is None else {"stream": part.stream}
-        loaded.append(load_subject(part.name, {**options, **stream}, shared_config=True))
+    loaded = load_parts(parts, options)
     weights = [part.weight for part in parts]
     origins = [subject.origin for subject in loaded]
     return Subject(
@@ -218,6 +213,17 @@ def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, share
         weights={"parts": [subject.weights for subject in loaded], "weights": weights},
         training=partial(_all_training, [subject.training for subject in loaded if subject.training is not None]),
     )
+
+
+def load_parts(parts: Sequence[Part], options: NetworkOptions) -> list[Subject]:
+    """Load the networks of a sum, each with its own clips."""
+    found = []
+    for part in parts:
+        if part.stream is not None and is_external(part.name):
+            raise ConfigError(f"{part.model}: {part.name} has no streams: leave #{part.stream} out")
+        stream: NetworkOptions = {} if part.stream is None else {"stream": part.stream}
+        found.append(load_subject(part.name, {**options, **stream}, shared_config=True))
+    return found
 
 
 def one_network(subject: Subject) -> Subject:

@@ -15,7 +15,7 @@ import torch
 from vidssl import distributed
 from vidssl.api.format_results import format_clips
 from vidssl.api.job_arguments import NetworkOptions
-from vidssl.api.measured_network import joined_clips, load_subject
+from vidssl.api.measured_network import Subject, joined_clips, load_parts, load_subject
 from vidssl.atomic import write_json
 from vidssl.config import Tree
 from vidssl.data.find_same_videos import own_rows
@@ -31,13 +31,14 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_setup import fresh_backbone
 from vidssl.engine.training_lists import training_list
 from vidssl.errors import DataError, VidsslError, first_few
-from vidssl.evaluation.features import extract, split_features
+from vidssl.evaluation.features import extract, join_features, split_features
 from vidssl.evaluation.group_folds import vote_of_others
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import KNN
 from vidssl.evaluation.statistics import difference, proportions
-from vidssl.models.joined import Joined
+from vidssl.models.joined import Joined, Part, parts_of
 from vidssl.output_folder import only_run_in
+from vidssl.types import Features
 from vidssl.untrusted_files import parse_json, read_json
 from vidssl.viz.curves import training_curves
 from vidssl.viz.figure import png
@@ -48,6 +49,7 @@ PAGE, NUMBERS = "training.html", "training.json"
 _ALWAYS = 60.0  # seconds that the measurement may take, however short the training was
 _AT_MOST = 600.0  # seconds
 _FRACTION = 0.1  # of the time of the training
+_BESIDE = 0.15  # seconds of a video that `vidssl-default` takes on two cores; it may double the time
 _TRAINED = "trained"
 _DENSITY = 1.6  # pixels of the chart per pixel of the page
 
@@ -98,7 +100,13 @@ def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
         if seconds > allowed:
             found["reason"] = f"it may take {seconds / 60:.0f} minutes to measure it; the commands below do"
         else:
-            found["knn"] = _measure(run, checkpoint, test)
+            beside, more = run.evaluate.beside, _BESIDE * test.num_videos
+            slow = beside is not None and seconds + more > 2 * allowed
+            found["knn"] = _measure(run, checkpoint, test, None if slow else beside)
+            if slow:
+                found["knn"]["lacking"] = (
+                    f"without {beside}, which may take {more / 60:.0f} minutes more: the commands below measure it"
+                )
     return {**found, "commands": [list(each) for each in next_commands(run)]}
 
 
@@ -118,6 +126,11 @@ class Test(NamedTuple):
     tested: VideoList
     gallery: VideoList | None  # None: each tested video is compared with those of other recordings
     what: str
+
+    @property
+    def num_videos(self) -> int:
+        """Number of all videos."""
+        return len(self.tested) + (0 if self.gallery is None else len(self.gallery))
 
 
 def choose_test(run: Run, videos: VideoList) -> Test | str:
@@ -157,14 +170,16 @@ def _with_labels(videos: VideoList) -> VideoList | None:
 def _seconds(run: Run, test: Test, losses: Sequence[Tree]) -> tuple[float, float]:
     """Seconds that the measurement will take, if it makes as many clips a second as the training; and may take."""
     rate = median([float(line["clips_per_second"]) for line in losses])
-    count = len(test.tested) + (0 if test.gallery is None else len(test.gallery))
     trained = losses[-1]["step"] * run.batch_size * len(run.data.views)
     allowed = max(_ALWAYS, min(_AT_MOST, _FRACTION * trained / rate))
-    return count * run.evaluate.clips * run.evaluate.crops / rate, allowed
+    return test.num_videos * run.evaluate.clips * run.evaluate.crops / rate, allowed
 
 
-def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
-    """Measure kNN of the network and of what it was before the training; each video is decoded once."""
+def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree:
+    """Measure kNN of the network, of what it was before, and of `beside` without and with it.
+
+    Each video is decoded once for all of them.
+    """
     options: NetworkOptions = {
         "device": run.device,
         "workers": run.data.workers,
@@ -175,10 +190,27 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         before = fresh_backbone(run).to(subject.device).eval()
-    networks = {_TRAINED: subject.encoder, _before(run): subject.test.encoder(before)}
-    both, clips = Joined([*networks.values()]).to(subject.device).eval(), joined_clips([subject.test] * 2)
+    parts, others = [] if beside is None else parts_of(beside) or [Part(beside)], list[Subject]()
+    try:
+        others = load_parts(parts, {**options, "precision": subject.test.precision})
+        lacking = None
+    except VidsslError as error:  # its weights are not installed
+        lacking = f"without {beside}: {error}"
+    weights = [part.weight for part in parts]
+    encoders = [subject.encoder, subject.test.encoder(before), *(other.encoder for other in others)]
+    every, clips = Joined(encoders), joined_clips([subject.test, subject.test, *(other.test for other in others)])
+    every.to(subject.device).eval()
+
+    def features_of(x: Features) -> dict[str, Features]:
+        own, untrained, *of_others = split_features(x, every.dims)
+        rows = {_TRAINED: own, _before(run): untrained}
+        if of_others:
+            rows[f"{beside}+{_TRAINED}"] = join_features([*of_others, own], [*weights, 1.0])
+            rows[str(beside)] = join_features(of_others, weights) if len(weights) > 1 else of_others[0]
+        return rows
+
     with StopRequest().listening() as request:
-        found = partial(extract, both, test=clips, device=subject.device, check=request.check)
+        found = partial(extract, every, test=clips, device=subject.device, check=request.check)
         g = None if test.gallery is None else found(test.gallery, title="gallery")
         q = found(test.tested, title="tested")
 
@@ -187,28 +219,39 @@ def _measure(run: Run, checkpoint: Path, test: Test) -> Tree:
         groups, label, level = recording_groups(tested), tested.labels, {"majority": majority(q.label)["majority"]}
         # The number of `vidssl test`, or that of `vidssl compare`: the next command shows the same.
         if g is None or test.gallery is None:
-            predicted = [vote_of_others(x, groups.number)[0] for x in split_features(q, both.dims)]
+            predicted = {name: vote_of_others(x, groups.number)[0] for name, x in features_of(q).items()}
             several = of_several_recordings(label, groups.number)
         else:
             knn, own = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
-            measured = [
-                knn(y, x, own) for x, y in zip(split_features(q, both.dims), split_features(g, both.dims), strict=True)
-            ]
-            predicted = [each.predicted for each in measured if each.predicted is not None]
+            galleries = features_of(g)
+            measured = {name: knn(galleries[name], x, own).predicted for name, x in features_of(q).items()}
+            predicted = {name: each for name, each in measured.items() if each is not None}
             several = np.zeros_like(label, bool)
         kept, classes = np.ones_like(several), None
         if several.any():
             kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
         alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
-        right = np.stack([(each == q.label).double().numpy()[kept] for each in predicted])
-        means = [each.value for each in proportions(right, groups.number[kept], classes)]
-        gain = difference(right[0], right[1], groups.number[kept], classes)
+        right = {name: (each == q.label).double().numpy()[kept] for name, each in predicted.items()}
+        means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
+        names = [*right]
+        gains = {
+            (first, second): difference(right[first], right[second], groups.number[kept], classes)
+            for first, second in zip(names[::2], names[1::2], strict=True)
+        }
         return {
-            "numbers": dict(zip(networks, means, strict=True)),
+            "numbers": {name: each.value for name, each in zip(right, means, strict=True)},
             "level": level,
-            "gain": gain.value,
-            "identical": gain.identical,
-            "interval": None if gain.low is None else [gain.low, gain.high],
+            "gains": [
+                {
+                    "first": first,
+                    "second": second,
+                    "value": gain.value,
+                    "identical": gain.identical,
+                    "interval": None if gain.low is None else [gain.low, gain.high],
+                }
+                for (first, second), gain in gains.items()
+            ],
+            "lacking": lacking,
             "what": test.what
             + ("" if classes is None else ", a mean over classes")
             + (f", without {first_few(alone)} of one recording" if alone else ""),
@@ -244,7 +287,8 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
     search = ["retrieval", "--gallery", gallery, "--query", query, *given, "--out", str(output / "search")]
     if where.query is None:
         title = "is it better than networks that learned nothing"
-        measure = ["compare", first.list, *given, "--out", str(output / "compare")]
+        beside = [] if where.beside is None else [where.beside, f"{where.beside}+{output}"]
+        measure = ["compare", first.list, *network, *beside, *reading, *trust, "--out", str(output / "compare")]
     else:
         title = "accuracies of the test list, beside networks that learned nothing"
         train_list = [] if where.gallery is None else ["--train-list", where.gallery]
@@ -280,16 +324,19 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     knn = found["knn"]
     if knn is None:
         return [f"no accuracy: {found['reason']}"]
-    _, before = knn["numbers"]
     said = [f"of {knn['what']}"]
-    if knn["interval"] is None:
-        said.append("both are right for the same videos" if knn["identical"] else "too few recordings for an interval")
-    else:
-        low, high = (100 * end for end in knn["interval"])
+    for gain in knn["gains"]:
+        joined = "" if gain["first"] == _TRAINED else "joined, "
+        if gain["interval"] is None:
+            why = "both are right for the same videos" if gain["identical"] else "too few recordings for an interval"
+            said.append(f"{joined}{why}")
+            continue
+        low, high = (100 * end for end in gain["interval"])
         verdict = "better than" if low > 0 else "worse than" if high < 0 else "not shown to differ from"
-        interval = f"95 % interval {low:+.1f} to {high:+.1f}".replace("-", "\u2212")
-        gain = f"{100 * knn['gain']:+.1f} points".replace("-", "\u2212")
-        said.append(f"{verdict} {before}: {gain}, {interval} over {knn['recordings']} recordings")
+        points = f"{100 * gain['value']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}".replace("-", "\u2212")
+        said.append(f"{joined}{verdict} {gain['second']}: {points} over {knn['recordings']} recordings")
+    if knn["lacking"]:
+        said.append(knn["lacking"])
     if not knn["recordings_are_named"]:
         said.append("names do not state recordings: clips of one recording may make all numbers too high")
     if knn["left_out"]:

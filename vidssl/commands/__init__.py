@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from vidssl.atomic import without_nan
 from vidssl.commands.argument_options import OTHER_NAMES, Parser, Signature, add_options, parse, read_signature
 from vidssl.errors import Interrupted, PeerError, VidsslError
+from vidssl.keep_memory import keep_memory
 from vidssl.registry import PROJECTS
 from vidssl.running_command import running
 from vidssl.version import __version__
@@ -102,6 +103,7 @@ COMMANDS: dict[str, Job | Group] = {
 
 def main(command: str | None = None, name: str | None = None) -> None:
     """Run `vidssl COMMAND …`, or the one command of a script in tools/ and datasets/, of a group the job `name`."""
+    keep_memory()
     if isinstance(sys.stdout, io.TextIOWrapper):  # an ascii terminal: no traceback after the work
         sys.stdout.reconfigure(errors="backslashreplace")
     if command is not None:

@@ -102,6 +102,8 @@ class Evaluate(FeatureSettings):
     gallery: str | None = None  # list of the training videos that protocols compare with or fit on
     query: str | None = None  # list of the videos that are evaluated
     protocols: Any = None  # None: see `chosen_protocols`
+    # Encoder or sum of encoders that `training.html` sets beside the network, also joined with it; None: none.
+    beside: str | None = "vidssl-default"
 
     @model_validator(mode="after")
     def _has_list(self) -> "Evaluate":

@@ -36,7 +36,7 @@ from vidssl.errors import CheckpointError, ConfigError, DataError, first_few, in
 from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.eval_mode import eval_mode
-from vidssl.models.joined import InOrder, Joined
+from vidssl.models.joined import InOrder, Joined, unit_parts
 from vidssl.models.layer_features import LayerFeatures, check_grid
 from vidssl.output_folder import claim
 from vidssl.progress import progress
@@ -281,6 +281,12 @@ def split_features(features: Features, dims: Sequence[int]) -> list[Features]:
     x = torch.split(features.x, [*dims], dim=1)
     reverse = [None] * len(x) if features.reverse is None else torch.split(features.reverse, [*dims], dim=1)
     return [replace(features, x=own.contiguous(), reverse=other) for own, other in zip(x, reverse, strict=True)]
+
+
+def join_features(parts: Sequence[Features], weights: Sequence[float]) -> Features:
+    """Return the features of a sum of networks, each a unit vector times its weight, of those of the same rows."""
+    x = torch.cat([part.x for part in parts], dim=1)
+    return replace(parts[0], x=unit_parts(x, [part.x.shape[1] for part in parts], weights))
 
 
 def describe_network(name: str, request: Tree, *same: Tree) -> dict[str, Any]:

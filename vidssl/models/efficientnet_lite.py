@@ -6,11 +6,13 @@ Shapes: B images, S pixels, C channels.
 from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from vidssl.errors import CheckpointError
 from vidssl.models.checkpoint_files import read_file
@@ -30,9 +32,11 @@ class Convolution(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Pad and convolve images (B, C, H, W)."""
         kernel, stride = self.kernel_size[0], self.stride[0]
-        sides = [max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in (x.shape[3], x.shape[2])]
-        pads = [pad for side in sides for pad in (side // 2, side - side // 2)]
-        return super().forward(functional.pad(x, pads) if any(pads) else x)
+        high, wide = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[2:])
+        x = functional.pad(x, (0, wide % 2, 0, high % 2)) if wide % 2 or high % 2 else x
+        return functional.conv2d(
+            x, self.weight, self.bias, self.stride, padding=(high // 2, wide // 2), groups=self.groups
+        )
 
 
 def _normed(inner: int, outer: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
@@ -46,9 +50,9 @@ class Block(nn.Module):
     def __init__(self, inner: int, outer: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         wide = inner * expansion
-        expand = [*_normed(inner, wide), nn.ReLU6()] if expansion > 1 else []
+        expand = [*_normed(inner, wide), nn.ReLU6(inplace=True)] if expansion > 1 else []
         self.layers = nn.Sequential(
-            *expand, *_normed(wide, wide, kernel, stride, groups=wide), nn.ReLU6(), *_normed(wide, outer)
+            *expand, *_normed(wide, wide, kernel, stride, groups=wide), nn.ReLU6(inplace=True), *_normed(wide, outer)
         )
         self.residual = stride == 1 and inner == outer
 
@@ -63,7 +67,7 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        stem, head = [*_normed(3, 32, 3, 2), nn.ReLU6()], [*_normed(320, 1280), nn.ReLU6()]
+        stem, head = [*_normed(3, 32, 3, 2), nn.ReLU6(inplace=True)], [*_normed(320, 1280), nn.ReLU6(inplace=True)]
         self.layers = nn.Sequential(*stem, *_blocks(), *head)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,6 +92,11 @@ def load_frames(name: str, trust: bool) -> Encoder:
     file = next(Path(spec.origin).parent.glob("models/*.pth"))
     network, weights = EfficientNetLite0(), [*read_file(file, trust=False).values()][:-2]  # without its classifier
     network.load_state_dict(dict(zip(network.state_dict(), weights, strict=True)))  # they have the same order
+    network.eval()
+    for layers in [module for module in network.modules() if isinstance(module, nn.Sequential)]:
+        for number, (convolution, norm) in enumerate(pairwise([*layers])):
+            if isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):  # one step in place of two
+                layers[number], layers[number + 1] = fuse_conv_bn_eval(convolution, norm), nn.Identity()
     return Encoder(
         network,
         size=224,

@@ -1,5 +1,6 @@
 """Sums of networks, `A+B`, and clips joined in order: against each network alone, and each clip alone."""
 
+import json
 import math
 
 import cv2
@@ -154,6 +155,29 @@ def test_what_chooses_its_clips_is_for_one_network(command, digits, tmp_path, ca
             commands.guarded(lambda words=words: commands.run(command.split()[0], [*command.split()[1:], *words]))
         error = capsys.readouterr().err.splitlines()[-1]
         assert stopped.value.code and ("name one" in error or f"{name} has no" in error), error
+
+
+def test_the_graphs_of_a_sum_and_its_rule_make_its_features(videos, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    name = "2*vidssl-free+0.5*floor:motion"
+    made = vidssl.export(name, to="onnx", out=tmp_path / "sum")
+    assert str(made).endswith("sum: 1 graphs and sum.json; floor:motion has no graph, vidssl computes it")
+    rule = json.loads((tmp_path / "sum/sum.json").read_text())
+    assert sorted(path.name for path in (tmp_path / "sum").iterdir()) == ["1.onnx", "sum.json"]
+    free, motion = rule["parts"]
+    assert (motion["file"], motion["weight"], motion["num_features"]) == (None, 0.5, 768) and free["weight"] == 2
+    session = onnxruntime.InferenceSession(tmp_path / "sum" / free["file"])
+    test = load_subject("vidssl-free", {}).test
+    views = test.dataset(vidssl.read_input(videos[:1]))[0, 0].views  # each (T, 3, S, S)
+    clips = torch.stack([torch.from_numpy(view) for view in views]).transpose(1, 2) / 255
+    mean, std = (torch.tensor(free["input"][key]).view(1, 3, 1, 1, 1) for key in ("mean", "std"))
+    encoded = session.run(None, {"clips": ((clips - mean) / std).numpy()})[0].mean(axis=0)
+    streams = np.split(encoded, np.cumsum([*free["streams"].values()])[:-1])
+    x = np.concatenate([part / np.linalg.norm(part) for part in streams])
+    wanted = extract(name, videos[:1], **FAST).x[0, : len(x)].numpy()
+    np.testing.assert_allclose(2 * x / np.linalg.norm(x), wanted, atol=1e-4)
+    with pytest.raises(ConfigError, match="writes its networks as graphs"):
+        vidssl.export(name, to="folder", out=tmp_path / "other")
 
 
 def test_what_a_sum_lacks_is_named(videos, tmp_path):

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from vidssl.api.format_results import format_clips, format_features
-from vidssl.api.job_arguments import File, Model, job
+from vidssl.api.job_arguments import File, Model, NetworkOptions, job
 from vidssl.api.measure_networks import JobResults
-from vidssl.api.measured_network import load_network, run_of_module
+from vidssl.api.measured_network import load_network, load_parts, run_of_module
 from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.config import Tree, build
 from vidssl.engine.config_schema import Run, bind_stored
@@ -25,7 +25,9 @@ from vidssl.evaluation.result_files import Results, weights_of
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.eval_mode import eval_mode, usual_torch
 from vidssl.models.export_graph import save_onnx, save_pt2
+from vidssl.models.floors import has_no_graph
 from vidssl.models.initial_weights import InitialWeights
+from vidssl.models.joined import Part, parts_of
 from vidssl.models.two_streams import TwoStreams
 from vidssl.models.weights import (
     EXPORTED,
@@ -46,17 +48,18 @@ _FORMAT = "vidssl-network-1"
 _TEST = {"clips", "crops", "stream", "layer", "grid", "grid_frames", "precision"}
 
 
-def describe_network(run: Run, test: TestClips, network: Backbone, checkpoint: Tree) -> Tree:
+def describe_network(run: Run | None, test: TestClips, network: Backbone, checkpoint: Tree) -> Tree:
     """State all that is needed to use a network, as plain data: the content of `config.json`.
 
-    Lists are named by file and folder. `checkpoint` has its file, sha256 and step.
+    Lists are named by file and folder. `checkpoint` has its file, sha256 and step, or what another library states.
     """
     mean, std = (list(values) if len(values) == 3 else [*values] * 3 for values in (test.mean, test.std))
     streams = {name: one.dim for name, one in network.streams()} if isinstance(network, TwoStreams) else {}
     scaled = ", then the part of each stream scaled to length 1" if streams else ""
+    trained = {} if run is None else _describe_training(run, checkpoint["step"])
     return {
         "format": _FORMAT,
-        "backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")},
+        **trained,
         "num_features": network.dim,
         **({"streams": streams} if streams else {}),
         "input": {
@@ -73,15 +76,21 @@ def describe_network(run: Run, test: TestClips, network: Backbone, checkpoint: T
             **test.model_dump(mode="json", include=_TEST),
             "pooling": f"mean of the features of all clips and crops{scaled}",
         },
+        "checkpoint": checkpoint,
+        "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
+    }
+
+
+def _describe_training(run: Run, steps: int) -> Tree:
+    return {
+        "backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")},
         "training": {
             "method": run.method_in_words,
             "lists": [Path(*Path(each.list).parts[-2:]).as_posix() for each in run.data.lists],
-            "steps": checkpoint["step"],
+            "steps": steps,
             "batch_size": run.batch_size,
             **({} if run.init is None else {"init": _named(run.init)}),
         },
-        "checkpoint": checkpoint,
-        "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
     }
 
 
@@ -255,7 +264,8 @@ def export(
     difference of their features to torch's is returned.
 
     Args:
-        checkpoint: Checkpoint of vidssl, folder of a run, file of save_backbone, or a backbone, as in `save_backbone`.
+        checkpoint: Checkpoint of vidssl, folder of a run, file of save_backbone, or a backbone, as in `save_backbone`;
+            of a sum `A+B` the graphs of its networks are written to a folder, with sum.json, which joins them.
         to: Folder is safetensors, config.json and a model card, as on the Hugging Face Hub; detectron2 a 2D ResNet.
         out: File to write, named *.safetensors, *.onnx, *.pt2, *.pkl, or folder.
         results: Files results.json of this checkpoint for the model card (default: those below the folder of its run).
@@ -277,6 +287,8 @@ def export(
     if to in PROJECTS["export format"]:
         described: JobResults = load_project("export format", to).export(name, path, trust=trust)
         return described
+    if parts := parts_of(name):
+        return _export_sum(name, parts, to, path, {"trust": trust, "device": "cpu"})
     if to != "folder" and path.suffix != _SUFFIXES[to]:
         raise ConfigError(f'cannot write {path}: to="{to}" writes a file named *{_SUFFIXES[to]}')
     if to == "folder" and os.path.lexists(path):
@@ -315,6 +327,30 @@ def export(
     found.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
     if worst is not None:
         found.text += f"; largest difference to torch {worst:.1g}"
+    return found
+
+
+def _export_sum(name: str, parts: Sequence[Part], to: str, path: Path, options: NetworkOptions) -> JobResults:
+    """Write the networks of a sum that have a graph to a folder, and `sum.json`, which says how they are joined."""
+    if to not in ("onnx", "pt2"):
+        raise ConfigError(f'{name} is a sum or a stream: to="onnx" or "pt2" writes its networks as graphs, to a folder')
+    if os.path.lexists(path):
+        raise ConfigError(f"{path} exists already: choose another folder")
+    check_writable(path.parent)
+    described, save = [], save_onnx if to == "onnx" else save_pt2
+    with creating_folder(path) as folder:
+        for number, (part, subject) in enumerate(zip(parts, load_parts(parts, options), strict=True), 1):
+            network = subject.encoder.eval()
+            description = describe_network(subject.run, subject.test, network, subject.origin)
+            file = None if has_no_graph(network) else f"{number}{_SUFFIXES[to]}"
+            worst = file and save(network, folder / file, subject.test.clip.frames, subject.test.size, description)
+            described.append({"name": part.model, "weight": part.weight, "file": file, "largest_difference": worst})
+            described[-1] |= description
+        rule = "the part of each network scaled to length 1, times its weight, one after another"
+        write_json(folder / "sum.json", {"name": name, "features": rule, "parts": described})
+    found = JobResults({"name": name, "features": rule, "parts": described})
+    without = [f"; {part['name']} has no graph, vidssl computes it" for part in described if part["file"] is None]
+    found.text = f"{path}: {len(parts) - len(without)} graphs and sum.json{''.join(without)}"
     return found
 
 

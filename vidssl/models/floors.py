@@ -63,6 +63,11 @@ def _histogram(flow: Any) -> Any:
     return np.sqrt(sums.astype(np.float32))
 
 
+def has_no_graph(network: nn.Module) -> bool:
+    """Whether OpenCV computes the features: they cannot be exported."""
+    return any(isinstance(module, MotionHistogram) for module in network.modules())
+
+
 def _whole(frames: Frames, size: int) -> Frames:
     """Resize whole frames to squares: what moves at the sides counts too."""
     method = cv2.INTER_AREA if min(frames.shape[2:]) > 2 * size else cv2.INTER_LINEAR  # as crops are resized

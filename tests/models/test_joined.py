@@ -41,7 +41,7 @@ WRITTEN = {
     "timm:x,count=4": [],
     "o/n@v1": [],
 }
-DEFAULT = [Part("vidssl-frames"), Part("vidssl-free", 0.5, "differences"), Part("floor:motion", 0.5)]
+DEFAULT = [Part("vidssl-frames"), Part("floor:motion", 0.5)]
 WRONG = (
     "0.5*vidssl-default+a",
     "vidssl-default#rgb",

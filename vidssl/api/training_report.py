@@ -234,23 +234,14 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
         right = {name: (each == q.label).double().numpy()[kept] for name, each in predicted.items()}
         means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
         names = [*right]
-        gains = {
-            (first, second): difference(right[first], right[second], groups.number[kept], classes)
-            for first, second in zip(names[::2], names[1::2], strict=True)
-        }
+        gains = [
+            {"of": [one, other], **difference(right[one], right[other], groups.number[kept], classes)._asdict()}
+            for one, other in zip(names[::2], names[1::2], strict=True)
+        ]
         return {
             "numbers": {name: each.value for name, each in zip(right, means, strict=True)},
             "level": level,
-            "gains": [
-                {
-                    "first": first,
-                    "second": second,
-                    "value": gain.value,
-                    "identical": gain.identical,
-                    "interval": None if gain.low is None else [gain.low, gain.high],
-                }
-                for (first, second), gain in gains.items()
-            ],
+            "gains": gains,
             "lacking": lacking,
             "what": test.what
             + ("" if classes is None else ", a mean over classes")
@@ -326,15 +317,16 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
         return [f"no accuracy: {found['reason']}"]
     said = [f"of {knn['what']}"]
     for gain in knn["gains"]:
-        joined = "" if gain["first"] == _TRAINED else "joined, "
-        if gain["interval"] is None:
+        first, second = gain["of"]
+        joined = "" if first == _TRAINED else "joined, "
+        if gain["low"] is None:
             why = "both are right for the same videos" if gain["identical"] else "too few recordings for an interval"
             said.append(f"{joined}{why}")
             continue
-        low, high = (100 * end for end in gain["interval"])
+        low, high = 100 * gain["low"], 100 * gain["high"]
         verdict = "better than" if low > 0 else "worse than" if high < 0 else "not shown to differ from"
         points = f"{100 * gain['value']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}".replace("-", "\u2212")
-        said.append(f"{joined}{verdict} {gain['second']}: {points} over {knn['recordings']} recordings")
+        said.append(f"{joined}{verdict} {second}: {points} over {knn['recordings']} recordings")
     if knn["lacking"]:
         said.append(knn["lacking"])
     if not knn["recordings_are_named"]:

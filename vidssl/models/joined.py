@@ -12,7 +12,7 @@ from torch.nn import functional
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import Backbone
 
-SUMS = {"vidssl-default": "vidssl-frames+0.5*vidssl-free#differences+0.5*floor:motion"}  # that come with vidssl
+SUMS = {"vidssl-default": "vidssl-frames+0.5*floor:motion"}  # that come with vidssl
 _PART = re.compile(r"((?P<weight>\d+(\.\d+)?)\*)?(?P<name>[^*#]+)(#(?P<stream>\w+))?")
 
 

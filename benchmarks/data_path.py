@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--setting", nargs=3, action="append", metavar=("BACKBONE", "FRAMES", "SIZE"))
     parser.add_argument("--sources", nargs="+", choices=SOURCES, default=SOURCES, help="what clips are read from")
+    parser.add_argument("--width", type=int, default=64, help="channels of the network's stem (default 64)")
     parser.add_argument("--batch", type=int, default=64, help="videos per step, two clips each")
     parser.add_argument("--workers", type=int, default=2, help="workers of the loader")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement")
@@ -84,7 +85,7 @@ def main() -> None:
     rows, figures = [], {}
     with tempfile.TemporaryDirectory() as folder:
         for backbone, frames, size in ((name, int(frames), int(size)) for name, frames, size in settings):
-            step = Ours(make_method(backbone, 65536, parsed.device), parsed.device, compiled=False)
+            step = Ours(make_method(backbone, 65536, parsed.device, parsed.width), parsed.device)
             batch = synthetic(parsed.batch, frames, size, parsed.device)
             again: Iterator[object] = map(step, repeat(batch))
             for _ in islice(again, 5):  # warm up

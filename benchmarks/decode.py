@@ -5,10 +5,13 @@
 Two random windows of 2.56 s of one video, 8 frames each, at the native size: what one sample of a training with two
 views needs. CPU milliseconds a clip, one thread, file opened each time. In each round all readers get the same two
 windows. The reference decodes the span of the windows and skips what no frame refers to, but makes no image of it.
+
+With `--backends pyav nvdec` vidssl's own decoders are compared instead, in wall time, as a GPU decodes beside the CPU.
 """
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -44,9 +47,9 @@ class Windows:
         return [clip.indices for clip in SAMPLER(self.meta, [generator(number, view) for view in range(2)])]
 
 
-def vidssl_reader(windows: Windows, number: int) -> object:
+def vidssl_reader(windows: Windows, number: int, backend: str = "pyav") -> object:
     """As `ClipDataset` does: the union of both windows in one pass."""
-    with open_video(windows.path) as video:
+    with open_video(windows.path, backend) as video:
         return video.frames(np.unique(np.concatenate(windows(number))))
 
 
@@ -137,8 +140,9 @@ def pytorchvideo_reader(windows: Windows, number: int) -> object:
 
 
 Reader = Callable[[Windows, int], object]
+REFERENCE = "decode-only reference, skipping"
 READERS: dict[str, Reader] = {
-    "decode-only reference, skipping": decode_only,
+    REFERENCE: decode_only,
     "**vidssl**": vidssl_reader,
     "vidssl, two passes": vidssl_twice,
     "PyAV, two passes": pyav_plain,
@@ -155,13 +159,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--videos", type=Path, required=True, help="folder of videos to make clips like Kinetics from")
     parser.add_argument("--file", type=Path, nargs="*", default=[], help="further files, measured as they are")
+    parser.add_argument("--backends", nargs="+", help="only these decoders of vidssl: pyav, torchcodec, nvdec …")
+    parser.add_argument("--clips", type=int, default=4, help="clips of each kind")
+    parser.add_argument("--seconds", type=int, default=10, help="length of these clips")
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--json", type=Path, help="file for all figures")
     parsed = parser.parse_args()
     with_ffmpeg_of_pyav()
     one_thread()
+    readers, base, clock = READERS, "**vidssl**", time.process_time
+    if parsed.backends:
+        readers = {name: partial(vidssl_reader, backend=name) for name in parsed.backends}
+        base, clock = parsed.backends[0], time.perf_counter
+    ours = base.strip("*")
     with tempfile.TemporaryDirectory() as folder:
-        files = {f"GOP {gop}": kinetics_like(parsed.videos, Path(folder) / str(gop), gop, 4) for gop in (12, 250)}
+        made = parsed.clips, parsed.seconds
+        files = {f"GOP {gop}": kinetics_like(parsed.videos, Path(folder, str(gop)), gop, *made) for gop in (12, 250)}
         figures: dict[str, dict[str, Any]] = {}
         for title, paths in {**files, **{path.name: [path] for path in parsed.file}}.items():
             windows = [Windows(path) for path in paths]
@@ -169,20 +182,22 @@ def main() -> None:
             def read(reader: Reader, number: int, windows: list[Windows] = windows) -> object:
                 return reader(windows[number % len(windows)], number)
 
-            times = paired({name: partial(read, reader) for name, reader in READERS.items()}, parsed.rounds)
-            for name in READERS:
+            times = paired({name: partial(read, reader) for name, reader in readers.items()}, parsed.rounds, clock)
+            for name in readers:
                 figures.setdefault(name, {})[title] = {
                     "ms": float(np.median(times[name])) / 2,
-                    "to_reference": ratio(times, name, "decode-only reference, skipping"),
-                    "to_vidssl": ratio(times, name, "**vidssl**"),
+                    f"to_{ours}": ratio(times, name, base),
                 }
+                if REFERENCE in readers:
+                    figures[name][title]["to_reference"] = ratio(times, name, REFERENCE)
     titles = list(next(iter(figures.values())))
     rows = [
-        [name, *(f"{cell['ms']:.1f} ({cell['to_vidssl']:.2f})" for cell in figures[name].values())] for name in figures
+        [name, *(f"{cell['ms']:.1f} ({cell[f'to_{ours}']:.2f})" for cell in figures[name].values())] for name in figures
     ]
-    print(table(["ms a clip (times vidssl)", *titles], rows))
-    rows = [["vidssl / reference", *(f"{cell['to_reference']:.2f}" for cell in figures["**vidssl**"].values())]]
-    print("\n" + table(["", *titles], rows))
+    print(table([f"ms a clip (times {ours})", *titles], rows))
+    if REFERENCE in readers:
+        rows = [["vidssl / reference", *(f"{cell['to_reference']:.2f}" for cell in figures[base].values())]]
+        print("\n" + table(["", *titles], rows))
     finish({"rounds": parsed.rounds, "decode": figures}, parsed.json)
 
 

@@ -20,20 +20,23 @@ from vidssl.errors import DataError
 from vidssl.video import open_video
 
 
-def paired(actions: Mapping[str, Callable[[int], object]], rounds: int) -> dict[str, np.ndarray]:
+def paired(
+    actions: Mapping[str, Callable[[int], object]], rounds: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, np.ndarray]:
     """Time all actions in turn in each round: A B C, A B C, … A slow moment of the machine then hits all of them.
 
     Each action gets the number of the round, from which it draws what it works on: the same for all.
 
     Returns:
-        For each action (rounds,) milliseconds of CPU time, of all threads. The first round warms up and is left out.
+        For each action (rounds,) milliseconds by the clock, by default CPU time of all threads. The first round warms
+        up and is left out.
     """
     times: dict[str, list[float]] = {name: [] for name in actions}
     for number in range(rounds + 1):
         for name, action in actions.items():
-            start = time.process_time()
+            start = clock()
             action(number)
-            times[name].append(1000 * (time.process_time() - start))
+            times[name].append(1000 * (clock() - start))
     return {name: np.array(values[1:]) for name, values in times.items()}
 
 
@@ -96,7 +99,8 @@ def with_ffmpeg_of_pyav() -> None:
         link = links / f"{name}.so.{version}"
         link.unlink(missing_ok=True)
         link.symlink_to(library)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(links), "VIDSSL_BENCH_LIBRARIES": str(links)}
+    folders = [str(links), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]  # a GPU's driver may be in the others
+    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "VIDSSL_BENCH_LIBRARIES": str(links)}
     os.execve(sys.executable, [sys.executable, *sys.argv], environment)
 
 

@@ -146,7 +146,7 @@ def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[st
     steps, batches = {}, {}
     for name, variant in compared.items():
         method = make_method(variant, backbone, parsed.records, parsed.device)
-        steps[name] = Ours(method, parsed.device, compiled=False)
+        steps[name] = Ours(method, parsed.device)
         batches[name] = make_batch(variant, frames, size, parsed)
         del method
     times: dict[str, list[float]] = {name: [] for name in steps}

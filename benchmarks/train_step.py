@@ -3,12 +3,14 @@
 vidssl's step is compared with a literal implementation of the paper's Algorithm 1: contiguous tensors, (N, K)
 matrices, one operation per weight in the updates of the target and the optimizer. Both start from the same weights,
 with SGD and momentum, and train on the same batch on the device; they alternate (A B A B ...), and the fastest round of
-each counts, in wall time. `data_path.py` times the same step with the loader.
+each counts, in wall time. `data_path.py` times the same step with the loader. `--torch-norms` and `--compile` add forms
+of vidssl's step, with torch's batch norm instead of `vidssl.models.batch_norms.BatchNorm3d`, and compiled, and both.
 
 FLOP are those of the networks' products and convolutions as counted by torch (a multiplication and an addition are
 two): forward of the online and the target network, and twice the online one for backward. The peak is that of a large
 matrix product on the same device: in bfloat16 on a GPU, in float32 on a CPU. On a CPU the setting is small by default;
-`--setting resnet3d18 8 112` selects another, and can be repeated.
+`--setting resnet3d18 8 112` selects another, and can be repeated. `--profile` prints the operations of a step that take
+longest.
 """
 
 import argparse
@@ -23,13 +25,16 @@ from losses import LAMBDA, TAU, TAU_M, sce_algorithm_1
 from measure import finish, table
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from vidssl.data.to_device import to_device
 from vidssl.engine.optim import SGDConfig, build_optimizer, set_lr
+from vidssl.engine.parallel import compile_backbones
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models import build_backbone
+from vidssl.models.batch_norms import BatchNorm3d
 from vidssl.schedule import constant
 from vidssl.types import Batch
 
@@ -40,16 +45,24 @@ Step = Callable[[Batch], Tensor]
 
 
 class Ours:
-    """A step of vidssl: the method and the code around it in `vidssl.engine.train`, on one device."""
+    """A step of vidssl: the method and the code around it in `vidssl.engine.train`, on one device.
 
-    def __init__(self, method: MomentumMethod, device: torch.device, compiled: bool) -> None:
+    A `backend` of torch.compile compiles the backbones; with `torch_norms` their batch norm is torch's BatchNorm3d.
+    """
+
+    def __init__(
+        self, method: MomentumMethod, device: torch.device, backend: str | None = None, torch_norms: bool = False
+    ) -> None:
         self._device = device
         self._method = copy.deepcopy(method).to(memory_format=torch.channels_last_3d).train()
         self._method.watched = False  # as in most steps: statistics are computed for logged steps only
         self._optimizer = build_optimizer(SGD, self._method)
         set_lr(self._optimizer, SGD, 0.0, 1)
-        if compiled:
-            self._method.backbone.compile()
+        for part in self._method.modules():
+            if torch_norms and isinstance(part, BatchNorm3d):
+                part.__class__ = nn.BatchNorm3d  # same parameters and buffers
+        if backend:
+            compile_backbones(self._method, backend)
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch; return the loss."""
@@ -94,14 +107,14 @@ class AsWritten:
         return loss.detach()
 
 
-def make_method(backbone: str, queue: int, device: torch.device) -> MomentumMethod:
-    """SCE with the paper's heads, and Algorithm 1's positive."""
+def make_method(backbone: str, queue: int, device: torch.device, width: int = 64) -> MomentumMethod:
+    """SCE with the paper's heads, and Algorithm 1's positive; `width` is the number of channels of the stem."""
     torch.manual_seed(0)
     schedules = {"temperature": TAU, "target_temperature": TAU_M, "coefficient": LAMBDA, "momentum": MOMENTUM}
     config = METHODS["sce"].Config(
         queue=queue, positive_slot="zero", **{name: constant(value) for name, value in schedules.items()}
     )
-    method = METHODS["sce"](config, build_backbone(backbone))
+    method = METHODS["sce"](config, build_backbone(backbone, width=width))
     assert isinstance(method, MomentumMethod)
     return method.to(device)
 
@@ -130,9 +143,9 @@ def flop_of_step(method: MomentumMethod, frames: int, size: int, batch: int) -> 
     return 2.0 * batch * (counts[0] + 3 * counts[1])
 
 
-def peak(device: torch.device) -> float:
-    """Measure FLOP per second: the best of ten large products."""
-    n, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (3072, torch.float32)
+def peak(device: torch.device, n: int) -> float:
+    """Measure FLOP per second: the best of ten products of matrices (n, n)."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     a = torch.randn(n, n, device=device).to(dtype)
     return 2 * n**3 / min(seconds(lambda: a @ a, device) for _ in range(10))
 
@@ -146,27 +159,43 @@ def seconds(action: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
+def slowest_operations(step: Step, batch: Batch, device: torch.device) -> str:
+    """Profile a step: a table of its operations by their own time on the device."""
+    with profile() as profiled:
+        seconds(lambda: step(batch), device)
+    return str(profiled.key_averages().table(sort_by=f"self_{device.type}_time_total", row_limit=30))
+
+
 def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[str, dict[str, float]]:
     """Time all forms of the step: seconds per step, and the loss of the first one."""
     device, cuda = parsed.device, parsed.device.type == "cuda"
-    method, batch = (make_method(backbone, parsed.queue, device), synthetic(parsed.batch, frames, size, device))
-    forms: dict[str, Step] = {"Algorithm 1, float32": AsWritten(method, device, half=False)}
-    if cuda:
-        forms["Algorithm 1, bfloat16"] = AsWritten(method, device, half=True)
-    ours = Ours(method, device, parsed.compile)
-    forms[f"**vidssl**, {'bfloat16' if cuda else 'float32'}{', compiled' * parsed.compile}"] = ours
+    method = make_method(backbone, parsed.queue, device, parsed.width)
+    batch = synthetic(parsed.batch, frames, size, device)
+    forms: dict[str, Step] = {}
+    if not parsed.only_vidssl:
+        forms["Algorithm 1, float32"] = AsWritten(method, device, half=False)
+        if cuda:
+            forms["Algorithm 1, bfloat16"] = AsWritten(method, device, half=True)
+    ours = f"**vidssl**, {'bfloat16' if cuda else 'float32'}"
+    for torch_norms in (False, True)[: 1 + parsed.torch_norms]:
+        for backend in (None, parsed.compile)[: 1 + bool(parsed.compile)]:
+            name = f"{ours}{', norms of torch' * torch_norms}{', compiled' * bool(backend)}"
+            forms[name] = Ours(method, device, backend, torch_norms)
     loss = {name: step(batch).item() for name, step in forms.items()}  # warms up
     times: dict[str, list[float]] = {name: [] for name in forms}
     for _ in range(parsed.rounds):
         for name, step in forms.items():
             took = seconds(lambda step=step: [step(batch) for _ in range(parsed.steps)], device)
             times[name].append(took / parsed.steps)
+    if parsed.profile:
+        print(slowest_operations(forms[ours], batch, device))
     flop, fastest = flop_of_step(method, frames, size, parsed.batch), {n: min(t) for n, t in times.items()}
+    first = next(iter(fastest.values()))
     return {
         name: {
             "clips_a_second": 2 * parsed.batch / took,
             "tflop_a_second": flop / took / 1e12,
-            "to_algorithm_1": fastest["Algorithm 1, float32"] / took,
+            "to_first_form": first / took,
             "first_loss": loss[name],
         }
         for name, took in fastest.items()
@@ -178,26 +207,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--setting", nargs=3, action="append", metavar=("BACKBONE", "FRAMES", "SIZE"))
+    parser.add_argument("--width", type=int, default=64, help="channels of the network's stem (default 64)")
     parser.add_argument("--batch", type=int, help="videos per step, two clips each")
     parser.add_argument("--queue", type=int, default=65536)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="steps of each form in a round")
-    parser.add_argument("--compile", action="store_true", help="compile vidssl's backbone with torch.compile")
+    parser.add_argument("--only-vidssl", action="store_true", help="do not time Algorithm 1")
+    parser.add_argument("--torch-norms", action="store_true", help="time vidssl's step with torch's BatchNorm3d too")
+    parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="with torch.compile too")
+    parser.add_argument("--profile", action="store_true", help="print the slowest operations of vidssl's step")
+    parser.add_argument("--product", type=int, help="side of the matrices whose product is the peak")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parsed = parser.parse_args()
     cuda = parsed.device.type == "cuda"
     parsed.batch, parsed.steps = parsed.batch or (64 if cuda else 4), parsed.steps or (10 if cuda else 1)
+    side = parsed.product or (8192 if cuda else 3072)
     large = [(name, *clip) for name in ("resnet3d18", "resnet3d50") for clip in ((8, 224), (16, 112))]
     settings = parsed.setting or (large if cuda else [("resnet3d18", 8, 112)])
     torch.backends.cudnn.benchmark = True
-    tops, figures, rows = [peak(parsed.device)], {}, []
+    tops, figures, rows = [peak(parsed.device, side)], {}, []
     for backbone, frames, size in settings:
         figures[f"{backbone}, {frames} x {size}"] = measure(backbone, int(frames), int(size), parsed)
-        tops.append(peak(parsed.device))
+        tops.append(peak(parsed.device, side))
     top = max(tops)
     for title, forms in figures.items():
         for name, x in forms.items():
-            fraction, faster = 1e12 * x["tflop_a_second"] / top, x["to_algorithm_1"]
+            fraction, faster = 1e12 * x["tflop_a_second"] / top, x["to_first_form"]
             speed = f"{x['clips_a_second']:.2f}", f"{x['tflop_a_second']:.3g}", f"{fraction:.0%}"
             rows.append([title, name, *speed, f"{faster:.2f}", f"{x['first_loss']:.4f}"])
     header = ["setting", "step", "clips/s", "TFLOP/s", "of the peak", "times faster", "first loss"]

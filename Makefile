@@ -34,7 +34,7 @@ demo: .venv/.installed
 	  || exit 1; \
 	done
 	$(BIN)/python -m vidssl compare $(DATA)/motion/test.csv --labels $(DATA)/colour/test.csv --cfg configs/demo/sce.yaml \
-	  --checkpoint random $(OUT)/run --metrics $(OUT)/run/metrics.jsonl --out $(OUT)/compare
+	  --checkpoint random $(OUT)/run --out $(OUT)/compare
 
 # The tests that take seconds each; test-all adds those that take longer, and after them, one at a time, those that measure
 # memory or time. test-ci leaves out those whose mark `covers` names what is as it was at the commit that test-all recorded.

@@ -5,7 +5,6 @@ import os
 import sys
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt, as in malloc.h
-_NAMES = ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")  # of the same settings
 
 
 def keep_memory() -> None:
@@ -14,7 +13,7 @@ def keep_memory() -> None:
     By default the system maps each large tensor anew and clears its pages, which takes up to half of the CPU time of a
     network on a CPU: docs/results/performance.md. Other libraries of C have no such setting.
     """
-    chosen = [name for name in _NAMES if name in os.environ]
+    chosen = {"MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys()
     if sys.platform != "linux" or chosen or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     library = ctypes.CDLL(None)

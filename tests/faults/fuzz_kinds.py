@@ -19,9 +19,9 @@ import mutate
 import numpy as np
 import torch
 
-from vidssl.api.compare import curves_of
 from vidssl.api.export import results_of
 from vidssl.api.measured_network import load_subject
+from vidssl.api.training_report import read_metrics
 from vidssl.atomic import file_hash
 from vidssl.data.column_store import Records
 from vidssl.data.fingerprint import identify
@@ -49,6 +49,7 @@ from vidssl.video import packet_index as index
 from vidssl.video.integrity import check_video
 from vidssl.video.packed_frames import ID_BYTES, INDEX, link_field, make_index, write_index
 from vidssl.video.reader import MAX_PIXELS, open_video
+from vidssl.viz.curves import training_curves
 
 FILES = Path(__file__).parents[1] / "video" / "files"
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "containers"
@@ -435,7 +436,7 @@ def _mutate_results(random: np.random.Generator, content: bytes, others: list[by
 def _read_results(folder: Path, name: str) -> None:
     if name == "metrics.jsonl":
         RunLog(folder, 1, 5, 2, True).close()
-        curves_of(folder / name)
+        training_curves(read_metrics(folder))
     else:
         path = folder / name
         existing_results(path.parent, {"list": "b", "protocol": {"clips": 2}})

@@ -38,7 +38,7 @@ from vidssl.api.job_arguments import (
     read_videos,
 )
 from vidssl.api.measure_networks import JobResults, name_networks
-from vidssl.atomic import write_json, write_whole
+from vidssl.atomic import write_json
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.data.preview_frames import middle_frames
@@ -73,11 +73,8 @@ from vidssl.progress import Report
 from vidssl.progress import progress as bar
 from vidssl.running_command import command_line
 from vidssl.types import Features
-from vidssl.untrusted_files import parse_json
-from vidssl.viz.curves import training_curves
 from vidssl.viz.encoder_parts import Disagreements, EncoderNeighbours, ShownVideos
 from vidssl.viz.encoders_page import column, write_encoders_page
-from vidssl.viz.figure import png
 from vidssl.viz.pages import Preview, preview
 
 PRIMARY = "knn"
@@ -96,7 +93,6 @@ def compare(
     limit: Count | None = None,
     shots: Sequence[int] = (1, 5, 20),
     same_clips: Positive | None = None,
-    metrics: File | None = None,
     progress: Report = None,
     **options: Unpack[NetworkOptions],
 ) -> JobResults:
@@ -116,7 +112,6 @@ def compare(
         limit: Compare only so many videos, about as many of each class.
         shots: Labels a class of the logistic regressions beside that of all labels.
         same_clips: Seconds: measure each encoder also on 4 clips of that length, the same for all.
-        metrics: Metrics.jsonl of a training, for its curves on the page.
         progress: Called with (steps done, all steps, title); False: no progress; None: a bar.
         options: See `NetworkOptions`.
 
@@ -124,7 +119,7 @@ def compare(
         What results.json has.
     """
     folder = Path(out)
-    outputs = ["results.json", "index.html", "curves.png", DISAGREEMENTS, *(f"{name}/*" for name in OUTPUTS)]
+    outputs = ["results.json", "index.html", DISAGREEMENTS, *(f"{name}/*" for name in OUTPUTS)]
     inputs = {"videos": path_of(videos), **{f"labels.{n}": Path(path) for n, path in enumerate(labels)}}
     claim(folder, "encoder comparison", outputs, inputs=inputs)
     start = time.perf_counter()
@@ -139,13 +134,11 @@ def compare(
         lists = [*([listed] if own else []), *others]
         groups = recording_groups(listed, group)
         _check(listed, lists, groups)
-        curves = None if metrics is None else curves_of(Path(metrics))
-        named_by_path = [] if isinstance(model, Mapping) else name_networks(models(model), None)
-        chosen = [*model.items()] if isinstance(model, Mapping) else [each[:2] for each in named_by_path]
-        if not (asked := dict(chosen)):
+        asked = dict(model if isinstance(model, Mapping) else [each[:2] for each in name_networks(models(model), None)])
+        if not asked:
             raise ConfigError("model names no encoder: give one or more")
         floors = [(f"floor:{name}" if name in asked else name, f"floor:{name}") for name in FLOORS]
-        chosen = with_parts(chosen)
+        chosen = with_parts([*asked.items()])
         chosen += [floor for floor in floors if floor[1] not in asked.values()]
         encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, strict, limit)
         rows = common_rows(encoders)
@@ -188,14 +181,10 @@ def compare(
         )
 
         def write() -> None:
-            if curves is not None:
-                write_whole(folder / "curves.png", curves)
             title = f"Encoders for {listed.path.name}"
             reasons = [each["reason"] or each["path"] for each in results["missing"]]
             parts = _page_parts(results, listed, rows, agreements, folder)
-            write_encoders_page(
-                folder / "index.html", results, title, command_line(), curves, **parts, left_out=reasons
-            )
+            write_encoders_page(folder / "index.html", results, title, command_line(), **parts, left_out=reasons)
             write_json(folder / "results.json", dict(results))
 
         distributed.on_main(write)
@@ -276,19 +265,6 @@ def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
             f"lists of the same videos and spans as {videos.path}"
         )
     return other.rows([place[key] for key in wanted])
-
-
-def curves_of(metrics: Path) -> bytes:
-    """Draw the curves of a training."""
-    try:
-        lines = [parse_json(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-        if not all(isinstance(line, dict) for line in lines):
-            raise ValueError("a line is not an object")
-    except OSError as error:
-        raise DataError(f"cannot read {metrics}: {error.strerror}; run the training first") from None
-    except ValueError as error:
-        raise DataError(f"{metrics} is damaged: {error}; name the metrics.jsonl of the training") from None
-    return png(training_curves(lines))
 
 
 def _section(

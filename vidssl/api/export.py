@@ -344,8 +344,8 @@ def _export_sum(name: str, parts: Sequence[Part], to: str, path: Path, options: 
             description = describe_network(subject.run, subject.test, network, subject.origin)
             file = None if has_no_graph(network) else f"{number}{_SUFFIXES[to]}"
             worst = file and save(network, folder / file, subject.test.clip.frames, subject.test.size, description)
-            described.append({"name": part.model, "weight": part.weight, "file": file, "largest_difference": worst})
-            described[-1] |= description
+            stated = {"name": part.model, "weight": part.weight, "file": file, "largest_difference": worst}
+            described.append({**stated, **description})
         rule = "the part of each network scaled to length 1, times its weight, one after another"
         write_json(folder / "sum.json", {"name": name, "features": rule, "parts": described})
     found = JobResults({"name": name, "features": rule, "parts": described})

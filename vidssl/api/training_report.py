@@ -90,7 +90,7 @@ def _written(output: Path, request: Tree) -> Tree | None:
 
 
 def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
-    lines = distributed.on_main(lambda: _lines(Path(run.output)))
+    lines = distributed.on_main(lambda: read_metrics(Path(run.output)))
     losses = [line for line in lines if "loss" in line]
     loss = {name: {key: losses[n].get(key) for key in ("step", "loss")} for name, n in (("first", 0), ("last", -1))}
     test = choose_test(run, videos)
@@ -110,10 +110,15 @@ def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
     return {**found, "commands": [list(each) for each in next_commands(run)]}
 
 
-def _lines(output: Path) -> list[Tree]:
-    lines = [parse_json(line) for line in (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+def read_metrics(output: Path) -> list[Tree]:
+    """Read the lines of `metrics.jsonl`; a DataError if they are damaged or have no loss."""
+    file = output / "metrics.jsonl"
+    try:
+        lines = [dict(parse_json(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{file} is damaged: {error}") from None
     if not any("loss" in line for line in lines):
-        raise DataError(f"{output / 'metrics.jsonl'} has no loss")
+        raise DataError(f"{file} has no loss")
     return lines
 
 
@@ -338,7 +343,7 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
 
 def _write(run: Run, found: Tree) -> None:
     output, knn = Path(run.output), found["knn"]
-    lines = _lines(output)
+    lines = read_metrics(output)
     rows = [] if knn is None else [*knn["numbers"].items(), *knn["level"].items()]
     details = [
         ("Method", run.method_in_words),

@@ -46,11 +46,8 @@ LAYOUTS = (
     Layout("SlowFast, basic blocks", r"s2\.pathway0_res0\.branch2\.b\.weight", _SLOWFAST + _BASIC),
     Layout("pytorchvideo", r"blocks\.1\.res_blocks\.0\.branch2\.conv_c\.weight", _HEAD),
     Layout("eztorch, basic blocks", r"blocks\.1\.res_blocks\.0\.branch2\.conv_b\.weight", _HEAD + _BASIC),
-    Layout("torchvision", r"layer1\.0\.conv1\.weight"),  # ResNets, also of timm and MoCo
-    Layout("torchvision", r"layer1\.0\.conv1\.0\.(0\.)?weight"),  # r3d_18, mc3_18, r2plus1d_18
-    Layout("torchvision", r"features\.0\.0\.0\.weight"),  # s3d
-    Layout("torchvision", r"conv_proj\.weight"),  # mvit
-    Layout("torchvision", r"patch_embed\.proj\.weight"),  # swin3d
+    # ResNets, also of timm and MoCo; r3d_18, mc3_18, r2plus1d_18; s3d; mvit; swin3d.
+    Layout("torchvision", r"(layer1\.0\.conv1(\.0){0,2}|features\.0\.0\.0|conv_proj|patch_embed\.proj)\.weight"),
 )
 
 # 2D ResNets under the names of the 3D ResNets that they can be inflated into.

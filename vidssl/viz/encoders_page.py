@@ -18,12 +18,11 @@ def write_encoders_page(
     results: Mapping[str, Any],
     title: str,
     command: str,
-    curves: bytes | None = None,
     neighbours: EncoderNeighbours | None = None,
     disagreements: Disagreements | None = None,
     left_out: Sequence[str] = (),
 ) -> None:
-    """Write the page, with the parts that are given; `curves` is a PNG file. Each preview is embedded once."""
+    """Write the page, with the parts that are given. Each preview is embedded once."""
     parts = [part for part in (neighbours, disagreements) if part is not None]
     sprites = number_previews(clip for part in parts for clip in part.previews)
     sections = [_section(section, results) for section in results["sections"]]
@@ -38,7 +37,6 @@ def write_encoders_page(
         failed=results["failed"],
         near_copies=results["near_copies"],
         left_out=left_out,
-        curves=curves,
         neighbours=None if neighbours is None else neighbours_content(neighbours, sprites),
         disagreements=None if disagreements is None else disagreements_content(disagreements, sprites),
         footer=_footer(results),

@@ -104,8 +104,7 @@ def extract_all(
 def with_parts(models: Sequence[tuple[str, Model]]) -> list[tuple[str, Model]]:
     """Add the parts of each sum `A+B` that are not there themselves, by their names; `FLOORS` are rows anyway."""
     named = {str(model) for _, model in models} | {f"{_FLOOR}{name}" for name in FLOORS}
-    sums = [parts for _, model in models if len(parts := parts_of(model)) > 1]
-    names = dict.fromkeys(part.model for parts in sums for part in parts)
+    names = dict.fromkeys(part.model for _, model in models if len(parts := parts_of(model)) > 1 for part in parts)
     return [*models, *((name, name) for name in names if name not in named)]
 
 

@@ -278,26 +278,27 @@ def export(
     """
     if isinstance(checkpoint, nn.Module):
         with TemporaryDirectory() as saved:
-            file = Path(saved) / f"{type(checkpoint).__name__}.safetensors"
-            save_backbone(checkpoint, file, cfg=cfg)
-            return export(file, to=to, out=out, results=results, imports=imports)
+            weights = Path(saved) / f"{type(checkpoint).__name__}.safetensors"
+            save_backbone(checkpoint, weights, cfg=cfg)
+            return export(weights, to=to, out=out, results=results, imports=imports)
     name, path = str(checkpoint), Path(out)
     if results and to != "folder":
         raise ConfigError('results are for the model card, which only to="folder" writes')
     if to in PROJECTS["export format"]:
         described: JobResults = load_project("export format", to).export(name, path, trust=trust)
         return described
-    if parts := parts_of(name):
-        return _export_sum(name, parts, to, path, {"trust": trust, "device": "cpu"})
-    if to != "folder" and path.suffix != _SUFFIXES[to]:
-        raise ConfigError(f'cannot write {path}: to="{to}" writes a file named *{_SUFFIXES[to]}')
-    if to == "folder" and os.path.lexists(path):
-        raise ConfigError(f"{path} exists already: choose another folder")
-    file = weights_file(name)
-    if to == "folder":
+    parts = parts_of(name)
+    file = None if parts else weights_file(name)
+    if to == "folder" or file is None:
+        if os.path.lexists(path):
+            raise ConfigError(f"{path} exists already: choose another folder")
         check_writable(path.parent)
+    elif path.suffix != _SUFFIXES[to]:
+        raise ConfigError(f'cannot write {path}: to="{to}" writes a file named *{_SUFFIXES[to]}')
     else:
         check_file(path, [file])
+    if file is None:
+        return _export_sum(name, parts, to, path, {"trust": trust, "device": "cpu"})
     content = read_checkpoint(file, trust)
     run = bind_stored(content["config"], f"config of {name}", trust)
     test = evaluation_clips(run)
@@ -334,9 +335,6 @@ def _export_sum(name: str, parts: Sequence[Part], to: str, path: Path, options: 
     """Write the networks of a sum that have a graph to a folder, and `sum.json`, which says how they are joined."""
     if to not in ("onnx", "pt2"):
         raise ConfigError(f'{name} is a sum or a stream: to="onnx" or "pt2" writes its networks as graphs, to a folder')
-    if os.path.lexists(path):
-        raise ConfigError(f"{path} exists already: choose another folder")
-    check_writable(path.parent)
     described, save = [], save_onnx if to == "onnx" else save_pt2
     with creating_folder(path) as folder:
         for number, (part, subject) in enumerate(zip(parts, load_parts(parts, options), strict=True), 1):

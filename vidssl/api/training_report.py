@@ -185,12 +185,8 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
 
     Each video is decoded once for all of them.
     """
-    options: NetworkOptions = {
-        "device": run.device,
-        "workers": run.data.workers,
-        "trust": run.checkpoint.trust,
-        "allow_missing": True,
-    }
+    options: NetworkOptions = {"device": run.device, "workers": run.data.workers, "trust": run.checkpoint.trust}
+    options["allow_missing"] = True
     subject = load_subject(checkpoint, options)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)

@@ -34,9 +34,7 @@ class Convolution(nn.Conv2d):
         kernel, stride = self.kernel_size[0], self.stride[0]
         high, wide = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[2:])
         x = functional.pad(x, (0, wide % 2, 0, high % 2)) if wide % 2 or high % 2 else x
-        return functional.conv2d(
-            x, self.weight, self.bias, self.stride, padding=(high // 2, wide // 2), groups=self.groups
-        )
+        return functional.conv2d(x, self.weight, self.bias, self.stride, (high // 2, wide // 2), groups=self.groups)
 
 
 def _normed(inner: int, outer: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:

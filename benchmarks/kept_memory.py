@@ -1,0 +1,57 @@
+r"""What a command saves by keeping freed memory (`vidssl/keep_memory.py`): pairs of runs without and with it.
+
+    python benchmarks/kept_memory.py --rounds 3 -- extract VIDEOS --checkpoint vidssl-frames --out OUT
+    python benchmarks/kept_memory.py --rounds 3 -- train --cfg CONFIG VIDEOS steps=30 output=OUT
+
+OUT is a new folder for each run. CPU time is that of the command and its workers, memory the largest resident set of
+the command; the order of a pair alternates. Linux with glibc only.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from measure import table
+
+OFF = {"GLIBC_TUNABLES": "glibc.malloc.check=0"}  # any setting of the user's wins, and this one changes nothing
+
+
+def main() -> None:
+    """Print the medians and the ratios of the pairs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("words", nargs="+", help="the command of vidssl")
+    parsed = parser.parse_args()
+    runs: dict[str, list[list[float]]] = {"given back": [], "kept": []}
+    for number in range(parsed.rounds):
+        for name in [*runs][:: 1 if number % 2 == 0 else -1]:
+            runs[name].append(run(parsed.words, OFF if name == "given back" else {}))
+    columns = ("user, CPU s", "system, CPU s", "both", "wall, s", "peak, MB")
+    rows = [[name, *(f"{median(each):.1f}" for each in zip(*of, strict=True))] for name, of in runs.items()]
+    ratios = [[b / a for a, b in zip(*pair, strict=True)] for pair in zip(*runs.values(), strict=True)]
+    cells = [f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in zip(*ratios, strict=True)]
+    print(table([f"memory is, {parsed.rounds} pairs", *columns], [*rows, ["ratio", *cells]]))
+
+
+def run(words: list[str], environment: dict[str, str]) -> list[float]:
+    """Return CPU seconds of the user, of the system, their sum, seconds of the wall clock, and megabytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = [word.replace("OUT", str(Path(folder) / "out")) for word in words]
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vidssl", *given], env={**os.environ, **environment}, stdout=subprocess.DEVNULL
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        if status:
+            sys.exit(f"vidssl {' '.join(given)} failed")
+        both = used.ru_utime + used.ru_stime
+        return [used.ru_utime, used.ru_stime, both, time.perf_counter() - start, used.ru_maxrss / 1e3]
+
+
+if __name__ == "__main__":
+    main()

@@ -142,7 +142,8 @@ def _torch_state_kept() -> Iterator[None]:
         with usual_torch(), torch.random.fork_rng(devices):
             yield
     finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        if torch.are_deterministic_algorithms_enabled() != deterministic:  # setting it imports torch's compiler: 1 s
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.benchmark = benchmark
 
 

@@ -193,8 +193,7 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
         before = fresh_backbone(run).to(subject.device).eval()
     parts, others = [] if beside is None else parts_of(beside) or [Part(beside)], list[Subject]()
     try:
-        others = load_parts(parts, {**options, "precision": subject.test.precision})
-        lacking = None
+        others, lacking = load_parts(parts, {**options, "precision": subject.test.precision}), None
     except VidsslError as error:  # its weights are not installed
         lacking = f"without {beside}: {error}"
     weights = [part.weight for part in parts]

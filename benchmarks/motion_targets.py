@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import torch
-from frozen import METRICS, Correct, accuracies, differences, format_accuracy, format_difference, joined, judge
+from frozen import METRICS, Correct, accuracies, differences, format_accuracy, format_difference, judge
 from measure import finish, one_thread, table
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 import vidssl
+from vidssl.evaluation.features import join_features
 from vidssl.keyed_generators import generator
 from vidssl.losses import nt_xent, unit
 from vidssl.models import build_backbone
@@ -186,7 +187,8 @@ def main() -> None:
                 found |= {f"{network}; {reading}": [x], f"{network}; {reading} + floor": [x, floor]}
         base |= {row: row.replace(name, twin) for row in found if row.startswith(f"{name};")}
         for row, parts in found.items():
-            gallery, query = (joined([Features(x[n], labels[n], torch.from_numpy(n)) for x in parts]) for n in rows)
+            halves = [[Features(x[n], labels[n], torch.from_numpy(n)) for x in parts] for n in rows]
+            gallery, query = (of[0] if len(of) == 1 else join_features(of, [1.0] * len(of)) for of in halves)
             correct.setdefault(row, {})[fold, seed] = judge(gallery, query, persons[rows[0]])
     print(table(["network", *METRICS], [[row, *map(format_accuracy, accuracies(of))] for row, of in correct.items()]))
     pairs = [pair for row, twin in base.items() for pair in ((row, twin), (row, "floor:motion"))]

@@ -232,9 +232,9 @@ def recall_at_1(model: SCE) -> float:
 
 
 def main() -> None:
-    """Render the demo's moving digits, train on them, and print R@1 before and after."""
+    """Render moving digits, train on them, and print R@1 before and after."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--data", type=Path, default=Path("output/demo/data"), help="rendered where missing")
+    parser.add_argument("--data", type=Path, default=Path("output/digits"), help="rendered where missing")
     parser.add_argument("--videos", type=int, default=640, help="of the training set")
     parser.add_argument("--steps", type=int, default=Settings.steps)
     options = parser.parse_args()

@@ -31,9 +31,11 @@ def first(output, name):
 def test_the_demo_learns_motions_and_colours(tmp_path):
     (tmp_path / ".venv").symlink_to(TOP / ".venv")
     output = make_demo(tmp_path)
-    # Measured 0.72 and 0.53, untrained 0.39 and 0.28; processors differ by some points.
-    assert first(output, "trained/motion") > first(output, "random/motion") + 0.15
-    assert first(output, "trained/colour") > first(output, "random/colour") + 0.1
+    # Measured 0.73 and 0.62; kNN 0.65 and 0.61, the best floor 0.43 and 0.50; processors differ by some points.
+    assert first(output, "trained/motion") > 0.6 and first(output, "trained/colour") > 0.5
+    for section in json.loads((output / "compare/results.json").read_text())["sections"]:
+        knn = {name: accuracy["knn"] for name, accuracy in section["accuracy"].items()}
+        assert knn.pop("run") > max(knn.values()), section["name"]
     assert (output / "compare/index.html").exists()
 
 
@@ -58,6 +60,6 @@ def test_the_commands_of_the_demo(tmp_path):
     python.chmod(0o755)
     output = make_demo(tmp_path)
     for labels in ("motion", "colour"):
-        assert 0 <= first(output, f"random/{labels}") <= 1 and 0 <= first(output, f"trained/{labels}") <= 1
+        assert 0 <= first(output, f"trained/{labels}") <= 1
         assert (output / f"trained/{labels}/index.html").exists()
     assert (output / "compare/index.html").exists()

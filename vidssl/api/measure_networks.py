@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from os.path import lexists
 from pathlib import Path, PurePath
 from statistics import mean, stdev
 from typing import Any, ClassVar, NamedTuple
@@ -263,8 +264,8 @@ def name_networks(models: Sequence[Model], out: Path | None) -> list[tuple[str, 
 
 def _end(part: str, depth: int) -> str:
     """Shorten the path of a network, `[WEIGHT*]PATH[#STREAM]`, to the last folders that say something."""
-    weight, star, name = part.rpartition("*")
-    name, mark, stream = name.partition("#")
+    weight, star, name = ("", "", part) if lexists(part) else part.rpartition("*")
+    name, mark, stream = (name, "", "") if lexists(name) else name.partition("#")
     if not is_external(name):
         path = PurePath(name)
         folders = (path.with_suffix("") if path.suffix[1:].isalpha() else path).parts  # run_0.5 is no file

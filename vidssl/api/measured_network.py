@@ -207,7 +207,7 @@ def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, share
         origin={
             "path": name,
             "parts": origins,
-            "licence": "; ".join(dict.fromkeys(origin["licence"] for origin in origins if "licence" in origin)),
+            "licence": "; ".join(dict.fromkeys(origin.get("licence", "not stated") for origin in origins)),
             "training": [*dict.fromkeys(one for origin in origins for one in origin.get("training", ()))],
         },
         weights={"parts": [subject.weights for subject in loaded], "weights": weights},

@@ -84,8 +84,9 @@ def _written(output: Path, request: Tree) -> Tree | None:
     """The numbers that are there already: the command of a finished run measures nothing."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         found: Tree = read_json(output / NUMBERS)
+        lacking = found["knn"] is not None and found["knn"]["lacking"]  # it may be installed by now
         if found["request"] == request and (output / PAGE).exists() and format_report(found, output / PAGE):
-            return found
+            return None if lacking else found
     return None
 
 
@@ -103,10 +104,8 @@ def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
             beside, more = run.evaluate.beside, _BESIDE * test.num_videos
             slow = beside is not None and seconds + more > 2 * allowed
             found["knn"] = _measure(run, checkpoint, test, None if slow else beside)
-            if slow:
-                found["knn"]["lacking"] = (
-                    f"without {beside}, which may take {more / 60:.0f} minutes more: the commands below measure it"
-                )
+            reason = f"without {beside}, which may take {more / 60:.0f} minutes more: name it in --checkpoint"
+            found["knn"]["slow"] = reason if slow else None
     return {**found, "commands": [list(each) for each in next_commands(run)]}
 
 
@@ -191,15 +190,16 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         before = fresh_backbone(run).to(subject.device).eval()
-    parts, others = [] if beside is None else parts_of(beside) or [Part(beside)], list[Subject]()
+    parts, others, clips, lacking = list[Part](), list[Subject](), joined_clips([subject.test] * 2), None
     try:
-        others, lacking = load_parts(parts, {**options, "precision": subject.test.precision}), None
+        parts = [] if beside is None else parts_of(beside) or [Part(beside)]
+        others = load_parts(parts, {**options, "precision": subject.test.precision})
+        clips = joined_clips([subject.test, subject.test, *(other.test for other in others)])
     except VidsslError as error:  # its weights are not installed
-        lacking = f"without {beside}: {error}"
+        others, lacking = [], f"without {beside}: {error}"
     weights = [part.weight for part in parts]
     encoders = [subject.encoder, subject.test.encoder(before), *(other.encoder for other in others)]
-    every, clips = Joined(encoders), joined_clips([subject.test, subject.test, *(other.test for other in others)])
-    every.to(subject.device).eval()
+    every = Joined(encoders).to(subject.device).eval()
 
     def features_of(x: Features) -> dict[str, Features]:
         own, untrained, *of_others = split_features(x, every.dims)
@@ -233,10 +233,9 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
         alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
         right = {name: (each == q.label).double().numpy()[kept] for name, each in predicted.items()}
         means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
-        names = [*right]
         gains = [
             {"of": [one, other], **difference(right[one], right[other], groups.number[kept], classes)._asdict()}
-            for one, other in zip(names[::2], names[1::2], strict=True)
+            for one, other in zip([*right][::2], [*right][1::2], strict=True)
         ]
         return {
             "numbers": {name: each.value for name, each in zip(right, means, strict=True)},
@@ -280,6 +279,7 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
         title = "is it better than networks that learned nothing"
         beside = [] if where.beside is None else [where.beside, f"{where.beside}+{output}"]
         measure = ["compare", first.list, *network, *beside, *reading, *trust, "--out", str(output / "compare")]
+        measure += [] if where.precision == "float32" else ["--precision", where.precision]
     else:
         title = "accuracies of the test list, beside networks that learned nothing"
         train_list = [] if where.gallery is None else ["--train-list", where.gallery]
@@ -318,7 +318,7 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     said = [f"of {knn['what']}"]
     for gain in knn["gains"]:
         first, second = gain["of"]
-        joined = "" if first == _TRAINED else "joined, "
+        joined = "" if first == _TRAINED else f"joined with {second}: "
         if gain["low"] is None:
             why = "both are right for the same videos" if gain["identical"] else "too few recordings for an interval"
             said.append(f"{joined}{why}")
@@ -327,8 +327,7 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
         verdict = "better than" if low > 0 else "worse than" if high < 0 else "not shown to differ from"
         points = f"{100 * gain['value']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}".replace("-", "\u2212")
         said.append(f"{joined}{verdict} {second}: {points} over {knn['recordings']} recordings")
-    if knn["lacking"]:
-        said.append(knn["lacking"])
+    said += [knn[name] for name in ("lacking", "slow") if knn[name]]
     if not knn["recordings_are_named"]:
         said.append("names do not state recordings: clips of one recording may make all numbers too high")
     if knn["left_out"]:
@@ -338,22 +337,22 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
 
 def _write(run: Run, found: Tree) -> None:
     output, knn = Path(run.output), found["knn"]
-    lines = read_metrics(output)
-    rows = [] if knn is None else [*knn["numbers"].items(), *knn["level"].items()]
     details = [
         ("Method", run.method_in_words),
         ("Backbone", run.backbone.name),
         ("Videos", ", ".join(each.list for each in run.data.lists)),
         ("Steps", f"{found['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
     ]
-    curves, column = (png(training_curves(lines, columns=columns)) for columns in (3, 1))  # for wide and narrow windows
+    curves, column = (
+        png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1)
+    )  # for wide and narrow windows
     render_page(
         output / PAGE,
         "training.html",
         title=f"Training of {output.name}",
         details=[*details, *([] if knn is None else [("Clips", knn["clips"])])],
         loss=found["loss"],
-        rows=rows,
+        rows=[] if knn is None else [*knn["numbers"].items(), *knn["level"].items()],
         sentences=[sentence[0].upper() + sentence[1:] for sentence in sentences(found)],
         curves=curves,
         column=column,

@@ -162,12 +162,8 @@ class ModuleBackbone(Backbone):
         return features if self._finish is None else self._finish(features)
 
     def _checked(self, features: Any, clips: Tensor) -> Tensor:
-        if (
-            not isinstance(features, Tensor)
-            or features.ndim != 2
-            or len(features) != len(clips)
-            or not features.numel()
-        ):
+        # Not `len`, which would make the size of a batch a constant of an exported graph.
+        if not isinstance(features, Tensor) or features.shape[:-1] != clips.shape[:1] or not features.numel():
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         elif features.is_complex():
             shape = "complex numbers"

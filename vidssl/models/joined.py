@@ -48,12 +48,17 @@ def parts_of(model: object) -> list[Part]:
             pieces[-1] = longer[0]
         else:
             pieces.append(piece)
-    found = [match for match in map(_PART.fullmatch, pieces) if match is not None and float(match["weight"] or 1)]
-    found = [match for match in found if match["name"] not in SUMS]  # with a weight or a stream
-    if len(found) < len(pieces) or (len(found) == 1 and found[0]["weight"]):
+    found = list[Part]()
+    for piece in pieces:
+        match = _PART.fullmatch(piece)
+        if os.path.lexists(piece):  # also with # or * in its name
+            found.append(Part(piece))
+        elif match is not None and float(match["weight"] or 1) and match["name"] not in SUMS:
+            found.append(Part(match["name"], float(match["weight"] or 1), match["stream"]))
+    if len(found) < len(pieces) or (len(found) == 1 and (found[0].weight != 1 or not found[0].stream)):
         form = "A+B, and each part as [WEIGHT*]NAME[#STREAM], such as A+0.5*B#differences"
         raise ConfigError(f"{model}: write a sum of networks as {form}; weights are above 0")
-    return [Part(match["name"], float(match["weight"] or 1), match["stream"]) for match in found]
+    return found
 
 
 class Joined(Backbone):
@@ -98,9 +103,7 @@ class InOrder(Backbone):
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
         if x.shape[2] != self.clips * self.frames:
-            raise ConfigError(
-                f"join=order joins the {self.clips} clips of a video, and this has clips of its own: leave it out"
-            )
+            raise ConfigError(f"join=order joins the {self.clips} clips of a video, and this has its own: leave it out")
         clips = torch.cat(torch.stack(torch.split(x, self.frames, dim=2), dim=1).unbind())  # (B clips, 3, T, S, S)
         features: Tensor = self.network(clips)
         return features.reshape(len(x), self.dim)

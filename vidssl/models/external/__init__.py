@@ -178,7 +178,7 @@ def load_encoder(name: str, trust: bool = False) -> Encoder:
 
 def _of_frames(network: nn.Module, x: Tensor, joined: str) -> Tensor:
     """Encode clips (B, 3, T, S, S) by a network of images."""
-    each: Tensor = network(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1))  # (B, T, D)
+    each: Tensor = network(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (x.shape[0], -1))  # (B, T, D)
     if joined == "differences":
         each = each.diff(dim=1)
     return each.mean(dim=1) if joined == "mean" else each.flatten(1)

@@ -183,7 +183,6 @@ def encoders_page(path: Path) -> None:
         ENCODER_RESULTS(guesses, names, [max(0, label) for label in labels], ["<b>Walk</b>", LONG]),
         NASTY,
         f"vidssl compare {LONG}",
-        PNG,
         neighbours=EncoderNeighbours((NASTY, LONG), strips, videos),
         disagreements=Disagreements(videos, rows, predicted, [1.0, 0.5]),
     )

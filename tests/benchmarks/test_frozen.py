@@ -10,6 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import normalize
 
+from vidssl.evaluation.features import join_features
 from vidssl.keyed_generators import generator
 from vidssl.types import Features
 
@@ -51,11 +52,10 @@ def test_accuracies_are_those_of_other_code(frozen):
     assert any(np.array_equal(found[2], each) for each in right)
 
 
-def test_parts_are_joined_as_unit_vectors(frozen):
+def test_features_of_a_sum_are_unit_vectors_times_their_weights():
     one, other = made(6, 0), made(6, 1)
-    assert frozen["joined"]([one]).x is one.x
-    expected = torch.cat([normalize(one.x, dim=1), normalize(other.x, dim=1)], dim=1)
-    assert torch.equal(frozen["joined"]([one, other]).x, expected)
+    expected = torch.cat([normalize(one.x, dim=1), 0.5 * normalize(other.x, dim=1)], dim=1)
+    assert torch.equal(join_features([one, other], [1.0, 0.5]).x, expected)
 
 
 def network(rng, rate, groups, seeds=3):
@@ -98,11 +98,13 @@ def test_the_command(frozen, digits, tmp_path, monkeypatch, capsys):
     given = ["--lists", str(lists), "--splits", "1", "--seeds", "0", "1", "--group", r"(\d)\.mp4", "--clips", "1"]
     untrained = f"random:{TOY};seed={{seed}};data.workers=0"
     networks = [f"both={untrained}", f"joined={untrained};backbone={{name: thumbnails}} + {untrained}"]
+    networks += ["sum=floor:thumbnails+0.5*floor:differences", "floor=floor:differences"]
     monkeypatch.setattr(sys, "argv", ["frozen.py", *networks, *given, "--out", str(tmp_path)])
     for _ in range(2):  # the second time from the features that are kept
         frozen["main"]()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| network | R@1 | kNN | logistic |" and any(line.startswith("| both minus") for line in lines)
+    assert {line.split(" | ")[0] for line in lines} >= {"| sum", "| floor"}
     kept = json.loads((tmp_path / "results.json").read_text())
     assert kept["accuracies"]["both"].keys() == {"1, seed 0", "1, seed 1"}
     monkeypatch.setattr(sys, "argv", ["frozen.py", *networks, *given[:-3], "_g(.)", "--out", str(tmp_path)])

@@ -41,14 +41,14 @@ def main() -> None:
 def run(words: list[str], environment: dict[str, str]) -> list[float]:
     """Return CPU seconds of the user, of the system, their sum, seconds of the wall clock, and megabytes."""
     with tempfile.TemporaryDirectory() as folder:
-        given = [word[:-3] + str(Path(folder) / "out") if word.endswith("OUT") else word for word in words]
+        filled = [word[:-3] + str(Path(folder) / "out") if word.endswith("OUT") else word for word in words]
         start = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-m", "vidssl", *given], env={**os.environ, **environment}, stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "vidssl", *filled], env={**os.environ, **environment}, stdout=subprocess.DEVNULL
         )
         _, status, used = os.wait4(process.pid, 0)
         if status:
-            sys.exit(f"vidssl {' '.join(given)} failed")
+            sys.exit(f"vidssl {' '.join(filled)} failed")
         both = used.ru_utime + used.ru_stime
         return [used.ru_utime, used.ru_stime, both, time.perf_counter() - start, used.ru_maxrss / 1e3]
 

@@ -57,11 +57,11 @@ def main() -> None:
     recordings = recording_groups(listed, RECORDING).number
     right, parts = {}, dict[str, Features]()
     for name in parsed.encoders:
-        own = parts_of(name) or [Part(name)]
-        for part in own:
+        summands = parts_of(name) or [Part(name)]
+        for part in summands:
             if part.model not in parts:
                 parts[part.model] = vidssl.extract(part.model, listed, out=parsed.out / "features" / part.model)
-        joined = join_features([parts[part.model] for part in own], [part.weight for part in own])
+        joined = join_features([parts[part.model] for part in summands], [part.weight for part in summands])
         voted, near = vote_of_others(joined, recordings)
         label = joined.label
         right[name] = torch.stack([label[near.index[:, 0]] == label, voted == label]).double().numpy()
@@ -105,10 +105,10 @@ def interval(gap: Estimate) -> str:
 
 def first_match(pattern: str, path: str) -> str:
     """Return what a pattern finds in a path."""
-    found = re.search(pattern, path)
-    if found is None:
+    match = re.search(pattern, path)
+    if match is None:
         sys.exit(f"{path} does not have {pattern}: is this the folder that the script expects?")
-    return found[0]
+    return match[0]
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def test_the_graphs_of_a_sum_and_its_rule_make_its_features(videos, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     name = "2*vidssl-free+0.5*floor:motion"
     made = vidssl.export(name, to="onnx", out=tmp_path / "sum")
-    assert str(made).endswith("sum: 1 graphs and sum.json; floor:motion has no graph, vidssl computes it")
+    assert str(made).endswith("sum: 1 of 2 graphs, sum.json; floor:motion has no graph, vidssl computes it")
     rule = json.loads((tmp_path / "sum/sum.json").read_text())
     assert sorted(path.name for path in (tmp_path / "sum").iterdir()) == ["1.onnx", "sum.json"]
     free, motion = rule["parts"]

@@ -350,7 +350,7 @@ def _export_sum(name: str, parts: Sequence[Part], to: str, path: Path, options: 
         write_json(folder / "sum.json", {"name": name, "features": rule, "parts": described})
     found = JobResults({"name": name, "features": rule, "parts": described})
     without = [f"; {part['name']} has no graph, vidssl computes it" for part in described if part["file"] is None]
-    found.text = f"{path}: {len(parts) - len(without)} graphs and sum.json{''.join(without)}"
+    found.text = f"{path}: {len(parts) - len(without)} of {len(parts)} graphs, sum.json{''.join(without)}"
     return found
 
 

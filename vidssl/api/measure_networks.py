@@ -268,9 +268,9 @@ def _end(part: str, depth: int) -> str:
     name, mark, stream = (name, "", "") if lexists(name) else name.partition("#")
     if not is_external(name):
         path = PurePath(name)
-        folders = (path.with_suffix("") if path.suffix[1:].isalpha() else path).parts  # run_0.5 is no file
-        said = [each for each in folders if each not in ("checkpoints", "last", "..", "/", "split{split}")]
-        name = "-".join(said[-depth:]) or name
+        folders = (path.with_suffix("") if path.suffix[1:].isalpha() else path).parts  # not of run_0.5
+        telling = [folder for folder in folders if folder not in ("checkpoints", "last", "..", "/", "split{split}")]
+        name = "-".join(telling[-depth:]) or name
     return f"{weight}{star}{name}{mark}{stream}"
 
 

@@ -234,8 +234,8 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
         right = {name: (each == q.label).double().numpy()[kept] for name, each in predicted.items()}
         means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
         gains = [
-            {"of": [one, other], **difference(right[one], right[other], groups.number[kept], classes)._asdict()}
-            for one, other in zip([*right][::2], [*right][1::2], strict=True)
+            {"of": [name, base], **difference(right[name], right[base], groups.number[kept], classes)._asdict()}
+            for name, base in zip([*right][::2], [*right][1::2], strict=True)
         ]
         return {
             "numbers": {name: each.value for name, each in zip(right, means, strict=True)},

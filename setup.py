@@ -22,9 +22,10 @@ setup(
         "vidssl": ["py.typed", "weights/*"],
         "vidssl.models.external": ["facts.csv"],
         "vidssl.configs": ["*/*.yaml", "*/*/*.yaml"],
-        "vidssl.viz": ["templates/*"],
+        "vidssl.page": ["templates/*"],
+        "": ["*.html", "*.js", "*.json"],  # templates of the pages of apps
     },
-    entry_points={"console_scripts": ["vidssl = vidssl.commands:main"]},
+    entry_points={"console_scripts": ["vidssl = vidssl.cli:main"]},
     install_requires=[
         "torch>=2.6",
         "torchvision",

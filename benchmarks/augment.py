@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 from torch import Tensor
 
-from vidssl.keyed_generators import generator
+from vidssl.base.randomness import generator
+from vidssl.base.types import DrawnOperations, Frames
 from vidssl.transforms import RECIPES, Recipe
 from vidssl.transforms.batched import apply_batched, grouped
 from vidssl.transforms.crops import Box, crop_resize, random_box
 from vidssl.transforms.recipes import ViewRecipe
-from vidssl.types import DrawnOperations, Frames
 
 NAMES = ("strong_alpha", "strong_beta")
 COMPARED = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma", "infomin")

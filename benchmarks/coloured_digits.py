@@ -18,10 +18,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.synthetic.digit_images import digit_images
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoRecord
+from vidssl.data.moving_digits import digit_images
 from vidssl.data.write_lists import write_lists
-from vidssl.keyed_generators import generator
-from vidssl.types import VideoRecord
 
 SIDE = 32
 DIGITS = tuple("0123456789")

@@ -19,7 +19,7 @@ import torch
 from measure import finish, table
 from train_step import PIXELS, Ours, make_method, synthetic
 
-from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data import ClipDataset, Loader, StepSampler, VideoList, read_list
 from vidssl.data.clip_samplers import Random
 from vidssl.data.to_device import on_device

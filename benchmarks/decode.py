@@ -22,8 +22,8 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from measure import finish, kinetics_like, one_thread, paired, ratio, table, with_ffmpeg_of_pyav
 
+from vidssl.base.randomness import generator
 from vidssl.data.clip_samplers import Random
-from vidssl.keyed_generators import generator
 from vidssl.video import open_video
 from vidssl.video.open_container import frame_packets, open_container
 from vidssl.video.packet_index import Packets, read_packets

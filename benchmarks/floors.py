@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from vidssl.config import Settings
+from vidssl.base.config import Settings
 from vidssl.models.backbones import BACKBONES, Backbone
 
 

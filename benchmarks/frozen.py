@@ -36,17 +36,17 @@ from measure import finish, table
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.api.job_arguments import NetworkOptions
-from vidssl.api.measured_network import load_subject
+from vidssl.base.plugins import import_modules
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.evaluation.features import extract, join_features
 from vidssl.evaluation.metrics import vote
 from vidssl.evaluation.search import nearest
-from vidssl.keyed_generators import generator
+from vidssl.jobs.job import NetworkOptions
+from vidssl.jobs.load_network import load_subject
 from vidssl.models.external import is_external
 from vidssl.models.joined import Part, parts_of
-from vidssl.plugins import import_modules
-from vidssl.types import Features
 
 METRICS = ("R@1", "kNN", "logistic")
 NEIGHBOURS, TEMPERATURE = 20, 0.07

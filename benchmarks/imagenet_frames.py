@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from vidssl.config import Settings
+from vidssl.base.config import Settings
 from vidssl.models.backbones import BACKBONES, Backbone
 
 DIM = 1280

@@ -21,12 +21,12 @@ import torch
 from measure import finish, table
 from torch import nn
 
-from vidssl.keyed_generators import generator
+from vidssl.base.randomness import generator
+from vidssl.base.schedule import constant
 from vidssl.losses import margin_nce, unit
 from vidssl.methods import Method
 from vidssl.methods.interclr_branch import Inter, InterBranch
 from vidssl.methods.npid import MemoryBank
-from vidssl.schedule import constant
 
 DIM = 128
 NOISE = 0.05  # of each number of a row, beside its centre of length 1

@@ -1,4 +1,4 @@
-r"""What a command saves by keeping freed memory (`vidssl/keep_memory.py`): pairs of runs without and with it.
+r"""What a command saves by keeping freed memory (`vidssl/base/keep_memory.py`): pairs of runs without and with it.
 
     python benchmarks/kept_memory.py --rounds 3 -- extract VIDEOS --checkpoint vidssl-frames --out OUT
     python benchmarks/kept_memory.py --rounds 3 -- train --cfg CONFIG VIDEOS steps=30 output=OUT

@@ -20,18 +20,18 @@ from measure import table
 from torch import Tensor
 from torch.nn import functional
 
-from vidssl.atomic import write_json
+from vidssl.apps.views.cmc import Split, TwoEncoders
+from vidssl.base.atomic import write_json
+from vidssl.base.randomness import generator
+from vidssl.base.types import Batch, Features
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import Run, load_run
 from vidssl.engine.optim import build_optimizer, set_lr
+from vidssl.engine.run_config import Run, load_run
 from vidssl.evaluation.logistic_and_multilabel import Logistic
 from vidssl.evaluation.protocols import KNN
-from vidssl.keyed_generators import generator
 from vidssl.methods import METHODS
 from vidssl.methods.base import Method
 from vidssl.models.backbones import build_backbone
-from vidssl.projects.views.cmc import Split, TwoEncoders
-from vidssl.types import Batch, Features
 from vidssl.video.reader import open_video
 
 CONFIGS = Path("configs/studies/views")

@@ -24,10 +24,10 @@ from decode import SAMPLER, Windows, decode_only
 from measure import finish, kinetics_like, one_thread, table, with_ffmpeg_of_pyav
 from torch.utils.data import DataLoader, Dataset
 
+from vidssl.base.randomness import generator
+from vidssl.base.types import Frames
 from vidssl.data import ClipDataset, Loader, StepSampler, read_list, write_lists
-from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES
-from vidssl.types import Frames
 from vidssl.video import open_video
 from vidssl.video.open_container import open_container
 

@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 import torch
 
+from vidssl.base.errors import DataError
 from vidssl.data.read_input import VIDEO_SUFFIXES
-from vidssl.errors import DataError
 from vidssl.video import open_video
 
 

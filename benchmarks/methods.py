@@ -29,13 +29,13 @@ from measure import finish, machine, ratio, table
 from torch.profiler import ProfilerActivity, profile
 from train_step import PIXELS, Ours
 
-from vidssl.atomic import replacing
+from vidssl.base.atomic import replacing
+from vidssl.base.types import Batch
 from vidssl.data.to_device import to_device
 from vidssl.methods import METHODS, Method
 from vidssl.methods.interclr_branch import Inter
 from vidssl.methods.jigsaw_branch import Jigsaw
 from vidssl.models import build_backbone
-from vidssl.types import Batch
 
 BASE = "MoCo, 2 clips"
 BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"

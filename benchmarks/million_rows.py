@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from measure import finish, table
 
-from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
+from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.engine import run_setup as training
 from vidssl.engine import train as loop
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 
 CONFIG = Path(__file__).parents[1] / "configs/toy/interclr_npid.yaml"
 LINKS = 1000

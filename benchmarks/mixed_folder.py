@@ -22,13 +22,13 @@ import torch
 from measure import finish, table
 
 import vidssl
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.data.recording_groups import labelled_by_folders, recording_groups
 from vidssl.evaluation.features import join_features
 from vidssl.evaluation.group_folds import vote_of_others
 from vidssl.evaluation.statistics import Estimate, difference, proportion
-from vidssl.keyed_generators import generator
 from vidssl.models.joined import Part, parts_of
-from vidssl.types import Features
 
 # Set: folder, clips, pattern of the class, pattern of the recording; both of the path in the folder.
 SETS = {

@@ -24,15 +24,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import vidssl
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features, Frames
 from vidssl.evaluation.features import join_features
-from vidssl.keyed_generators import generator
 from vidssl.losses import nt_xent, unit
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, mlp
 from vidssl.transforms.crops import View, center_crop, short_side
 from vidssl.transforms.recipes import Strong
-from vidssl.types import Features, Frames
 
 SIDE, SIZE, CLIPS, BATCH = 72, 64, 4, 32
 CELL, DIRECTIONS, CELLS, PARTS = 4, 8, 4, 4  # of the flow: pixels of a fine cell; and of the target

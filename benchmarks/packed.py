@@ -22,17 +22,17 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, ratio, table
 
-from vidssl.api.measured_network import Subject, load_subject
-from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
-from vidssl.commands import guarded
+from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features, Frames, VideoMeta
+from vidssl.cli import guarded
 from vidssl.data import ClipDataset, VideoList, read_list
 from vidssl.data.clip_samplers import Random
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.protocols import KNN
-from vidssl.keyed_generators import generator
+from vidssl.jobs.load_network import Subject, load_subject
 from vidssl.transforms import RECIPES
 from vidssl.transforms.recipes import Recipe
-from vidssl.types import Features, Frames, VideoMeta
 from vidssl.video import open_video
 from vidssl.video.packed_frames import INDEX
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from measure import table
 
-from vidssl import config
+from vidssl.base import config
 
 USUAL = ("R@1", "knn", "svm", "top1")
 # What the numbers depend on beside the network, as results.json of `test` and `retrieval` name it.

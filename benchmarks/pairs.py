@@ -28,12 +28,11 @@ def work(kind: str, source: Path, repeat: int) -> Callable[[], object]:
     import numpy as np
 
     import vidssl
+    from vidssl.base.randomness import generator
     from vidssl.data import read_list
     from vidssl.data.clip_samplers import Random
     from vidssl.data.dataset import ClipDataset
-    from vidssl.data.loader import Loader
-    from vidssl.data.step_sampler import StepSampler
-    from vidssl.keyed_generators import generator
+    from vidssl.data.loader import Loader, StepSampler
     from vidssl.transforms import RECIPES
 
     if kind == "lists":

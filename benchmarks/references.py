@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field, model_validator
 from results import TITLES, Kind, column_order
 
-from vidssl.config import Settings, bind, read
+from vidssl.base.config import Settings, bind, read
 
 REFERENCES = Path(__file__).with_name("references.yaml")
 

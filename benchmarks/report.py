@@ -16,8 +16,8 @@ from comparison import make_table
 from references import read_references
 from results import read_results
 
-from vidssl.atomic import write_whole
-from vidssl.errors import DataError, VidsslError
+from vidssl.base.atomic import write_whole
+from vidssl.base.errors import DataError, VidsslError
 
 _START, _END = re.compile(r"<!-- report: (.+) -->"), "<!-- end of report -->"
 _SUMMARY = (

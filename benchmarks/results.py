@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from vidssl.errors import DataError
+from vidssl.base.errors import DataError
 
 Kind = Literal["untrained", "features", "linear probe", "finetuned", "from scratch"]
 

@@ -21,8 +21,8 @@ from measure import finish, ratio, table
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from vidssl.base.randomness import generator
 from vidssl.evaluation.search import nearest
-from vidssl.keyed_generators import generator
 
 
 def features(count: int, dim: int, seed: int) -> Tensor:

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from measure import table
 
-from vidssl.config import build
-from vidssl.engine.config_schema import Run, load_run
+from vidssl.base.config import build
+from vidssl.engine.run_config import Run, load_run
 from vidssl.methods import METHODS, Method
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models.backbones import BACKBONES

@@ -22,17 +22,17 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, table
 
-from vidssl.api.job_arguments import NetworkOptions
-from vidssl.api.measured_network import Subject, load_subject
-from vidssl.api.shrink import ShrinkSettings as Settings
-from vidssl.api.shrink import shrink_list as shrink
-from vidssl.commands import guarded
+from vidssl.apps.shrink import ShrinkSettings as Settings
+from vidssl.apps.shrink import shrink_list as shrink
+from vidssl.apps.shrink.encode_key_frames import resized
+from vidssl.base.randomness import generator
+from vidssl.cli import guarded
 from vidssl.data import VideoList, read_list
 from vidssl.data.clip_samplers import Random
 from vidssl.evaluation.features import extract
-from vidssl.keyed_generators import generator
+from vidssl.jobs.job import NetworkOptions
+from vidssl.jobs.load_network import Subject, load_subject
 from vidssl.video import open_video
-from vidssl.video.encode_key_frames import resized
 
 SIZES = {128: 112, 256: 224}  # short side of the copies, and side of the crops that are cut from them
 QUALITIES = (15, 18, 21, 24)

@@ -31,11 +31,11 @@ from measure import table
 from ruamel.yaml import YAML
 from sweep_chart import sweep_chart
 
-from vidssl.atomic import write_whole
-from vidssl.config import read
-from vidssl.errors import first_few
-from vidssl.plugins import changed_files, modules_of, own_code
-from vidssl.viz.figure import png
+from vidssl.base.atomic import write_whole
+from vidssl.base.config import read
+from vidssl.base.errors import first_few
+from vidssl.base.plugins import changed_files, modules_of, own_code
+from vidssl.page.figure import png
 
 ACCURACIES = ("kNN", "linear", "order", "order of pairs")  # in the chart of a sweep
 UNTRAINED = ("retrieval", "knn", "svm", "uniformity")  # protocols of the untrained network, beside those of its config

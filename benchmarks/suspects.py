@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from measure import finish, table
 
+from vidssl.apps.map import suspects
+from vidssl.base.randomness import generator
 from vidssl.data.recording_groups import labelled_by_folders, recording_groups
-from vidssl.evaluation import suspects
 from vidssl.evaluation.features import read_folder
-from vidssl.keyed_generators import generator
 
 
 def swapped(label, groups, share, whole, seed):

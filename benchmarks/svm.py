@@ -20,9 +20,9 @@ import torch
 from measure import finish, table
 from sklearn.svm import LinearSVC
 
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.evaluation.protocols import PROTOCOLS
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
 
 SETS = {"overlapping": 0.05, "separable": 0.3}  # distance of the centres from the origin, in noise
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vidssl.errors import DataError
-from vidssl.viz.figure import COLORS, INK, add_legend, new_figure, style
+from vidssl.base.errors import DataError
+from vidssl.page.figure import COLORS, INK, add_legend, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,11 +17,10 @@ import torch
 from measure import finish, one_thread, paired, ratio, table
 from torch import Tensor
 
-from vidssl.keyed_generators import generator
+from vidssl.base.randomness import generator
 from vidssl.models import build_backbone
 from vidssl.tracking.proposals import Search, propose
-from vidssl.tracking.sums_over_paths import affinities, best_paths, scaled_sums
-from vidssl.tracking.tracker import Tracker, TrackerSettings, pairs_of_sums
+from vidssl.tracking.tracker import Tracker, TrackerSettings, affinities, best_paths, pairs_of_sums, scaled_sums
 
 
 def bare(affinity: list[Tensor]) -> None:

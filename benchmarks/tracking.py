@@ -25,16 +25,15 @@ import torch
 from measure import finish, one_thread, table
 from numpy.typing import NDArray
 
-from vidssl.api.measured_network import Subject, load_subject
-from vidssl.api.track import tracker_settings as settings
-from vidssl.commands import guarded
-from vidssl.keyed_generators import generator
-from vidssl.progress import progress
+from vidssl.base.progress import progress
+from vidssl.base.randomness import generator
+from vidssl.base.types import Frames, VideoRecord
+from vidssl.cli import guarded
+from vidssl.jobs.load_network import Subject, load_subject
+from vidssl.jobs.track import tracker_settings as settings
 from vidssl.tracking.proposals import Boxes, proposals_file, proposals_key, propose, read_proposals, write_proposals
-from vidssl.tracking.sums_over_paths import affinities, anchors, best_paths
-from vidssl.tracking.tracker import Tracker, TrackerSettings
+from vidssl.tracking.tracker import Tracker, TrackerSettings, affinities, anchors, best_paths
 from vidssl.transforms.crops import short_side
-from vidssl.types import Frames, VideoRecord
 from vidssl.video import open_video
 
 VARIANTS: dict[str, tuple[str, bool, bool, bool]] = {  # sum or best, centred, with the limit of steps, anchored

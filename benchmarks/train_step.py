@@ -28,6 +28,8 @@ from torch.nn.functional import normalize
 from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from vidssl.base.schedule import constant
+from vidssl.base.types import Batch
 from vidssl.data.to_device import to_device
 from vidssl.engine.optim import SGDConfig, build_optimizer, set_lr
 from vidssl.engine.parallel import compile_backbones
@@ -35,8 +37,6 @@ from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models import build_backbone
 from vidssl.models.batch_norms import BatchNorm3d
-from vidssl.schedule import constant
-from vidssl.types import Batch
 
 SGD = SGDConfig(name="sgd", lr=constant(0.01), weight_decay=1e-4)
 MOMENTUM = 0.99

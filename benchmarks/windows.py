@@ -20,11 +20,11 @@ import av
 import cv2
 import numpy as np
 
+from vidssl.base.randomness import generator
 from vidssl.data import ClipSettings, eval_loader
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.read_input import read_input
 from vidssl.evaluation import TestClips
-from vidssl.keyed_generators import generator
 from vidssl.video import open_video
 
 WORK = ("one decode", "windows", "windows one by one")

@@ -3,7 +3,7 @@
 python datasets/prepare_ava.py /data/ava/videos --annotations /data/ava/annotations --out lists/ava
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "ava")

@@ -4,7 +4,7 @@ python datasets/prepare_chunks.py lists/trackingnet/train.csv --out lists/tracki
 python datasets/prepare_chunks.py lists/mine/train.csv --out lists/mine_chunks --chunks 4 --frames 60 --short drop
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "chunks")

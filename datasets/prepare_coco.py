@@ -3,7 +3,7 @@
 python datasets/prepare_coco.py /data/coco --out lists/coco
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "coco")

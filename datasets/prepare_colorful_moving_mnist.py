@@ -3,7 +3,7 @@
 python datasets/prepare_colorful_moving_mnist.py --share digit --mnist /data/mnist --out data/colorful/digit
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "colorful-moving-mnist")

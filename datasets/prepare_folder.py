@@ -6,7 +6,7 @@ python datasets/prepare_folder.py /data/street --out lists/street --labels /data
 python datasets/prepare_folder.py /data/images --out lists/images --images
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "folder")

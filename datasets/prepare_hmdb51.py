@@ -3,7 +3,7 @@
 python datasets/prepare_hmdb51.py /data/hmdb51 --splits /data/testTrainMulti_7030_splits --out lists/hmdb51
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "hmdb51")

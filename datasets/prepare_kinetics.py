@@ -5,7 +5,7 @@ python datasets/prepare_kinetics.py /data/k400 --train train.csv --test validate
         --classes mini_kinetics_classes.txt --out lists/k200
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "kinetics")

@@ -5,7 +5,7 @@ python datasets/prepare_list.py ucf101_val_split_1_rawframes.txt --form mmaction
         --root /data/ucf101/rawframes --classes label_map.txt --name test --out lists/ucf101 --fps 25
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "list")

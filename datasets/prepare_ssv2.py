@@ -4,7 +4,7 @@ python datasets/prepare_ssv2.py /data/ssv2/videos --train something-something-v2
         --test something-something-v2-validation.json --labels something-something-v2-labels.json --out lists/ssv2
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "ssv2")

@@ -4,7 +4,7 @@ python datasets/prepare_torchvision.py CIFAR10 --root /data/torchvision --downlo
 python datasets/prepare_torchvision.py STL10 --root /data/torchvision --out lists/stl10 --images /data/images
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "torchvision")

@@ -4,7 +4,7 @@ python datasets/prepare_trackingnet.py /data/TrackingNet --out lists/trackingnet
 python datasets/prepare_trackingnet.py /data/TrackingNet --chunks 0 1 2 3 --out lists/trackingnet4
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "trackingnet")

@@ -3,7 +3,7 @@
 python datasets/prepare_ucf101.py /data/UCF-101 --splits /data/ucfTrainTestlist --out lists/ucf101
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "ucf101")

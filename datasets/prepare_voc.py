@@ -3,7 +3,7 @@
 python datasets/prepare_voc.py /data/VOCdevkit --out lists/voc
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("prepare", "voc")

@@ -12,7 +12,7 @@ import lightly_studio as ls
 import numpy as np
 from lightly_studio_serve.embedder import VideoPathEmbedder
 
-from vidssl.api.extract import loaded
+from vidssl.jobs.extract import loaded
 
 
 class Stored(VideoPathEmbedder):

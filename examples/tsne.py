@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from sklearn.manifold import TSNE
 
-from vidssl.api.measured_network import load_subject
-from vidssl.config import build
+from vidssl.base.config import build
+from vidssl.base.randomness import generator
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
-from vidssl.keyed_generators import generator
+from vidssl.jobs.load_network import load_subject
+from vidssl.page.figure import COLORS, INK, new_figure, png
 from vidssl.transforms import RECIPES
-from vidssl.viz.figure import COLORS, INK, new_figure, png
 
 
 def main() -> None:

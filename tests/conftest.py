@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from vidssl.data.clip_samplers import SAMPLERS
-from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
+from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
 

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 import vidssl
-from vidssl import commands
-from vidssl.config import read
+from vidssl import cli
+from vidssl.base.config import read
+from vidssl.base.errors import ConfigError, DataError, VidsslError
 from vidssl.data import read_list
-from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.evaluation.metrics import recall
 from vidssl.losses import unit
 from vidssl.models.weights import read_checkpoint
@@ -61,7 +61,7 @@ def same(one, other):
 
 
 def test_training_is_that_of_the_command(settings, tmp_path):
-    commands.run("train", ["--cfg", "toy/sce", *words(settings), f"output={tmp_path}/a", "--quiet"])
+    cli.run("train", ["--cfg", "toy/sce", *words(settings), f"output={tmp_path}/a", "--quiet"])
     calls = []
     given = dict(read(TOP / "configs" / "toy" / "sce.yaml"))
     before = json.dumps(given)
@@ -182,7 +182,7 @@ def commanded(digits, tmp_path_factory):
     """The features of a list that the command writes."""
     out = tmp_path_factory.mktemp("api") / "features"
     given = [str(digits / "motion" / "test.csv"), "--checkpoint", "vidssl-small", *OPTIONS, "--quiet"]
-    commands.run("extract", [*given, "--out", str(out)])
+    cli.run("extract", [*given, "--out", str(out)])
     return np.load(out / "features.npy")
 
 
@@ -192,7 +192,7 @@ def test_features_are_those_of_the_command(model, digits, commanded, tmp_path):
     backbone, file = vidssl.load_backbone("vidssl-small"), tmp_path / "x.safetensors"
     vidssl.save_backbone("vidssl-small", file)
     if model == "folder":
-        commands.run("export", ["vidssl-small", "--to", "folder", "--out", str(tmp_path / "net"), "--quiet"])
+        cli.run("export", ["vidssl-small", "--to", "folder", "--out", str(tmp_path / "net"), "--quiet"])
     if model == "module":  # its clips as the card of the network states them
         clip = vidssl.ClipSettings(frames=4, seconds=1.28)
         options = {"test": vidssl.TestClips(clip=clip, size=64, mean=(0.45,), std=(0.225,), **CLIPS)}
@@ -289,7 +289,7 @@ def test_a_list_that_was_read_has_its_root(digits):
 def test_search_has_the_numbers_of_retrieval(digits, tmp_path):
     lists = {name: digits / "motion" / f"{name}.csv" for name in ("train", "test")}
     given = ["--checkpoint", "vidssl-small", *OPTIONS, "--quiet", "--page-queries", "0", "--out", str(tmp_path)]
-    commands.run("retrieval", [*given, "--gallery", str(lists["train"]), "--query", str(lists["test"])])
+    cli.run("retrieval", [*given, "--gallery", str(lists["train"]), "--query", str(lists["test"])])
     results = json.loads((tmp_path / "results.json").read_text())
     gallery, query = (vidssl.extract("vidssl-small", path, progress=False, **CLIPS) for path in lists.values())
     for center, numbers in ((False, results), (True, results["centered_features"])):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import atomic
-from vidssl.atomic import replacing, temporary_for
-from vidssl.commands import print_result
+from vidssl.base import atomic
+from vidssl.base.atomic import replacing, temporary_for
+from vidssl.cli import print_result
 from vidssl.engine.log import RunLog
 
 OLD, NEW = b"old\n", b"new" * 1000

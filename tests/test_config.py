@@ -8,12 +8,12 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field, create_model
 
-from vidssl.config import Settings, bind, build, choice, differences, dump, read
-from vidssl.engine.config_schema import load_run
-from vidssl.errors import ConfigError
-from vidssl.registry import Registry
+from vidssl.base.config import Settings, bind, build, choice, differences, dump, read
+from vidssl.base.errors import ConfigError
+from vidssl.base.registry import Registry
+from vidssl.engine.run_config import load_run
 
-SHAPES: Registry[Any] = Registry("shape", "vidssl.errors")
+SHAPES: Registry[Any] = Registry("shape", "vidssl.base.errors")
 
 
 @SHAPES.register("circle")

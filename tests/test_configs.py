@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from vidssl.api.track import tracker_settings as settings
-from vidssl.api.train import bind_config
-from vidssl.config import read
-from vidssl.engine.config_schema import load_run
+from vidssl.base.config import read
+from vidssl.engine.run_config import load_run
+from vidssl.jobs.track import tracker_settings as settings
+from vidssl.jobs.train import bind_config
 from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[1]

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from vidssl import errors
-from vidssl.errors import ConfigError, VidsslError
+from vidssl.base import errors
+from vidssl.base.errors import ConfigError, VidsslError
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, VidsslError)]
 

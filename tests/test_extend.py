@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import vidssl
-from vidssl import commands
-from vidssl.config import bind, read
-from vidssl.models.match_backbone import Layout
+from vidssl import cli
+from vidssl.base.config import bind, read
+from vidssl.models.initial_weights import Layout
 
 TOP = Path(__file__).parents[1]
 sys.path.insert(0, str(TOP / "benchmarks"))
@@ -49,7 +49,7 @@ def run_block(section, folder):
             assert any(re.search(pattern, line) for line in Path(file).read_text().splitlines()), rest
         elif rest[0] == "vidssl":
             sys.argv = [*rest, *SHORTER[rest[1]]]
-            commands.main()
+            cli.main()
         else:
             sys.argv = [*rest[1:], *SHORTER[Path(rest[1]).stem.removesuffix("_net")]]
             runpy.run_path(rest[1], run_name="__main__")
@@ -106,7 +106,7 @@ def test_a_command(digits, tmp_path):
     (text,) = (text for section, _, _, text in BLOCKS if section == "A command")
     shutil.copytree(TOP / "vidssl", tmp_path / "vidssl", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "vidssl/projects/count.py").write_text(text)
-    registry = tmp_path / "vidssl/registry.py"
+    registry = tmp_path / "vidssl/base/registry.py"
     (line,) = re.findall(r'`("count": "vidssl\.projects\.count")`', PAGE)
     before = registry.read_text()
     registry.write_text(before.replace('"command": {', f'"command": {{{line}, '))

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.api.check import check
-from vidssl.api.shrink import ShrinkSettings, shrink_list
+from vidssl.apps.check import check
+from vidssl.apps.shrink import ShrinkSettings, shrink_list
+from vidssl.base.errors import CheckpointError
+from vidssl.base.types import Tracks
 from vidssl.data import track_files
-from vidssl.errors import CheckpointError
 from vidssl.models import build_backbone, checkpoint_files, initial_weights, load_backbone, weights
 from vidssl.tracking import proposals
-from vidssl.types import Tracks
 from vidssl.video import decode
 from vidssl.video import packet_index as index
 from vidssl.video.reader import open_video

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.api import encoder_scores
+from vidssl.apps.compare import scores as encoder_scores
 
 
 def python(code, *arguments):
@@ -25,7 +25,7 @@ def test_workers_without_the_calls_of_linux(lacking):
     code = f"""
 import os, resource
 import numpy as np
-from vidssl.worker_pool import ordered, usable_cpus
+from vidssl.base.worker_pool import ordered, usable_cpus
 def refuse(*_): raise ValueError("current limit exceeds maximum limit")
 {lacking}
 made = [*ordered(lambda task, guard: np.full(1 << 20, task), range(6), usable_cpus() and 2)]

@@ -19,16 +19,16 @@ def faults(*_):
 """
 COMMAND = """
 import sys
-from vidssl import commands
+from vidssl import cli
 sys.argv = ["vidssl", "--version"]
 try:
-    commands.main()
+    cli.main()
 except SystemExit:
     pass
 print(faults())
 """
 JOB = "import vidssl; vidssl.list_configs(); print(faults())"
-WORKER = "from vidssl.worker_pool import ordered; print(*ordered(faults, iter([0]), 1, timeout=60), faults())"
+WORKER = "from vidssl.base.worker_pool import ordered; print(*ordered(faults, iter([0]), 1, timeout=60), faults())"
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries of C have no such setting")
 
 

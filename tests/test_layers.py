@@ -1,135 +1,152 @@
-"""Imports point down only, never sideways between packages of one layer."""
+"""A folder of the core imports folders before it; nothing imports an app, and no app another: each can be removed."""
 
 import ast
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from vidssl.base.registry import APPS
+from vidssl.cli import COMMANDS
+
 ROOT = Path(__file__).parents[1]
-LAYERS = (
-    {
-        "types",
-        "registry",
-        "distributed",
-        "keyed_generators",
-        "errors",
-        "keep_memory",
-        "atomic",
-        "progress",
-        "running_command",
-        "plugins",
-        "untrusted_files",
+ORDER = (
+    *(
         "version",
-    },
-    {"config", "output_folder", "worker_pool"},
-    {"schedule", "losses", "video", "transforms", "models"},
-    {"data"},
-    {"methods", "prepare", "evaluation", "tracking", "analysis", "viz"},
-    {"engine"},
-    {"api"},
-    {"commands"},
-    {"projects"},
-    {"tools", "datasets", "benchmarks", "examples", "__main__"},
+        "base",
+        "video",
+        "transforms",
+        "data",
+        "models",
+        "tracking",
+        "losses",
+        "methods",
+        "page",
+        "evaluation",
+    ),
+    *("engine", "jobs", "cli", "__main__"),
 )
-LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
-FILES = [
-    path
-    for top in ("vidssl", *sorted(LAYERS[-1]))
-    for path in sorted((ROOT / top).rglob("*.py"))
-    if path != ROOT / "vidssl" / "__init__.py"  # the public names, from anywhere
-]
+FILES = [path for path in sorted((ROOT / "vidssl").rglob("*.py")) if path != ROOT / "vidssl" / "__init__.py"]
+NAMES = sorted(path.name for path in (ROOT / "vidssl" / "apps").iterdir() if (path / "__init__.py").is_file())
 VAGUE = {"utils", "util", "helpers", "helper", "misc", "common", "tools", "functions"}
 
 
-def package_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return parts[1] if parts[0] == "vidssl" else parts[0]
+def part_of(module: str) -> str:
+    """`vidssl.data.loader` is of `data`, `vidssl.apps.map.page` of `apps.map`."""
+    parts = module.split(".")[1:]
+    return ".".join(parts[: 2 if parts[0] == "apps" else 1])
 
 
-def imported_packages(source: str) -> list[tuple[int, str]]:
-    """(line, package) of each import from vidssl, wherever it stands in a file."""
-    found = []
+def imported(source: str) -> list[tuple[int, str]]:
+    """(line, part) of each import from vidssl, wherever it stands in a file."""
+    places = []
     for node in ast.walk(ast.parse(source)):
+        names = []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: imports are absolute"
-            names = [node.module] if node.module != "vidssl" else [f"vidssl.{alias.name}" for alias in node.names]
+            short = node.module in ("vidssl", "vidssl.apps")
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if short else [node.module]
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        packages = [name.split(".")[1] for name in names if name.startswith("vidssl.")]
-        found += [(node.lineno, package) for package in packages if package in LAYER or not package.startswith("_")]
-    return found
+            names = [f"{alias.name}." if alias.name == "vidssl" else alias.name for alias in node.names]
+        places += [(node.lineno, part_of(name)) for name in names if name.startswith("vidssl.")]
+    return places
 
 
-def offences(package: str, source: str) -> list[str]:
+def offences(part: str, source: str) -> list[str]:
+    places = {**{name: place for place, name in enumerate(ORDER)}, part: len(ORDER)}
+    own = places[part] if part.startswith("apps") else ORDER.index(part)
     return [
-        f"line {line}: {package} (layer {LAYER[package]}) imports {other} (layer {LAYER[other]})"
-        for line, other in imported_packages(source)
-        if other != package and LAYER[other] >= LAYER[package] > 0
-    ] + [
-        f"line {line}: {package} imports {other}"
-        for line, other in imported_packages(source)
-        if LAYER[package] == 0 and (other, LAYER[other]) not in {("errors", 0), (package, 0)}
+        f"line {line}: {part} imports {other or 'vidssl'}"
+        for line, other in imported(source)
+        if other != part and places.get(other, len(ORDER)) >= own
     ]
 
 
-def test_imports_point_down():
-    found = {
-        str(path.relative_to(ROOT)): offences(package_of(path), path.read_text(encoding="utf-8")) for path in FILES
-    }
-    assert {name: lines for name, lines in found.items() if lines} == {}
+def test_imports_point_up_the_list():
+    wrong = {}
+    for path in FILES:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if lines := offences(part_of(module), path.read_text(encoding="utf-8")):
+            wrong[module] = lines
+    assert wrong == {}
 
 
-def test_what_is_forbidden_is_found():
-    forbidden = [
-        ("losses", "from vidssl import schedule"),
+@pytest.mark.parametrize(
+    ("part", "source"),
+    [
+        ("losses", "from vidssl.methods import base"),
         ("methods", "def f():\n    from vidssl.evaluation.metrics import recall"),
         ("data", "import vidssl.methods.base"),
-        ("config", "from vidssl.schedule import Schedule"),
-        ("types", "from vidssl.config import Settings"),
-        ("engine", "from vidssl.api.test import test"),
-        ("api", "def f():\n    from vidssl.commands import run"),
-        ("commands", "import vidssl.projects.slurm"),
-        ("version", "from vidssl.registry import Registry"),
-        ("tools", "import vidssl.benchmarks"),
-    ]
-    assert [(package, source) for package, source in forbidden if not offences(package, source)] == []
+        ("base", "from vidssl.video import open_video"),
+        ("engine", "from vidssl.jobs.test import test"),
+        ("cli", "import vidssl.apps.cluster.slurm"),
+        ("jobs", "from vidssl.apps import map"),
+        ("apps.map", "from vidssl.apps.search.page import search_page"),
+        ("apps.map", "from vidssl import __version__"),
+        ("data", "import vidssl"),
+    ],
+)
+def test_what_is_forbidden_is_found(part, source):
+    assert offences(part, source)
 
 
 def test_what_is_allowed_is_not():
-    assert not offences(
-        "methods", "from vidssl import losses, distributed\nfrom vidssl.methods.base import Method\nimport torch"
-    )
-    assert not offences("evaluation", "from vidssl.data.video_list import VideoList\nimport torch")
-    assert not offences("projects", "from vidssl.commands import run\nfrom vidssl.api.extract import extract")
-    assert not imports_itself("from vidssl import distributed\nfrom vidssl.version import __version__")
-
-
-def imports_itself(source: str) -> list[int]:
-    """Lines that import the package, for its version or a public name, which are loaded from anywhere."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import) and any(alias.name == "vidssl" for alias in node.names):
-            found.append(node.lineno)
-        elif isinstance(node, ast.ImportFrom) and node.module == "vidssl":
-            found += [node.lineno for alias in node.names if alias.name not in LAYER]
-    return found
-
-
-def test_the_package_does_not_import_itself():
-    """Not even for its version, which is in `vidssl.version`."""
-    package = [path for path in FILES if (ROOT / "vidssl") in path.parents]
-    found = {str(path.relative_to(ROOT)): imports_itself(path.read_text(encoding="utf-8")) for path in package}
-    assert {name: lines for name, lines in found.items() if lines} == {}
-
-
-def test_imports_of_the_package_are_found():
-    assert imports_itself("import vidssl") == [1]
-    assert imports_itself("def f():\n    from vidssl import __version__, distributed") == [2]
-
-
-def test_every_package_has_a_layer():
-    assert FILES and {package_of(path) for path in FILES} <= set(LAYER)
+    assert not offences("methods", "from vidssl import losses\nfrom vidssl.methods.base import Method\nimport torch")
+    assert not offences("apps.map", "from vidssl.apps.map.page import x\nfrom vidssl.jobs.job import job")
 
 
 def test_no_vague_module_names():
     assert not [path for path in (ROOT / "vidssl").rglob("*") if path.stem.lower() in VAGUE]
+
+
+WITHOUT = """
+import importlib, json, pkgutil, sys
+from pathlib import Path
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name == "vidssl.apps.{app}" or name.startswith("vidssl.apps.{app}."):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import vidssl
+from vidssl.cli import COMMANDS, list_jobs, run
+
+for module in pkgutil.walk_packages(vidssl.__path__, "vidssl.", onerror=lambda name: None):
+    if not (module.name + ".").startswith("vidssl.apps.{app}.") and module.name not in {optional!r}:
+        importlib.import_module(module.name)
+videos, out = {videos!r}, Path({out!r})
+list_jobs("commands", COMMANDS)  # what --help prints
+print(json.dumps([*COMMANDS]))
+data = [videos, "data.moving_digits=null", f"output={{out}}/run", "steps=1", "batch_size=2"]
+run("train", ["--cfg", {config!r}, *data])
+network = ["--checkpoint", f"{{out}}/run", "--clips", "1", "--crops", "1", "--workers", "0", "--device", "cpu"]
+run("extract", [f"{{videos}}/test.csv", *network, "--out", f"{{out}}/features"])
+lists = [f"{{videos}}/test.csv", "--train-list", f"{{videos}}/train.csv"]
+run("test", [*lists, *network, "--protocol", "retrieval", "--out", f"{{out}}/test"])
+for name in dir(vidssl):
+    getattr(vidssl, name)
+"""
+
+
+@pytest.mark.parametrize("app", NAMES)
+def test_without_the_folder_of_an_app_the_rest_works(app, tmp_path):
+    """It imports, lists its commands, trains, extracts and tests on six small videos."""
+    videos = ROOT / "tests" / "data" / "six_videos"
+    code = WITHOUT.format(
+        app=app,
+        videos=str(videos),
+        out=str(tmp_path / "out"),
+        config=str(ROOT / "configs" / "toy" / "sce.yaml"),
+        optional=("vidssl.__main__", "vidssl.models.external.load_transformers", "vidssl.apps.cluster.ray"),
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
+    assert result.returncode == 0, result.stderr[-3000:]
+    own = {name for name, module in APPS["command"].items() if part_of(module) == f"apps.{app}"}
+    listed = {*json.loads(result.stdout.splitlines()[0])}
+    assert listed == {*COMMANDS} - own - ({"analyze"} if app == "analysis" else set())
+    assert (tmp_path / "out" / "test" / "results.json").is_file()

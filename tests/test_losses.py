@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from vidssl import losses
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 from vidssl.losses import info_nce, margin_nce, ressl, sce, squared_distance, unit
 
 TAU, TAU_M, LAMBDA, MARGIN = 0.1, 0.05, 0.3, 0.15

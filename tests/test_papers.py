@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from vidssl.api import train
-from vidssl.api.test import protocol_choices
-from vidssl.api.track import tracker_settings
-from vidssl.commands import COMMANDS, parser_of
-from vidssl.commands.argument_options import parse
-from vidssl.config import bind, find_config, read
+from vidssl.base.config import bind, find_config, read
+from vidssl.base.errors import ConfigError
+from vidssl.cli import COMMANDS, parser_of
+from vidssl.cli.arguments import parse
 from vidssl.data.dataset import ClipDataset
-from vidssl.engine.config_schema import load_run
-from vidssl.errors import ConfigError
+from vidssl.engine.run_config import load_run
 from vidssl.evaluation.protocols import PROTOCOLS
+from vidssl.jobs import train
+from vidssl.jobs.test import protocol_choices
+from vidssl.jobs.track import tracker_settings
 from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[1]

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.engine.config_schema import load_run
+from vidssl.base.errors import ConfigError
+from vidssl.base.registry import _REGISTRIES
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError
-from vidssl.registry import _REGISTRIES
 
 TOY = Path(__file__).parents[1] / "configs" / "toy" / "supervised.yaml"
 HEAD = """
 import numpy as np
 import torch
 from torch import nn
-from vidssl.config import Settings
+from vidssl.base.config import Settings
 from vidssl.data.clip_samplers import SAMPLERS, Clip, ClipSettings, Sampler
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.methods.base import METHODS, Method
@@ -87,9 +87,9 @@ CASES = [
     ),
     (
         *("METHODS", "Method", "class class Config:\n        weight: float = 5e-3\n"),
-        "Own has no class Config(vidssl.config.Settings), its settings",
+        "Own has no class Config(vidssl.base.config.Settings), its settings",
     ),
-    ("RECIPES", "Recipe", "class pass", "Own has no class Config(vidssl.config.Settings), its settings"),
+    ("RECIPES", "Recipe", "class pass", "Own has no class Config(vidssl.base.config.Settings), its settings"),
     (
         *("BACKBONES", "Backbone", "self.conv(x)"),
         "backbone Own makes (8, 4, 4, 24, 24) of clips (8, 3, 4, 24, 24), not (B, self.dim), and self.dim is 4",

@@ -8,8 +8,8 @@ import types
 
 import pytest
 
-from vidssl import progress as module
-from vidssl.progress import progress, reporting
+from vidssl.base import progress as module
+from vidssl.base.progress import progress, reporting
 
 
 class _Terminal(io.StringIO):

@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 import vidssl
-from vidssl.api.measure_networks import JobResults
-from vidssl.commands import COMMANDS, Group, errors_in_options, in_options, print_result
-from vidssl.commands.argument_options import OTHER_NAMES, Argument, Signature
+from vidssl.base.errors import CheckpointError, ConfigError, DataError, VidsslError
+from vidssl.base.types import Features
+from vidssl.cli import COMMANDS, Group, errors_in_options, in_options, print_result
+from vidssl.cli.arguments import OTHER_NAMES, Argument, Signature
 from vidssl.data import SAMPLERS, ClipDataset, read_list
-from vidssl.errors import CheckpointError, ConfigError, DataError, VidsslError
 from vidssl.evaluation.search import nearest
+from vidssl.jobs.measurements import JobResults
 from vidssl.models.backbones import BACKBONES
 from vidssl.transforms import RECIPES
-from vidssl.types import Features
 
 PACKAGE = Path(vidssl.__file__).parent
 ROWS = torch.eye(3)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.engine.config_schema import load_run
+from vidssl.base.errors import ConfigError
 from vidssl.engine.periodic_evaluation import evaluation_clips
+from vidssl.engine.run_config import load_run
 from vidssl.engine.run_setup import write_config
-from vidssl.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 

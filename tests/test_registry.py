@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.errors import ConfigError
-from vidssl.registry import PROJECTS, Registry, did_you_mean
+from vidssl.base.errors import ConfigError
+from vidssl.base.registry import APPS, Registry, did_you_mean
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def package(tmp_path, monkeypatch):
     folder = tmp_path / "plugins_of_a_test"
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        "from vidssl.registry import Registry\nTHINGS = Registry('thing', 'plugins_of_a_test')\n"
+        "from vidssl.base.registry import Registry\nTHINGS = Registry('thing', 'plugins_of_a_test')\n"
     )
     for name in ("pear", "apple"):
         (folder / f"{name}.py").write_text(
@@ -61,7 +61,7 @@ def test_a_plug_in_that_cannot_be_imported_is_named_at_every_look_up(package, tm
 
 
 def test_a_name_is_registered_once():
-    registry = Registry("thing", "vidssl.errors")
+    registry = Registry("thing", "vidssl.base.errors")
     assert registry.register("one")(int) is int
     with pytest.raises(ConfigError, match="thing 'one' is registered twice: choose another name"):
         registry.register("one")(float)
@@ -137,22 +137,22 @@ def test_threads_wait_until_a_package_is_imported(package, tmp_path):
 def test_names_of_projects_are_known_without_importing_them(kind):
     code = f"""
 import sys
-from vidssl.api.list_names import list_{kind}s
-from vidssl.config import bind_choice
-from vidssl.errors import ConfigError
+from vidssl.jobs.names import list_{kind}s
+from vidssl.base.config import bind_choice
+from vidssl.base.errors import ConfigError
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
-from vidssl.registry import PROJECTS
+from vidssl.base.registry import APPS
 registry = {{"backbone": BACKBONES, "method": METHODS, "protocol": PROTOCOLS}}["{kind}"]
-names = PROJECTS["{kind}"]
+names = APPS["{kind}"]
 assert {{*names}} < {{*list_{kind}s()}} and all(name in registry for name in names)
 for name in names:
     try:
         registry[name + "x"]
     except ConfigError as error:
         assert f"did you mean '{{name}}'" in str(error)
-assert not [module for module in sys.modules if module.startswith("vidssl.projects")]
+assert not [module for module in sys.modules if module.startswith("vidssl.apps")]
 for name, module in names.items():
     assert registry[name].__module__ == module and module in sys.modules
     assert bind_choice(registry, {{"name": name}}, "test").name == name
@@ -166,5 +166,5 @@ def test_a_plug_in_cannot_take_the_name_of_a_project():
 
 
 def test_the_modules_of_projects_are_there():
-    for name, module in [entry for names in PROJECTS.values() for entry in names.items()]:
+    for name, module in [entry for names in APPS.values() for entry in names.items()]:
         assert importlib.util.find_spec(module) is not None, (name, module)

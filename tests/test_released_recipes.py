@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.config import build, read
+from vidssl.apps.detection.config import bind_run
+from vidssl.base.config import build, read
+from vidssl.base.randomness import generator
+from vidssl.base.types import Batch, VideoMeta
 from vidssl.data.clip_samplers import SAMPLERS
-from vidssl.engine.config_schema import load_run
 from vidssl.engine.optim import build_optimizer, set_lr
-from vidssl.keyed_generators import generator
+from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS
 from vidssl.models import Head
 from vidssl.models.backbones import Backbone
-from vidssl.projects.detection.schema import bind_run
-from vidssl.types import Batch, VideoMeta
 
 PRETRAIN = Path(__file__).parents[1] / "configs" / "pretrain"
 

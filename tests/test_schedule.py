@@ -5,9 +5,9 @@ import math
 import pytest
 from ruamel.yaml import YAML
 
-from vidssl.config import Settings, bind, dump
-from vidssl.errors import ConfigError
-from vidssl.schedule import Schedule, Scheduled, constant
+from vidssl.base.config import Settings, bind, dump
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Schedule, Scheduled, constant
 
 
 class Holder(Settings):

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl import commands
-from vidssl.errors import DataError, DecodeError
-from vidssl.worker_pool import ItemGuard, ordered
+from vidssl import cli
+from vidssl.base.errors import DataError, DecodeError
+from vidssl.base.worker_pool import ItemGuard, ordered
 
 
 def open_files():
@@ -363,8 +363,8 @@ FILES = """
 import mmap, multiprocessing.popen_fork, os, resource, time  # all that must be read before it is nobody
 import numpy as np
 import torch
-from vidssl.errors import DataError
-from vidssl.worker_pool import ordered
+from vidssl.base.errors import DataError
+from vidssl.base.worker_pool import ordered
 if os.geteuid() == 0:  # root has no limit
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 def take(size, soft, hard):
@@ -565,7 +565,7 @@ def test_nothing_is_started_before_the_first_result_is_asked_for():
 SCRIPT = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins without
-from vidssl.worker_pool import ordered
+from vidssl.base.worker_pool import ordered
 def work(task, guard):
     guard.at(task)
     if task > 3:
@@ -618,7 +618,7 @@ def test_ctrl_c_is_the_parents_alone():
 def test_torch_works_in_workers_after_it_used_threads_here():
     """Threads do not survive a fork: a worker that waits for them would hang. In a process of its own, with threads."""
     code = (
-        "import torch; from vidssl.worker_pool import ordered\n"
+        "import torch; from vidssl.base.worker_pool import ordered\n"
         "resized = lambda x: torch.nn.functional.interpolate(x, (300, 400), mode='bilinear').mean().item()\n"
         "torch.set_num_threads(4); x = torch.rand(8, 3, 200, 300); here = resized(x)\n"
         "found = ordered(lambda task, guard: resized(x), range(4), 2, timeout=20, on_failure=print)\n"
@@ -671,6 +671,6 @@ def test_jobs_work_in_a_daemonic_process(digits, tmp_path):
     """Several pools of one job are one line."""
     lists = f"--gallery {digits}/motion/train.csv --query {digits}/motion/test.csv --out {tmp_path}/out"
     network = "--checkpoint vidssl-small --clips 1 --crops 1 --size 32 --short-side 32 --workers 2 --device cpu"
-    _, log = in_a_daemonic_process(lambda: str(commands.run("retrieval", [*lists.split(), *network.split()])))
+    _, log = in_a_daemonic_process(lambda: str(cli.run("retrieval", [*lists.split(), *network.split()])))
     assert sum("may not start workers" in line for line in log) == 1
     assert (tmp_path / "out/index.html").exists()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vidssl.config import read
+from vidssl.base.config import read
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "toy"
 # Each method has at least one, of its name; variants lie beside it. All that tests methods goes over this list.

@@ -7,7 +7,7 @@ python tools/analyze.py invariance output/demo/data/digit/test.csv \
         --boxes output/demo/data/boxes.csv --clips 3 --out output/invariance
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("analyze")

@@ -5,7 +5,7 @@ python tools/check_videos.py lists/mine/train.csv --out lists/mine_checked/train
 Exit status: 0 all rows were kept, 1 rows were left out, 2 the check failed.
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("check")

@@ -9,7 +9,7 @@ python tools/extract.py kinetics/train.csv --checkpoint last.pt --out features -
 vidssl merge --out features
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("extract")

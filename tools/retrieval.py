@@ -10,7 +10,7 @@ python tools/retrieval.py --checkpoint last.pt --gallery LIST --index gallery --
 python tools/retrieval.py --checkpoint last.pt --index gallery --query new.mp4 --out DIR
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("retrieval")

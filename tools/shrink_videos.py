@@ -6,7 +6,7 @@ Every list of these videos then works with `--root /data/actions_128` or `data.r
 Exit status: 0 all videos were copied, 1 some cannot be decoded and were left out, 2 the copies could not be written.
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("shrink")

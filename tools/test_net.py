@@ -9,7 +9,7 @@ python tools/test_net.py 'lists/mine/split{split}/test.csv' --train-list 'lists/
         --checkpoint 'output/mine/split{split}/checkpoints/last.pt' --splits 1 2 3 --protocol svm --out output/mine/test
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("test")

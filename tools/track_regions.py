@@ -7,7 +7,7 @@ The same command resumes an interrupted run. Parts of a list can run in parallel
 Exit status: 0 all videos were tracked, 1 some cannot be read and were left out (0 with --allow-missing), 2 it failed.
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("track")

@@ -5,7 +5,7 @@ python tools/train_net.py --cfg small_cpu output=output/mine data.train=lists/mi
 torchrun --nproc-per-node 8 tools/train_net.py --cfg sce_r3d50_k400
 """
 
-from vidssl.commands import main
+from vidssl.cli import main
 
 if __name__ == "__main__":
     main("train")

@@ -28,86 +28,91 @@ except ImportError:
     ) from None
 
 if TYPE_CHECKING:
-    from vidssl.api.analyze_all import analyze_all as analyze_all
-    from vidssl.api.analyze_background import analyze_background as analyze_background
-    from vidssl.api.analyze_gradcam import analyze_gradcam as analyze_gradcam
-    from vidssl.api.analyze_invariance import analyze_invariance as analyze_invariance
-    from vidssl.api.analyze_robustness import analyze_robustness as analyze_robustness
-    from vidssl.api.analyze_uniformity import analyze_uniformity as analyze_uniformity
-    from vidssl.api.check import check as check
-    from vidssl.api.compare import compare as compare
-    from vidssl.api.doctor import doctor as doctor
-    from vidssl.api.export import export as export
-    from vidssl.api.export import save_backbone as save_backbone
-    from vidssl.api.extract import extract as extract
-    from vidssl.api.extract import load_features as load_features
-    from vidssl.api.extract import merge as merge
-    from vidssl.api.job_arguments import NetworkOptions as NetworkOptions
-    from vidssl.api.list_names import list_backbones as list_backbones
-    from vidssl.api.list_names import list_configs as list_configs
-    from vidssl.api.list_names import list_methods as list_methods
-    from vidssl.api.list_names import list_protocols as list_protocols
-    from vidssl.api.list_names import list_recipes as list_recipes
-    from vidssl.api.list_names import list_samplers as list_samplers
-    from vidssl.api.list_names import list_weights as list_weights
-    from vidssl.api.map import map as map
-    from vidssl.api.retrieval import retrieval as retrieval
-    from vidssl.api.schema import schema as schema
-    from vidssl.api.search import search as search
-    from vidssl.api.show import show as show
-    from vidssl.api.shrink import shrink as shrink
-    from vidssl.api.test import test as test
-    from vidssl.api.track import track as track
-    from vidssl.api.train import train as train
-    from vidssl.api.train import train_splits as train_splits
+    from vidssl.apps.analysis.all import analyze_all as analyze_all
+    from vidssl.apps.analysis.background import analyze_background as analyze_background
+    from vidssl.apps.analysis.gradcam import analyze_gradcam as analyze_gradcam
+    from vidssl.apps.analysis.invariance import analyze_invariance as analyze_invariance
+    from vidssl.apps.analysis.robustness import analyze_robustness as analyze_robustness
+    from vidssl.apps.analysis.uniformity import analyze_uniformity as analyze_uniformity
+    from vidssl.apps.check import check as check
+    from vidssl.apps.compare import compare as compare
+    from vidssl.apps.export import export as export
+    from vidssl.apps.export import save_backbone as save_backbone
+    from vidssl.apps.map import map as map
+    from vidssl.apps.prepare import prepare_folder as prepare_folder
+    from vidssl.apps.search import retrieval as retrieval
+    from vidssl.apps.show import show as show
+    from vidssl.apps.shrink import shrink as shrink
+    from vidssl.base.types import Features as Features
     from vidssl.data.clip_samplers import ClipSettings as ClipSettings
     from vidssl.data.read_input import read_input as read_input
     from vidssl.evaluation.features import TestClips as TestClips
     from vidssl.evaluation.search import Neighbours as Neighbours
+    from vidssl.evaluation.search import search as search
+    from vidssl.jobs.doctor import doctor as doctor
+    from vidssl.jobs.extract import extract as extract
+    from vidssl.jobs.extract import load_features as load_features
+    from vidssl.jobs.extract import merge as merge
+    from vidssl.jobs.job import NetworkOptions as NetworkOptions
+    from vidssl.jobs.names import list_backbones as list_backbones
+    from vidssl.jobs.names import list_configs as list_configs
+    from vidssl.jobs.names import list_methods as list_methods
+    from vidssl.jobs.names import list_protocols as list_protocols
+    from vidssl.jobs.names import list_recipes as list_recipes
+    from vidssl.jobs.names import list_samplers as list_samplers
+    from vidssl.jobs.names import list_weights as list_weights
+    from vidssl.jobs.names import schema as schema
+    from vidssl.jobs.test import test as test
+    from vidssl.jobs.track import track as track
+    from vidssl.jobs.train import train as train
+    from vidssl.jobs.train import train_splits as train_splits
     from vidssl.models import build_backbone as build_backbone
     from vidssl.models import load_backbone as load_backbone
-    from vidssl.prepare import prepare_folder as prepare_folder
-    from vidssl.types import Features as Features
     from vidssl.version import __version__ as __version__
     from vidssl.video import open_video as open_video
 
 # The public names and their modules, imported at first use: torch and the decoders take seconds, which
 # `vidssl --help` need not wait for.
 _HOMES = {
+    **{name: f"vidssl.jobs.{name}" for name in ("train", "extract", "test", "track", "doctor")},
+    **dict.fromkeys(("load_features", "merge"), "vidssl.jobs.extract"),
+    "train_splits": "vidssl.jobs.train",
     **{
-        name: f"vidssl.api.{name}"
-        for name in (
-            *("train", "extract", "retrieval", "search", "test", "compare", "map", "show", "track", "check", "shrink"),
-            *("export", "doctor", "schema", "analyze_all", "analyze_background", "analyze_gradcam"),
-            *("analyze_invariance", "analyze_robustness", "analyze_uniformity"),
-        )
-    },
-    **dict.fromkeys(("load_features", "merge"), "vidssl.api.extract"),
-    "train_splits": "vidssl.api.train",
-    **{
-        f"list_{name}": "vidssl.api.list_names"
+        f"list_{name}": "vidssl.jobs.names"
         for name in ("backbones", "configs", "methods", "protocols", "recipes", "samplers", "weights")
     },
+    "schema": "vidssl.jobs.names",
     "ClipSettings": "vidssl.data.clip_samplers",
-    "Features": "vidssl.types",
-    "NetworkOptions": "vidssl.api.job_arguments",
-    "Neighbours": "vidssl.evaluation.search",
+    "Features": "vidssl.base.types",
+    "NetworkOptions": "vidssl.jobs.job",
+    **dict.fromkeys(("Neighbours", "search"), "vidssl.evaluation.search"),
     "TestClips": "vidssl.evaluation.features",
     "open_video": "vidssl.video",
-    "prepare_folder": "vidssl.prepare",
     "read_input": "vidssl.data.read_input",
     **dict.fromkeys(("build_backbone", "load_backbone"), "vidssl.models"),
-    "save_backbone": "vidssl.api.export",
     "__version__": "vidssl.version",
 }
 
 
+def _of_apps() -> dict[str, str]:
+    from vidssl.base.registry import APPS
+
+    analyses = {f"analyze_{name}": module for name, module in APPS["analysis"].items()}
+    prepared = {"prepare_folder": APPS["data set"].get("folder")}
+    return {
+        name: module
+        for name, module in (APPS["command"] | APPS["function"] | analyses | prepared).items()
+        if module is not None and name != "launch"
+    }
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    home = _HOMES.get(name) or _of_apps().get(name)
+    if home is None:
         raise AttributeError(f"module 'vidssl' has no attribute '{name}'")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_of_apps()})

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 
 PositiveSlot = Literal["masked", "zero"]
 

@@ -7,7 +7,7 @@ import re
 from itertools import takewhile
 from pathlib import Path
 
-from vidssl.commands import COMMANDS, Group, parser_of
+from vidssl.cli import COMMANDS, Group, parser_of
 
 # The page that explains a command.
 GUIDES = {
@@ -27,7 +27,14 @@ GUIDES = {
 }
 API = (
     *("vidssl", "vidssl.video", "vidssl.transforms", "vidssl.models", "vidssl.losses", "vidssl.data"),
-    *("vidssl.methods", "vidssl.evaluation", "vidssl.tracking", "vidssl.analysis", "vidssl.prepare", "vidssl.types"),
+    *(
+        "vidssl.methods",
+        "vidssl.evaluation",
+        "vidssl.tracking",
+        "vidssl.apps.analysis",
+        "vidssl.apps.prepare",
+        "vidssl.base.types",
+    ),
 )
 LANGUAGES = {".py": "python", ".sbatch": "bash"}
 IMAGES = Path("docs/images/gallery")  # the image and the printed text of each example

@@ -15,8 +15,8 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import vidssl
-from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
-from vidssl.keyed_generators import generator
+from vidssl.base.randomness import generator
+from vidssl.data.moving_digits import MovingDigits, ensure
 
 IMAGES = Path(__file__).resolve().parents[1] / "images"
 SEED, QUERIES, WIDTH = 0, 48, 1280

@@ -24,11 +24,11 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from comments import describe  # noqa: E402
 
-from vidssl.config import Settings  # noqa: E402
+from vidssl.base.config import Settings  # noqa: E402
+from vidssl.base.schedule import Schedule  # noqa: E402
 from vidssl.methods import METHODS  # noqa: E402
 from vidssl.methods.interclr_branch import Inter  # noqa: E402
 from vidssl.methods.jigsaw_branch import Jigsaw  # noqa: E402
-from vidssl.schedule import Schedule  # noqa: E402
 
 COLUMNS = {  # of the table of a paper: title, by key of the YAML file
     "item": "table or figure",

@@ -13,7 +13,7 @@ import json
 import matplotlib.pyplot as plt
 from torch import Tensor
 
-from vidssl.commands import run
+from vidssl.cli import run
 from vidssl.methods import METHODS
 from vidssl.methods.in_batch import InBatchMethod
 

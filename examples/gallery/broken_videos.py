@@ -9,7 +9,7 @@ reason.
 import shutil
 from pathlib import Path
 
-from vidssl.commands import run
+from vidssl.cli import run
 
 run("prepare", ["moving-digits", "--out", "output/gallery/digits", "--train", "240", "--test", "80", "--quiet"])
 source, folder = Path("output/gallery/digits/videos/train"), Path("output/gallery/broken/videos")
@@ -42,7 +42,7 @@ with open(out / "report.csv") as file:
 import matplotlib.pyplot as plt
 
 import vidssl
-from vidssl.errors import VidsslError
+from vidssl.base.errors import VidsslError
 
 numbers = [0, 9, 18, 27, 36, 45]
 paths = sorted(folder.iterdir(), key=lambda path: (path.name != "intact.mp4", path.name))

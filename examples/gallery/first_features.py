@@ -7,7 +7,7 @@ downloaded, and nothing is trained.
 # %%
 # **Videos.** `vidssl prepare` renders 320 short videos of moving digits, with lists of their motions, colours and
 # digits. `run` is the command line in Python: `vidssl prepare moving-digits --out …` in a shell does the same.
-from vidssl.commands import run
+from vidssl.cli import run
 
 digits = "output/gallery/digits"
 run("prepare", ["moving-digits", "--out", digits, "--train", "240", "--test", "80", "--quiet"])

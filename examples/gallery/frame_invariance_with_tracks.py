@@ -6,7 +6,7 @@ Find the same object in frames that are far apart, and train a network to encode
 # %%
 # **A first network**, trained without tracks: two frames of a video that are at least 40 frames apart are the two
 # views. 80 steps are enough to distinguish digits from textures.
-from vidssl.commands import run
+from vidssl.cli import run
 
 digits, out = "output/gallery/digits", "output/gallery/tracks"
 run("prepare", ["moving-digits", "--out", digits, "--train", "240", "--test", "80", "--quiet"])
@@ -31,7 +31,7 @@ import numpy as np
 
 import vidssl
 from vidssl.data.track_files import read_tracks
-from vidssl.viz.track_overlay import draw_pairs
+from vidssl.tracking.overlay import draw_pairs
 
 figure, axes = plt.subplots(1, 4, figsize=(10, 1.6), layout="constrained")
 for place, path in zip(axes, sorted(Path(out, "digits/videos/train").iterdir()), strict=False):

@@ -9,7 +9,7 @@ that comes with vidssl, the whole network finetuned, and the same network from s
 # them.
 import json
 
-from vidssl.commands import run
+from vidssl.cli import run
 
 digits, out = "output/gallery/digits", "output/gallery/supervised"
 run("prepare", ["moving-digits", "--out", digits, "--train", "240", "--test", "80", "--quiet"])

@@ -12,7 +12,7 @@ import av
 import numpy as np
 
 import vidssl
-from vidssl.commands import run
+from vidssl.cli import run
 
 digits, out = Path("output/gallery/digits"), Path("output/gallery/long")
 run("prepare", ["moving-digits", "--out", str(digits), "--train", "240", "--test", "80", "--quiet"])

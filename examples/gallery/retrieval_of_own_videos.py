@@ -8,7 +8,7 @@ Search a folder of videos with one video. No list and no labels are needed.
 # not in it.
 from pathlib import Path
 
-from vidssl.commands import run
+from vidssl.cli import run
 
 run("prepare", ["moving-digits", "--out", "output/gallery/digits", "--train", "240", "--test", "80", "--quiet"])
 gallery = Path("output/gallery/digits/videos/train")

@@ -5,7 +5,7 @@ How much accuracy is left when videos are noisy, compressed, or played at anothe
 
 # %%
 # **A classifier** of the colour of a digit: 40 steps of finetuning the network that comes with vidssl.
-from vidssl.commands import run
+from vidssl.cli import run
 
 digits, out = "output/gallery/digits", "output/gallery/robustness"
 run("prepare", ["moving-digits", "--out", digits, "--train", "240", "--test", "80", "--quiet"])

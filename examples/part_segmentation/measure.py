@@ -24,22 +24,22 @@ from part_segmentation import PartSegmentation, counted_pixels
 from torch import Tensor
 from typing_extensions import Unpack
 
-from vidssl import distributed
-from vidssl.api.job_arguments import File, Model, NetworkOptions, file_of, job
-from vidssl.api.measure_networks import JobResults
-from vidssl.api.measured_network import Subject, device_of, load_method, load_subject
-from vidssl.atomic import write_whole
-from vidssl.commands import errors_in_options, guarded, print_result
-from vidssl.commands.argument_options import add_options, parse, read_signature
+from vidssl.base import distributed
+from vidssl.base.atomic import write_whole
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.output_folder import claim, only_run_in
+from vidssl.base.progress import Report, progress
+from vidssl.cli import errors_in_options, guarded, print_result
+from vidssl.cli.arguments import add_options, parse, read_signature
 from vidssl.data.fingerprint import identify
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.jobs.job import File, Model, NetworkOptions, file_of, job
+from vidssl.jobs.load_network import Subject, device_of, load_method, load_subject
+from vidssl.jobs.measurements import JobResults
 from vidssl.models.weights import read_anything
-from vidssl.output_folder import claim, only_run_in
-from vidssl.progress import Report, progress
 
 NUM_DRAWN = 10  # crops in parts.png
 NUMBERS = ("pixel_accuracy", "layout", "most_frequent")

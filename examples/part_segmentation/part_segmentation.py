@@ -10,14 +10,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidssl.config import Settings
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.types import Batch
 from vidssl.data.dataset import ClipDataset
-from vidssl.errors import ConfigError, DataError
 from vidssl.losses import full, full_precision
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone
 from vidssl.models.layer_features import count_channels
-from vidssl.types import Batch
 
 IGNORED = 255  # label of pixels that are not counted
 

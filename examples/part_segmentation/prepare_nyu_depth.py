@@ -15,10 +15,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.atomic import write_whole
+from vidssl.base.atomic import write_whole
+from vidssl.base.errors import ConfigError, DataError, VidsslError
+from vidssl.base.types import VideoRecord
 from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError, DataError, VidsslError
-from vidssl.types import VideoRecord
 
 IGNORED = 255  # label of pixels that are not counted
 SPLITS = {"train": "trainNdxs", "test": "testNdxs"}  # of splits.mat

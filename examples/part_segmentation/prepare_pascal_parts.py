@@ -19,12 +19,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.atomic import write_whole
+from vidssl.base.atomic import write_whole
+from vidssl.base.errors import ConfigError, DataError, VidsslError
+from vidssl.base.progress import progress
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoRecord
 from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError, DataError, VidsslError
-from vidssl.keyed_generators import generator
-from vidssl.progress import progress
-from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
 
 # Labels 0 and 1; 1 is a pixel of the object that no part covers, such as the frame of a bicycle.

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vidssl.base.types import Batch
 from vidssl.data.clip_samplers import SAMPLERS, Clip, Pair, Sampler
 from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import METHODS, Branch, Encoded, Method
@@ -24,7 +25,6 @@ from vidssl.methods.simclr import SimCLR
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.heads import Head, mlp
 from vidssl.models.resnet3d import ResNet3D18
-from vidssl.types import Batch
 
 
 def nce(query: Tensor, key: Tensor, *negatives: Tensor, temperature: float) -> Tensor:

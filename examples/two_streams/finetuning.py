@@ -13,12 +13,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from vidssl.base.types import Batch
 from vidssl.data.video_list import read_list
 from vidssl.methods.base import METHODS, Encode
 from vidssl.methods.supervised import Supervised
 from vidssl.models.backbones import Backbone
 from vidssl.models.batch_norms import batch_norms
-from vidssl.types import Batch
 
 COSTS = tuple(10.0**n for n in range(-5, 2))  # of the logistic regression
 FOLDS = 5

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.analysis import class_distances as module
-from vidssl.analysis.class_distances import class_distances, without_recordings
-from vidssl.api.analysis_sections import _distances
-from vidssl.api.analyze_uniformity import class_numbers
-from vidssl.evaluation.analysis_verdicts import Sample, classes
-from vidssl.keyed_generators import generator
+from vidssl.apps.analysis import uniformity as module
+from vidssl.apps.analysis.sections import _distances
+from vidssl.apps.analysis.uniformity import class_distances, class_numbers, without_recordings
+from vidssl.apps.analysis.verdicts import Sample, classes
+from vidssl.base.randomness import generator
 
 
 def loop(x, label, groups, one, other):

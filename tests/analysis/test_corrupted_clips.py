@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.analysis.corrupted_clips import (
+from vidssl.apps.analysis.corrupted_clips import (
     COMPRESSIONS,
     ROBUSTNESS,
     TIME_CORRUPTIONS,
@@ -15,13 +15,13 @@ from vidssl.analysis.corrupted_clips import (
     compress,
     compressed,
 )
-from vidssl.analysis.versions_from_one_decode import with_versions
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import Clip, ClipSettings, Uniform
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError
+from vidssl.jobs.heat_maps import with_versions
 from vidssl.transforms import center_crop
 from vidssl.transforms.gamma_and_shuffles import gamma
-from vidssl.types import VideoMeta
 from vidssl.video.reader import DecodeSettings, Video, open_video
 
 CLIP = ClipSettings(frames=4, sampling_rate=3)

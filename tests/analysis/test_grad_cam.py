@@ -8,7 +8,9 @@ import torch
 from scipy.stats import spearmanr
 from torch import nn
 
-from vidssl.analysis.grad_cam import (
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
+from vidssl.evaluation.grad_cam import (
     class_cam,
     coarse,
     grad_cam,
@@ -18,12 +20,10 @@ from vidssl.analysis.grad_cam import (
     similarity_cam,
     upsampled,
 )
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.models.layer_features import LayerFeatures
 
-BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models", "vidssl/analysis")]
+BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models", "vidssl/apps/analysis")]
 KINDS = {"resnet3d18": {"width": 8}, "resnet18": {}, "r3d_18": {}}
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from vidssl.analysis.layout_2d import check_layout, has_umap, kept_neighbours, layout
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
+from vidssl.apps.map.layout_2d import check_layout, has_umap, kept_neighbours, layout
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
 
 needs_umap = pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 
@@ -49,7 +49,7 @@ def test_pca_of_few_videos_or_one_dimension_is_filled_with_zeros(shape):
 
 
 @needs_umap
-@pytest.mark.covers("vidssl/analysis")
+@pytest.mark.covers("vidssl/apps/analysis")
 @pytest.mark.long  # numba compiles UMAP
 def test_umap_keeps_clusters_apart_and_depends_on_the_seed_alone():
     x, label = clusters()
@@ -63,7 +63,7 @@ def test_umap_keeps_clusters_apart_and_depends_on_the_seed_alone():
 
 
 @needs_umap
-@pytest.mark.covers("vidssl/analysis")
+@pytest.mark.covers("vidssl/apps/analysis")
 @pytest.mark.long  # numba compiles UMAP
 def test_umap_of_five_videos():
     assert np.isfinite(layout(clusters(1, 5)[0], "umap")).all()
@@ -73,7 +73,7 @@ def test_what_cannot_be_laid_out_is_an_error(monkeypatch):
     x, _ = clusters()
     with pytest.raises(ConfigError, match='needs 5 videos or more, got 4: use layout="pca"'):
         monkeypatch.setitem(sys.modules, "umap", sys.modules[__name__])  # as if it was installed
-        monkeypatch.setattr("vidssl.analysis.layout_2d.has_umap", lambda: True)
+        monkeypatch.setattr("vidssl.apps.map.layout_2d.has_umap", lambda: True)
         check_layout("umap", 4)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "umap", None)
@@ -112,7 +112,7 @@ def test_all_neighbours_of_equal_places_are_kept_and_few_videos_have_none():
 READ_ONLY = """
 import os
 from numba.core import caching
-from vidssl.analysis.layout_2d import import_umap
+from vidssl.apps.map.layout_2d import import_umap
 for name in ("CacheImpl", "_CacheImpl"):
     if hasattr(caching, name):
         getattr(caching, name)._locator_classes = [caching.UserProvidedCacheLocator]  # no other can write

@@ -5,11 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vidssl.analysis import score_transformations
-from vidssl.analysis.score_transformations import Measure, shuffled_scores
-from vidssl.analysis.transformed_clips import TrajectoryFeatures
-from vidssl.analysis.unit_invariance import class_invariance
-from vidssl.keyed_generators import generator
+from vidssl.apps.analysis import invariance as score_transformations
+from vidssl.apps.analysis.invariance import Measure, TrajectoryFeatures, class_invariance, shuffled_scores
+from vidssl.base.randomness import generator
 
 LABELS = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 0, 1])
 GROUPS = np.array([0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8])  # three of two videos, the others of one

@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
-from vidssl.analysis.swap_backgrounds import Swaps, box_around, draw_backgrounds, fill_box, list_masks
-from vidssl.analysis.versions_from_one_decode import COPY
+from vidssl.apps.analysis.background import Swaps, box_around, draw_backgrounds, fill_box, list_masks
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoRecord
 from vidssl.data.clip_samplers import ClipSettings, Uniform
-from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.instance_boxes import read_instance_boxes
-from vidssl.data.video_list import VideoList, read_list
-from vidssl.errors import DataError
-from vidssl.keyed_generators import generator
+from vidssl.data.video_list import Records, VideoList, read_list
+from vidssl.jobs.heat_maps import COPY
 from vidssl.transforms import RECIPES
-from vidssl.types import VideoRecord
 from vidssl.video.reader import DecodeSettings, open_video
 
 

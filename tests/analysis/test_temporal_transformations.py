@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from vidssl.analysis.transformed_clips import MOVES
+from vidssl.apps.analysis.invariance import MOVES
+from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import ClipSettings, Uniform
-from vidssl.types import VideoMeta
 
 SETTINGS = ClipSettings(frames=4, sampling_rate=3)  # spans 10 frames
 

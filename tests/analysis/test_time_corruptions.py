@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from vidssl.analysis.corrupted_clips import TIME_CORRUPTIONS
+from vidssl.apps.analysis.corrupted_clips import TIME_CORRUPTIONS
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import ClipSettings
-from vidssl.keyed_generators import generator
-from vidssl.types import VideoMeta
 
 META = VideoMeta(60, 25.0, 32, 32)
 SETTINGS = ClipSettings(frames=8, sampling_rate=3)

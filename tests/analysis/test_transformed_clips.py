@@ -7,17 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.analysis.transformed_clips import FRACTIONS, TRANSFORMATIONS, Trajectories, choose_transformations
+from vidssl.apps.analysis.invariance import FRACTIONS, TRANSFORMATIONS, Trajectories, choose_transformations
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.types import VideoRecord
 from vidssl.data.clip_samplers import ClipSettings
-from vidssl.data.column_store import Records
 from vidssl.data.instance_boxes import read_instance_boxes
-from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
+from vidssl.data.video_list import Records, read_list
 from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
 from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY
-from vidssl.types import VideoRecord
 from vidssl.video.reader import DecodeSettings, Video, open_video
 
 CLIP = ClipSettings(frames=3, sampling_rate=3)  # spans 7 frames

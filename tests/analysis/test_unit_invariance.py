@@ -5,10 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from vidssl.analysis import unit_invariance as module
-from vidssl.analysis.unit_invariance import class_invariance, firing_invariance
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
+from vidssl.apps.analysis import invariance as module
+from vidssl.apps.analysis.invariance import class_invariance, firing_invariance
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
 
 
 def fires(value, values, wanted, sign):

@@ -10,9 +10,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import normalize
 
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.evaluation.features import join_features
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "two_streams.yaml"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.api.measure_networks import over_splits
-from vidssl.engine.config_schema import load_run
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.engine.periodic_evaluation import evaluation_clips
-from vidssl.errors import ConfigError, DataError
+from vidssl.engine.run_config import load_run
+from vidssl.jobs.measurements import over_splits
 
 TOP = Path(__file__).parents[2]
 sys.path.insert(0, str(TOP / "benchmarks"))

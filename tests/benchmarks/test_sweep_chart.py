@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.errors import DataError
-from vidssl.viz.figure import png
+from vidssl.base.errors import DataError
+from vidssl.page.figure import png
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from sweep_chart import sweep_chart

@@ -13,7 +13,7 @@ import tracking
 
 sys.path.pop(0)
 
-from vidssl.api.track import tracker_settings
+from vidssl.jobs.track import tracker_settings
 
 QUICK = ["search.short_side=48", "size=32"]
 

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 import vidssl
-from vidssl.api.compare import compare
-from vidssl.api.extract import extract, merge
-from vidssl.api.map import map as draw_map
-from vidssl.api.retrieval import retrieval
+from vidssl.apps.compare import compare
+from vidssl.apps.map import map as draw_map
+from vidssl.apps.search import retrieval
+from vidssl.base.errors import DataError
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
 from vidssl.evaluation import features as evaluation
 from vidssl.evaluation import result_files
+from vidssl.jobs.extract import extract, merge
 
 KEPT = Path(__file__).parents[1] / "data/kept_features"
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
+from vidssl import cli
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "sce.yaml"
@@ -17,7 +17,7 @@ def asked(capsys, *words):
     capsys.readouterr()
     status = 0
     try:
-        commands.guarded(lambda: commands.run("analyze", [str(word) for word in words]))
+        cli.guarded(lambda: cli.run("analyze", [str(word) for word in words]))
     except SystemExit as end:
         status = end.code
     given = capsys.readouterr()

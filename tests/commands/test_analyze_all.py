@@ -10,14 +10,16 @@ from statistics import mean
 
 import pytest
 
-from vidssl import commands
-from vidssl.api import analyze_background, analyze_invariance, analyze_robustness
-from vidssl.api import measured_network as network
-from vidssl.api.analyze_all import GRADCAM, PARTS, draw_videos
-from vidssl.commands import ANALYSES
-from vidssl.engine.config_schema import load_run
+from vidssl import cli
+from vidssl.apps.analysis import background as analyze_background
+from vidssl.apps.analysis import invariance as analyze_invariance
+from vidssl.apps.analysis import robustness as analyze_robustness
+from vidssl.apps.analysis.all import GRADCAM, PARTS, draw_videos
+from vidssl.cli import ANALYSES
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.evaluation import features
+from vidssl.jobs import load_network as network
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 
@@ -32,7 +34,7 @@ def checkpoint(digits, tmp_path_factory):
 
 def analyze(digits, checkpoint, out, *words):
     given = [f"{digits}/motion/test.csv", "--checkpoint", str(checkpoint), "--workers", "0", "--device", "cpu"]
-    commands.run("analyze", ["all", *given, "--out", str(out), *words])
+    cli.run("analyze", ["all", *given, "--out", str(out), *words])
     return json.loads((out / "results.json").read_text()), (out / "index.html").read_text()
 
 
@@ -130,7 +132,7 @@ def test_the_untrained_network_is_that_of_the_config(digits, whole, tmp_path):
     lists = [f"{out}/lists/test/test.csv", "--train-list", f"{out}/lists/train/train.csv", "--out", f"{tmp_path}/t"]
     run = [f"{key}={value}" for key, value in (("data.workers", 0), ("data.moving_digits", "null"))]
     words = ["--checkpoint", "random", "--cfg", str(TOY), *run, "--clips", "1", "--crops", "1", "--device", "cpu"]
-    commands.run("test", [*lists, *words])
+    cli.run("test", [*lists, *words])
     wanted = json.loads((tmp_path / "t" / "results.json").read_text())
     assert {key: found[key] for key in ("R@1", "knn", "uniformity_loss", "checkpoint")} == {
         key: wanted[key] for key in ("R@1", "knn", "uniformity_loss", "checkpoint")

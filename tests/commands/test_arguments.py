@@ -16,25 +16,17 @@ import pytest
 from annotated_types import Ge
 
 import vidssl
-from vidssl import commands, progress
-from vidssl.api.extract import Cluster
-from vidssl.api.job_arguments import NetworkOptions
-from vidssl.commands import COMMANDS, Group, Job, parser_of
-from vidssl.commands.argument_options import (
-    OTHER_NAMES,
-    REQUIRED,
-    Argument,
-    above_zero,
-    at_least,
-    config_file,
-    option_of,
-    parse,
-)
-from vidssl.errors import ConfigError, DataError
+from vidssl import cli
+from vidssl.base import progress
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.progress import Report
+from vidssl.base.worker_pool import Pool
+from vidssl.cli import COMMANDS, Group, Job, parser_of
+from vidssl.cli.arguments import OTHER_NAMES, REQUIRED, Argument, above_zero, at_least, config_file, option_of, parse
 from vidssl.evaluation.features import TestClips
-from vidssl.progress import Report
+from vidssl.jobs.extract import Cluster
+from vidssl.jobs.job import NetworkOptions
 from vidssl.tracking import Tracked
-from vidssl.worker_pool import Pool
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -197,7 +189,7 @@ def test_a_function_is_where_the_command_says(check_all):
     def check(name):
         job = JOBS[name]
         assert function_of(job).__name__ == job.function and function_of(job).__doc__.startswith(job.summary[:20])
-        if job.module.startswith("vidssl.api."):
+        if job.module.startswith("vidssl.jobs."):
             assert getattr(vidssl, job.function) is function_of(job)
 
     check_all(check, {name: (name,) for name in JOBS})
@@ -230,7 +222,7 @@ def parsed(command, *words):
 def error_of(capsys, command, *words):
     """The message of a command that is refused before its job."""
     with pytest.raises(SystemExit) as caught:
-        commands.run(command, [str(word) for word in words], f"vidssl {command}")
+        cli.run(command, [str(word) for word in words], f"vidssl {command}")
     assert caught.value.code == 2
     return capsys.readouterr().err.splitlines()[-1]
 
@@ -338,7 +330,7 @@ def test_a_name_of_no_or_several_configs(name, message, digits, capsys, tmp_path
     assert error_of(capsys, "train", "--cfg", name).endswith(f"error: argument --cfg: {message}")
     words = [str(digits / "motion/test.csv"), "--checkpoint", "random", "--cfg", name, "--out", "x"]
     with pytest.raises(ConfigError, match=re.escape(message)):  # of a network
-        commands.run("extract", words)
+        cli.run("extract", words)
     assert not Path("x").exists()
 
 
@@ -374,7 +366,7 @@ def test_settings_may_follow_several_values(digits, tmp_path, capsys):
     where += ["--train-list", digits / "motion/train.csv"]
     words = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOY, "--protocol", "uniformity", *where]
     words += ["--splits", "1", "2", "seed={split}", "data.moving_digits=null"]
-    commands.run("test", [str(word) for word in words])
+    cli.run("test", [str(word) for word in words])
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert [*results["splits"]] == ["1", "2"] and results["config"]["data"]["moving_digits"] is None
 
@@ -384,31 +376,31 @@ def test_settings_may_follow_several_values(digits, tmp_path, capsys):
 
 def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
     words = [digits / "motion/test.csv", "--out", tmp_path / "checked", "--json", "--workers", "1"]
-    commands.run("check", [str(word) for word in words])
+    cli.run("check", [str(word) for word in words])
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["kept"], found["findings"]) == (16, 16, [])
     assert found["list"] == str(tmp_path / "checked/test.csv")
     network = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", "--workers", "0", "--json"]
     network += ["data.moving_digits=null"]
-    commands.run("extract", [str(w) for w in (digits / "motion/test.csv", *network, "--out", tmp_path / "x")])
+    cli.run("extract", [str(w) for w in (digits / "motion/test.csv", *network, "--out", tmp_path / "x")])
     found = json.loads(capsys.readouterr().out)
     assert found["count"] == 16 and found["path"] == str(tmp_path / "x")
     lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
-    commands.run("retrieval", [str(w) for w in (*lists, *network, "--out", tmp_path / "page", "--page-queries", 0)])
+    cli.run("retrieval", [str(w) for w in (*lists, *network, "--out", tmp_path / "page", "--page-queries", 0)])
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "page/results.json").read_text())
-    commands.run("prepare", ["folder", str(digits), "--out", str(tmp_path / "lists"), "--json"])
+    cli.run("prepare", ["folder", str(digits), "--out", str(tmp_path / "lists"), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert [*found] == ["report"] and found["report"].startswith("112 videos found")
-    commands.run("doctor", ["--json"])
+    cli.run("doctor", ["--json"])
     assert json.loads(capsys.readouterr().out)["decoding with pyav"]["works"]
 
 
 def test_a_command_returns_what_its_function_returns(digits, tmp_path, capsys):
     words = [str(digits / "motion/test.csv"), "--out", str(tmp_path / "checked"), "--workers", "1"]
-    checked = commands.run("check", words)
+    checked = cli.run("check", words)
     assert checked.rows == 16 and capsys.readouterr().out == f"{checked}\n"
-    assert commands.run("schema", []) == vidssl.schema()
+    assert cli.run("schema", []) == vidssl.schema()
     assert json.loads(capsys.readouterr().out) == vidssl.schema()
 
 
@@ -418,9 +410,9 @@ def test_quiet_hides_progress_and_information(digits, tmp_path, capsys, monkeypa
     level = log.level
     words = [str(digits / "motion/test.csv"), "--out", str(tmp_path / "a"), "--workers", "1"]
     try:
-        commands.run("check", words)
+        cli.run("check", words)
         assert "check:" in capsys.readouterr().err
-        commands.run("check", [*words[:2], str(tmp_path / "b"), *words[3:], "--quiet"])
+        cli.run("check", [*words[:2], str(tmp_path / "b"), *words[3:], "--quiet"])
         assert not log.isEnabledFor(logging.INFO) and log.isEnabledFor(logging.WARNING)
         shown = capsys.readouterr()
         assert not shown.err and "16 rows kept" in shown.out
@@ -431,14 +423,14 @@ def test_quiet_hides_progress_and_information(digits, tmp_path, capsys, monkeypa
 def test_errors_name_options(digits, tmp_path, capsys):
     words = ["a{split}.csv", "--checkpoint", "vidssl-small", "--out", str(tmp_path / "x")]
     with pytest.raises(ConfigError, match=r"^a\{split\}.csv contains \{split\}; name the splits: --splits 1 2 3$"):
-        commands.run("test", words)
+        cli.run("test", words)
     with pytest.raises(ConfigError, match=r"name the splits: splits=\[1, 2, 3\]$"):
         vidssl.test("vidssl-small", words[0], out=tmp_path / "x")
     (tmp_path / "a.mp4").write_bytes(b"no video" * 99)
     (tmp_path / "b.mp4").write_bytes(b"no video" * 99)
     words = [str(tmp_path), "--checkpoint", "vidssl-small", "--workers", "0", "--out", str(tmp_path / "x")]
     with pytest.raises(DataError, match=r"a.mp4.*--allow-missing"):
-        commands.run("extract", words)
+        cli.run("extract", words)
 
 
 def test_a_wrong_argument_of_python_names_the_right_one():

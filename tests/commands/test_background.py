@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl import commands
-from vidssl.analysis.swap_backgrounds import Swaps, draw_backgrounds
-from vidssl.api.analyze_background import analyze_background, swap_numbers
-from vidssl.api.extract import extract
-from vidssl.api.measured_network import load_subject
-from vidssl.api.test import test as measure
+from vidssl import cli
+from vidssl.apps.analysis.background import Swaps, analyze_background, draw_backgrounds, swap_numbers
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
+from vidssl.jobs.extract import extract
+from vidssl.jobs.load_network import load_subject
+from vidssl.jobs.test import test as measure
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 RANDOM = ("data.moving_digits=null", "data.train=none.csv")
@@ -125,7 +124,7 @@ def test_a_network_that_sees_only_backgrounds(scenes, tmp_path, monkeypatch, cap
         "random",
     ]
     words += ["--cfg", str(TOY), *RANDOM, "seed={split}", "--splits", "1", "2", "--boxes", str(scenes / "boxes.csv")]
-    commands.run("analyze", [*words, "--workers", "0", "--device", "cpu", "--out", "o"])
+    cli.run("analyze", [*words, "--workers", "0", "--device", "cpu", "--out", "o"])
     found = json.loads((tmp_path / "o/results.json").read_text())
     for split in found["splits"].values():
         assert [split[f"R@1{end}"] for end in ("", "_same", "_other", "_gap")] == [1, 1, 0, 1]
@@ -145,7 +144,7 @@ def test_several_networks_and_masks(trained, digits, tmp_path, monkeypatch, caps
     words = ["background", str(digits / "motion/test.csv"), "--checkpoint", "random", trained]
     words += ["--cfg", str(TOY), *RANDOM, "--train-list", str(digits / "motion/train.csv")]
     words += ["--masks", str(digits / "masks"), "--workers", "0", "--device", "cpu", "--out", "o"]
-    commands.run("analyze", words)
+    cli.run("analyze", words)
     assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "background.png"}
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[2:7]] == [
@@ -158,7 +157,7 @@ def test_several_networks_and_masks(trained, digits, tmp_path, monkeypatch, caps
     given = {"videos": digits / "motion/test.csv", "masks": digits / "masks", "out": tmp_path / "alone"}
     first = measure_background(trained, **given)
     assert "top1_other" in first and "knn" not in first
-    monkeypatch.setattr("vidssl.api.analyze_background.encode_videos", None)
+    monkeypatch.setattr("vidssl.apps.analysis.background.encode_videos", None)
     assert measure_background(trained, **given) == first
 
 

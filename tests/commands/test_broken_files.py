@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
+from vidssl import cli
+from vidssl.base.errors import VidsslError
+from vidssl.base.running_command import leave_out, left_out, named_at_end, named_at_once
 from vidssl.data.dataset import most_broken
-from vidssl.errors import VidsslError
 from vidssl.evaluation.features import TestClips
-from vidssl.running_command import leave_out, left_out, named_at_end, named_at_once
 from vidssl.video.reader import DecodeSettings
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
@@ -68,7 +68,7 @@ ONE = (*NETWORK, "--clips", 1)
 
 
 def run(command, *words):
-    return commands.run(command, [*map(str, words), "data.moving_digits=null"])
+    return cli.run(command, [*map(str, words), "data.moving_digits=null"])
 
 
 def said(caplog):
@@ -137,7 +137,7 @@ def started(labelled, trained, tmp_path):
         }
         out = tmp_path / "out"
         last = ["data.moving_digits=null"] if "random" in words else []
-        commands.run(command, [*(str(places.get(word, word)) for word in words), "--out", str(out), *last])
+        cli.run(command, [*(str(places.get(word, word)) for word in words), "--out", str(out), *last])
         files = [out / name for name in ("results.json", "meta.json")]
         page = out / "index.html"
         return json.loads(next(file for file in files if file.exists()).read_text()), page.exists() and page.read_text()
@@ -225,7 +225,7 @@ def test_features_of_a_list_with_labels_are_no_numbers(command, started, labelle
 
 
 def test_features_that_lack_videos_are_no_index_for_numbers_on_labels(started, labelled, tmp_path, caplog):
-    commands.run("extract", [*map(str, (labelled, *ONE, "--out", tmp_path / "index")), "data.moving_digits=null"])
+    cli.run("extract", [*map(str, (labelled, *ONE, "--out", tmp_path / "index")), "data.moving_digits=null"])
     words = ("retrieval", *ONE, "--query", "INPUT", "--index", "OUT/../index")
     for gallery in ((), ("--gallery", "INPUT")):
         with pytest.raises(VidsslError, match=r"^2 of 42 videos of \S+index cannot be read: .*at most 0 .*--allow-mis"):
@@ -245,7 +245,7 @@ def test_parts_of_a_list_count_on_their_own(folder, tmp_path, caplog):
     for part in parts:
         run(*part)
     caplog.clear()
-    commands.run("merge", ["--out", str(tmp_path / "x")])
+    cli.run("merge", ["--out", str(tmp_path / "x")])
     check_named(json.loads((tmp_path / "x/meta.json").read_text()), "missing", None, caplog)
 
 

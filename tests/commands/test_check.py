@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vidssl import commands
-from vidssl.api.check import KEPT, _variants, check
+from vidssl import cli
+from vidssl.apps.check import KEPT, _variants, check
+from vidssl.apps.check.integrity import _Contents, missing_bytes
+from vidssl.base.errors import ConfigError, DataError, DecodeError
+from vidssl.base.randomness import generator
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.keyed_generators import generator
 from vidssl.video import decode, frame_folder
-from vidssl.video.integrity import _Contents, missing_bytes
 from vidssl.video.reader import open_video
 
 TOP = Path(__file__).parents[2]
@@ -498,7 +498,7 @@ def test_1_3_the_clean_list_trains(tmp_path, digits):
     source = write_list(tmp_path / "lists", rows, classes=listed.classes)
     given = ["--root", str(videos), "--out", str(tmp_path / "clean"), "--workers", "2"]
     with pytest.raises(SystemExit) as caught:
-        commands.run("check", [str(source), *given])
+        cli.run("check", [str(source), *given])
     assert caught.value.code == 1
     clean = tmp_path / "clean/all.csv"
     assert len(read_list(clean).records) == 12
@@ -513,7 +513,7 @@ def test_exit_status_and_output_of_the_tool(run_script, tmp_path, digits, monkey
     def status(*arguments):
         monkeypatch.setattr(sys, "argv", ["vidssl", "check", *map(str, arguments)])
         try:
-            commands.main()
+            cli.main()
         except SystemExit as end:
             return end.code
         return 0

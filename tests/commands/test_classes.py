@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl import commands
-from vidssl.api.analyze_uniformity import analyze_uniformity
-from vidssl.api.extract import extract
-from vidssl.api.test import test as measure
+from vidssl import cli
+from vidssl.apps.analysis.uniformity import analyze_uniformity
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
+from vidssl.jobs.extract import extract
+from vidssl.jobs.test import test as measure
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 
@@ -49,7 +49,7 @@ def test_all_checkpoints_of_a_run(trained, digits, tmp_path, monkeypatch, capsys
     path, out = digits / "motion/train.csv", tmp_path / "out"
     monkeypatch.chdir(tmp_path)
     words = [str(path), "--checkpoint", str(trained), "--workers", "0", "--device", "cpu", "--out", "out"]
-    commands.run("analyze", ["uniformity", *words])
+    cli.run("analyze", ["uniformity", *words])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "40 videos, 40 recordings, 8 classes; 2 clips x 1 crop of 32²"
     assert [line.split()[1] for line in lines[2:5]] == ["1", "2", "3"]
@@ -83,7 +83,7 @@ def test_several_networks_and_bars(trained, digits, tmp_path, monkeypatch, capsy
     last = str(trained / "checkpoints/last.pt")
     words = ["uniformity", str(digits / "motion/test.csv"), "--checkpoint", "random", last, "--cfg", str(TOY)]
     words += ["data.moving_digits=null", "data.train=none.csv", "--workers", "0", "--device", "cpu", "--out", "o"]
-    commands.run("analyze", words)
+    cli.run("analyze", words)
     text = capsys.readouterr().out
     assert "random: no ECE, the network has no classifier" in text and "run: no ECE" not in text
     assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "classes.png"}

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import vidssl
-from vidssl import commands
+from vidssl import cli
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 
 TOP = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def vidssl_command(monkeypatch, capsys, *arguments):
     monkeypatch.setattr(sys, "argv", ["vidssl", *map(str, arguments)])
     capsys.readouterr()
     try:
-        commands.main()
+        cli.main()
     except SystemExit as end:
         assert not end.code
     return capsys.readouterr().out
@@ -83,7 +83,7 @@ def retrieved(command, trained, digits):
         cwd=folder,
     )
     given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null"]
-    commands.run(
+    cli.run(
         "retrieval",
         [
             "--checkpoint",
@@ -126,7 +126,7 @@ def test_a_finished_run_is_left_as_it_is(trained, digits, monkeypatch, capsys):
     folder = trained[0]
     before = (folder / "metrics.jsonl").read_bytes(), sorted((folder / "checkpoints").iterdir())
     monkeypatch.chdir(folder.parent)
-    commands.run("train", ["--cfg", str(TOY), *settings(digits, "run", "data.workers=0")])
+    cli.run("train", ["--cfg", str(TOY), *settings(digits, "run", "data.workers=0")])
     assert capsys.readouterr().out.strip().endswith("last.pt")
     assert before == ((folder / "metrics.jsonl").read_bytes(), sorted((folder / "checkpoints").iterdir()))
 
@@ -157,7 +157,7 @@ def test_retrieval(retrieved, search_page):
 
 def test_center_exchanges_the_two_sets_of_numbers(checkpoint, digits, tmp_path, retrieved):
     lists = ["--gallery", str(digits / "motion/train.csv"), "--query", str(digits / "motion/test.csv")]
-    commands.run(
+    cli.run(
         "retrieval",
         ["--checkpoint", str(checkpoint), *lists, "--out", str(tmp_path), "--center", "--page-queries", "2"],
     )
@@ -171,7 +171,7 @@ def test_retrieval_without_labels(checkpoint, digits, tmp_path, capsys):
     """A list searched in itself: no accuracies, and nobody is their own neighbour."""
     names = read_list(digits / "motion/test.csv").names[:5]
     (tmp_path / "few.csv").write_text("\n".join(["path", *names]) + "\n")
-    commands.run(
+    cli.run(
         "retrieval",
         [
             "--checkpoint",
@@ -250,7 +250,7 @@ def test_a_folder_of_real_videos(command, real, tmp_path, capsys, checkpoint):
     gallery, query = (read_list(tmp_path / "lists" / f"{side}.csv") for side in ("train", "test"))
     assert gallery.classes == ("bend", "jack", "wave1", "wave2")
     assert len(gallery) + len(query) == 72
-    commands.run(
+    cli.run(
         "retrieval",
         [
             "--checkpoint",
@@ -283,7 +283,7 @@ def refused(capsys):
 
     def run(tool, *arguments):
         with pytest.raises(SystemExit) as caught:
-            commands.guarded(lambda: commands.run(tool, [str(a) for a in arguments]))
+            cli.guarded(lambda: cli.run(tool, [str(a) for a in arguments]))
         assert caught.value.code == 2
         message = capsys.readouterr().err
         assert "Traceback" not in message
@@ -415,7 +415,7 @@ def test_4_allow_missing_measures_the_others_and_says_so(
     lists = ("--gallery", with_gaps["gallery"], "--query", with_gaps["query"])
     assert "not a video" in refused("retrieval", *rest, *lists, "--out", tmp_path / "none")
     given = [*rest, *lists, "--out", tmp_path / "out", "--allow-missing"]
-    commands.run("retrieval", [str(word) for word in given])
+    cli.run("retrieval", [str(word) for word in given])
     out = capsys.readouterr().out
     found = json.loads((tmp_path / "out/results.json").read_text())
     assert (found["num_queries"], found["num_gallery"]) == (6, 15)
@@ -429,7 +429,7 @@ def test_4_allow_missing_measures_the_others_and_says_so(
     assert all(page.count(f"<li>{video['path']}<small>") == 1 for side in missing.values() for video in side)
     # The numbers, and the neighbours on the page, are those of lists that never had the broken ones.
     whole = ("--gallery", with_gaps["gallery_whole"], "--query", with_gaps["query_whole"])
-    commands.run("retrieval", [str(word) for word in (*rest, *whole, "--out", tmp_path / "whole")])
+    cli.run("retrieval", [str(word) for word in (*rest, *whole, "--out", tmp_path / "whole")])
     assert "6 queries, 15 in the gallery" in capsys.readouterr().out
     other = json.loads((tmp_path / "whole/results.json").read_text())
     for name in (*RANKS, "knn", "chance", "num_queries", "num_gallery", "centered_features"):
@@ -443,7 +443,7 @@ def test_4_allow_missing_measures_the_others_and_says_so(
 
 def test_4_allow_missing_in_extract(with_gaps, checkpoint, tmp_path, capsys):
     given = ["--checkpoint", checkpoint, with_gaps["gallery"], "--out", tmp_path / "x"]
-    commands.run("extract", [str(word) for word in (*given, "--allow-missing")])
+    cli.run("extract", [str(word) for word in (*given, "--allow-missing")])
     x, meta = np.load(tmp_path / "x/features.npy"), json.loads((tmp_path / "x/meta.json").read_text())
     rows = [line.split(",") for line in (tmp_path / "x/rows.csv").read_text().splitlines()]
     whole = [n for n in range(18) if n not in (0, 6, 7)]
@@ -478,7 +478,7 @@ def test_log_lines_have_time_and_rank(run_script, tmp_path):
     """The rank is that of the environment, which Slurm's processes set after the start."""
     (tmp_path / "script.py").write_text(
         "import logging, os\n"
-        "from vidssl.commands import guarded\n"
+        "from vidssl.cli import guarded\n"
         "def work():\n"
         "    log = logging.getLogger('vidssl.some')\n"
         "    log.info('alone')\n"
@@ -496,5 +496,5 @@ def test_ctrl_c_is_one_line(capsys):
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as caught:
-        commands.guarded(interrupted)
+        cli.guarded(interrupted)
     assert caught.value.code == 130 and capsys.readouterr().err == "interrupted: Ctrl-C\n"

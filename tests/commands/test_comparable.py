@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import vidssl
-from vidssl.api.extract import extract, merge
-from vidssl.api.retrieval import retrieval
+from vidssl.apps.search import retrieval
+from vidssl.base.errors import DataError
+from vidssl.base.types import Features
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
-from vidssl.types import Features
+from vidssl.jobs.extract import extract, merge
 
 CLIP = vidssl.ClipSettings(frames=4, seconds=0.4)
 BASE = {"clip": CLIP, "clips": 1, "crops": 1, "size": 24, "workers": 0}

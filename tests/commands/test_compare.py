@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import vidssl
-from vidssl import commands
-from vidssl.api import encoder_scores
-from vidssl.errors import ConfigError, DataError
+from vidssl import cli
+from vidssl.apps.compare import scores as encoder_scores
+from vidssl.base.errors import ConfigError, DataError
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -432,5 +432,5 @@ def test_mistakes(digits, tmp_path, write_video, capsys):
             compare(digits, tmp_path / "out", **given)
     words = ["compare", digits / "motion/train.csv", "--out", tmp_path / "out"]
     with pytest.raises(SystemExit):
-        commands.guarded(lambda: commands.run(words[0], [str(word) for word in words[1:]]))
+        cli.guarded(lambda: cli.run(words[0], [str(word) for word in words[1:]]))
     assert re.search("the following arguments are required: --checkpoint", capsys.readouterr().err)

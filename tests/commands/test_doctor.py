@@ -5,15 +5,15 @@ import sys
 import cv2
 import pytest
 
-from vidssl import commands
-from vidssl.api.doctor import doctor
+from vidssl import cli
+from vidssl.jobs.doctor import doctor
 
 
 def test_what_works_is_named(capsys):
     parts = doctor()
     assert parts["decoding with pyav"]["works"]
     assert cv2.__version__ in parts["selective search"]["detail"]
-    commands.run("doctor", [])
+    cli.run("doctor", [])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(parts) and all(line[:3] in ("yes", "no ") for line in lines)
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import vidssl
-from vidssl import commands
-from vidssl.api.export import export
-from vidssl.api.measured_network import load_subject
-from vidssl.engine.config_schema import load_run
+from vidssl import cli
+from vidssl.apps.export import export
+from vidssl.base.errors import ConfigError
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError
+from vidssl.jobs.load_network import load_subject
 from vidssl.models.weights import read_checkpoint
 
 
@@ -30,7 +30,7 @@ def run_folder(made_once, digits):
         given = ["--train-list", f"{data}/train.csv", "--protocol", "knn", "k=3", "--quiet", "--workers", "0"]
         for step, out in (("last", "test"), ("step-00000001", "first")):
             checkpoint = f"{path}/checkpoints/{step}.pt"
-            commands.run("test", [f"{data}/test.csv", "--checkpoint", checkpoint, *given, "--out", f"{path}/{out}"])
+            cli.run("test", [f"{data}/test.csv", "--checkpoint", checkpoint, *given, "--out", f"{path}/{out}"])
 
     return made_once("exported_run", make)
 
@@ -62,7 +62,7 @@ def test_the_folder_is_the_checkpoint_for_every_command(folder, run_folder, digi
     assert one.run_config == other.run_config
     arguments = [f"{digits}/motion/test.csv", "--workers", "0", "--quiet", "--device", "cpu"]
     for name, checkpoint in (("a", folder), ("b", run_folder)):
-        commands.run("extract", [*arguments, "--checkpoint", str(checkpoint), "--out", str(tmp_path / name)])
+        cli.run("extract", [*arguments, "--checkpoint", str(checkpoint), "--out", str(tmp_path / name)])
     assert (tmp_path / "a" / "features.npy").read_bytes() == (tmp_path / "b" / "features.npy").read_bytes()
 
 
@@ -119,9 +119,9 @@ def test_the_card_states_what_the_numbers_are_of(run_folder, tmp_path):
 def test_results_that_are_named(run_folder, tmp_path, capsys):
     arguments = [str(run_folder), "--to", "folder", "--out", str(tmp_path / "net"), "--json"]
     with pytest.raises(ConfigError, match=r"first/results.json holds no results of this checkpoint"):
-        commands.run("export", [*arguments, "--results", str(run_folder / "first" / "results.json")])
+        cli.run("export", [*arguments, "--results", str(run_folder / "first" / "results.json")])
     assert not [*tmp_path.iterdir()]
-    commands.run("export", [*arguments, "--results", str(run_folder / "test" / "results.json")])
+    cli.run("export", [*arguments, "--results", str(run_folder / "test" / "results.json")])
     assert json.loads(capsys.readouterr().out)["training"]["steps"] == 2
     assert (tmp_path / "net" / "README.md").read_text().count("results.json |") == 1
 
@@ -132,7 +132,7 @@ def test_files_hold_the_same_description(to, folder, run_folder, tmp_path, capsy
     expected = json.loads((folder / "config.json").read_text())
     if to == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
-    commands.run("export", [str(run_folder), "--to", to, "--out", str(path)])
+    cli.run("export", [str(run_folder), "--to", to, "--out", str(path)])
     assert capsys.readouterr().out.startswith(f"{path}: resnet3d18, batch x 3 x ")
     network = vidssl.load_backbone(run_folder)
     test = load_subject(str(run_folder), {"device": "cpu"}).test
@@ -156,7 +156,7 @@ def test_the_program_of_the_page_computes_the_features(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "weights.md").read_text(encoding="utf-8")
     program = next(block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "onnxruntime" in block)
     monkeypatch.chdir(tmp_path)
-    commands.run("export", ["vidssl-small", "--to", "onnx", "--out", "demo.onnx", "--quiet"])
+    cli.run("export", ["vidssl-small", "--to", "onnx", "--out", "demo.onnx", "--quiet"])
     names = {}
     exec(program, names)
     expected = vidssl.load_backbone("vidssl-small")(torch.full((1, 3, 4, 64, 64), -0.45 / 0.225))
@@ -181,5 +181,5 @@ def test_an_exported_file_is_exported_again_with_its_first_checkpoint(folder, tm
 )
 def test_mistakes_are_errors_of_one_line(arguments, message, run_folder):
     with pytest.raises(ConfigError, match=message) as caught:
-        commands.run("export", [str(run_folder), *arguments])
+        cli.run("export", [str(run_folder), *arguments])
     assert "\n" not in str(caught.value)

@@ -12,17 +12,17 @@ import pytest
 import torch
 
 import vidssl
-from vidssl.api import job_arguments as job
-from vidssl.api.export import save_backbone
-from vidssl.api.extract import extract, merge, open_index
-from vidssl.api.measured_network import load_subject
+from vidssl.apps.export import save_backbone
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.types import VideoRecord
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import features as evaluation
-from vidssl.types import VideoRecord
+from vidssl.jobs import job
+from vidssl.jobs.extract import extract, merge, open_index
+from vidssl.jobs.load_network import load_subject
 from vidssl.video.reader import open_video
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"

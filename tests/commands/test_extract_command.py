@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl import commands
+from vidssl import cli
 from vidssl.data.video_list import read_list
 
 TOP = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def run_tool(capsys):
     def run(*given, command="extract"):
         capsys.readouterr()
         try:
-            commands.guarded(lambda: commands.run(command, [str(word) for word in given]))
+            cli.guarded(lambda: cli.run(command, [str(word) for word in given]))
         except SystemExit as end:
             message = capsys.readouterr().err
             return message[message.rindex("error: ") :].rstrip("\n"), end.code

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
-from vidssl.api.measure_networks import over_splits
-from vidssl.api.test import test as measure
-from vidssl.api.train import train
+from vidssl import cli
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.protocols import PROTOCOLS
+from vidssl.jobs.measurements import over_splits
+from vidssl.jobs.test import test as measure
+from vidssl.jobs.train import train
 
 FLOORS = ("thumbnails", "differences", "motion", "untrained")
 PLAIN = {"workers": 0, "device": "cpu"}
@@ -74,10 +74,10 @@ def test_existing_results_get_floors_and_keep_them(network, lists, tmp_path, mon
     asked = {**network, **lists, "out": tmp_path, "protocol": ["knn"]}
     first = measure(**asked)
     assert "floors" not in first
-    monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("the network was measured again"))
+    monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("the network was measured again"))
     second = measure(**asked, floors=True)
     assert {name: second[name] for name in first} == first and tuple(second["floors"]) == FLOORS
-    monkeypatch.setattr("vidssl.api.test.measure_floors", lambda *_: pytest.fail("floors were measured again"))
+    monkeypatch.setattr("vidssl.jobs.test.measure_floors", lambda *_: pytest.fail("floors were measured again"))
     for again in (measure(**asked), measure(**asked, floors=True)):
         assert again == second == json.loads((tmp_path / "results.json").read_text())
         assert str(again) == str(second)
@@ -123,11 +123,11 @@ def test_floors_that_only_some_splits_have():
 def test_the_command(network, lists, tmp_path, capsys):
     words = [str(lists["videos"]), "--train-list", str(lists["train_list"]), "--checkpoint", network["model"]]
     words += ["--clips", "1", "--crops", "1", "--workers", "0", "--device", "cpu", "--protocol", "knn", "--quiet"]
-    commands.run("test", [*words, "--out", str(tmp_path), "--floors", "--json"])
+    cli.run("test", [*words, "--out", str(tmp_path), "--floors", "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "results.json").read_text())
     assert tuple(printed["floors"]) == FLOORS and printed["floors"]["thumbnails"].keys() == {"knn", "knn_mean_class"}
-    commands.run("test", [*words, "--out", str(tmp_path)])
+    cli.run("test", [*words, "--out", str(tmp_path)])
     assert "\nmajority " in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import vidssl
-from vidssl import commands
+from vidssl import cli
 from vidssl.models.weights import weights_file
 
 TOP = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def place(digits, tmp_path_factory):
         if (digits / "motion" / name).exists():
             shutil.copy(digits / "motion" / name, folder / name)
     (folder / "root.txt").write_text(f"{digits}\n")
-    commands.run("train", ["--cfg", str(CFG), *settings(folder, digits, folder / "run")])
+    cli.run("train", ["--cfg", str(CFG), *settings(folder, digits, folder / "run")])
     return folder
 
 
@@ -85,7 +85,7 @@ def test_every_command_that_writes_works_and_warns_once(words, place, digits, tm
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             if not words.startswith("export") or not (out / "a").exists():
-                commands.run(words.split()[0], words.split()[1:])
+                cli.run(words.split()[0], words.split()[1:])
         warnings = [line for line in caplog.messages if "the file system of the output has no" in line]
         assert len(warnings) == len({*warnings}) <= 2
     assert any(path.is_file() for path in out.rglob("*")) and not list(out.rglob("*.tmp"))
@@ -93,7 +93,7 @@ def test_every_command_that_writes_works_and_warns_once(words, place, digits, tm
 
 def test_a_failed_command_leaves_nothing_there(place, tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", _fail(errno.ENOLCK))
-    with pytest.raises(vidssl.errors.VidsslError):
+    with pytest.raises(vidssl.base.errors.VidsslError):
         vidssl.extract("vidssl-small", place / "train.csv", out=tmp_path / "out", layer="none", workers=0)
     assert not (tmp_path / "out").exists()
 

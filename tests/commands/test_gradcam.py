@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl import commands
-from vidssl.api.analyze_gradcam import analyze_gradcam
-from vidssl.api.gradcam_maps import box_masks, class_maps, one_clip, pair_maps
-from vidssl.api.measured_network import load_subject
-from vidssl.api.retrieval import retrieval
+from vidssl import cli
+from vidssl.apps.analysis.gradcam import analyze_gradcam
+from vidssl.apps.search import retrieval
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import TestClips
+from vidssl.jobs.heat_maps import box_masks, class_maps, one_clip, pair_maps
+from vidssl.jobs.load_network import load_subject
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 OPTIONS = {"workers": 0, "device": "cpu"}
@@ -55,7 +55,7 @@ def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys
         *TOLD,
     ]
     words += ["--target", "similarity", "--layer", "layer2", "--boxes", str(digits / "boxes.csv"), "--limit", "6"]
-    commands.run("analyze", [*words, "--overlays", "2", "--workers", "0", "--device", "cpu", "--quiet", "--out", "out"])
+    cli.run("analyze", [*words, "--overlays", "2", "--workers", "0", "--device", "cpu", "--quiet", "--out", "out"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "6 videos; 1 clip x 1 crop of 32²" and lines[-1] == "out/index.html"
     page = (tmp_path / "out/index.html").read_text()
@@ -143,7 +143,7 @@ def test_the_retrieval_page_shows_maps(trained, digits, tmp_path, search_page, m
     maps = [hit.maps for _, hits in shown for hit in hits]
     assert len(maps) == 6 and len({*maps}) == 6 and {len(pair) for pair in maps} == {2}
     assert [[hit._replace(maps=()) for hit in hits] for _, hits in shown] == [hits for _, hits in before]
-    monkeypatch.setattr("vidssl.api.retrieval.MAPPED_QUERIES", 1)
+    monkeypatch.setattr("vidssl.apps.search.MAPPED_QUERIES", 1)
     retrieval(trained, out=tmp_path / "default", page_hits=1, gradcam="layer2", **given)
     assert (
         len(search_page(tmp_path / "default")) == 1

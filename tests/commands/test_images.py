@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import vidssl
-from vidssl.engine.config_schema import bind_run
+from vidssl.apps.prepare.folder import prepare_folder
+from vidssl.base.randomness import generator
+from vidssl.engine.run_config import bind_run
 from vidssl.engine.train import train
-from vidssl.keyed_generators import generator
-from vidssl.prepare.folder import prepare_folder
 
 
 def run_on(lists, output, method, views):

@@ -16,16 +16,16 @@ import pandas
 import pytest
 
 import vidssl
-from vidssl import commands
-from vidssl.api.extract import extract
+from vidssl import cli
+from vidssl.apps.prepare.folder import prepare_folder
+from vidssl.base.errors import ConfigError, DataError, VidsslError
+from vidssl.base.output_folder import claim, only_run_in
 from vidssl.data.fingerprint import identify
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
-from vidssl.errors import ConfigError, DataError, VidsslError
+from vidssl.engine.run_config import load_run
+from vidssl.jobs.extract import extract
 from vidssl.models.weights import weights_file
-from vidssl.output_folder import claim, only_run_in
-from vidssl.prepare.folder import prepare_folder
 from vidssl.video.reader import open_video, state_of_video
 
 TOP = Path(__file__).parents[2]
@@ -264,7 +264,7 @@ def test_the_home_folder(videos, tmp_path, monkeypatch, capsys):
     every = ["a.mp4", "b.mp4"]
     assert names("~/videos") == names(Path("~/videos")) == names("~/videos/*.mp4") == every
     assert names([f"~/videos/{name}" for name in every]) == every
-    commands.run("check", ["~/videos", "--out=~/checked", "--workers", "1"])
+    cli.run("check", ["~/videos", "--out=~/checked", "--workers", "1"])
     assert names("~/checked/videos.csv") == every
     vidssl.check("~/videos", out="~/again", workers=1)
     (tmp_path / "again/root.txt").write_text("~/videos\n")
@@ -273,7 +273,7 @@ def test_the_home_folder(videos, tmp_path, monkeypatch, capsys):
     (tmp_path / "run.yaml").write_text(TOY.read_text().replace("output: output/toy/sce", "output: ~/from_yaml"))
     assert load_run(tmp_path / "run.yaml").output == str(tmp_path / "from_yaml")
     assert load_run(TOY, ["output=~/run", "data.train=~/checked/videos.csv"]).output == str(tmp_path / "run")
-    commands.run("extract", ["~/videos", "--out=~/features", *NETWORK])
+    cli.run("extract", ["~/videos", "--out=~/features", *NETWORK])
     assert (tmp_path / "features/features.npy").exists() and not Path("~").exists()
     Path("~").mkdir()  # a folder of this name is named by ./~
     assert read_list(write(tmp_path / "t.csv", "path\n~/a.mp4\n"), tmp_path).records[0].path == f"{tmp_path}/~/a.mp4"
@@ -285,13 +285,13 @@ def write(path, text):
     return path
 
 
-COMMANDS_WITH_OUT = [name for name, job in commands.COMMANDS.items() if name not in ("prepare", "analyze")]
+COMMANDS_WITH_OUT = [name for name, job in cli.COMMANDS.items() if name not in ("prepare", "analyze")]
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS_WITH_OUT if hasattr(commands.COMMANDS[name], "call")])
+@pytest.mark.parametrize("name", [name for name in COMMANDS_WITH_OUT if hasattr(cli.COMMANDS[name], "call")])
 def test_every_command_is_given_the_home_folder(name, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    words = {action.dest: action for action in commands.parser_of(name)[1]._actions}
+    words = {action.dest: action for action in cli.parser_of(name)[1]._actions}
     if "out" not in words:
         return
     given = {}
@@ -299,7 +299,7 @@ def test_every_command_is_given_the_home_folder(name, tmp_path, monkeypatch):
     def call(*args, **kwargs):
         given.update(kwargs)
 
-    monkeypatch.setattr(commands.Job, "call", lambda self, *args, **kwargs: call(*args, **kwargs))
+    monkeypatch.setattr(cli.Job, "call", lambda self, *args, **kwargs: call(*args, **kwargs))
     required = [action for action in words.values() if action.required and action.option_strings]
     required = [
         word
@@ -308,7 +308,7 @@ def test_every_command_is_given_the_home_folder(name, tmp_path, monkeypatch):
         for word in (action.option_strings[0], next(iter(action.choices or "x")))
     ]
     positional = [action.dest for action in words.values() if not action.option_strings and action.nargs is None]
-    commands.run(name, [*("x" for _ in positional), *required, "--out=~/here"])
+    cli.run(name, [*("x" for _ in positional), *required, "--out=~/here"])
     assert str(given["out"]) == str(tmp_path / "here")
 
 
@@ -445,7 +445,7 @@ def run_inside(name, given, out):
     words = [str(given)] if name != "retrieval" else ["--gallery", str(given), "--query", str(given)]
     words += [f"output={out}"] if name == "train" else ["--out", str(out)]
     try:
-        commands.run(command, [*more, *words, *WORDS[name], "--quiet"])
+        cli.run(command, [*more, *words, *WORDS[name], "--quiet"])
     except SystemExit as done:
         assert not done.code
 
@@ -458,7 +458,7 @@ def test_an_output_is_locked_before_the_work(videos, tmp_path, monkeypatch, name
     def decoded(*_, **__):
         raise AssertionError("decoded before the folder was locked")
 
-    monkeypatch.setattr("vidssl.output_folder._PATIENCE", 0.0)
+    monkeypatch.setattr("vidssl.base.output_folder._PATIENCE", 0.0)
     monkeypatch.setattr(av, "open", decoded)
     locked = tmp_path / "out" / ("features" if name == "map" else "")
     with only_run_in(locked), pytest.raises(ConfigError, match="another run is writing"):
@@ -504,7 +504,7 @@ def test_outputs_of_other_videos_are_read(videos, tmp_path):
 def test_other_devices(videos, tmp_path, capsys, device):
     hint = "CUDA_VISIBLE_DEVICES=1 names one GPU"
     with pytest.raises(SystemExit):
-        commands.run("extract", [str(videos), "--checkpoint", "vidssl-small", "--out", "x", "--device", device])
+        cli.run("extract", [str(videos), "--checkpoint", "vidssl-small", "--out", "x", "--device", device])
     assert hint in capsys.readouterr().err
     with pytest.raises(ConfigError, match=hint):
         vidssl.extract("vidssl-small", videos, device=device)
@@ -516,7 +516,7 @@ def test_folders_that_look_like_settings(videos, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     videos.rename("site=north")
     with pytest.raises(SystemExit):
-        commands.run("train", ["--cfg", str(TOY), "site=north"])
+        cli.run("train", ["--cfg", str(TOY), "site=north"])
     assert "write ./site=north for it" in capsys.readouterr().err
 
 
@@ -548,7 +548,7 @@ def test_an_ascii_terminal(digits, tmp_path, monkeypatch, command):
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "argv", ["vidssl", command, *words[command], "--out", str(tmp_path / "é")])
     try:
-        commands.main()
+        cli.main()
     except SystemExit as done:
         assert not done.code
     out.flush()

@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.analysis.unit_invariance import class_invariance, firing_invariance
-from vidssl.api.analyze_invariance import analyze_invariance, summary
-from vidssl.api.measured_network import load_subject
+from vidssl.apps.analysis.invariance import analyze_invariance, class_invariance, firing_invariance, summary
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
+from vidssl.jobs.load_network import load_subject
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
 from vidssl.transforms.invariance_changes import CORRUPTIONS
@@ -129,7 +128,7 @@ def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypa
     first = measure("random", **asked)
     assert measure("random", **asked | {"top_k": 6})["measure"]["top_k"] == 6
     measure("random", **asked)
-    monkeypatch.setattr("vidssl.api.analyze_invariance.encode_videos", None)
+    monkeypatch.setattr("vidssl.apps.analysis.invariance.encode_videos", None)
     again = measure("random", **asked)
     assert {**again, "date": ""} == {**first, "date": ""}
     shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names

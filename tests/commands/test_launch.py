@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl import commands
-from vidssl.config import read
-from vidssl.errors import ConfigError, Interrupted
-from vidssl.projects import slurm
+from vidssl import cli
+from vidssl.apps.cluster import slurm
+from vidssl.base.config import read
+from vidssl.base.errors import ConfigError, Interrupted
 
 ROOT = Path(__file__).parents[2]
 TOY = "configs/toy/sce.yaml"
-COVERS = pytest.mark.covers("vidssl/projects", "vidssl/commands", "vidssl/distributed.py", "tools/slurm")
+COVERS = pytest.mark.covers("vidssl/apps", "vidssl/cli", "vidssl/base/distributed.py", "tools/slurm")
 
 
 def write_script(path: Path, text: str) -> None:
@@ -120,22 +120,22 @@ def test_no_time(text):
 def test_without_submitit_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"pip install 'vidssl\[slurm\]'"):
-        commands.run("launch", ["--cfg", TOY])
+        cli.run("launch", ["--cfg", TOY])
 
 
 def test_a_mistake_shows_before_the_job_waits_in_a_queue(tmp_path):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     with pytest.raises(ConfigError, match="stepz"):
-        commands.run("launch", ["--cfg", TOY, "stepz=4"])
+        cli.run("launch", ["--cfg", TOY, "stepz=4"])
     with pytest.raises(ConfigError, match="--nodes 2: --cluster local is one machine; leave nodes out"):
-        commands.run("launch", ["--cfg", TOY, "--cluster", "local", "--nodes", "2"])
+        cli.run("launch", ["--cfg", TOY, "--cluster", "local", "--nodes", "2"])
 
 
 def test_without_slurm_the_message_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"cannot submit to slurm: .*srun") as caught:
-        commands.run("launch", ["--cfg", TOY, f"output={tmp_path}"])
+        cli.run("launch", ["--cfg", TOY, f"output={tmp_path}"])
     assert "\n" not in str(caught.value)
 
 
@@ -143,7 +143,7 @@ def test_options_reach_sbatch_and_srun(cluster, capsys):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     options = "--nodes 2 --gpus 8 --cpus 12 --mem 200G --partition gpu --time 1-12 --name mine"
     options += " --slurm account=us exclusive"
-    commands.run("launch", ["--cfg", TOY, f"output={cluster}/run", *options.split()])
+    cli.run("launch", ["--cfg", TOY, f"output={cluster}/run", *options.split()])
     lines = (cluster / "submitted.sh").read_text().splitlines()
     wanted = {"nodes=2", "gpus-per-node=8", "ntasks-per-node=8", "cpus-per-task=12", "mem=200G", "partition=gpu"} | {
         *("time=2160", "job-name=mine", "account=us", "exclusive", "signal=USR2@120", "open-mode=append")
@@ -172,7 +172,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
         monkeypatch.setenv("SUBMITIT_EXECUTOR", cluster)
         for name, value in zip(names[cluster], ("77", str(rank)), strict=True):
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("vidssl.api.train.train_run", train)
+        monkeypatch.setattr("vidssl.jobs.train.train_run", train)
         signal.signal(signal.SIGUSR2, lambda number, frame: called.append(number))
         training = slurm.TrainingJob(read(ROOT / TOY), TOY)
         again = training.checkpoint()

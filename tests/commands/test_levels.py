@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl import commands
-from vidssl.api.analysis_sections import Evidence, background_content, numbers_content, robustness_content
-from vidssl.api.train import train
+from vidssl import cli
+from vidssl.apps.analysis.sections import Evidence, background_content, numbers_content, robustness_content
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.data.recording_groups import Groups
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
 from vidssl.evaluation.metrics import level_of, majority
 from vidssl.evaluation.protocols import KNN, Retrieval
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
+from vidssl.jobs.train import train
 
 SHARES = (60, 80, 90)
 # How a sentence begins that says something of a network that recognises classes.
@@ -122,7 +122,7 @@ def unequal(digits, tmp_path_factory):
 def run(unequal, *words):
     out = unequal / "_".join(words[:2])
     given = [*words, "--checkpoint", str(unequal / "run"), "--workers", "0", "--device", "cpu", "--clips", "1"]
-    commands.run(words[0], [*given[1:], "--out", str(out)])
+    cli.run(words[0], [*given[1:], "--out", str(out)])
     return json.loads((out / "results.json").read_text())
 
 

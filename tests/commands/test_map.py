@@ -12,10 +12,10 @@ import pytest
 from sklearn.decomposition import PCA
 
 import vidssl
-from vidssl import commands
-from vidssl.analysis.layout_2d import has_umap
+from vidssl import cli
+from vidssl.apps.map.layout_2d import has_umap
+from vidssl.base.errors import DataError
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 UNTRAINED = ("--checkpoint", "random", "--cfg", str(TOY), "data.moving_digits=null", "--clips", "1", "--workers", "0")
@@ -25,7 +25,7 @@ UNTRAINED = ("--checkpoint", "random", "--cfg", str(TOY), "data.moving_digits=nu
 def features(digits, tmp_path_factory):
     """The features of the test list of the moving digits, by an untrained network."""
     out = tmp_path_factory.mktemp("map") / "features"
-    commands.run("extract", [f"{digits}/motion/test.csv", *UNTRAINED, "--out", str(out), "--quiet"])
+    cli.run("extract", [f"{digits}/motion/test.csv", *UNTRAINED, "--out", str(out), "--quiet"])
     return out
 
 
@@ -36,7 +36,7 @@ def draw(capsys, tmp_path):
     def run(*words, out=tmp_path / "page"):
         capsys.readouterr()
         try:
-            commands.guarded(lambda: commands.run("map", [*map(str, words), "--out", str(out)]))
+            cli.guarded(lambda: cli.run("map", [*map(str, words), "--out", str(out)]))
         except SystemExit as end:
             message = capsys.readouterr().err
             assert end.code == 2
@@ -88,14 +88,14 @@ def test_without_features_they_are_extracted(features, draw, digits, tmp_path):
 
 
 def test_a_name_that_no_list_can_hold_is_refused_before_the_extraction(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidssl.api.map.extract", None)
+    monkeypatch.setattr("vidssl.apps.map.extract", None)
     (tmp_path / "two\nlines").mkdir()
     shutil.copy(next((digits / "videos/test").glob("*.mp4")), tmp_path / "two\nlines/a.mp4")
     with pytest.raises(DataError, match="holds a line break or is not UTF-8: rename it"):
         vidssl.map(tmp_path, model="vidssl-small", out=tmp_path / "page")
 
 
-@pytest.mark.covers("vidssl/analysis", "vidssl/api/map.py", "vidssl/viz")
+@pytest.mark.covers("vidssl/apps/analysis", "vidssl/apps/map/__init__.py", "vidssl/page")
 @pytest.mark.long  # numba compiles for half of a minute
 @pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 def test_umap_is_the_default_where_it_is_installed_and_equal_seeds_give_equal_pages(features, draw, tmp_path):
@@ -233,7 +233,7 @@ def test_the_folder_of_other_lists_is_not_changed(features, draw, digits, tmp_pa
     assert "belongs to other lists: choose another folder" in found and not (digits / "motion/index.html").exists()
 
 
-@pytest.mark.covers("vidssl/analysis", "vidssl/api/map.py", "vidssl/viz")
+@pytest.mark.covers("vidssl/apps/analysis", "vidssl/apps/map/__init__.py", "vidssl/page")
 @pytest.mark.long  # as above
 @pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 def test_real_videos_of_four_actions(real, draw):

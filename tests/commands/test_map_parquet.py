@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import vidssl
-from vidssl import commands
+from vidssl import cli
 from vidssl.data.video_list import read_list
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
@@ -24,7 +24,7 @@ def page(digits, tmp_path_factory):
     """The folder of a map with the file, of the moving digits by an untrained network."""
     out = tmp_path_factory.mktemp("parquet") / "page"
     given = [f"{digits}/motion/test.csv", *UNTRAINED, "--layout", "pca", "--thumbnails", "3", "--quiet"]
-    commands.run("map", [*given, "--to", "parquet", "--out", str(out)])
+    cli.run("map", [*given, "--to", "parquet", "--out", str(out)])
     return out
 
 
@@ -77,7 +77,7 @@ def test_without_pyarrow_it_is_one_line_before_any_work(digits, monkeypatch, cap
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     given = [f"{digits}/motion/test.csv", *UNTRAINED, "--to", "parquet", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit):
-        commands.guarded(lambda: commands.run("map", given))
+        cli.guarded(lambda: cli.run("map", given))
     assert "error: --to parquet needs pyarrow: pip install 'vidssl[parquet]'\n" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

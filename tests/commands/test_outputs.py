@@ -18,16 +18,17 @@ import pytest
 import torchvision
 from PIL import Image
 
-import vidssl.api
-from vidssl import commands, output_folder
-from vidssl.api.format_results import claim_results
-from vidssl.commands import COMMANDS, Group, parser_of
-from vidssl.commands.argument_options import config_file
-from vidssl.errors import DataError, VidsslError
+import vidssl.jobs
+from vidssl import cli
+from vidssl.apps.check.integrity import check_video
+from vidssl.apps.shrink.encode_key_frames import Signature, sign, signature_of
+from vidssl.base import output_folder
+from vidssl.base.errors import DataError, VidsslError
+from vidssl.base.output_folder import MARK, claim, only_run_in, remove_unused
+from vidssl.cli import COMMANDS, Group, parser_of
+from vidssl.cli.arguments import config_file
+from vidssl.jobs.measurements import claim_results
 from vidssl.models.weights import weights_file
-from vidssl.output_folder import MARK, claim, only_run_in, remove_unused
-from vidssl.video.encode_key_frames import Signature, sign, signature_of
-from vidssl.video.integrity import check_video
 from vidssl.video.reader import open_video
 
 TOP = Path(__file__).parents[2]
@@ -202,7 +203,7 @@ def run(digits, sets, tmp_path, monkeypatch):
     def begin(name, option, out):
         monkeypatch.setattr(torchvision.datasets, "Tiny", Tiny, raising=False)
         # All of them: a module that is imported later would keep the function that is replaced here.
-        for module in [import_module(f"vidssl.api.{found.name}") for found in iter_modules(vidssl.api.__path__)]:
+        for module in [import_module(f"vidssl.jobs.{found.name}") for found in iter_modules(vidssl.jobs.__path__)]:
             for function in ("load_subject", "encode_key_frames", "check_video"):
                 if hasattr(module, function):
                     monkeypatch.setattr(module, function, work)
@@ -219,7 +220,7 @@ def run(digits, sets, tmp_path, monkeypatch):
             else:
                 found.append(word)
         command, *analysis = name.partition(" of ")[0].partition(" to ")[0].split()
-        commands.run(command, [*analysis, *found])
+        cli.run(command, [*analysis, *found])
 
     return begin
 
@@ -315,15 +316,15 @@ def test_merged_parts_replace_nothing(digits, tmp_path):
         tmp_path / "x",
     ]
     for shard in ("0/2", "1/2"):
-        commands.run("extract", [str(word) for word in (*words, "--shard", shard)])
+        cli.run("extract", [str(word) for word in (*words, "--shard", shard)])
     (tmp_path / "x").mkdir()
     for name in ("notes.txt", "features.npy"):
         (tmp_path / "x" / name).write_text("precious")
         with pytest.raises(VidsslError, match=f"{tmp_path}/x"):
-            commands.run("merge", ["--out", str(tmp_path / "x")])
+            cli.run("merge", ["--out", str(tmp_path / "x")])
         assert contents(tmp_path / "x") == {name: b"precious"}
         (tmp_path / "x" / name).unlink()
-    commands.run("merge", ["--out", str(tmp_path / "x")])
+    cli.run("merge", ["--out", str(tmp_path / "x")])
     assert (tmp_path / "x/features.npy").exists()
 
 
@@ -340,7 +341,7 @@ def test_lists_of_one_folder(sets, tmp_path):
     def prepare(form, name, root="hmdb", line="wave/b.avi,3\n", source="a.txt"):
         (tmp_path / source).write_text(line)
         words = [tmp_path / source, "--form", form, "--root", sets / root, "--separator", ",", "--name", name]
-        commands.run("prepare", ["list", *map(str, words), "--out", str(tmp_path / "lists")])
+        cli.run("prepare", ["list", *map(str, words), "--out", str(tmp_path / "lists")])
 
     prepare("mmaction2", "train")
     first = lists_of(tmp_path / "lists")
@@ -378,11 +379,11 @@ def test_copies_of_two_roots_do_not_share_a_folder(tmp_path, write_video, number
         words = [write_list(tmp_path / f"{root}.csv", ["run/0.mp4"]), "--root", tmp_path / root, "--out"]
         words = [str(word) for word in (*words, tmp_path / "small", "--to", to, "--workers", "1")]
         if root == "train":
-            commands.run("shrink", words)
+            cli.run("shrink", words)
             before = contents(tmp_path / "small")
         else:
             with pytest.raises(VidsslError, match=r"holds copies of other inputs \(.*root \.\./train, now \.\./val\)"):
-                commands.run("shrink", words)
+                cli.run("shrink", words)
             assert contents(tmp_path / "small") == before
 
 
@@ -393,7 +394,7 @@ def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_vide
     words = [write_list(tmp_path / "all.csv", ["a.mp4"]), "--root", tmp_path / "videos", "--out", tmp_path / "small"]
 
     def shrink():
-        commands.run("shrink", [*map(str, words), "--to", to, "--workers", "1", "--json"])
+        cli.run("shrink", [*map(str, words), "--to", to, "--workers", "1", "--json"])
         found = json.loads(capsys.readouterr().out)
         return found["made"], found["kept"]
 
@@ -410,12 +411,12 @@ def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_vide
 def test_a_file_without_a_signature_is_no_copy(tmp_path, write_video, numbered):
     write_video(tmp_path / "videos/a.mp4", numbered(6))
     words = ["--out", str(tmp_path / "small"), "--workers", "1", "--short-side", "16"]
-    commands.run("shrink", [str(tmp_path / "videos"), *words])
+    cli.run("shrink", [str(tmp_path / "videos"), *words])
     copy = tmp_path / "small/a.mp4"
     copy.write_bytes(copy.read_bytes()[: signature_of(copy).copy])
     before = contents(tmp_path / "small")
     with pytest.raises(VidsslError, match=r"small/a\.mp4 is there already and is no copy that vidssl made"):
-        commands.run("shrink", [str(tmp_path / "videos"), *words])
+        cli.run("shrink", [str(tmp_path / "videos"), *words])
     assert contents(tmp_path / "small") == before
 
 
@@ -464,7 +465,7 @@ def test_a_run_waits_for_the_workers_of_a_killed_one(tmp_path):
     code = """
 import os, sys, time
 from pathlib import Path
-from vidssl.output_folder import only_run_in
+from vidssl.base.output_folder import only_run_in
 with only_run_in(Path(sys.argv[1])):
     if os.fork() == 0:
         time.sleep(1.0)
@@ -485,7 +486,7 @@ def test_features_are_extracted_by_one_run_at_a_time(digits, tmp_path, monkeypat
     words = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOP / "configs/toy/moco.yaml"]
     words = [str(word) for word in (*words, "data.moving_digits=null", "--workers", "0", "--out", tmp_path / "x")]
     with only_run_in(tmp_path / "x"), pytest.raises(VidsslError, match="another run is writing"):
-        commands.run("extract", words)
+        cli.run("extract", words)
 
 
 # Results ---------------------------------------------------------------------------------------------------------
@@ -515,7 +516,7 @@ def test_names_that_no_list_can_hold_are_found_before_a_video_is_decoded(tmp_pat
     write_video(tmp_path / "videos/a.mp4", numbered(6))
     write_video(tmp_path / "videos/b\nc.mp4", numbered(6))
     with pytest.raises(VidsslError, match="holds a line break"):
-        commands.run(command, [str(tmp_path / "videos"), "--out", str(tmp_path / "out"), "--workers", "1"])
+        cli.run(command, [str(tmp_path / "videos"), "--out", str(tmp_path / "out"), "--workers", "1"])
     assert not (tmp_path / "out").exists()
 
 
@@ -527,11 +528,11 @@ def test_a_run_does_not_replace_a_config_of_the_user(digits, tmp_path):
     before = contents(out)
     words = ["--cfg", str(out / "config.yaml"), *PLACED("moco", digits, out), "steps=1"]
     with pytest.raises(VidsslError, match=r"config\.yaml is there already, and vidssl has no record"):
-        commands.run("train", words)
+        cli.run("train", words)
     assert contents(out) == before
     (out / "config.yaml").rename(tmp_path / "config.yaml")
-    commands.run("train", ["--cfg", str(tmp_path / "config.yaml"), *words[2:]])
-    commands.run("train", words)
+    cli.run("train", ["--cfg", str(tmp_path / "config.yaml"), *words[2:]])
+    cli.run("train", words)
 
 
 def test_subfolders_are_not_written_through_links(digits, tmp_path):
@@ -542,7 +543,7 @@ def test_subfolders_are_not_written_through_links(digits, tmp_path):
     words = [str(digits / "videos/test"), "--cfg", str(TOP / "configs/toy/moco.yaml"), "--out", str(tmp_path / "out")]
     for command in (["show"], ["map", "--checkpoint", "random"], ["analyze", "all", "--checkpoint", "random"]):
         with pytest.raises(VidsslError, match=r"is not a folder|is a link"):
-            commands.run(command[0], [*command[1:], *words])
+            cli.run(command[0], [*command[1:], *words])
     assert not [*(tmp_path / "precious").iterdir()]
 
 
@@ -568,7 +569,7 @@ def test_a_failed_command_leaves_no_mark(tmp_path, monkeypatch):
     monkeypatch.setattr(torchvision.datasets, "Tiny", Broken, raising=False)
     with pytest.raises(VidsslError, match="damaged"):
         words = ["torchvision", "Tiny", "--root", str(tmp_path), "--out", str(tmp_path / "out")]
-        commands.run("prepare", words)
+        cli.run("prepare", words)
     assert not (tmp_path / "out/images/Tiny").exists() and not [*tmp_path.rglob(MARK)]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import vidssl
-from vidssl import commands
-from vidssl.commands import COMMANDS, Group, parser_of
+from vidssl import cli
+from vidssl.base.errors import DataError
+from vidssl.cli import COMMANDS, Group, parser_of
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import DataError
 from vidssl.evaluation.result_files import FORMAT
 
 TOP = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def data(digits, tmp_path_factory):
     given = [f"data.train={lists['train']}", "data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1"]
     given += [f"output={folder}/run", "batch_size=4", "evaluate.clips=1"]
     train(load_run(TOY, given))
-    commands.run("extract", [str(lists["train"]), *network(folder), "--out", str(folder / "index"), "--quiet"])
+    cli.run("extract", [str(lists["train"]), *network(folder), "--out", str(folder / "index"), "--quiet"])
     return folder
 
 
@@ -115,7 +115,7 @@ def words_of(folder, words):
 def run(folder, out, words, *more):
     """Run a command on the lists; return its results.json."""
     command, *rest = words_of(folder, words)
-    commands.run(command, [*rest, *network(folder), "--out", str(out), *more])
+    cli.run(command, [*rest, *network(folder), "--out", str(out), *more])
     return json.loads((out / "results.json").read_text())
 
 
@@ -216,7 +216,7 @@ def test_a_training_list_that_is_gone_or_changed(data, tmp_path, caplog):
 def test_an_untrained_network_has_no_training_list(data, tmp_path):
     words = words_of(data, ["test", "INPUT", "--train-list", "TRAIN", "--protocol", "knn"])
     more = ["--checkpoint", "random", "--cfg", str(TOY), "data.moving_digits=null", "data.workers=0", "--clips", "1"]
-    commands.run(words[0], [*words[1:], *more, "--out", str(tmp_path)])
+    cli.run(words[0], [*words[1:], *more, "--out", str(tmp_path)])
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["overlap"]["training"] is None and results["overlap"]["gallery"]["videos"] == 3
 
@@ -303,13 +303,13 @@ def test_the_model_card_knows_every_command_of_its_checkpoint(data, tmp_path, ca
     arguments = ["--checkpoint", f"{tmp_path}/run/checkpoints/last.pt", "--workers", "0", "--device", "cpu"]
     for name in ("test", "map", "retrieval"):
         command, *rest = words_of(data, MEASURES[name])
-        commands.run(command, [*rest, *arguments, "--out", f"{tmp_path}/run/{name}"])
+        cli.run(command, [*rest, *arguments, "--out", f"{tmp_path}/run/{name}"])
     foreign = json.loads((tmp_path / "run/test/results.json").read_text())
     foreign["request"]["weights"]["sha256"] = "0" * 64
     (tmp_path / "run/foreign").mkdir()
     (tmp_path / "run/foreign/results.json").write_text(json.dumps(foreign))
     with caplog.at_level("INFO"):
-        commands.run("export", [f"{tmp_path}/run", "--to", "folder", "--out", f"{tmp_path}/net"])
+        cli.run("export", [f"{tmp_path}/run", "--to", "folder", "--out", f"{tmp_path}/net"])
     card = (tmp_path / "net/README.md").read_text()
     assert "| test/results.json |" in card and "| retrieval/results.json |" in card and "map/results.json" not in card
     said = [r.getMessage().split("/run/")[1] for r in caplog.records if "not in the model card" in r.getMessage()]
@@ -340,7 +340,7 @@ def test_several_lists_and_shrunk_copies_of_the_tested_videos(data, tmp_path):
     train(load_run(TOY, given))
     for name, videos, copies in (("train", 6, 6), ("test", 2, 1)):  # of the test list train/0.mp4 is a copy by name
         words = ["test", f"{data}/{name}/list.csv", "--checkpoint", f"{tmp_path}/run", "--workers", "0"]
-        commands.run(words[0], [*words[1:], "--device", "cpu", "--protocol", "accuracy", "--out", f"{tmp_path}/{name}"])
+        cli.run(words[0], [*words[1:], "--device", "cpu", "--protocol", "accuracy", "--out", f"{tmp_path}/{name}"])
         found = json.loads((tmp_path / name / "results.json").read_text())["overlap"]["training"]
         assert (found["videos"], found["copies"], found["changed"]) == (videos, copies, False)
         assert found["list"] == f"{tmp_path}/small/list.csv and {one}"

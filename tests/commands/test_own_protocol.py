@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import vidssl
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 from vidssl.evaluation.protocols import PROTOCOLS
 
 SOURCE = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.commands import main
+from vidssl.cli import main
 from vidssl.data.video_list import read_list
 
 DATASETS = Path(__file__).parents[2] / "datasets"

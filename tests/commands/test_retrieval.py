@@ -13,21 +13,22 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl import commands, output_folder
-from vidssl.api import extract as extract_job
-from vidssl.api import retrieval as gallery_job
-from vidssl.api import retrieval as job
-from vidssl.api.extract import extract
-from vidssl.api.retrieval import RANKS, retrieval
-from vidssl.api.shrink import shrink
+from vidssl import cli
+from vidssl.apps import search as gallery_job
+from vidssl.apps import search as job
+from vidssl.apps.search import RANKS, retrieval
+from vidssl.apps.shrink import shrink
+from vidssl.base import output_folder
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoRecord
 from vidssl.data.fingerprint import identify
-from vidssl.data.preview_frames import middle_frames
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import features
-from vidssl.keyed_generators import generator
-from vidssl.types import VideoRecord
-from vidssl.viz.pages import preview
+from vidssl.jobs import extract as extract_job
+from vidssl.jobs.extract import extract
+from vidssl.page.previews import middle_frames
+from vidssl.page.render import preview
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 SETTINGS = ["data.moving_digits=null", "data.train=none.csv"]
@@ -60,7 +61,7 @@ def lists(digits, tmp_path):
 @pytest.fixture
 def without_picture(monkeypatch):
     """Draw nothing of retrieval.png, which takes longer than to search; for tests that do not look at it."""
-    monkeypatch.setattr("vidssl.api.retrieval._sheet", lambda *_, **__: b"")
+    monkeypatch.setattr("vidssl.apps.search._sheet", lambda *_, **__: b"")
 
 
 @pytest.fixture
@@ -378,7 +379,7 @@ def test_an_image_is_a_query(tmp_path, capsys):
     given = ["data.moving_digits=null", "data.train=none.csv", f"data.sampler={still}", "backbone={name: resnet18}"]
     arguments = ["--checkpoint", "random", "--cfg", TOY, "--clips", 1, "--crops", 1, "--size", 24, "--workers", 0]
     arguments += ["--device", "cpu", "--gallery", tmp_path / "images/list.csv", "--query", tmp_path / "new.png"]
-    commands.run("retrieval", [str(word) for word in (*arguments, "--out", tmp_path / "out", *given)])
+    cli.run("retrieval", [str(word) for word in (*arguments, "--out", tmp_path / "out", *given)])
     results = json.loads((tmp_path / "out/results.json").read_text())
     first, second = results["neighbours"][:2]
     assert (first["path"], second["path"]) == ("4.png", "1.png") and first["similarity"] > 0.9999
@@ -546,8 +547,8 @@ def test_a_video_that_crashes_costs_its_preview_alone(options, lists, tmp_path, 
         return middle_frames(record, fps)
 
     gallery, _ = lists
-    monkeypatch.setattr("vidssl.api.retrieval.middle_frames", crash)
-    monkeypatch.setattr("vidssl.api.retrieval._sheet", lambda *_: b"")
+    monkeypatch.setattr("vidssl.apps.search.middle_frames", crash)
+    monkeypatch.setattr("vidssl.apps.search._sheet", lambda *_: b"")
     retrieval(query=gallery, gallery=gallery, out=tmp_path / "out", **(options | {"workers": 1}))
     assert {video.name for video, _ in search_page(tmp_path / "out") if video.preview is None} == {"train/4.mp4"}
     assert "1 video cannot be read" in (tmp_path / "out/index.html").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
+from vidssl import cli
 from vidssl.data.dataset import ClipDataset
 
 TOP = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ def run_tool(capsys):
     def run(*given):
         capsys.readouterr()
         try:
-            commands.guarded(lambda: commands.run("retrieval", [str(word) for word in (*UNTRAINED, *given)]))
+            cli.guarded(lambda: cli.run("retrieval", [str(word) for word in (*UNTRAINED, *given)]))
         except SystemExit as end:
             message = capsys.readouterr().err
             return message[message.rindex("error: ") :].rstrip("\n"), end.code

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
-from vidssl.analysis.corrupted_clips import ROBUSTNESS
-from vidssl.api.analyze_robustness import analyze_robustness
-from vidssl.api.test import test as measure
+from vidssl import cli
+from vidssl.apps.analysis.corrupted_clips import ROBUSTNESS
+from vidssl.apps.analysis.robustness import analyze_robustness
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
+from vidssl.jobs.test import test as measure
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 PROTOCOLS = [{"name": "accuracy"}, {"name": "knn", "k": 5}, {"name": "retrieval", "ks": [1, 5]}]
@@ -84,7 +84,7 @@ def test_summaries_follow_from_the_numbers_of_each_severity(measured):
 
 def test_results_depend_on_the_seed_alone(trained, measured, asked, tmp_path, monkeypatch):
     found, out = measured
-    monkeypatch.setattr("vidssl.api.analyze_robustness._measure", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("vidssl.apps.analysis.robustness._measure", lambda *_: pytest.fail("measured again"))
     assert measure_robustness(trained, out, **asked) == found
     monkeypatch.undo()
     less = {"corruptions": ["rain"], "severities": (4,), "workers": 1, "batch_size": 3}
@@ -98,7 +98,7 @@ def test_the_command(trained, digits, tmp_path, monkeypatch, capsys):
     words = [str(digits / "motion/test.csv"), "--checkpoint", "random", str(trained), "--cfg", str(TOY)]
     words += ["--train-list", str(digits / "motion/train.csv"), "--workers", "0", "--device", "cpu", "--out", "o"]
     words += ["--protocol", "knn", "k=5", "--corruptions", "contrast", "h264_rate", "--severities", "5", "2"]
-    commands.run("analyze", ["robustness", *words, "data.moving_digits=null", "data.train=none.csv"])
+    cli.run("analyze", ["robustness", *words, "data.moving_digits=null", "data.train=none.csv"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "random:" and lines[1] == "16 videos; 1 clip x 1 crop of 32²; percent, mean over severities 2 5"
     names = ["kNN", "clean", "majority", "light", "compression", "mPC", "rPC"]
@@ -118,16 +118,16 @@ def test_what_is_refused(trained, digits, tmp_path, monkeypatch):
         (["--corruptions", "snow"], "no corruption 'snow'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            commands.run("analyze", ["robustness", *words, *more])
+            cli.run("analyze", ["robustness", *words, *more])
     words[0] = str(digits / "videos/test")
     with pytest.raises(
         DataError, match=r"robustness is that of accuracies, and the videos of .* do not have one label"
     ):
-        commands.run("analyze", ["robustness", *words, "--train-list", str(digits / "videos/train")])
+        cli.run("analyze", ["robustness", *words, "--train-list", str(digits / "videos/train")])
 
 
 def test_help_names_every_corruption(capsys):
     with pytest.raises(SystemExit):
-        commands.run("analyze", ["robustness", "--help"])
+        cli.run("analyze", ["robustness", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert ", ".join(ROBUSTNESS) in text.replace("- ", "-")

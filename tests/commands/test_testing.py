@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.api.extract import extract
-from vidssl.api.measure_networks import over_splits
-from vidssl.api.measured_network import load_subject
-from vidssl.api.retrieval import retrieval
-from vidssl.api.shrink import shrink
-from vidssl.api.test import table
-from vidssl.api.test import test as measure
-from vidssl.api.train import train_splits
+from vidssl.apps.search import retrieval
+from vidssl.apps.shrink import shrink
+from vidssl.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from vidssl.base.output_folder import MARK, only_run_in
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError, ConfigError, DataError, Interrupted
 from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, top_k
+from vidssl.jobs.extract import extract
+from vidssl.jobs.load_network import load_subject
+from vidssl.jobs.measurements import over_splits
+from vidssl.jobs.test import table
+from vidssl.jobs.test import test as measure
+from vidssl.jobs.train import train_splits
 from vidssl.models.backbones import BACKBONES
-from vidssl.output_folder import MARK, only_run_in
 from vidssl.transforms.crops import uniform_crops
 from vidssl.video.reader import open_video
 
@@ -200,7 +200,7 @@ def test_existing_results_are_reused(options, digits, tmp_path, monkeypatch, cap
     with caplog.at_level("INFO"):
         first = measure(videos=videos, out=tmp_path, **options)
         assert "not made again" not in caplog.text and "replacing" not in caplog.text
-        monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("measured again"))
+        monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("measured again"))
         assert measure(videos=videos, out=tmp_path, **options | {"batch_size": 1}) == first
         assert f"{tmp_path}/results.json holds the results of this test" in caplog.text
     monkeypatch.undo()
@@ -350,7 +350,7 @@ def test_protocols_that_do_not_exist(options, digits, tmp_path):
 
 
 PLUG_IN = """
-from vidssl.config import Settings
+from vidssl.base.config import Settings
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 
 @PROTOCOLS.register("mean_of_features")
@@ -371,7 +371,7 @@ def test_a_protocol_of_ones_own(run_script, digits, tmp_path):
     (tmp_path / "my_protocols.py").write_text(PLUG_IN)
     script = tmp_path / "command.py"
     script.write_text(
-        "import sys; from vidssl.commands import guarded, run; guarded(lambda: run(sys.argv[1], sys.argv[2:]))"
+        "import sys; from vidssl.cli import guarded, run; guarded(lambda: run(sys.argv[1], sys.argv[2:]))"
     )
     given = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
     given += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
@@ -450,7 +450,7 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
         config = load_run(tmp_path / f"out/split{split}/config.yaml")
         assert config.data.train == f"{tmp_path}/lists{split}/train.csv"
     # A second time nothing is trained or measured; a third split would be.
-    monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("measured again"))
     monkeypatch.setattr("vidssl.engine.accumulate.Feed.next", lambda *_, **__: pytest.fail("trained again"))
     assert undated(train_splits(toy, *splits, splits=(1, 2))) == undated(results)
 
@@ -475,7 +475,7 @@ def test_a_signal_ends_a_test_between_two_trainings(splits, tmp_path, monkeypatc
         return measured(*arguments)
 
     measured = table.__globals__["measure"]
-    monkeypatch.setattr("vidssl.api.test.measure", late)
+    monkeypatch.setattr("vidssl.jobs.test.measure", late)
     with pytest.raises(Interrupted) as raised:
         train_splits(toy, *splits, splits=(1, 2))
     assert raised.value.signal == signal.SIGUSR1
@@ -572,7 +572,7 @@ def test_splits_that_are_none(splits, tmp_path):
 
 
 def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(splits, trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("the first was measured"))
+    monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("the first was measured"))
     given = {"videos": tmp_path / "lists{split}/test.csv", "out": tmp_path / "o", "splits": (1, 2), "device": "cpu"}
     with pytest.raises(DataError, match=r"40 videos of .*lists2/test.csv are in .*lists1/train.csv too"):
         gallery = tmp_path / "lists1/train.csv"

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.api.track import track
-from vidssl.api.track import tracker_settings as settings
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data import read_list
 from vidssl.data.track_files import read_tracks, tracks_file
-from vidssl.errors import ConfigError, DataError
+from vidssl.jobs.track import track
+from vidssl.jobs.track import tracker_settings as settings
 from vidssl.tracking import TrackerSettings
 from vidssl.video import open_video
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
+from vidssl import cli
 from vidssl.data.video_list import read_list
 
 TOP = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def run(digits, tmp_path, capsys):
         words += ["--tracker", "search.short_side=72", "size=32", "min_gap=12"]
         capsys.readouterr()
         try:
-            commands.guarded(lambda: commands.run("track", [str(word) for word in words]))
+            cli.guarded(lambda: cli.run("track", [str(word) for word in words]))
         except SystemExit as end:
             printed = capsys.readouterr()
             return printed.out + printed.err, end.code

@@ -16,14 +16,14 @@ import pytest
 import torch
 
 import vidssl
-from vidssl import commands
-from vidssl.api import training_report
-from vidssl.api.train import read_config
-from vidssl.commands import parser_of
-from vidssl.commands.argument_options import parse
-from vidssl.engine.config_schema import bind_run
+from vidssl import cli
+from vidssl.base.errors import DataError
+from vidssl.cli import parser_of
+from vidssl.cli.arguments import parse
+from vidssl.engine.run_config import bind_run
 from vidssl.engine.train import train as train_run
-from vidssl.errors import DataError
+from vidssl.jobs import training_report
+from vidssl.jobs.train import read_config
 
 TOY = str(Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml")
 EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))
@@ -34,7 +34,7 @@ BESIDE = "vidssl-free#differences+0.5*floor:motion"
 
 
 def train(*words):
-    commands.run("train", ["--cfg", TOY, *PLAIN, *map(str, words)])
+    cli.run("train", ["--cfg", TOY, *PLAIN, *map(str, words)])
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def trained(digits, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, io.StringIO() as text:
         patch.chdir(here)
         handler = logging.StreamHandler(text)
-        logger = logging.getLogger("vidssl.api.training_report")
+        logger = logging.getLogger("vidssl.jobs.training_report")
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         train("my videos", "output=the run", f"evaluate.beside={BESIDE}")
@@ -123,7 +123,7 @@ def test_the_commands_run_as_they_are(trained, monkeypatch, capsys):
         parsed = parse(parser, job.signature, words)
         assert all(Path(path).exists() for path in (parsed.get("videos", "."), parsed.get("gallery", ".")))
         if name in ("retrieval", "export"):  # the others take longer
-            commands.run(name, words)
+            cli.run(name, words)
     assert [shlex.split(command)[1] for _, command in found] == ["retrieval", "compare", "map", "export"]
     assert (here / "the run/search/index.html").exists() and (here / "the run/backbone/config.json").exists()
 
@@ -193,7 +193,7 @@ def test_the_reason_why_there_is_no_accuracy(digits, tmp_path, monkeypatch, capl
         in json.loads((tmp_path / "long/training.json").read_text())["reason"]
     )
     supervised = str(Path(TOY).with_name("supervised.yaml"))
-    commands.run("train", ["--cfg", supervised, *PLAIN, labelled, f"output={tmp_path}/supervised"])
+    cli.run("train", ["--cfg", supervised, *PLAIN, labelled, f"output={tmp_path}/supervised"])
     assert "trained with the labels" in json.loads((tmp_path / "supervised/training.json").read_text())["reason"]
 
 
@@ -248,7 +248,7 @@ def test_the_report_changes_no_bit_of_a_run(digits, tmp_path):
 def in_processes(folder, words):
     os.chdir(folder)
     with contextlib.redirect_stdout(io.StringIO()):
-        commands.run("train", words)
+        cli.run("train", words)
 
 
 def test_two_processes_write_one_report(run_world, digits, tmp_path):

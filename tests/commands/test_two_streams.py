@@ -10,16 +10,16 @@ import torch
 from torch.nn.functional import normalize
 
 import vidssl
-from vidssl import commands
-from vidssl.api.gradcam_maps import layers_of_maps
-from vidssl.api.measured_network import load_subject
-from vidssl.config import dump
+from vidssl import cli
+from vidssl.base.config import dump
+from vidssl.base.errors import ConfigError, VidsslError
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, VidsslError
 from vidssl.evaluation.features import TestClips, encode_videos, extract
+from vidssl.jobs.heat_maps import layers_of_maps
+from vidssl.jobs.load_network import load_subject
 from vidssl.models import build_backbone
 
 NAMES = ("rgb", "differences")
@@ -86,7 +86,7 @@ def test_a_stream_and_a_layer_of_it(run_folder, subject, query, digits, stream, 
     without = vidssl.extract(run_folder, query, device="cpu", layer=f"{stream}.layer2", workers=0)
     assert torch.equal(with_stream.x, without.x)
     arguments = [f"{digits}/motion/test.csv", "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
-    commands.run("extract", [*arguments, "--quiet", "--stream", stream, "--out", str(tmp_path / "features")])
+    cli.run("extract", [*arguments, "--quiet", "--stream", stream, "--out", str(tmp_path / "features")])
     assert np.array_equal(np.load(tmp_path / "features" / "features.npy"), first.x.numpy())
     assert json.loads((tmp_path / "features" / "meta.json").read_text())["request"]["protocol"]["stream"] == stream
 
@@ -98,7 +98,7 @@ def test_streams_that_are_not_there(run_folder, query, tmp_path):
         vidssl.extract("random", query, cfg="toy/sce", device="cpu", stream="rgb", workers=0)
     with pytest.raises(ConfigError, match="choose one of its streams, such as --stream rgb"):
         given = [str(query.path), "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
-        commands.run("track", [*given, "--out", str(tmp_path / "tracks")])
+        cli.run("track", [*given, "--out", str(tmp_path / "tracks")])
 
 
 def test_a_classifier_of_all_streams_is_not_that_of_one(settings, digits, tmp_path):
@@ -113,10 +113,10 @@ def test_a_classifier_of_all_streams_is_not_that_of_one(settings, digits, tmp_pa
         assert load_subject(checkpoint, {"device": "cpu"}).classes == 8
         protocol = ["--protocol", "accuracy", "--stream", "rgb", "--out", f"{tmp_path}/{name}-test"]
         if name == "each":
-            commands.run("test", [*arguments, "--checkpoint", checkpoint, *protocol])
+            cli.run("test", [*arguments, "--checkpoint", checkpoint, *protocol])
         else:
             with pytest.raises(ConfigError):
-                commands.run("test", [*arguments, "--checkpoint", checkpoint, *protocol])
+                cli.run("test", [*arguments, "--checkpoint", checkpoint, *protocol])
     plain = [
         *settings,
         "steps=1",
@@ -135,15 +135,15 @@ def test_tracks_of_a_stream(run_folder, query, tmp_path):
     (tmp_path / "root.txt").write_text(f"{query.root}\n")
     given = [str(small), "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu", "--quiet"]
     given += ["--tracker", "search.short_side=32", "size=32", "frames=8", "chunks=1", "min_gap=4"]
-    commands.run("track", [*given, "--stream", "rgb", "--out", str(tmp_path / "rgb")])
+    cli.run("track", [*given, "--stream", "rgb", "--out", str(tmp_path / "rgb")])
     assert len([*(tmp_path / "rgb" / "tracks").rglob("*.npz")]) == 2
     with pytest.raises(ConfigError, match="encodes differences of frames: use a network or a"):
-        commands.run("track", [*given, "--stream", "differences", "--out", str(tmp_path / "differences")])
+        cli.run("track", [*given, "--stream", "differences", "--out", str(tmp_path / "differences")])
 
 
 def test_grad_cam_has_the_maps_of_both_streams(run_folder, digits, tmp_path):
     given = [f"{digits}/motion/test.csv", "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
-    commands.run("analyze", ["gradcam", *given, "--limit", "3", "--quiet", "--out", str(tmp_path / "cam")])
+    cli.run("analyze", ["gradcam", *given, "--limit", "3", "--quiet", "--out", str(tmp_path / "cam")])
     for stream in NAMES:
         results = json.loads((tmp_path / "cam" / stream / "results.json").read_text())
         assert results["layer"] == f"{stream}.layer2" and results["num_videos"] == 3
@@ -152,13 +152,13 @@ def test_grad_cam_has_the_maps_of_both_streams(run_folder, digits, tmp_path):
 
 
 def test_exports_say_how_to_join_the_streams(run_folder, subject, query, tmp_path):
-    commands.run("export", [str(run_folder), "--to", "folder", "--out", str(tmp_path / "exported"), "--quiet"])
+    cli.run("export", [str(run_folder), "--to", "folder", "--out", str(tmp_path / "exported"), "--quiet"])
     described = json.loads((tmp_path / "exported" / "config.json").read_text())
     assert described["streams"] == {"rgb": 64, "differences": 64} and described["num_features"] == 128
     assert described["test"]["pooling"].endswith(", then the part of each stream scaled to length 1")
     again = vidssl.extract(tmp_path / "exported", query, device="cpu", workers=0)
     assert torch.equal(again.x, extract(subject.encoder, query, subject.test, subject.device).x)
-    commands.run("export", [str(run_folder), "--to", "pt2", "--out", str(tmp_path / "a.pt2"), "--quiet"])
+    cli.run("export", [str(run_folder), "--to", "pt2", "--out", str(tmp_path / "a.pt2"), "--quiet"])
     graph = torch.export.load(tmp_path / "a.pt2").module()
     clips = torch.randn(3, 3, 4, 32, 32)
     with torch.no_grad():
@@ -187,12 +187,12 @@ def test_a_run_with_tracks_of_a_stream(settings, digits, tmp_path):
 
 def test_what_a_map_depends_on_is_tested_stage_by_stage_of_its_own_stream(run_folder, digits, tmp_path):
     given = [f"{digits}/motion/test.csv", "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
-    commands.run("analyze", ["gradcam", *given, "--limit", "2", "--randomize", "--quiet", "--out", str(tmp_path / "a")])
+    cli.run("analyze", ["gradcam", *given, "--limit", "2", "--randomize", "--quiet", "--out", str(tmp_path / "a")])
     for stream in NAMES:
         stages = json.loads((tmp_path / "a" / stream / "results.json").read_text())["randomized"]
         assert [*stages] == ["layer4", "layer3", "layer2", "layer1", "stem"] and min(stages.values()) < 0.99
     by_path = ["--layer", "encoders.differences.net.blocks.3", "--out", str(tmp_path / "path")]
-    commands.run("analyze", ["gradcam", *given, "--limit", "2", "--randomize", "--quiet", *by_path])
+    cli.run("analyze", ["gradcam", *given, "--limit", "2", "--randomize", "--quiet", *by_path])
     assert len(json.loads((tmp_path / "path" / "results.json").read_text())["randomized"]) == 5
 
 
@@ -264,7 +264,7 @@ def test_a_backbone_is_saved_with_the_config_that_it_was_built_from(subject, run
 
 
 def test_the_card_names_the_method_of_the_streams(run_folder, tmp_path):
-    commands.run("export", [str(run_folder), "--to", "folder", "--out", str(tmp_path / "exported"), "--quiet"])
+    cli.run("export", [str(run_folder), "--to", "folder", "--out", str(tmp_path / "exported"), "--quiet"])
     described = json.loads((tmp_path / "exported" / "config.json").read_text())
     assert described["training"]["method"] == "two_streams of frame_invariance"
 

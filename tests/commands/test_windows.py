@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import vidssl
-from vidssl import commands
-from vidssl.data.preview_frames import middle_frames
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
-from vidssl.types import VideoRecord
+from vidssl import cli
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoRecord
+from vidssl.page.previews import middle_frames
+from vidssl.page.render import preview
 from vidssl.video import open_video
-from vidssl.viz.pages import preview
 
 NETWORK = ("--checkpoint", "random", "--cfg", "toy/supervised", "data.moving_digits=null", "--clips", "1")
 NETWORK = (*NETWORK, "--crops", "1", "--size", "24", "--workers", "0", "--quiet")
@@ -30,7 +30,7 @@ def run(capsys):
     def call(command, *given):
         capsys.readouterr()
         try:
-            commands.guarded(lambda: commands.run(command, [str(word) for word in (*given, *NETWORK)]))
+            cli.guarded(lambda: cli.run(command, [str(word) for word in (*given, *NETWORK)]))
         except SystemExit as end:
             assert end.code == 2
             return capsys.readouterr().err.splitlines()[-1]
@@ -89,7 +89,7 @@ def test_parts_and_repetition(run, folder, tmp_path, capsys):
     run("extract", *given, "--out", tmp_path / "whole")
     parts = [run("extract", *given, "--out", tmp_path / "x", "--shard", f"{n}/2") for n in range(2)]
     assert [int(line.split()[0]) for line in parts] == [64 + 15, 17]
-    commands.run("merge", ["--out", str(tmp_path / "x"), "--quiet"])
+    cli.run("merge", ["--out", str(tmp_path / "x"), "--quiet"])
     line = capsys.readouterr().out.rstrip("\n")
     assert line.startswith("96 windows x ")
     request = json.loads((tmp_path / "x/meta.json").read_text())["request"]

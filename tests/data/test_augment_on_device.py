@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+from vidssl.base.randomness import generator
+from vidssl.base.types import Batch, DrawnOperations, Operation, Sample, Tracks, VideoRecord
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader
-from vidssl.data.step_sampler import StepSampler
+from vidssl.data.loader import Loader, StepSampler
 from vidssl.data.to_device import on_device, to_device
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.engine.config_schema import load_run
-from vidssl.keyed_generators import generator
+from vidssl.engine.run_config import load_run
 from vidssl.transforms import RECIPES, View
 from vidssl.transforms.recipes import DrawnRecipe, Strong
-from vidssl.types import Batch, DrawnOperations, Operation, Sample, Tracks, VideoRecord
 
 ROOT, CPU = Path(__file__).parents[2], torch.device("cpu")
 SIZES = {"strong_alpha": 32, "strong_beta": 24, "infomin": 16, "center_crop": 20}

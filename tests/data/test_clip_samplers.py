@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from vidssl.analysis.corrupted_clips import rate
+from vidssl.apps.analysis.corrupted_clips import rate
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import SAMPLERS, Center, ClipSettings, Random, Segments, Uniform
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
-from vidssl.types import VideoMeta
 
 
 def meta(count, fps=25.0):

@@ -6,13 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vidssl.data.column_store import Records
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoMeta, VideoRecord
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.dataset import resolve_span
-from vidssl.data.video_list import VideoList, read_list
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
-from vidssl.types import VideoMeta, VideoRecord
+from vidssl.data.video_list import Records, VideoList, read_list
 from vidssl.video import decode, reader
 from vidssl.video.reader import DecodeSettings
 

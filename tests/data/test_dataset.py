@@ -4,12 +4,12 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoRecord
 from vidssl.data.clip_samplers import Center, Random, Uniform
 from vidssl.data.dataset import plan_views, resolve_span
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, Recipe, View, Window
-from vidssl.types import VideoRecord
 from vidssl.video.reader import Video, open_video
 
 EDGE = 48

@@ -5,10 +5,10 @@ import os
 
 import pytest
 
+from vidssl.base.errors import DataError
 from vidssl.data import fingerprint
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
 
 
 @pytest.fixture

@@ -13,21 +13,20 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.api.check import check
+from vidssl.apps.check import check
+from vidssl.base.errors import ConfigError, DataError, DecodeError
+from vidssl.base.types import Batch, Sample
+from vidssl.base.worker_pool import ItemGuard
 from vidssl.data.clip_samplers import Random, Uniform
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader, eval_loader
-from vidssl.data.step_sampler import StepSampler, keys_of_step
+from vidssl.data.loader import Loader, StepSampler, eval_loader, keys_of_step
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.transforms import RECIPES
-from vidssl.types import Batch, Sample
 from vidssl.video import reader as video_module
-from vidssl.worker_pool import ItemGuard
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from vidssl.base.worker_pool import ordered
 from vidssl.data.clip_samplers import Center
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.track_files import tracks_name
 from vidssl.data.video_list import read_list
 from vidssl.transforms import RECIPES
-from vidssl.worker_pool import ordered
 
 SAMPLES = """
 import sys
@@ -37,7 +37,7 @@ print(megabytes() - before)
 """
 
 
-@pytest.mark.covers("vidssl/data", "vidssl/video", "vidssl/transforms", "vidssl/worker_pool.py")
+@pytest.mark.covers("vidssl/data", "vidssl/video", "vidssl/transforms", "vidssl/base/worker_pool.py")
 @pytest.mark.alone
 @pytest.mark.long
 def test_memory_is_flat_over_two_thousand_samples(digits, tmp_path):
@@ -63,7 +63,7 @@ def private_kilobytes():
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps_rollup")
-@pytest.mark.covers("vidssl/data", "vidssl/video", "vidssl/transforms", "vidssl/worker_pool.py")
+@pytest.mark.covers("vidssl/data", "vidssl/video", "vidssl/transforms", "vidssl/base/worker_pool.py")
 @pytest.mark.alone
 @pytest.mark.long
 def test_workers_share_the_memory_of_a_long_list(tmp_path):

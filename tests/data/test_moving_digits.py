@@ -16,10 +16,12 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
-from vidssl.config import bind
-from vidssl.data.synthetic import moving_digits
-from vidssl.data.synthetic.digit_images import digit_images, make_glyph
-from vidssl.data.synthetic.moving_digits import (
+from vidssl.base.config import bind
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.output_folder import MARK
+from vidssl.base.randomness import generator
+from vidssl.data import moving_digits
+from vidssl.data.moving_digits import (
     ASYMMETRIC,
     FAINT,
     MOTIONS,
@@ -31,8 +33,10 @@ from vidssl.data.synthetic.moving_digits import (
     TILT,
     Factors,
     MovingDigits,
+    digit_images,
     draw_factors,
     ensure,
+    make_glyph,
     opacity,
     part_mask,
     square_around,
@@ -40,9 +44,6 @@ from vidssl.data.synthetic.moving_digits import (
     visibility,
 )
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
-from vidssl.output_folder import MARK
 from vidssl.video.reader import open_video
 
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"

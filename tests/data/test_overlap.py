@@ -9,14 +9,13 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.api.shrink import FrameSettings, shrink_list
-from vidssl.data.column_store import Records
+from vidssl.apps.shrink import FrameSettings, shrink_list
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoRecord
 from vidssl.data.find_same_videos import compare, content_hash, copied_rows, own_rows, recording_group
-from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError
+from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.train_test_overlap import TrainingVideos, check_disjoint, measure_overlap
-from vidssl.keyed_generators import generator
-from vidssl.types import VideoRecord
 
 
 def listed(folder, *rows):

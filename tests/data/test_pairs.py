@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Tracks, VideoMeta
 from vidssl.data.clip_samplers import Pair, Spaced, TrackedPair, pairs_of
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
-from vidssl.types import Tracks, VideoMeta
 
 
 def meta(count, tracks=None):

@@ -10,25 +10,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vidssl.analysis.corrupted_clips import TIME_CORRUPTIONS
-from vidssl.analysis.transformed_clips import MOVES
-from vidssl.api.check import check
-from vidssl.api.show import ShownSample, ShownView, _draw
-from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.analysis.corrupted_clips import TIME_CORRUPTIONS
+from vidssl.apps.analysis.invariance import MOVES
+from vidssl.apps.check import check
+from vidssl.apps.detection.dataset import clip_frames
+from vidssl.apps.prepare.other_projects import prepare_chunks
+from vidssl.apps.show import ShownSample, ShownView, _draw
+from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Tracks, VideoMeta, VideoRecord
 from vidssl.data.clip_samplers import SAMPLERS, ClipSettings, Pair, Random, Segments, Spaced, TrackedPair, Uniform
-from vidssl.data.column_store import Records
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.dataset import ClipDataset, resolve_span
-from vidssl.data.preview_frames import middle_frames
 from vidssl.data.track_files import check_names
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import Records, VideoList, read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.errors import DataError
-from vidssl.keyed_generators import generator
-from vidssl.prepare.other_projects import prepare_chunks
-from vidssl.projects.detection.images import clip_frames
+from vidssl.page.previews import middle_frames
 from vidssl.transforms import RECIPES
-from vidssl.types import Tracks, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings, open_video
 
 # 40 frames at 25 fps, 20 at 8 and 40 at 62.5: they begin at 0, 1.6 and 4.1 s.

@@ -7,11 +7,11 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl import commands
+from vidssl import cli
+from vidssl.apps.prepare.folder import prepare_folder
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
-from vidssl.prepare.folder import prepare_folder
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 
@@ -98,20 +98,20 @@ def test_commands_take_a_folder(folder, digits, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = ["data.moving_digits=null", "data.train=none.csv"]
     network = ["--checkpoint", "random", "--cfg", str(TOY), "--workers", "0", "--device", "cpu", "--quiet"]
-    commands.run("extract", [str(folder), *network, "--out", "features", *given])
+    cli.run("extract", [str(folder), *network, "--out", "features", *given])
     assert "3 videos" in capsys.readouterr().out
     videos = ["--gallery", str(digits / "motion/test.csv"), "--query", str(folder / "**" / "*.mp4")]
-    commands.run("retrieval", [*videos, *network, "--out", "search", *given])
+    cli.run("retrieval", [*videos, *network, "--out", "search", *given])
     page = (tmp_path / "search" / "index.html").read_text()
     assert "it&#39;s &lt;2&gt;, [two].mp4" in page and "<2>" not in page
-    commands.run("check", [str(folder), "--out", "checked", "--workers", "1"])
+    cli.run("check", [str(folder), "--out", "checked", "--workers", "1"])
     assert [*read_list(tmp_path / "checked/videos.csv").names] == names(folder)
 
 
 def test_training_on_a_folder_writes_its_list(folder, tmp_path, capsys):
     out = tmp_path / "run"
     settings = [f"output={out}", "steps=1", "batch_size=3", "data.workers=0", "device=cpu"]
-    commands.run("train", ["--cfg", str(TOY), str(folder), *settings, "--quiet"])
+    cli.run("train", ["--cfg", str(TOY), str(folder), *settings, "--quiet"])
     assert [*read_list(out / "videos/train.csv").names] == names(folder)
     assert (out / "checkpoints/last.pt").exists()
 
@@ -120,7 +120,7 @@ def test_training_on_a_folder_writes_its_list(folder, tmp_path, capsys):
     with pytest.raises(
         ConfigError, match=r"other videos than when the run in .* began: .*data.train=.*videos/train.csv"
     ):
-        commands.run("train", ["--cfg", str(TOY), str(folder), *settings, "steps=2", "--quiet"])
+        cli.run("train", ["--cfg", str(TOY), str(folder), *settings, "steps=2", "--quiet"])
     assert (out / "videos/train.csv").read_bytes() == before
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_config_writes_no_list(folder, tmp_path, monkeypatch, command):
     for wrong in (["outptu=run"], ["output=null"], ["output=run", "data=3"]):
         out = ["--out", "page"] if command == "show" else []
         with pytest.raises(ConfigError):
-            commands.run(command, ["--cfg", str(TOY), str(folder), *wrong, *out, "--quiet"])
+            cli.run(command, ["--cfg", str(TOY), str(folder), *wrong, *out, "--quiet"])
         assert {path.name for path in tmp_path.iterdir()} == {"videos"}
 
 
@@ -140,14 +140,14 @@ def test_a_folder_of_the_user_stays_as_it_is(folder, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/config.yaml").write_text("mine")
     with pytest.raises(DataError, match="no record of writing it as a run"):
-        commands.run("train", ["--cfg", str(TOY), str(folder), "output=own", "steps=1", "--quiet"])
+        cli.run("train", ["--cfg", str(TOY), str(folder), "output=own", "steps=1", "--quiet"])
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["config.yaml"]
 
 
 def test_a_folder_with_an_equals_sign(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder.parent)
     folder.rename("lr=1")
-    commands.run(
+    cli.run(
         "train", ["--cfg", str(TOY), "./lr=1", "output=run", "steps=1", "batch_size=3", "data.workers=0", "--quiet"]
     )
     assert len(read_list(Path("run/videos/train.csv")).names) == 3

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from vidssl.base.errors import ConfigError
 from vidssl.data.read_input import read_input
 from vidssl.data.recording_groups import (
     chosen_rows,
@@ -14,7 +15,6 @@ from vidssl.data.recording_groups import (
     recordings_by,
     why_folders_are_no_classes,
 )
-from vidssl.errors import ConfigError
 
 
 @pytest.fixture

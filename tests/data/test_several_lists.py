@@ -5,11 +5,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
 from vidssl.data.fingerprint import identify
-from vidssl.data.step_sampler import StepSampler, keys_of_step
+from vidssl.data.loader import StepSampler, keys_of_step
 from vidssl.data.video_list import Part, join_lists, read_list
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
 
 MIXES = {
     "equal": (Part(40, 40), Part(16, 16)),

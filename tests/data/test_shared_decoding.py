@@ -9,17 +9,16 @@ import av
 import numpy as np
 import pytest
 
+from vidssl.base.errors import DataError
+from vidssl.base.worker_pool import ItemGuard
 from vidssl.data.clip_samplers import Random, Uniform
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import eval_loader
-from vidssl.data.shared_decoding import file_numbers, make_samples
+from vidssl.data.loader import eval_loader, file_numbers, make_samples
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
 from vidssl.transforms import RECIPES, Recipe, View, Window
 from vidssl.video import decode
 from vidssl.video import packet_index as index
 from vidssl.video.reader import DecodeSettings
-from vidssl.worker_pool import ItemGuard
 
 
 @pytest.fixture

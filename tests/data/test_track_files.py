@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Tracks, VideoRecord
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader
-from vidssl.data.step_sampler import StepSampler
+from vidssl.data.loader import Loader, StepSampler
 from vidssl.data.to_device import on_device, to_device
 from vidssl.data.track_files import SMALLEST, read_tracks, sample_track, tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, Window
-from vidssl.types import Tracks, VideoRecord
 
 HEIGHT, WIDTH, FRAMES, SIDE = 72, 96, 48, 16  # of the videos here, and of the square that moves in them
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from vidssl.base.errors import DataError
+from vidssl.base.output_folder import MARK
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import join_lists, read_list
 from vidssl.data.write_lists import check_beside, copy_list, write_lists
-from vidssl.errors import DataError
-from vidssl.output_folder import MARK
 
 AWKWARD = [
     "a#b.mp4",

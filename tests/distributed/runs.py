@@ -14,10 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from vidssl import commands, distributed
+from vidssl import cli
+from vidssl.base import distributed
+from vidssl.base.errors import CheckpointError, DecodeError, Interrupted, VidsslError
 from vidssl.data.dataset import ClipDataset
-from vidssl.engine.config_schema import load_run
-from vidssl.errors import CheckpointError, DecodeError, Interrupted, VidsslError
+from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import KeyQueue
 
@@ -266,5 +267,5 @@ def guarded(name, data, output, overrides, phase, number, twice):
             patch.setattr(train_module, "average_gradients", send_twice)
         else:
             signal_in(patch, phase, 0, number)
-        commands.guarded(lambda: train_module.train(toy(name, data, output, overrides)))
+        cli.guarded(lambda: train_module.train(toy(name, data, output, overrides)))
     sys.exit(0)

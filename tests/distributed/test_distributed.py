@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 import torch
 
-from vidssl import distributed
-from vidssl.errors import DataError, Interrupted, PeerError
+from vidssl.base import distributed
+from vidssl.base.errors import DataError, Interrupted, PeerError
 
 CPU = torch.device("cpu")
 
@@ -175,7 +175,7 @@ def test_processes_that_never_start_are_reported(start_world, tmp_path):
 
 LEAVING = """
 import os, torch
-from vidssl import distributed
+from vidssl.base import distributed
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -192,7 +192,7 @@ assert inside > before == threads(), (before, inside, threads())
 # Process 0 comes late, so that the other could find the address that it had in the group before.
 JOINING = """
 import os, time, torch
-from vidssl import distributed
+from vidssl.base import distributed
 
 for number in range(3):
     time.sleep(0.5 * (os.environ["RANK"] == "0"))

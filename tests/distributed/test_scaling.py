@@ -54,8 +54,8 @@ def test_gradients_that_torch_averages_are_as_large(run_world, toy_data, tmp_pat
 
 
 def bucket_bytes(toy_data, output):
-    from vidssl import distributed
-    from vidssl.config import build
+    from vidssl.base import distributed
+    from vidssl.base.config import build
     from vidssl.engine.parallel import over_processes
     from vidssl.methods import METHODS
     from vidssl.models.backbones import BACKBONES

@@ -23,7 +23,7 @@ _server = multiprocessing.get_context("forkserver")
 _PACKAGE = Path(__file__).parents[2] / "vidssl"
 _server.set_forkserver_preload(
     [
-        "vidssl.commands",
+        "vidssl.cli",
         # What commands, registries and networks import when they need it, which takes seconds.
         *(
             f"vidssl.{room}.{path.stem}"

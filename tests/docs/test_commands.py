@@ -17,7 +17,7 @@ import pytest
 
 TOP = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/start.md", "docs/which.md", "docs/evaluation.md", "docs/compare.md")
-COVERS = pytest.mark.covers("vidssl/api", "vidssl/commands", "vidssl/weights", "configs", *PAGES)
+COVERS = pytest.mark.covers("vidssl/jobs", "vidssl/cli", "vidssl/weights", "configs", *PAGES)
 FAST = ["--clips", "1", "--crops", "1", "--workers", "0"]
 # Appended to a command, so that it takes seconds.
 SHORTER = {
@@ -111,7 +111,7 @@ def shims(bin_folder, tmp_path_factory):
         write_script(folder / name, f"#!/usr/bin/env bash\n{text}\n")
     # A sum has the clips of its parts.
     shorter = f"{SHORTER!r}.get(sys.argv[1], []) if 'vidssl-default' not in sys.argv else ['--workers', '0']"
-    program = f"import sys\nsys.argv += {shorter}\nfrom vidssl.commands import main\nmain()\n"
+    program = f"import sys\nsys.argv += {shorter}\nfrom vidssl.cli import main\nmain()\n"
     write_script(folder / "vidssl", f"#!{bin_folder}/python\n{program}")
     write_script(
         folder / "torchrun",

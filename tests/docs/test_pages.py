@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import vidssl
-from vidssl.commands import COMMANDS, Group, parser_of
+from vidssl.cli import COMMANDS, Group, parser_of
 
 ROOT = Path(__file__).parents[2]
 BUILDER = ROOT / "docs" / "builder"

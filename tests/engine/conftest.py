@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))

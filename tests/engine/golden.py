@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 
 ROOT = Path(__file__).parents[2]

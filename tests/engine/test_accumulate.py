@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl import distributed
-from vidssl.config import Settings
+from vidssl.apps.views import view_learning
+from vidssl.base import distributed
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Batch
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.parallel import average_gradients, over_processes
-from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.models.batch_norms import SyncBatchNorm
-from vidssl.projects.views import view_learning
-from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).parents[1] / "methods" / "tiny.py"))["Tiny"]
 

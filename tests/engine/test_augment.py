@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.api.show import show_views
+from vidssl.apps.show import show_views
+from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError, ConfigError
 
 same = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))["same"]
 DEVICE = "data.augment=device"

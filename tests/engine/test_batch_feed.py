@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.errors import DataError, Interrupted, PeerError
+from vidssl.base.types import Batch
 from vidssl.data.clip_samplers import Random
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
@@ -20,9 +22,7 @@ from vidssl.data.to_device import on_device, to_device
 from vidssl.data.video_list import read_list
 from vidssl.engine.accumulate import Feed
 from vidssl.engine.interrupt import StopRequest
-from vidssl.errors import DataError, Interrupted, PeerError
 from vidssl.transforms import RECIPES
-from vidssl.types import Batch
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.4, 0.45, 0.5), (0.2, 0.225, 0.25)

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vidssl import atomic
+from vidssl.base import atomic
+from vidssl.base.errors import CheckpointError, Interrupted, UntrustedError
 from vidssl.engine import checkpoint
-from vidssl.errors import CheckpointError, Interrupted, UntrustedError
 from vidssl.models import checkpoint_files
 from vidssl.models.weights import FORMAT
 

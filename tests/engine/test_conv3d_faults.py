@@ -5,8 +5,8 @@ import logging
 import pytest
 import torch
 
-from vidssl.api import doctor
 from vidssl.engine import run_setup as training
+from vidssl.jobs import doctor
 from vidssl.models.bfloat16_check import conv3d_fault
 
 

@@ -11,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vidssl
+from vidssl.base.errors import TrainingError
 from vidssl.engine import train
-from vidssl.errors import TrainingError
 from vidssl.methods import METHODS
 
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))["TOYS"]

@@ -9,17 +9,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import vidssl
-from vidssl import commands
-from vidssl.api.export import save_backbone
-from vidssl.commands import ANALYSES, COMMANDS, Group
-from vidssl.config import build, read
-from vidssl.engine.config_schema import load_run
-from vidssl.errors import CheckpointError, ConfigError
+from vidssl import cli
+from vidssl.apps.export import save_backbone
+from vidssl.base.config import build, read
+from vidssl.base.errors import CheckpointError, ConfigError
+from vidssl.base.plugins import import_modules, modules_of
+from vidssl.cli import ANALYSES, COMMANDS, Group
+from vidssl.engine.run_config import load_run
 from vidssl.methods.base import METHODS
 from vidssl.models import load_backbone
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.weights import FORMAT
-from vidssl.plugins import import_modules, modules_of
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 MODULE = """from pathlib import Path
@@ -87,7 +87,7 @@ def test_every_command_that_loads_weights_is_here_and_has_the_option():
     found = set()
     for command, job in COMMANDS.items():
         for words in [[command, name] for name in job.jobs] if isinstance(job, Group) else [[command]]:
-            options = {action.dest for action in commands.parser_of(" ".join(words))[1]._actions}
+            options = {action.dest for action in cli.parser_of(" ".join(words))[1]._actions}
             if options & {"model", "checkpoint"}:
                 assert "imports" in options, words
                 found.add(" ".join(words))
@@ -106,7 +106,7 @@ def test_no_command_imports_what_weights_name(folder, digits, command):
     given = ["--checkpoint", weights] if name != "export" else [weights]
     words = [*(first if name == "analyze" else []), *LOADING[command], *given]
     with pytest.raises(ConfigError) as caught:
-        commands.run(name, words)
+        cli.run(name, words)
     assert not ran(folder) and "model.hidden" not in sys.modules
     message = str(caught.value)
     wrong = "has no detector" if command == "test of boxes" else "no 'named_by_data'"
@@ -140,7 +140,7 @@ def test_what_a_user_names_is_imported(folder, digits, how):
 
 def test_the_command_line_imports_what_it_names(folder, digits):
     video = str(next(digits.rglob("*.mp4")))
-    commands.run("extract", [video, "--out", "o", "--checkpoint", "model", "--imports", "model.hidden", "--quiet"])
+    cli.run("extract", [video, "--out", "o", "--checkpoint", "model", "--imports", "model.hidden", "--quiet"])
     assert ran(folder) and (folder / "o" / "features.npy").exists()
 
 

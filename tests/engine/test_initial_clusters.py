@@ -10,15 +10,15 @@ import torch
 from torch.nn.functional import normalize
 
 import vidssl
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.errors import DataError, Interrupted
 from vidssl.data.clip_samplers import Center
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import encode_list
+from vidssl.engine.run_config import load_run
 from vidssl.engine.run_setup import Training
 from vidssl.engine.train import train
-from vidssl.errors import DataError, Interrupted
 from vidssl.transforms import center_crop
 
 EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))

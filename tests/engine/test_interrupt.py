@@ -8,10 +8,10 @@ import time
 import pytest
 import torch
 
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.errors import Interrupted
 from vidssl.engine import interrupt
 from vidssl.engine.interrupt import SIGNALS, StopRequest
-from vidssl.errors import Interrupted
 
 
 class Through(Exception):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Schedule, constant
 from vidssl.engine.optim import LARS, AdamWConfig, LARSConfig, SGDConfig, build_optimizer, set_lr
-from vidssl.errors import ConfigError
 from vidssl.models.batch_norms import SyncBatchNorm
-from vidssl.schedule import Schedule, constant
 
 
 def lars_loop(p, v, g, lr, momentum, decay, trust, matrix, nesterov=False):

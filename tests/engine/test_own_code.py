@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import vidssl
-from vidssl.atomic import file_hash
+from vidssl.base.atomic import file_hash
+from vidssl.base.errors import CheckpointError, VidsslError
+from vidssl.base.plugins import changed_files, code_of, own_code
+from vidssl.base.registry import _REGISTRIES
 from vidssl.data.dataset import ClipDataset
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError, VidsslError
-from vidssl.plugins import changed_files, code_of, own_code
-from vidssl.registry import _REGISTRIES
 
 TOYS = Path(__file__).parents[2] / "configs" / "toy"
 HELPER = '''"""Constants of a plug-in."""

@@ -10,7 +10,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError, TrainingError
 from vidssl.engine.parallel import (
     average_gradients,
     check_equal,
@@ -20,7 +21,6 @@ from vidssl.engine.parallel import (
     set_batch_norm,
     without_averaging,
 )
-from vidssl.errors import ConfigError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
 from vidssl.models.backbones import Backbone

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl.atomic import file_hash
-from vidssl.engine.config_schema import bind_stored, load_run
+from vidssl.base.atomic import file_hash
+from vidssl.base.errors import CheckpointError, DataError
+from vidssl.engine.checkpoint import _restore_rng
 from vidssl.engine.log import RunLog
-from vidssl.engine.save_and_resume import _restore_rng
+from vidssl.engine.run_config import bind_stored, load_run
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError, DataError
 from vidssl.models import load_backbone
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl import commands
+from vidssl import cli
+from vidssl.base.errors import CheckpointError, ConfigError, DataError
 from vidssl.data.video_list import Part, read_list
-from vidssl.engine.config_schema import load_run
 from vidssl.engine.refresh_tracks import RunTracks
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.engine.training_lists import training_list
-from vidssl.errors import CheckpointError, ConfigError, DataError
 
 EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))
 
@@ -168,7 +168,7 @@ def test_settings_are_written_and_read_again(toy_run, tmp_path):
 
 
 def test_the_schema_has_both_forms(capsys):
-    commands.run("schema", [])
+    cli.run("schema", [])
     schema = json.loads(capsys.readouterr().out)["$defs"]
     path, lists = schema["Data"]["properties"]["train"]["oneOf"]
     assert path == {"type": "string"} and lists["items"] == {"$ref": "#/$defs/TrainList"}

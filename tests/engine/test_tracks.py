@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.track_files import read_tracks, tracks_file
 from vidssl.data.video_list import read_list
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
 from vidssl.models import build_backbone
 from vidssl.tracking.proposals import whole_frame
 

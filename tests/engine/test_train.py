@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 import vidssl
-from vidssl.config import read
+from vidssl.base.config import read
+from vidssl.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
-from vidssl.engine.config_schema import bind_run, load_run
 from vidssl.engine.log import RunLog, warn_of_collapse
+from vidssl.engine.run_config import bind_run, load_run
 from vidssl.engine.train import train
 from vidssl.engine.training_lists import training_list
-from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.methods.statistics import group_statistics, key_statistics

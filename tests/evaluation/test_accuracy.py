@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.evaluation.metrics import accuracy, calibration_error, confusion, mean_class_accuracy, top_k
 from vidssl.evaluation.protocols import Accuracy
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
 
 NOBODY = torch.empty(0, 2, dtype=torch.int64)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vidssl.evaluation.analysis_verdicts import (
+from vidssl.apps.analysis.verdicts import (
     Beside,
     Sample,
     Score,

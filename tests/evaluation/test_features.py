@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError, DataError, VidsslError
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.video.reader import open_video

@@ -6,10 +6,10 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
-from vidssl.evaluation.choose_cost import choose_cost
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.evaluation.group_folds import fold_table, num_neighbours, predict
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
+from vidssl.evaluation.protocols import choose_cost
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import LinearSVC
 
-from vidssl.errors import DataError
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.evaluation.logistic_and_multilabel import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
 from vidssl.evaluation.metrics import average_precision
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
 
 NO_PAIRS = torch.empty(0, 2, dtype=torch.int64)
 CLASSES = 3

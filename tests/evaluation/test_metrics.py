@@ -7,11 +7,11 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from vidssl.errors import DataError
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.evaluation.metrics import accuracy, chance, recall, uniformity_loss, vote
 from vidssl.evaluation.search import nearest
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
 
 
 def drawn(count, dim, seed):

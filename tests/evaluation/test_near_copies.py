@@ -9,11 +9,11 @@ import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
 import vidssl
+from vidssl.apps.compare.without_labels import near_copies
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.data.recording_groups import Groups
-from vidssl.errors import DataError
-from vidssl.evaluation.without_labels import near_copies
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
 from vidssl.video.write import encode
 
 

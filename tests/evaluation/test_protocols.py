@@ -8,13 +8,13 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 from torch.nn import functional
 
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.measure import check_measurable
 from vidssl.evaluation.protocols import KNN, PROTOCOLS, LinearSVM, LowShot, Retrieval, Uniformity
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
 
 
 def features(count, seed, shift=0.0, classes=4):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.errors import DataError
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
 from vidssl.evaluation import search
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest
-from vidssl.keyed_generators import generator
 
 ROUNDING = 1e-6  # of a float32 sum of 2,048 products of unit vectors, with a margin
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from vidssl.base.randomness import generator
 from vidssl.evaluation import statistics
 from vidssl.evaluation.statistics import (
     FEWEST,
@@ -18,7 +19,6 @@ from vidssl.evaluation.statistics import (
     proportion,
     proportions,
 )
-from vidssl.keyed_generators import generator
 
 # The simulation: in how many of 2,000 sets does an interval hold the value that the generator has? ----------
 

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
+from vidssl.apps.map.suspects import K, find_near_duplicates, find_outliers, mean_distances, own_rows, score_labels
+from vidssl.base.randomness import generator
 from vidssl.evaluation.search import nearest
-from vidssl.evaluation.suspects import K, find_near_duplicates, find_outliers, mean_distances, own_rows, score_labels
-from vidssl.keyed_generators import generator
 
 
 def clusters(classes=3, recordings=6, videos=4, dim=16):

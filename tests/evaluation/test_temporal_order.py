@@ -8,19 +8,19 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from vidssl.api.measured_network import load_subject
-from vidssl.api.test import test as measure_network
-from vidssl.config import bind
-from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
+from vidssl.base.config import bind
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
+from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.measure import check_measurable, measure
 from vidssl.evaluation.temporal_order import Order
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
+from vidssl.jobs.load_network import load_subject
+from vidssl.jobs.test import test as measure_network
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TOY, ORDER = CONFIGS / "toy" / "sce.yaml", CONFIGS / "studies" / "order" / "supervised.yaml"

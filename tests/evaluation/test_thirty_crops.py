@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import Uniform
 from vidssl.transforms.crops import uniform_crops
-from vidssl.types import VideoMeta
 
 # 8 frames over 2.56 s at 25 fps: 64 native frames, kept are 0 9 18 27 36 45 54 63 of them.
 KEPT = [0, 9, 18, 27, 36, 45, 54, 63]

@@ -5,11 +5,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from vidssl.apps.compare.verdict import Candidate, decide, describe_without_labels
+from vidssl.apps.compare.without_labels import Agreement
+from vidssl.base.randomness import generator
 from vidssl.evaluation import statistics
 from vidssl.evaluation.statistics import Difference, compare_pairs
-from vidssl.evaluation.verdict import Candidate, decide, describe_without_labels
-from vidssl.evaluation.without_labels import Agreement
-from vidssl.keyed_generators import generator
 
 CLASSES = [("run", 40, 20), ("walk", 40, 20)]
 

@@ -8,10 +8,10 @@ import torch
 from scipy.stats import entropy
 from sklearn.metrics.pairwise import cosine_similarity
 
-from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.without_labels import compare_neighbours, disagreement, most_changed
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
+from vidssl.apps.compare.without_labels import compare_neighbours, disagreement, most_changed
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 
 
 def features(x, first=0):

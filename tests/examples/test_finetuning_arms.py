@@ -7,11 +7,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.optim import AdamW
 
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Batch
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError
 from vidssl.models.backbones import build_backbone
 from vidssl.models.batch_norms import batch_norms
-from vidssl.types import Batch
 
 FOLDER = Path(__file__).parents[2] / "examples" / "two_streams"
 

@@ -43,7 +43,7 @@ def test_the_backbone_learns_and_is_taken_by_everything(digits, tmp_path, monkey
     described = vidssl.export(model.backbone, to="folder", out=tmp_path / "folder", cfg="small_video/simclr")
     assert described["num_features"] == 128 and (tmp_path / "folder" / "README.md").exists()
     torch.testing.assert_close(vidssl.extract(tmp_path / "folder", videos, **options).x, direct.x, rtol=0, atol=0)
-    with pytest.raises(vidssl.errors.VidsslError, match="this ResNet3D"):
+    with pytest.raises(vidssl.base.errors.VidsslError, match="this ResNet3D"):
         vidssl.save_backbone(model.backbone, file, cfg="toy/sce")
 
 

@@ -10,17 +10,16 @@ import pytest
 import torch
 from PIL import Image
 
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoRecord
 from vidssl.data.clip_samplers import Center, Random
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader, eval_loader
-from vidssl.data.step_sampler import StepSampler
+from vidssl.data.loader import Loader, StepSampler, eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import copy_list, write_lists
-from vidssl.errors import DataError
-from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES
-from vidssl.types import VideoRecord
 
 HEIGHT, WIDTH = 40, 60
 

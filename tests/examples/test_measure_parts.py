@@ -13,12 +13,12 @@ import torch
 from sklearn.metrics import jaccard_score
 from torch import nn
 
-from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.video.reader import open_video

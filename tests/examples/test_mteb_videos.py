@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import vidssl
+from vidssl.base.errors import VidsslError
 from vidssl.data import read_list
-from vidssl.errors import VidsslError
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 mteb = pytest.importorskip("mteb")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
 from vidssl.video.reader import open_video
 
 h5py = pytest.importorskip("h5py")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl.config import bind
-from vidssl.engine.config_schema import load_run
+from vidssl.base.config import bind
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Batch
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
 from vidssl.models import build_backbone
-from vidssl.types import Batch
 
 TOY = Path(__file__).parents[2] / "examples" / "part_segmentation" / "toy.yaml"
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
 from vidssl.video.reader import open_video
 
 GROUND = "rest of the object"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 
 TOP = Path(__file__).parents[2]

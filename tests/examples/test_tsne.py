@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from vidssl import commands
+from vidssl import cli
+from vidssl.base.randomness import generator
 from vidssl.data import read_list
-from vidssl.keyed_generators import generator
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tsne.py"
 
@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "tsne.py"
 def checkpoint(digits, tmp_path_factory):
     out = tmp_path_factory.mktemp("tsne")
     data = [f"data.train={digits / 'motion' / 'train.csv'}", "data.moving_digits=null", "data.workers=0"]
-    commands.run("train", ["--cfg", "toy/sce", "steps=1", *data, "device=cpu", f"output={out / 'run'}", "--quiet"])
+    cli.run("train", ["--cfg", "toy/sce", "steps=1", *data, "device=cpu", f"output={out / 'run'}", "--quiet"])
     return out / "run" / "checkpoints" / "last.pt"
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from vidssl.config import build
-from vidssl.engine.config_schema import load_run
-from vidssl.keyed_generators import generator
+from vidssl.base.config import build
+from vidssl.base.randomness import generator
+from vidssl.base.types import Batch, VideoMeta
+from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS
 from vidssl.models.backbones import build_backbone
-from vidssl.types import Batch, VideoMeta
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "two_streams"

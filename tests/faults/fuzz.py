@@ -27,8 +27,8 @@ import cv2
 import torch
 from fuzz_kinds import KINDS
 
-from vidssl.errors import ConfigError, VidsslError
-from vidssl.keyed_generators import generator
+from vidssl.base.errors import ConfigError, VidsslError
+from vidssl.base.randomness import generator
 
 MEMORY = 1 << 30  # bytes that reading a mutant may take, beside those of the imports
 CPU, WALL = 10.0, 60.0  # seconds of a mutant

@@ -19,37 +19,34 @@ import mutate
 import numpy as np
 import torch
 
-from vidssl.api.export import results_of
-from vidssl.api.measured_network import load_subject
-from vidssl.api.training_report import read_metrics
-from vidssl.atomic import file_hash
-from vidssl.data.column_store import Records
+from vidssl.apps.check.integrity import check_video
+from vidssl.apps.detection.lists_with_boxes import read_boxes
+from vidssl.apps.detection.prepare import prepare_ava, prepare_coco, prepare_voc
+from vidssl.apps.export import results_of
+from vidssl.apps.prepare.folder import prepare_folder
+from vidssl.apps.prepare.other_projects import prepare_list
+from vidssl.base.atomic import file_hash
+from vidssl.base.errors import VidsslError
+from vidssl.base.types import Tracks, VideoRecord
 from vidssl.data.fingerprint import identify
 from vidssl.data.instance_boxes import read_instance_boxes as read_instances
 from vidssl.data.read_input import read_input
 from vidssl.data.track_files import read_tracks, write_tracks
-from vidssl.data.video_list import VideoList, read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.data.video_list import Records, VideoList, read_list
 from vidssl.engine.log import RunLog
-from vidssl.errors import VidsslError
+from vidssl.engine.run_config import load_run
 from vidssl.evaluation.features import FileState, Piece, read_folder, write_folder
 from vidssl.evaluation.result_files import existing_results
+from vidssl.jobs.load_network import load_subject
+from vidssl.jobs.training_report import read_metrics
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.weights import FORMAT
 from vidssl.models.weights import save_checkpoint_backbone as save_backbone
-from vidssl.prepare.folder import prepare_folder
-from vidssl.prepare.other_projects import prepare_list
-from vidssl.projects.detection.lists_with_boxes import read_boxes
-from vidssl.projects.detection.prepare_ava import prepare_ava
-from vidssl.projects.detection.prepare_coco import prepare_coco
-from vidssl.projects.detection.prepare_voc import prepare_voc
+from vidssl.page.charts import training_curves
 from vidssl.tracking.proposals import read_proposals, write_proposals
-from vidssl.types import Tracks, VideoRecord
 from vidssl.video import packet_index as index
-from vidssl.video.integrity import check_video
 from vidssl.video.packed_frames import ID_BYTES, INDEX, link_field, make_index, write_index
 from vidssl.video.reader import MAX_PIXELS, open_video
-from vidssl.viz.curves import training_curves
 
 FILES = Path(__file__).parents[1] / "video" / "files"
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "containers"

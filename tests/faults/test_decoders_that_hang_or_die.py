@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from vidssl.base.errors import DataError, DecodeError
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import DataError, DecodeError
 from vidssl.video import reader
 from vidssl.video.decode import PyAV
 

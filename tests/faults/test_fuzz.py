@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.data.csv_rows import whole_number
-from vidssl.errors import DataError
+from vidssl.apps.detection import prepare as ava
+from vidssl.apps.prepare.match import read_json
+from vidssl.base.errors import DataError
+from vidssl.data.video_list import whole_number
 from vidssl.evaluation.features import read_folder
-from vidssl.prepare.match import read_json
-from vidssl.projects.detection import prepare_ava as ava
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

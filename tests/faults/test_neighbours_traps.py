@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.schedule import Schedule
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import KeyQueue
-from vidssl.schedule import Schedule
 
 PLACES = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import vidssl
-from vidssl import commands
-from vidssl.config import read
+from vidssl import cli
+from vidssl.apps.prepare.folder import prepare_folder
+from vidssl.base.config import read
+from vidssl.base.errors import CheckpointError, DataError, DecodeError, VidsslError
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
-from vidssl.errors import CheckpointError, DataError, DecodeError, VidsslError
 from vidssl.models import load_backbone
-from vidssl.prepare.folder import prepare_folder
 from vidssl.video.packed_frames import INDEX
 from vidssl.video.reader import open_video
 
@@ -60,12 +60,12 @@ def test_a_file_that_is_named_itself_is_refused(folder):
 def test_the_rest_of_the_folder_works_in_every_command(folder, tmp_path, caplog, monkeypatch):
     monkeypatch.chdir(tmp_path)
     network = ["--checkpoint", "vidssl-small", "--workers", "0", "--clips", "1", "--crops", "1"]
-    commands.run("extract", [str(folder), "--out", "features", *network])
+    cli.run("extract", [str(folder), "--out", "features", *network])
     assert vidssl.read_input(folder).names == ("run/a.mp4", "run/b.mp4")
     query = str(folder / "run" / "a.mp4")
-    commands.run("retrieval", ["--gallery", str(folder), "--query", query, "--out", "found", *network])
+    cli.run("retrieval", ["--gallery", str(folder), "--query", query, "--out", "found", *network])
     assert "b.mp4" in (tmp_path / "found" / "index.html").read_text()
-    commands.run("shrink", [str(folder), "--out", "small", "--short-side", "16", "--workers", "1"])
+    cli.run("shrink", [str(folder), "--out", "small", "--short-side", "16", "--workers", "1"])
     assert sorted(path.name for path in (tmp_path / "small").rglob("*.mp4")) == ["a.mp4", "b.mp4"]
     caplog.clear()
     checked = vidssl.check(folder, out=tmp_path / "checked", workers=1)

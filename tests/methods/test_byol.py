@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from vidssl import distributed
-from vidssl.errors import ConfigError
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import constant
+from vidssl.base.types import Batch
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.schedule import constant
-from vidssl.types import Batch
 
 TinyNorm = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["TinyNorm"]
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.config import build
-from vidssl.engine.config_schema import load_run
+from vidssl.base.config import build
+from vidssl.base.registry import APPS
+from vidssl.base.types import Batch
+from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
-from vidssl.registry import PROJECTS
-from vidssl.types import Batch
 
 ROOT = Path(__file__).parents[2]
 PLACES = runpy.run_path(str(ROOT / "tests" / "toys.py"))
@@ -152,7 +152,7 @@ def registered():
 
 def test_all_methods_are_in_the_package():
     own = [name for names, _ in registered().values() for name in names]
-    assert sorted([*own, *PROJECTS["method"]]) == [*METHODS]
+    assert sorted([*own, *APPS["method"]]) == [*METHODS]
 
 
 def test_a_method_is_a_screen_or_two():
@@ -234,7 +234,7 @@ log_every: 1
 
 def use_outside(folder, data):
     """Train, resume and test a method of a package elsewhere; in a process of its own, which it stays registered in."""
-    from vidssl import commands
+    from vidssl import cli
     from vidssl.engine.train import train
 
     sys.path.insert(0, str(folder))
@@ -248,9 +248,9 @@ def use_outside(folder, data):
     common = ["--checkpoint", str(last), "--workers", "0"]
     gallery, query = f"{data}/motion/train.csv", f"{data}/motion/test.csv"
     out = str(folder / "r")
-    commands.run("retrieval", [*common, "--gallery", gallery, "--query", query, "--page-queries", "1", "--out", out])
+    cli.run("retrieval", [*common, "--gallery", gallery, "--query", query, "--page-queries", "1", "--out", out])
     for name, listed in (("gallery", gallery), ("query", query)):
-        commands.run("extract", [*common, listed, "--out", str(folder / f"{name}-features")])
+        cli.run("extract", [*common, listed, "--out", str(folder / f"{name}-features")])
     return [{key: content[key] for key in ("step", "method", "optimizer", "rng")} for content in kept]
 
 

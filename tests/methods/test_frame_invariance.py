@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torchvision.ops import roi_align
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import constant
+from vidssl.base.types import Batch
 from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
-from vidssl.schedule import constant
-from vidssl.types import Batch
 
 SIDE = 32
 SETTINGS = {"projector": Head(layers=2, hidden=8, out=5, norm="none"), "queue": 7, "momentum": constant(0.9)}

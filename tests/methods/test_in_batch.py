@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Batch
 from vidssl.losses import nt_xent
 from vidssl.methods import METHODS
 from vidssl.methods.in_batch import group_statistics
 from vidssl.models import Head
-from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
 

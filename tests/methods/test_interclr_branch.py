@@ -12,15 +12,15 @@ from scipy.stats import chi2_contingency, chisquare
 from torch import nn
 from torch.nn.functional import normalize
 
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Schedule, constant
+from vidssl.base.types import Batch
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError
 from vidssl.methods import METHODS, Method
 from vidssl.methods.base import Encoded
 from vidssl.methods.interclr_branch import Inter, InterBranch, MemoryBank
 from vidssl.models import Head
-from vidssl.schedule import Schedule, constant
-from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
 

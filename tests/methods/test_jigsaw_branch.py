@@ -10,14 +10,14 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from vidssl import losses
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
+from vidssl.base.schedule import constant
+from vidssl.base.types import Batch
 from vidssl.methods import METHODS, Method
 from vidssl.methods.jigsaw_branch import Jigsaw, JigsawBranch, cut
 from vidssl.models import Head
 from vidssl.models.backbones import Backbone
-from vidssl.schedule import constant
-from vidssl.types import Batch
 
 HEAD = Head(layers=2, hidden=12, out=5, norm="none")
 NAMES = ("moco", "sce", "byol", "npid")

@@ -9,12 +9,12 @@ import pytest
 import torch
 from scipy.integrate import quad
 
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import RngStream
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import RngStream
+from vidssl.base.types import Batch
 from vidssl.losses import epps_pulley, sigreg
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
 

@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vidssl import distributed
-from vidssl.errors import ConfigError
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError
 from vidssl.losses import margin_nce
 from vidssl.methods.interclr_branch import MemoryBank, OnlineKMeans
 

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from vidssl import losses
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Schedule, constant
+from vidssl.base.types import Batch
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models import Head, build_backbone
-from vidssl.schedule import Schedule, constant
-from vidssl.types import Batch
 
 TinyNorm = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["TinyNorm"]
 

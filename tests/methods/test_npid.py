@@ -11,12 +11,12 @@ import torch
 from scipy.stats import chisquare
 from torch.nn.functional import normalize
 
-from vidssl import distributed
-from vidssl.errors import ConfigError
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Schedule, constant
+from vidssl.base.types import Batch
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.schedule import Schedule, constant
-from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from vidssl import distributed
+from vidssl.base import distributed
 from vidssl.methods.momentum_method import KeyQueue
 
 CPU = torch.device("cpu")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Schedule, constant
 from vidssl.methods.ressl import ReSSL
-from vidssl.schedule import Schedule, constant
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Batch
 from vidssl.engine.accumulate import accumulate
-from vidssl.engine.config_schema import load_run
 from vidssl.engine.periodic_evaluation import check_layer
-from vidssl.errors import ConfigError
+from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS
 from vidssl.models.backbones import build_backbone
-from vidssl.types import Batch
 
 TOY = "configs/toy/two_streams.yaml"
 NAMES = ("rgb", "differences")

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl.config import Settings, bind, build
-from vidssl.engine.config_schema import load_run
-from vidssl.errors import ConfigError
+from vidssl.base.config import Settings, bind, build
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Temperature
+from vidssl.base.types import Batch
+from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.heads import Head, check_batch_norm, mlp
-from vidssl.schedule import Temperature
-from vidssl.types import Batch
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "toy"
 

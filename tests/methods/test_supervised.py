@@ -5,12 +5,12 @@ import torch
 from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Batch
 from vidssl.methods.supervised import Supervised
 from vidssl.models import build_backbone
 from vidssl.models.initial_weights import InitialWeights, load_initial
 from vidssl.models.weights import FORMAT
-from vidssl.types import Batch
 
 
 def make(seed=0, init=None, **settings):

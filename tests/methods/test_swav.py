@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Batch
 from vidssl.losses import sinkhorn, swapped_prediction
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
 

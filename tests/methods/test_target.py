@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl import distributed
+from vidssl.base import distributed
 from vidssl.methods.momentum_method import shuffled
 
 CPU = torch.device("cpu")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Batch
 from vidssl.losses import vicreg
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
 

@@ -7,7 +7,7 @@ from pytorchvideo.models.resnet import create_resnet
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 from vidssl.models import BACKBONES, build_backbone, resnet3d
 
 TORCHVISION = torchvision.models.list_models(module=torchvision.models.video)

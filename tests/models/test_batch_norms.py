@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl import distributed
+from vidssl.base import distributed
 from vidssl.models.batch_norms import BatchNorm3d, SyncBatchNorm, average_statistics, batch_norms, synchronise
 
 CPU = torch.device("cpu")

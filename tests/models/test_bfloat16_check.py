@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.api import doctor
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
+from vidssl.jobs import doctor
 from vidssl.models import bfloat16_check, build_backbone
 from vidssl.models.bfloat16_check import SHAPES, check_bfloat16
 

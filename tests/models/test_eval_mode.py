@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import vidssl
-from vidssl.analysis.grad_cam import similarity_cam
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.evaluation.features import BothDirections, TestClips, extract
+from vidssl.evaluation.grad_cam import similarity_cam
 from vidssl.models import build_backbone
 from vidssl.models.backbones import ModuleBackbone
 from vidssl.models.eval_mode import eval_mode

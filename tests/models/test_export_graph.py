@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from vidssl.errors import CheckpointError, ConfigError
+from vidssl.apps.export.graph import OPSET, save_onnx, save_pt2
+from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.models import build_backbone, load_backbone
-from vidssl.models.export_graph import OPSET, save_onnx, save_pt2
 from vidssl.models.layer_features import LayerFeatures
 
 FRAMES, SIZE = 4, 48

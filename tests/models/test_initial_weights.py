@@ -7,11 +7,10 @@ import pytest
 import torch
 
 import vidssl
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 from vidssl.models import InitialWeights, build_backbone, load_initial
 from vidssl.models.initial_weights import log_match
-from vidssl.models.pixel_normalization import Normalization
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import FORMAT, Normalization
 
 SMALL = {"name": "resnet3d18", "width": 4}
 OF_DIFFERENCES = {**SMALL, "frame_differences": True}

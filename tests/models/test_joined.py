@@ -10,15 +10,15 @@ import torch
 from torch.nn import functional
 
 import vidssl
-from vidssl import commands
-from vidssl.api.extract import extract
-from vidssl.api.measure_networks import name_networks
-from vidssl.api.measured_network import joined_clips, load_subject
+from vidssl import cli
+from vidssl.base.errors import CheckpointError, ConfigError
+from vidssl.base.randomness import generator
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.video_list import read_list
-from vidssl.errors import CheckpointError, ConfigError
 from vidssl.evaluation import features
-from vidssl.keyed_generators import generator
+from vidssl.jobs.extract import extract
+from vidssl.jobs.load_network import joined_clips, load_subject
+from vidssl.jobs.measurements import name_networks
 from vidssl.models.floors import MotionHistogram
 from vidssl.models.joined import Part, parts_of
 from vidssl.video.reader import DecodeSettings
@@ -156,7 +156,7 @@ def test_what_chooses_its_clips_is_for_one_network(command, digits, tmp_path, ca
     for name in ("vidssl-free+floor:motion", *(["floor:motion"] if command != "analyze all" else [])):
         words = [str(digits / "motion/test.csv"), "--checkpoint", name, "--out", str(tmp_path / "o"), *options]
         with pytest.raises(SystemExit) as stopped:
-            commands.guarded(lambda words=words: commands.run(command.split()[0], [*command.split()[1:], *words]))
+            cli.guarded(lambda words=words: cli.run(command.split()[0], [*command.split()[1:], *words]))
         error = capsys.readouterr().err.splitlines()[-1]
         assert stopped.value.code and ("name one" in error or f"{name} has no" in error), error
 
@@ -253,7 +253,7 @@ def test_features_of_other_sums_are_not_comparable(videos):
     one, other = (
         extract(name, videos, **FAST) for name in ("vidssl-free+floor:motion", "vidssl-free+0.5*floor:motion")
     )
-    with pytest.raises(vidssl.errors.DataError, match=r"network vidssl-free\+floor:motion and vidssl-free\+0.5"):
+    with pytest.raises(vidssl.base.errors.DataError, match=r"network vidssl-free\+floor:motion and vidssl-free\+0.5"):
         vidssl.search(one, other)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torchvision.models.feature_extraction import create_feature_extractor
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 from vidssl.models import BACKBONES, build_backbone
 from vidssl.models.layer_features import LayerFeatures
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torchvision.ops import roi_align
 
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
 from vidssl.models import BACKBONES, build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.models.layer_features import region_maps, region_means

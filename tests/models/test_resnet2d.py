@@ -5,7 +5,7 @@ import torch
 import torchvision
 from torch import nn
 
-from vidssl.errors import CheckpointError, ConfigError
+from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.initial_weights import InitialWeights, load_initial
 from vidssl.models.layer_features import region_maps

@@ -8,7 +8,7 @@ import torch
 import torchvision
 from safetensors.torch import save, save_file
 
-from vidssl.errors import CheckpointError
+from vidssl.base.errors import CheckpointError
 from vidssl.models import BACKBONES, load_backbone
 from vidssl.models.weights import read_anything
 

@@ -10,13 +10,12 @@ import torchvision
 from torch import nn
 
 import vidssl
-from vidssl.engine.config_schema import load_run
+from vidssl.base.errors import CheckpointError, ConfigError
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models import InitialWeights, build_backbone, load_initial
-from vidssl.models.pixel_normalization import Normalization, normalization_of
 from vidssl.models.resnet3d import ResNet3D18, ResNet3D50
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import FORMAT, Normalization, normalization_of
 
 TESTS = Path(__file__).parents[1]
 TOYS = TESTS.parent / "configs" / "toy"

@@ -15,13 +15,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from vidssl import commands
-from vidssl.api.export import save_backbone
-from vidssl.api.measured_network import load_subject
-from vidssl.config import build
-from vidssl.engine.config_schema import load_run
+from vidssl import cli
+from vidssl.apps.export import save_backbone
+from vidssl.base.config import build
+from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError, ConfigError, UntrustedError
+from vidssl.jobs.load_network import load_subject
 from vidssl.methods import METHODS
 from vidssl.models import build_backbone, load_backbone, weights
 from vidssl.models.initial_weights import InitialWeights, load_initial
@@ -223,9 +223,9 @@ def test_fault_25_the_tools_have_the_switch(command, plug_in, altered, digits, t
     given = ["--checkpoint", str(path), *lists, "--out", str(tmp_path / "out"), "--clips", "1", "--crops", "1"]
     given += ["--workers", "0", "--device", "cpu"]
     with pytest.raises(UntrustedError, match="load it with --trust-checkpoint"):
-        commands.run(command, given)
+        cli.run(command, given)
     assert not (tmp_path / "out").exists()
-    commands.run(command, [*given, "--trust-checkpoint"])
+    cli.run(command, [*given, "--trust-checkpoint"])
     assert (tmp_path / "out").exists()
 
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from vidssl.apps.prepare.folder import prepare_folder
+from vidssl.base.errors import ConfigError, DataError, DecodeError
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.prepare.folder import prepare_folder
 from vidssl.video.frame_folder import FrameFolder
 
 REAL = Path(__file__).parents[3] / "shared" / "data"

@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from vidssl.apps.prepare.folder import prepare_folder
+from vidssl.base.errors import DataError
 from vidssl.data import find_same_videos as overlap
 from vidssl.data.find_same_videos import find_copies
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
-from vidssl.prepare.folder import prepare_folder
 
 
 def videos_of(root, *names):

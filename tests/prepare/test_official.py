@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
-from vidssl.prepare import (
+from vidssl.apps.prepare import (
     prepare_hmdb51,
     prepare_kinetics,
     prepare_list,
@@ -18,6 +16,8 @@ from vidssl.prepare import (
     prepare_trackingnet,
     prepare_ucf101,
 )
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.data.video_list import read_list
 from vidssl.video.reader import open_video
 
 

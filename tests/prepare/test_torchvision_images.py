@@ -10,9 +10,9 @@ import torchvision
 from PIL import Image
 from scipy.io import savemat
 
+from vidssl.apps.prepare import prepare_torchvision
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError
-from vidssl.prepare import prepare_torchvision
 from vidssl.video.reader import open_video
 
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -9,13 +9,13 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.apps.prepare.other_projects import prepare_chunks
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import chunk_starts
 from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError, DataError
-from vidssl.prepare.other_projects import prepare_chunks
-from vidssl.types import VideoMeta
 from vidssl.video.reader import open_video
 
 SCRIPT = Path(__file__).parents[2] / "datasets" / "prepare_chunks.py"
@@ -58,7 +58,7 @@ def test_seconds_mean_the_frames(tmp_path, monkeypatch):
             def __exit__(self, *_):
                 pass
 
-        monkeypatch.setattr("vidssl.prepare.other_projects.open_video", lambda *_, opened=Opened, **__: opened())
+        monkeypatch.setattr("vidssl.apps.prepare.other_projects.open_video", lambda *_, opened=Opened, **__: opened())
         out = tmp_path / str(case)
         write_lists(out / "in", tmp_path, {"train": [("a.mp4", -1)]}, ())
         prepare_chunks(out / "in" / "train.csv", out / "out", chunks=4, frames=60)

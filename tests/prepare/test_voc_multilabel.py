@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vidssl.apps.prepare import prepare_voc_classes
+from vidssl.base.errors import DataError
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
-from vidssl.prepare import prepare_voc_classes
 
 MARKS = {
     "trainval": {"000005": {"cat": 1, "dog": -1, "tree": 0}, "000007": {"cat": -1, "dog": 1, "tree": 1}},

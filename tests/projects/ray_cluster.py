@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
+from vidssl import cli
+from vidssl.base.errors import DataError
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-from vidssl.projects import commands_on_ray as on_ray  # noqa: E402
+from vidssl.apps.cluster import ray as on_ray  # noqa: E402
 
 TOP = Path(__file__).parents[2]
 NETWORK = ["--checkpoint", "vidssl-small", "--allow-missing"]
@@ -87,7 +87,7 @@ def outcome(run, capsys, out):
     capsys.readouterr()
     status = 0
     try:
-        commands.guarded(run)
+        cli.guarded(run)
     except SystemExit as end:
         status = end.code
     printed = [line.partition(" in ")[0].partition("; ")[0] for line in capsys.readouterr().out.splitlines()]
@@ -104,7 +104,7 @@ def both(videos, tmp_path, capsys):
         command, out = NAMES.get(name, name), tmp_path / "out"
         words = [str(videos), *ARGUMENTS[name], "--out", str(out), "--workers", "1", "--quiet"]
         device = ["--device", "cpu"] if name in ("extract", "windows", "track") else []
-        alone = outcome(lambda: commands.run(command, [*words, *device]), capsys, out)
+        alone = outcome(lambda: cli.run(command, [*words, *device]), capsys, out)
         return alone, outcome(lambda: on_ray.run(command, [*words, "--address", address]), capsys, out)
 
     return both

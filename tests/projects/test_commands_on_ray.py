@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 
-from vidssl.projects import commands_on_ray as on_ray  # noqa: E402
+from vidssl.apps.cluster import ray as on_ray  # noqa: E402
 
 CLUSTER = Path(__file__).with_name("ray_cluster.py")
 SHARED = runpy.run_path(str(CLUSTER))
 ARGUMENTS, videos, small_parts, both = (SHARED[name] for name in ("ARGUMENTS", "videos", "small_parts", "both"))
 
 
-@pytest.mark.covers("vidssl/projects", "vidssl/commands", "vidssl/worker_pool.py")
+@pytest.mark.covers("vidssl/apps", "vidssl/cli", "vidssl/base/worker_pool.py")
 @pytest.mark.long
 def test_on_a_cluster(tmp_path):
     """In a process of its own: Ray ends the one whose node goes away, even after the last test, with all of pytest."""

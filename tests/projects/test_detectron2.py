@@ -14,13 +14,13 @@ import torch
 import torchvision
 from torch import nn
 
-from vidssl import commands
-from vidssl.api.export import save_backbone
-from vidssl.engine.config_schema import load_run
-from vidssl.errors import CheckpointError, ConfigError
+from vidssl import cli
+from vidssl.apps.detectron2 import detectron2_name, save_detectron2
+from vidssl.apps.export import save_backbone
+from vidssl.base.errors import CheckpointError, ConfigError
+from vidssl.engine.run_config import load_run
 from vidssl.models import build_backbone
 from vidssl.models.weights import FORMAT
-from vidssl.projects.detectron2 import detectron2_name, save_detectron2
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml"
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -232,7 +232,7 @@ def checkpoint(tmp_path, *overrides):
 def test_the_command_prints_the_settings_of_the_run(tmp_path, capsys):
     backbone, path = checkpoint(tmp_path, "data.mean=[0.485, 0.456, 0.406]", "data.std=[0.229, 0.224, 0.225]")
     out = tmp_path / "new" / "r18.pkl"
-    commands.run("export", [path, "--to", "detectron2", "--out", str(out)])
+    cli.run("export", [path, "--to", "detectron2", "--out", str(out)])
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == f"{out}: resnet18 for detectron2, with these settings:"
     given = dict(shlex.split(line) for line in lines)
@@ -248,7 +248,7 @@ def test_the_command_prints_the_settings_of_the_run(tmp_path, capsys):
 def test_files_of_save_backbone_are_taken_and_one_mean_is_that_of_all_channels(tmp_path, capsys):
     save_backbone(checkpoint(tmp_path)[1], tmp_path / "x.safetensors")
     path = str(tmp_path / "x.safetensors")
-    commands.run("export", [path, "--to", "detectron2", "--out", str(tmp_path / "x.pkl"), "--json"])
+    cli.run("export", [path, "--to", "detectron2", "--out", str(tmp_path / "x.pkl"), "--json"])
     settings = json.loads(capsys.readouterr().out)
     assert settings["MODEL.PIXEL_MEAN"] == [114.75] * 3 and settings["MODEL.PIXEL_STD"] == [57.375] * 3
 
@@ -256,4 +256,4 @@ def test_files_of_save_backbone_are_taken_and_one_mean_is_that_of_all_channels(t
 def test_files_of_other_projects_are_refused(tmp_path):
     torch.save({"conv1.weight": torch.ones(1)}, tmp_path / "x.pt")
     with pytest.raises(CheckpointError, match=r"x.pt is not a vidssl checkpoint \(format "):
-        commands.run("export", [str(tmp_path / "x.pt"), "--to", "detectron2", "--out", str(tmp_path / "x.pkl")])
+        cli.run("export", [str(tmp_path / "x.pt"), "--to", "detectron2", "--out", str(tmp_path / "x.pkl")])

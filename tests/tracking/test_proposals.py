@@ -8,8 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoMeta, VideoRecord
+from vidssl.base.worker_pool import ordered
 from vidssl.tracking import proposals
 from vidssl.tracking.proposals import (
     Search,
@@ -20,8 +22,6 @@ from vidssl.tracking.proposals import (
     read_proposals,
     write_proposals,
 )
-from vidssl.types import VideoMeta, VideoRecord
-from vidssl.worker_pool import ordered
 
 
 def draw_image(height=96, width=128, seed=0):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.data import read_list
 from vidssl.data.track_files import read_tracks, write_tracks
-from vidssl.errors import ConfigError, DataError
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.tracking import Search, Tracker, TrackerSettings, track_list, track_videos

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.tracking import Tracker, TrackerSettings
-from vidssl.tracking.sums_over_paths import affinities, anchors, best_paths, scaled_sums
+from vidssl.tracking.tracker import affinities, anchors, best_paths, scaled_sums
 
 CPU = torch.device("cpu")
 

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.keyed_generators import generator
+from vidssl.base.randomness import generator
+from vidssl.base.types import DrawnOperations, Frames, Operation
 from vidssl.transforms import RECIPES, recipes
 from vidssl.transforms.batched import BATCHED, apply_batched, grouped
 from vidssl.transforms.color import cut_kernel
 from vidssl.transforms.recipes import OPERATIONS, apply
-from vidssl.types import DrawnOperations, Frames, Operation
 
 DRAWN = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma", "infomin", "train_crop")
 SIZE, CLIPS, CPU = 40, 6, torch.device("cpu")

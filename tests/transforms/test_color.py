@@ -9,7 +9,8 @@ import torch
 import torchvision.transforms.v2.functional as F
 from torch import Tensor
 
-from vidssl.keyed_generators import generator
+from vidssl.base.randomness import generator
+from vidssl.base.types import Frames
 from vidssl.transforms.color import (
     adjust_brightness,
     adjust_contrast,
@@ -24,7 +25,6 @@ from vidssl.transforms.color import (
     solarize,
 )
 from vidssl.transforms.recipes import apply, draw_jitter
-from vidssl.types import Frames
 
 
 def noise(height: int = 48, width: int = 64) -> Frames:

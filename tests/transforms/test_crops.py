@@ -6,7 +6,8 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as F
 
-from vidssl.keyed_generators import generator
+from vidssl.base.randomness import generator
+from vidssl.base.types import Frames
 from vidssl.transforms.crops import (
     Box,
     Window,
@@ -19,7 +20,6 @@ from vidssl.transforms.crops import (
     short_side,
     uniform_crops,
 )
-from vidssl.types import Frames
 
 AREA, RATIO = (0.2, 0.766), (3 / 4, 4 / 3)
 

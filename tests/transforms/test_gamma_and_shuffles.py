@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from skimage import exposure
 
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, View, Window
 from vidssl.transforms.gamma_and_shuffles import Distortion, gamma, global_shuffle, local_shuffle
 

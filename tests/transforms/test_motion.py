@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from vidssl.keyed_generators import generator
+from vidssl.base.randomness import generator
+from vidssl.base.types import Frames
 from vidssl.transforms.color import difference_pairs, rgb_difference
-from vidssl.types import Frames
 
 
 def native(length: int, height: int = 6, width: int = 5) -> Frames:

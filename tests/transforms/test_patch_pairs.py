@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from vidssl.errors import DataError
-from vidssl.keyed_generators import generator
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
 from vidssl.transforms import RECIPES, Window
 
 

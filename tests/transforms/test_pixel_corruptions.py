@@ -8,9 +8,9 @@ from PIL import Image
 from scipy import ndimage
 from skimage import color, exposure, util
 
-from vidssl.keyed_generators import generator
-from vidssl.transforms import pixel_corruptions as corruptions
-from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS, fog_layer, line_kernel
+from vidssl.apps.analysis import pixel_corruptions as corruptions
+from vidssl.apps.analysis.pixel_corruptions import PIXEL_CORRUPTIONS, fog_layer, line_kernel
+from vidssl.base.randomness import generator
 
 SIDE = 56  # a quarter of the side that lengths refer to
 

@@ -12,10 +12,10 @@ import torchvision.transforms.v2.functional as F
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import InterpolationMode, RandAugment
 
-from vidssl.keyed_generators import generator
+from vidssl.base.randomness import generator
+from vidssl.base.types import Frames, Operation
 from vidssl.transforms import recipes as module
 from vidssl.transforms.recipes import apply, draw_randaugment
-from vidssl.types import Frames, Operation
 
 
 def _change(frames: Frames, level: float, draw: Callable[[float], list[Operation]]) -> Frames:

@@ -7,12 +7,12 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Frames
 from vidssl.transforms import RECIPES, color, crops, recipes
 from vidssl.transforms.crops import random_box
 from vidssl.transforms.recipes import apply, draw_jitter, draw_randaugment
-from vidssl.types import Frames
 
 VIEWS = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma")
 

@@ -4,15 +4,15 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Tracks
 from vidssl.data.clip_samplers import Center, TrackedPair
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES, Window
 from vidssl.transforms.crops import View
-from vidssl.types import Tracks
 
 SIZE = 24
 PLAIN = {

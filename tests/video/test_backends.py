@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.errors import ConfigError, DecodeError
-from vidssl.keyed_generators import generator
+from vidssl.base.errors import ConfigError, DecodeError
+from vidssl.base.randomness import generator
+from vidssl.base.worker_pool import ordered
 from vidssl.video.reader import open_video
-from vidssl.worker_pool import ordered
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 GOOD = [

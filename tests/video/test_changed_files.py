@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
+from vidssl.base.errors import DecodeError
+from vidssl.base.randomness import generator
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
 from vidssl.data.read_input import read_input
-from vidssl.errors import DecodeError
-from vidssl.keyed_generators import generator
 from vidssl.transforms import RECIPES
 from vidssl.video import reader
 from vidssl.video.reader import open_video

@@ -8,10 +8,10 @@ import av
 import numpy as np
 import pytest
 
-from vidssl.api.check import KEPT
-from vidssl.keyed_generators import generator
+from vidssl.apps.check import KEPT
+from vidssl.apps.check.integrity import check_video
+from vidssl.base.randomness import generator
 from vidssl.video import packet_index as index
-from vidssl.video.integrity import check_video
 from vidssl.video.reader import MAX_PIXELS, open_video
 
 REAL = Path(__file__).parents[3] / "shared" / "data"

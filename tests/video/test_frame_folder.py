@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vidssl.apps.check.integrity import check_video
+from vidssl.base.errors import DataError, DecodeError
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError, DecodeError
 from vidssl.transforms import RECIPES
-from vidssl.video.integrity import check_video
 from vidssl.video.reader import DecodeSettings, open_video
 
 

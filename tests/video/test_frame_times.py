@@ -8,14 +8,14 @@ import av
 import numpy as np
 import pytest
 
-from vidssl.api.check import check
-from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.check import check
+from vidssl.apps.check.integrity import check_video
+from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoMeta
 from vidssl.data.write_lists import write_lists
-from vidssl.keyed_generators import generator
-from vidssl.types import VideoMeta
 from vidssl.video import packet_index as index
-from vidssl.video.frame_times import frame_times, sorted_times
-from vidssl.video.integrity import check_video
+from vidssl.video.packet_index import frame_times, sorted_times
 from vidssl.video.reader import MAX_PIXELS, open_video
 
 # 40 frames at 25 fps, 20 at 8 and 40 at 62.5, as of a phone: they begin at 0, 1.6 and 4.1 s.

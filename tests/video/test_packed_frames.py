@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.api.shrink import FrameSettings, shrink_list
+from vidssl.apps.shrink import FrameSettings, shrink_list
+from vidssl.apps.shrink.encode_key_frames import signature_of
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import generator
 from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import generator
-from vidssl.video.encode_key_frames import signature_of
 from vidssl.video.packed_frames import merge_indices, read_index
 from vidssl.video.reader import open_video
 

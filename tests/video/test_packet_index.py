@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vidssl.base.worker_pool import ordered
 from vidssl.video import packet_index as index
 from vidssl.video import reader
 from vidssl.video.reader import open_video
-from vidssl.worker_pool import ordered
 
 NOBODY = 65534
 

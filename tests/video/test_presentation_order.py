@@ -11,8 +11,8 @@ import av
 import numpy as np
 import pytest
 
-from vidssl.api.check import check
-from vidssl.errors import FramesOutOfOrderError
+from vidssl.apps.check import check
+from vidssl.base.errors import FramesOutOfOrderError
 from vidssl.video import packet_index as index
 from vidssl.video.reader import open_video
 

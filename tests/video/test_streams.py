@@ -13,9 +13,9 @@ import pytest
 from av.bitstream import BitStreamFilterContext
 from av.stream import Disposition
 
-from vidssl.api.check import check
-from vidssl.errors import DecodeError, NoVideoError, TooLargeError
-from vidssl.video.integrity import check_video
+from vidssl.apps.check import check
+from vidssl.apps.check.integrity import check_video
+from vidssl.base.errors import DecodeError, NoVideoError, TooLargeError
 from vidssl.video.reader import MAX_PIXELS, open_video
 
 COUNT = 20

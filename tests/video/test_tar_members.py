@@ -6,13 +6,13 @@ import tarfile
 import numpy as np
 import pytest
 
-from vidssl.api.check import check
-from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.check import check
+from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.base.errors import ConfigError, DataError, DecodeError
+from vidssl.base.randomness import generator
 from vidssl.data.fingerprint import identify
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
-from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.keyed_generators import generator
 from vidssl.video import open_container as container
 from vidssl.video.reader import open_video, state_of_video
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from av.video.frame import PictureType
 
-from vidssl.errors import ConfigError, DecodeError
-from vidssl.keyed_generators import generator
+from vidssl.apps.check.integrity import check_video
+from vidssl.base.errors import ConfigError, DecodeError
+from vidssl.base.randomness import generator
 from vidssl.video import decode, reader
-from vidssl.video.integrity import check_video
 from vidssl.video.reader import BACKENDS, open_video
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
@@ -426,7 +426,7 @@ def test_8_too_many_pixels_are_refused_from_the_header(digits):
 GROWTH = """
 import sys
 from vidssl.video.reader import BACKENDS, open_video
-from vidssl.errors import DecodeError
+from vidssl.base.errors import DecodeError
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 with open_video(sys.argv[1]) as video:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from vidssl.viz.analysis_page import TERMS, Chart, Point, Section, term_key, with_terms, write_analysis_page
+from vidssl.apps.analysis.page import TERMS, Chart, Point, Section, term_key, with_terms, write_analysis_page
 
 
 def chart(*values, references=(), top=None):

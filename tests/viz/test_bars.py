@@ -7,9 +7,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
-from vidssl.errors import DataError
-from vidssl.viz.charts import grouped_bars
-from vidssl.viz.figure import png
+from vidssl.base.errors import DataError
+from vidssl.page.charts import grouped_bars
+from vidssl.page.figure import png
 
 GROUPS = ["unchanged", "blur", "a$b$", "mean"]
 SERIES = {"random": [2.0, 1.5, None, 1.25], "trained": [3.0, 2.5, 2.25, 0.5]}

@@ -13,16 +13,15 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.apps.analysis.page import Chart, Point, Section, Table, write_analysis_page
+from vidssl.apps.compare.page import Disagreements, EncoderNeighbours, ShownVideos, write_encoders_page
+from vidssl.apps.map.page import Suspects, classes_column, column, write_map_page
+from vidssl.apps.search.page import FoundVideo, Hit, QueryRow, store_preview, write_retrieval_page
+from vidssl.apps.show.page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
+from vidssl.base.types import VideoRecord
 from vidssl.data.video_list import read_list
-from vidssl.types import VideoRecord
-from vidssl.viz.analysis_page import Chart, Point, Section, Table, write_analysis_page
-from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
-from vidssl.viz.encoder_parts import Disagreements, EncoderNeighbours, ShownVideos
-from vidssl.viz.encoders_page import write_encoders_page
-from vidssl.viz.map_page import Suspects, classes_column, column, write_map_page
-from vidssl.viz.pages import preview
-from vidssl.viz.retrieval_page import FoundVideo, Hit, QueryRow, store_preview, write_retrieval_page
-from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
+from vidssl.page.heat_maps import CamCell, CamRow, write_cam_page
+from vidssl.page.render import preview
 
 NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerror='window.broken=2'> #;&\\ é }.mp4"
 LONG = "folder/" + "v_ApplyEyeMakeup_of_a_long_name_without_a_space" * 3 + ".mp4"

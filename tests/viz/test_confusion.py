@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from vidssl.viz.charts import confusion_matrix
-from vidssl.viz.figure import png
+from vidssl.page.charts import confusion_matrix
+from vidssl.page.figure import png
 
 
 def drawn(counts, names):

@@ -4,9 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.errors import DataError
-from vidssl.viz.curves import training_curves
-from vidssl.viz.figure import png
+from vidssl.base.errors import DataError
+from vidssl.page.charts import training_curves
+from vidssl.page.figure import png
 
 TRAINING = [
     {

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vidssl.viz.encoder_parts import Disagreements, EncoderNeighbours, ShownVideos
-from vidssl.viz.encoders_page import write_encoders_page
-from vidssl.viz.pages import preview
+from vidssl.apps.compare.page import Disagreements, EncoderNeighbours, ShownVideos, write_encoders_page
+from vidssl.page.render import preview
 
 RESULTS = runpy.run_path(str(Path(__file__).with_name("encoder_results.py")))["encoder_results"]
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"

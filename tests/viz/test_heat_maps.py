@@ -3,10 +3,10 @@
 import cv2
 import numpy as np
 
-from vidssl.keyed_generators import generator
-from vidssl.viz.cam_page import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page
-from vidssl.viz.figure import png
-from vidssl.viz.pages import preview
+from vidssl.base.randomness import generator
+from vidssl.page.figure import png
+from vidssl.page.heat_maps import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page
+from vidssl.page.render import preview
 
 
 def frames(t=4, h=32, w=48):

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from vidssl.types import VideoRecord
-from vidssl.viz.map_page import Column, classes_column, column, write_map_page
-from vidssl.viz.pages import preview
+from vidssl.apps.map.page import Column, classes_column, column, write_map_page
+from vidssl.base.types import VideoRecord
+from vidssl.page.render import preview
 
 NASTY = "a \"b\" 'c'/</script><!-- <b> &amp; \u2028 é 漢 }}.mp4"
 

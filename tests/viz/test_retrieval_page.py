@@ -10,8 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.viz.pages import preview
-from vidssl.viz.retrieval_page import (
+from vidssl.apps.search.page import (
     FoundVideo,
     Hit,
     QueryRow,
@@ -20,6 +19,7 @@ from vidssl.viz.retrieval_page import (
     store_preview,
     write_retrieval_page,
 )
+from vidssl.page.render import preview
 
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"
 VOID = {"meta", "link", "img", "input", "br"}

@@ -1,8 +1,8 @@
 import cv2
 import numpy as np
 
-from vidssl.viz.figure import png
-from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
+from vidssl.page.figure import png
+from vidssl.page.previews import Shot, retrieval_sheet
 
 
 def clip(color, t=3, h=48, w=64):

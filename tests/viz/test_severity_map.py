@@ -2,8 +2,8 @@
 
 import pytest
 
-from vidssl.errors import DataError
-from vidssl.viz.charts import severity_map
+from vidssl.base.errors import DataError
+from vidssl.page.charts import severity_map
 
 ROWS = {"noise": ["shot_noise"], "time": ["drop", "freeze"]}
 NUMBERS = {"shot_noise": (0.8, 0.1), "drop": (0.7, 0.2), "freeze": (0.6, 0.0)}

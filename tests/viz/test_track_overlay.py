@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from vidssl.errors import DataError
-from vidssl.types import Tracks
+from vidssl.base.errors import DataError
+from vidssl.base.types import Tracks
+from vidssl.tracking import overlay as track_overlay
+from vidssl.tracking.overlay import COLOURS, draw_pairs, draw_tracks
 from vidssl.video import open_video
 from vidssl.video.write import write_mp4
-from vidssl.viz import track_overlay
-from vidssl.viz.track_overlay import COLOURS, draw_pairs, draw_tracks
 
 
 def make_tracks(rows):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vidssl.errors import DataError
-from vidssl.viz.charts import class_curves
+from vidssl.base.errors import DataError
+from vidssl.page.charts import class_curves
 
 
 def points(classes, steps=(10, 20, 30)):

@@ -2,8 +2,7 @@
 
 from vidssl.data.clip_samplers import SAMPLERS, ClipSettings
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader, eval_loader
-from vidssl.data.step_sampler import StepSampler
+from vidssl.data.loader import Loader, StepSampler, eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from unicodedata import normalize
 
-from vidssl.errors import DataError
+from vidssl.base.errors import DataError
 
 # What FFmpeg would parse as a protocol instead of a file name.
 _PROTOCOL = re.compile(

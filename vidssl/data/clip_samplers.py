@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from vidssl.config import Settings
-from vidssl.errors import ConfigError, DataError
-from vidssl.registry import Registry
-from vidssl.types import Tracks, VideoMeta
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.registry import Registry
+from vidssl.base.types import Tracks, VideoMeta
 
 # Frame n + c * COPY is frame n of version c; version 0 is the video itself. So the clips of all versions are clips of
 # one video, see analysis/versions_from_one_decode.py.

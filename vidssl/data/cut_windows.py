@@ -3,14 +3,13 @@
 import math
 from dataclasses import dataclass, replace
 
-from vidssl.data.column_store import Records
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.progress import progress
+from vidssl.base.types import VideoMeta
+from vidssl.base.worker_pool import ItemGuard, Pool, ordered
 from vidssl.data.dataset import resolve_span
-from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, DataError
-from vidssl.progress import progress
-from vidssl.types import VideoMeta
+from vidssl.data.video_list import Records, VideoList
 from vidssl.video.reader import DecodeSettings
-from vidssl.worker_pool import ItemGuard, Pool, ordered
 
 _ROUNDING = 1e-6  # of products of seconds and rates
 

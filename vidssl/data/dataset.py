@@ -10,18 +10,18 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.base.errors import ConfigError, DataError, first_few
+from vidssl.base.randomness import generator
+from vidssl.base.types import Frames, Operation, Sample, Tracks, VideoMeta, VideoRecord
+from vidssl.base.worker_pool import ItemGuard
 from vidssl.data.clip_samplers import COPY, Clip, Sampler
 from vidssl.data.track_files import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, DataError, first_few
-from vidssl.keyed_generators import generator
 from vidssl.transforms import Recipe, View, Window
 from vidssl.transforms.color import difference_pairs, rgb_difference
 from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.recipes import DrawnRecipe
-from vidssl.types import Frames, Operation, Sample, Tracks, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings
-from vidssl.worker_pool import ItemGuard
 
 _MAX_REPLACED = 1000  # consecutive broken videos
 

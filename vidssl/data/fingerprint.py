@@ -7,11 +7,11 @@ import stat
 from array import array
 from pathlib import Path
 
-from vidssl.config import Tree
+from vidssl.base.config import Tree
+from vidssl.base.errors import DataError
+from vidssl.base.safe_parse import read_json
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError
-from vidssl.untrusted_files import read_json
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, frame_number
 from vidssl.video.reader import state_in_archive
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.csv_rows import read_rows
-from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError
+from vidssl.base.errors import DataError
+from vidssl.data.video_list import VideoList, read_rows
 
 _HEADER = ["path", "frame", "x1", "y1", "x2", "y2"]
 

@@ -1,18 +1,191 @@
 """Loaders: batches made by worker processes."""
 
 import logging
-from collections.abc import Generator, Sequence
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import accumulate, groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vidssl.data.dataset import ClipDataset
-from vidssl.data.shared_decoding import file_numbers, make_samples
-from vidssl.data.step_sampler import Key, StepSampler
-from vidssl.errors import DataError, first_few
+from vidssl.base.errors import ConfigError, DataError, FramesOutOfOrderError, first_few
+from vidssl.base.randomness import generator
+from vidssl.base.types import Batch, DrawnOperations, Sample
+from vidssl.base.worker_pool import ItemGuard, ordered
+from vidssl.data.dataset import ClipDataset, PlannedSample
+from vidssl.data.video_list import Part, VideoList
 from vidssl.transforms.batched import grouped
-from vidssl.types import Batch, DrawnOperations
-from vidssl.worker_pool import ItemGuard, ordered
+from vidssl.video.decode import Image
+
+Key = tuple[int, int]  # (epoch, index)
+
+
+def keys_of_step(step: int, batch_size: int, num_records: int, seed: int, joined: Sequence[Part] = ()) -> list[Key]:
+    """Return the (epoch, index) keys of the global batch of a step; no two keys of a run are equal.
+
+    Epochs follow each other without a gap: a batch may span two of them, so that every record is used equally often and
+    none is dropped. Lists that are `joined` are evenly mixed: of any number of first samples each list has its fraction
+    up to (lists - 1) / 2. The epoch in a key counts the passes over the record's own list.
+    """
+    parts = joined or (Part(num_records, num_records),)
+    lengths, samples = (tuple(column) for column in zip(*parts, strict=True))
+    first, before = ([*accumulate(column, initial=0)] for column in (lengths, samples))
+    order, permutations = _mixed(samples), _permutations(seed, lengths)
+    keys = []
+    for n in range(step * batch_size, (step + 1) * batch_size):
+        epoch, place = divmod(n, len(order))
+        sample = int(order[place])
+        part = bisect(before, sample) - 1
+        own_epoch, row = divmod(epoch * samples[part] + sample - before[part], lengths[part])
+        keys.append((own_epoch, first[part] + int(permutations[part](own_epoch)[row])))
+    return keys
+
+
+@lru_cache(maxsize=2)
+def _mixed(samples: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the order of the samples of an epoch, numbered list by list: those of each list are equally far apart."""
+    return np.argsort(np.concatenate([(np.arange(count) + 0.5) / count for count in samples]), kind="stable")
+
+
+@lru_cache(maxsize=2)
+def _permutations(seed: int, lengths: tuple[int, ...]) -> list[Callable[[int], NDArray[np.int64]]]:
+    """Return the order of each list as a function of its epoch; two are kept, as a batch may span two epochs."""
+    lists = enumerate(lengths)
+    return [lru_cache(maxsize=2)(partial(_permutation, seed, (n,) if n else (), length)) for n, length in lists]
+
+
+def _permutation(seed: int, number: tuple[int, ...], num_records: int, epoch: int) -> NDArray[np.int64]:
+    return generator(seed, epoch, *number).permutation(num_records)
+
+
+@dataclass(frozen=True)
+class StepSampler:
+    """The micro-batches of one process for the steps start … stop - 1: a batch sampler."""
+
+    num_records: int
+    batch_size: int  # global
+    micro_batch_size: int  # of one process
+    start: int
+    stop: int
+    seed: int
+    rank: int = 0  # takes the rank-th slice of each global batch
+    world: int = 1  # number of processes
+    joined: tuple[Part, ...] = ()  # the lists that the records are of; empty: one list
+
+    def __post_init__(self) -> None:
+        size, world, micro = self.batch_size, self.world, self.micro_batch_size
+        if size > self.num_records:
+            most = f"batch_size={self.num_records} at most"
+            raise ConfigError(f"batch_size {size} is more than the {self.num_records} records of the list: {most}")
+        for number, part in enumerate(self.joined):
+            taken = size * part.samples / sum(each.samples for each in self.joined)
+            if taken > part.records:
+                raise ConfigError(
+                    f"batch_size {size} has {taken:.1f} videos of data.train.{number}, a list of {part.records}: lower "
+                    "its weight or the batch size"
+                )
+        if size % (world * micro):
+            raise ConfigError(f"batch_size {size} is not a multiple of {world} processes x micro_batch_size {micro}")
+
+    def __len__(self) -> int:
+        return (self.stop - self.start) * (self.batch_size // self.world // self.micro_batch_size)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        local = self.batch_size // self.world
+        for step in range(self.start, self.stop):
+            keys = keys_of_step(step, self.batch_size, self.num_records, self.seed, self.joined)
+            mine = keys[self.rank * local : (self.rank + 1) * local]
+            for first in range(0, local, self.micro_batch_size):
+                yield mine[first : first + self.micro_batch_size]
+
+
+_TOGETHER = 64  # most rows of a file that one process gets in a row: so several processes can share a long video
+
+
+def file_numbers(videos: VideoList) -> NDArray[np.int64]:
+    """Number the files of a list (N,): rows that follow each other and name the same file have one number.
+
+    After 64 such rows a new number begins. In a list that names each file once the numbers are those of the rows.
+    """
+    names = videos.names
+    begins = np.ones(len(names), bool)
+    before, length = "", 0
+    for n, name in enumerate(names):
+        length = length + 1 if name == before and length < _TOGETHER else 1
+        begins[n] = length == 1
+        before = name
+    return np.cumsum(begins) - 1
+
+
+def make_samples(dataset: ClipDataset, keys: Sequence[Key], guard: ItemGuard) -> list[Sample]:
+    """Make the samples of keys as `dataset.sample` does; keys of one file that follow each other share a pass."""
+    samples: list[Sample] = []
+    for _, group in groupby(keys, key=lambda key: _file(dataset, key[1])):
+        together = list(group)
+        made: dict[Key, Sample] = {}
+        if len(together) > 1 and not dataset.reading.changes_frames:
+            with suppress(FramesOutOfOrderError):  # from now on the frames of this file are counted
+                made = _one_pass(dataset, together, guard)
+        # What failed there is made on its own: the error, and what it affects, are as without the common pass.
+        samples += [made.get(key) or dataset.sample(key, guard) for key in together]
+    return samples
+
+
+def _file(dataset: ClipDataset, index: int) -> tuple[str, float | None]:
+    record = dataset.videos.records[index]
+    return record.path, record.fps
+
+
+def _one_pass(dataset: ClipDataset, keys: Sequence[Key], guard: ItemGuard) -> dict[Key, Sample]:
+    """Make samples of one file; those that cannot be made are left out.
+
+    A sample is made when its last frame is decoded. A frame is kept until the last sample that needs it is made, so
+    memory holds the frames of the samples that overlap, whatever their number.
+    """
+    made: dict[Key, Sample] = {}
+    keys = [key for key in keys if key[1] not in guard.failed]
+    if not keys:
+        return made
+    guard.at(keys[0][1])
+    with suppress(DataError), dataset.reading.open(dataset.videos.records[keys[0][1]]) as video:
+        waiting: dict[Key, PlannedSample] = {}
+        for key in keys:
+            guard.at(key[1])
+            with suppress(DataError):
+                waiting[key] = dataset.plan(key, video.meta)
+        if not waiting:
+            return made
+        guard.at(next(iter(waiting))[1])
+        users: defaultdict[int, list[Key]] = defaultdict(list)  # of each frame
+        for key, planned in waiting.items():
+            for number in planned.frames.tolist():
+                users[number].append(key)
+        lacking = {key: len(planned.frames) for key, planned in waiting.items()}
+        images: dict[int, Image] = {}
+        for number, image in video.fetch(np.array(sorted(users))):
+            images[number] = image
+            for key in list(users[number]):
+                lacking[key] -= 1
+                if lacking[key]:
+                    continue
+                guard.at(key[1])
+                planned = waiting.pop(key)
+                numbers = planned.frames.tolist()
+                frames = np.stack([images[n] for n in numbers]).transpose(0, 3, 1, 2)
+                for n in numbers:
+                    users[n].remove(key)
+                    if not users[n]:
+                        del images[n]
+                with suppress(DataError):
+                    made[key] = dataset.assemble(planned, planned.views.make(frames, dataset.on_device))
+                if waiting:  # what is decoded next is for the next one
+                    guard.at(next(iter(waiting))[1])
+    return made
+
 
 _log = logging.getLogger(__name__)
 

@@ -13,13 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from vidssl.config import in_home
+from vidssl.base.config import in_home
+from vidssl.base.errors import DataError, first_few
+from vidssl.base.output_folder import outputs_in
+from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import existing_path, is_file, is_folder, is_utf8
-from vidssl.data.column_store import Records
-from vidssl.data.video_list import VideoList, read_list
-from vidssl.errors import DataError, first_few
-from vidssl.output_folder import outputs_in
-from vidssl.types import VideoRecord
+from vidssl.data.video_list import Records, VideoList, read_list
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, has_other_images, is_sequence, numbers_by_name
 from vidssl.video.packed_frames import INDEX, read_index
 from vidssl.video.reader import state_of_video

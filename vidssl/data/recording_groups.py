@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.base.errors import ConfigError, first_few
+from vidssl.base.randomness import generator
+from vidssl.base.running_command import log_once
 from vidssl.data.allowed_paths import existing_path
-from vidssl.data.column_store import Records
 from vidssl.data.find_same_videos import find_copies, recording_group
-from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, first_few
-from vidssl.keyed_generators import generator
-from vidssl.running_command import log_once
+from vidssl.data.video_list import Records, VideoList
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from vidssl.base.types import Batch
 from vidssl.data.loader import Loader
 from vidssl.transforms.batched import apply_batched
-from vidssl.types import Batch
 
 
 def on_device(

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.atomic import write_whole
-from vidssl.errors import DataError
+from vidssl.base.atomic import write_whole
+from vidssl.base.errors import DataError
+from vidssl.base.safe_parse import parse_json, read_arrays
+from vidssl.base.types import Tracks, VideoRecord
 from vidssl.transforms.crops import Window
-from vidssl.types import Tracks, VideoRecord
-from vidssl.untrusted_files import parse_json, read_arrays
 
 VISIBLE = 0.5  # fraction of a box that each view must contain
 SMALLEST = 1 / 8  # of the side of a view: smaller visible boxes carry too little information

@@ -1,28 +1,222 @@
 """Video lists: the CSV files that describe every data set."""
 
+import csv
 import hashlib
 import math
+import operator
 import os
+import re
+from abc import abstractmethod
 from array import array
-from collections.abc import Iterable, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from vidssl.config import Settings, in_home
-from vidssl.data.allowed_paths import PathRule, full_path
-from vidssl.data.column_store import Records
-from vidssl.data.csv_rows import decimal_number, read_rows, read_text, whole_number
-from vidssl.errors import DataError
-from vidssl.keyed_generators import generator
-from vidssl.registry import PROJECTS
-from vidssl.types import VideoRecord
+from vidssl.base.config import Settings, in_home
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.registry import APPS
+from vidssl.base.safe_parse import parse_json
+from vidssl.base.types import VideoRecord
+from vidssl.data.allowed_paths import PathRule, existing_path, full_path
+
+
+def read_lines(path: Path, remedy: str) -> Iterator[tuple[str, str]]:
+    """Yield the non-empty lines of a text file, stripped, each with its `file:line`."""
+    for number, line in enumerate(read_text(path, remedy).split("\n"), 1):
+        if line.strip():
+            yield f"{path}:{number}", line.strip()
+
+
+def read_official_json(path: Path) -> Any:
+    """Read a JSON file."""
+    try:
+        return parse_json(read_text(path, "pass an official JSON file"))
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+
+
+def read_rows(path: Path, remedy: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV file that are not blank, header included, with the line number that each ends in."""
+    # Universal newlines or splitlines would also split at characters that names may contain.
+    with _reading(path, remedy), open(path, encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, strict=True)
+        try:
+            for row in rows:
+                if "".join(row).strip():  # Excel writes empty rows as commas
+                    yield rows.line_num, row
+        except csv.Error as error:
+            raise DataError(f"{path}:{rows.line_num}: not CSV: {error}; is a quote left open?") from None
+
+
+def read_text(path: Path, remedy: str) -> str:
+    """Read a text file, UTF-8 with or without a byte-order mark; `remedy` ends the error for a missing file."""
+    with _reading(path, remedy):
+        return path.read_text(encoding="utf-8-sig")
+
+
+@contextmanager
+def _reading(path: Path, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read list {path}: {error.strerror}; {remedy}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"list {path} is not UTF-8: save it as UTF-8") from None
+
+
+# Numbers as lists write them: without the forms that only Python reads, such as `1_0` and other digits than 0-9.
+_MAX_DIGITS = 4000  # int() refuses more than 4,300
+# pandas writes 0.0 in a column that has or had missing values.
+_WHOLE = re.compile(rf"([+-]?[0-9]{{1,{_MAX_DIGITS}}})(?:\.0+)?")
+
+
+def whole_number(text: str) -> int:
+    """Read `12`, `-1` or `12.0`; anything else is a ValueError."""
+    if len(text) <= _MAX_DIGITS and text.isdecimal() and text.isascii():  # most numbers, in a quarter of the time
+        return int(text)
+    match = _WHOLE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text[:40]!r} is not a whole number")
+    return int(match[1])
+
+
+def decimal_number(text: str) -> float:
+    """Read a number with decimals or an exponent; anything else is a ValueError."""
+    try:
+        if "_" not in text and text.isascii():
+            return float(text)
+    except ValueError:
+        pass
+    raise ValueError(f"{text[:40]!r} is not a number")
+
+
+Item = TypeVar("Item")
+
+
+class Column(Sequence[Item]):
+    """A sequence that creates its items on access; equal to any sequence of equal items."""
+
+    @abstractmethod
+    def item(self, number: int) -> Item:
+        """Create item `number` in [0, len)."""
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+
+    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
+        if isinstance(index, slice):
+            return tuple(map(self.item, range(len(self))[index]))
+        return self.item(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(self.item, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
+
+
+class Strings(Column[str]):
+    """Strings as one UTF-8 buffer and the offsets of their ends."""
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._ends = array("q", [0])
+
+    def append(self, string: str) -> None:
+        """Add a string at the end."""
+        self._text += string.encode()
+        self._ends.append(len(self._text))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def item(self, number: int) -> str:
+        """Create a string."""
+        return self._text[self._ends[number] : self._ends[number + 1]].decode()
+
+
+class Records(Column[VideoRecord]):
+    """The rows of a list. Items have full paths; the rows that are passed in have those of the file."""
+
+    def __init__(self, root: Path, rows: Iterable[VideoRecord] = ()) -> None:
+        self.roots, self._starts = [root], [0]  # several lists: the folder of each, and its first row
+        self.names, self._masks, self._label_sets = Strings(), Strings(), Strings()  # masks, sets: in all rows or none
+        self._labels = array("q")
+        self._numbers = array("d")  # start, end and fps of each row, NaN if missing; empty if all are
+        self._columns: dict[str, array[float]] = {}  # numbers that a project reads, NaN if missing
+        for row in rows:
+            self.append(row)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,) label of each row."""
+        return np.asarray(self._labels)
+
+    def root_of(self, number: int) -> Path:
+        """Return the folder that the paths of a row are relative to."""
+        return self.roots[bisect(self._starts, number) - 1]
+
+    def append(self, row: VideoRecord, root: Path | None = None) -> None:
+        """Add a row, with paths as in the list, relative to `root`, or to the folder of the row before."""
+        if root is not None and root != self.roots[-1]:
+            self.roots.append(root)
+            self._starts.append(len(self))
+        numbers = [math.nan if number is None else number for number in (row.start, row.end, row.fps)]
+        if self._numbers or not all(map(math.isnan, numbers)):
+            _append(self._numbers, numbers, 3 * len(self))
+        for name in {**self._columns, **row.columns}:
+            _append(self._columns.setdefault(name, array("d")), [row.columns.get(name, math.nan)], len(self))
+        self.names.append(row.path)
+        self._labels.append(row.label)
+        if row.mask is not None:
+            self._masks.append(row.mask)
+        if row.label_set is not None:
+            self._label_sets.append(row.label_set)
+
+    @property
+    def columns(self) -> dict[str, NDArray[np.float64]]:
+        """(N,) numbers of each row that a project reads, by column, NaN where missing."""
+        return {name: np.array(column) for name, column in self._columns.items()}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def item(self, number: int) -> VideoRecord:
+        """Create a record, with full paths."""
+        return self._record(number, partial(existing_path, self.root_of(number)))
+
+    def row(self, number: int) -> VideoRecord:
+        """Create a record, with paths as in the list."""
+        return self._record(number, str)
+
+    def _record(self, number: int, locate: Callable[[str], str]) -> VideoRecord:
+        path, label = locate(self.names.item(number)), self._labels[number]
+        mask = locate(self._masks.item(number)) if self._masks else None
+        labels = self._label_sets.item(number) if self._label_sets else None
+        found = self._numbers[3 * number : 3 * number + 3] or (math.nan,) * 3
+        start, end, fps = (None if math.isnan(each) else each for each in found)
+        columns = {name: column[number] for name, column in self._columns.items() if not math.isnan(column[number])}
+        return VideoRecord(path, label, start, end, fps, mask, labels, columns)
+
+
+def _append(column: "array[float]", numbers: Sequence[float], count: int) -> None:
+    """Add the numbers of a row to those of the rows before, `count` in all, which may have none."""
+    column.extend([math.nan] * (count - len(column)))
+    column.extend(numbers)
+
 
 # Columns of a list, and the fields of VideoRecord that they fill.
 COLUMNS = {
@@ -92,7 +286,7 @@ class VideoList:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the list says what is in its videos: labels, or numbers of a project."""
+        """Whether the list says what is in its videos: labels, or numbers of an app."""
         several = self.records[0].label_set is not None  # in all rows or in none
         return several or bool(self.columns) or bool((self.labels >= 0).any())
 
@@ -162,7 +356,7 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     rows = read_rows(path, "vidssl prepare writes lists")
     line, header = next(rows, (1, []))
     columns = [column.strip() for column in header]
-    known, both = {*columns} <= {*COLUMNS, *PROJECTS["column"]}, {"label", "labels"} <= {*columns}
+    known, both = {*columns} <= {*COLUMNS, *APPS["column"]}, {"label", "labels"} <= {*columns}
     if both or "path" not in columns or not known or len({*columns}) < len(columns):
         text = ",".join(columns)[:200]
         raise DataError(f"{path}:{line}: header {text!r} is not {_HEADER}; vidssl prepare list converts other lists")
@@ -251,9 +445,9 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
         raise ValueError(f"{error}: labels are whole numbers, -1 is unknown; {remedy}") from None
     try:
         start, end, fps = (decimal_number(fields[name]) if fields.get(name) else None for name in _NUMBERS)
-        added = {name: decimal_number(fields[name]) for name in PROJECTS["column"] if fields.get(name)}
+        added = {name: decimal_number(fields[name]) for name in APPS["column"] if fields.get(name)}
     except ValueError as error:
-        raise ValueError(f"{error}: {', '.join((*_NUMBERS, *PROJECTS['column']))} are numbers") from None
+        raise ValueError(f"{error}: {', '.join((*_NUMBERS, *APPS['column']))} are numbers") from None
     limit = num_classes or _MAX_CLASSES
     for number in (label, *several):
         if not -1 <= number < limit:

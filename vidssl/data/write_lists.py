@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vidssl.base.errors import DataError
+from vidssl.base.output_folder import ELSEWHERE, check_files, write_files
+from vidssl.base.registry import APPS
+from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import is_file, is_utf8
-from vidssl.data.csv_rows import read_text
-from vidssl.data.video_list import COLUMNS, VideoList
-from vidssl.errors import DataError
-from vidssl.output_folder import ELSEWHERE, check_files, write_files
-from vidssl.registry import PROJECTS
-from vidssl.types import VideoRecord
+from vidssl.data.video_list import COLUMNS, VideoList, read_text
 
 _BESIDE = ("classes.txt", "root.txt")  # belong to all lists of a folder
 
@@ -33,7 +32,7 @@ def write_lists(
 
     Raises:
         DataError: They cannot be written, or would replace an input, a file that vidssl did not write, or lists of
-            another root, of other classes or made from another file (`vidssl.output_folder`).
+            another root, of other classes or made from another file (`vidssl.base.output_folder`).
     """
     texts = {f"{name}.csv": _csv(rows) for name, rows in lists.items()} | _beside(root, classes)
     check_beside(out, root, classes, lists, inputs)
@@ -48,7 +47,7 @@ def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
     default = VideoRecord("")
     columns = [
         name
-        for name in (*COLUMNS, *PROJECTS["column"])
+        for name in (*COLUMNS, *APPS["column"])
         if name == "path" or any(_value(record, name) != _value(default, name) for record in records)
     ]
     text = io.StringIO(newline="")
@@ -121,7 +120,7 @@ def check_beside(
 
 def _is_list(path: Path) -> bool:
     header = {column.strip() for column in read_text(path, ELSEWHERE).partition("\n")[0].split(",")}
-    return "path" in header and header <= {*COLUMNS, *PROJECTS["column"]}
+    return "path" in header and header <= {*COLUMNS, *APPS["column"]}
 
 
 def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:

@@ -11,18 +11,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vidssl import distributed
-from vidssl.atomic import write_json, write_whole
+from vidssl.base import distributed
+from vidssl.base.atomic import write_json, write_whole
+from vidssl.base.errors import ConfigError, DataError, Interrupted, TrainingError, VidsslError, first_few
+from vidssl.base.types import Batch
 from vidssl.data.dataset import most_broken
 from vidssl.data.loader import Loader
 from vidssl.data.to_device import fetch_later, on_device
-from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.parallel import without_averaging
-from vidssl.errors import ConfigError, DataError, Interrupted, TrainingError, VidsslError, first_few
+from vidssl.engine.run_config import Run
 from vidssl.methods.base import Method
 from vidssl.models.batch_norms import statistics_kept
-from vidssl.types import Batch
 
 
 class _Outcome(NamedTuple):

@@ -1,15 +1,30 @@
-"""Checkpoint files: written atomically, with a sha256 beside each, verified before they are loaded."""
+"""Saving and resuming runs."""
 
+import json
 import logging
+import platform
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
-from vidssl.atomic import file_hash, replacing, sync, temporary_for
-from vidssl.errors import CheckpointError, UntrustedError
+from vidssl.base import distributed
+from vidssl.base.atomic import file_hash, replacing, sync, temporary_for
+from vidssl.base.config import Tree, differences
+from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError, first_few
+from vidssl.base.plugins import changed_files, own_code
+from vidssl.base.randomness import generator
+from vidssl.base.registry import entries_of
+from vidssl.base.running_command import log_once
+from vidssl.data.fingerprint import identify
+from vidssl.data.video_list import VideoList
+from vidssl.engine.run_config import RunSettings, bind_stored
+from vidssl.methods.base import Method
 from vidssl.models.checkpoint_files import (
     LAST,
     check_hash,
@@ -20,14 +35,15 @@ from vidssl.models.checkpoint_files import (
     saved,
     step_of,
 )
-from vidssl.models.weights import read_checkpoint
-from vidssl.running_command import log_once
+from vidssl.models.weights import FORMAT, load_state, read_checkpoint
+from vidssl.version import __version__
+from vidssl.video.other_decoders import backend_version
 
 _log = logging.getLogger(__name__)
 _valid: set[Path] = set()  # checkpoints that this process wrote or verified: each is hashed once, not at every save
 
 
-def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
+def write_checkpoint(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
     """Write `step-N.pt` and its sha256, point `last.pt` to it, and delete all but the newest `keep` valid ones.
 
     A crash or power cut at any moment leaves a valid checkpoint: the hash is on disk before the file has its name,
@@ -140,3 +156,192 @@ def check(path: Path) -> str:
 def _write_hashes(path: Path, hashes: list[str]) -> None:
     with replacing(hash_file(path)) as file:
         file.write("\n".join(hashes).encode())
+
+
+# Settings that may differ when a run is resumed: where and how fast it computes, not what.
+_FREE = {
+    "output", "device", "log_every", "checkpoint", "compile", "verify_every", "evaluate",
+    "data.train", "data.root", "data.workers", "data.timeout", "data.max_broken", "data.cache",
+    "data.moving_digits",
+}  # fmt: skip
+
+
+@dataclass
+class RunState:
+    """The progress of a run, saved with it."""
+
+    step: int  # optimizer steps done; the one counter of the loop
+    evaluated: int  # the step of the last evaluation
+    broken: dict[str, str]  # broken videos found so far, path to reason
+    data: Tree  # the training files, as `identify` describes them
+    code: dict[str, str] = field(default_factory=dict)  # of the user, see `own_code`
+    changed_code: dict[int, str] = field(default_factory=dict)  # step at which the run went on with other code: files
+
+
+def save(run: RunSettings, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
+    """Write a checkpoint with the state of all processes; called on all, the main one writes."""
+    on_gpu = {"cuda": torch.cuda.get_rng_state()} if _on_gpu(method) else {}
+    all_rng = distributed.gather_objects({"cpu": torch.get_rng_state(), **on_gpu})
+
+    decoder = {} if run.decoder is None else {run.decoder: backend_version(run.decoder)}
+
+    def write() -> None:
+        content = {
+            "format": FORMAT,
+            **asdict(state),
+            "config": run.model_dump(mode="json"),
+            "method": method.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "rng": all_rng,
+            "versions": {
+                "vidssl": __version__,
+                "torch": str(torch.__version__),  # a TorchVersion is not plain data
+                "python": platform.python_version(),
+                **decoder,
+            },
+            "fingerprint": videos.fingerprint,
+            "classes": list(videos.classes),
+        }
+        write_checkpoint(Path(run.output) / "checkpoints", state.step, content, run.checkpoint.keep)
+
+    distributed.on_main(write)
+
+
+def resume(
+    run: RunSettings,
+    videos: VideoList,
+    method: Method,
+    optimizer: Optimizer,
+    bind: Callable[[Any, str, bool], RunSettings] = bind_stored,
+) -> RunState:
+    """Load the newest valid checkpoint of the output folder into method and optimizer, the same on all processes.
+
+    `bind` binds a stored config of this kind. If the files of the list have changed, for example under another
+    `data.root`, the run continues with a warning.
+    """
+    entries = entries_of(run.model_dump(mode="json"))
+    code = own_code([*run.imports, *(str(getattr(entry, "__module__", "")) for entry in entries)])
+    _check_processes_agree(run, videos, code)
+    data = distributed.on_main(lambda: identify(videos))
+    # The main process alone chooses the checkpoint, as choosing means hashing it; the others read the same file.
+    folder, trust = Path(run.output) / "checkpoints", run.checkpoint.trust
+    found = distributed.together(lambda: newest_valid(folder, trust) if distributed.is_main() else None)
+    step: int = distributed.gather_objects(found["step"] if found else 0)[0]
+    if not step:
+        return RunState(0, 0, {}, data, code)
+    path = path_of(folder, step)
+
+    def check() -> tuple[Tree, dict[int, str]]:
+        content = _check_same_run(found or read_checkpoint(path, trust), run, videos, bind)
+        return content, {**content.get("changed_code", {}), **_check_code(content, run, code)}
+
+    content, changed_code = distributed.together(check)
+    load_state(method, content["method"], str(path))
+    optimizer.load_state_dict(content["optimizer"])
+    _restore_rng(run, content, path, _on_gpu(method))
+    if distributed.is_main():
+        _log.info("resumed %s at step %d", run.output, step)
+        if changes := differences(content["data"], data, "data"):
+            changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in changes)
+            _log.warning("%s was trained on other files: %s; exact only if their content is the same", path, changed)
+    return RunState(step, content["evaluated"], content["broken"], data, code, changed_code)
+
+
+def seed_process(run: RunSettings, step: int = 0) -> None:
+    """Seed torch differently on each process, for dropout; the random numbers of the data do not depend on it."""
+    if distributed.rank() or step:
+        torch.manual_seed(int(generator(run.seed, step, distributed.rank()).integers(2**62)))
+
+
+def _restore_rng(run: RunSettings, content: Tree, path: Path, on_gpu: bool) -> None:
+    """Restore torch's random state; with another number or kind of processes there is none to restore."""
+    states = content["rng"]
+    before, now = _processes(len(states), "cuda" in states[0]), _processes(distributed.world(), on_gpu)
+    if before == now:
+        torch.set_rng_state(states[distributed.rank()]["cpu"])
+        if on_gpu:
+            torch.cuda.set_rng_state(states[distributed.rank()]["cuda"])
+    else:
+        seed_process(run, content["step"])
+        if distributed.is_main():
+            _log.warning("%s was written by %s, this run has %s: it continues, but not bit-exactly", path, before, now)
+
+
+def _processes(world: int, on_gpu: bool) -> str:
+    return f"{world} process{'es' if world > 1 else ''} on {'GPUs' if on_gpu else 'CPUs'}"
+
+
+def _on_gpu(method: Method) -> bool:
+    return next(method.parameters()).device.type == "cuda"
+
+
+def _check_processes_agree(run: RunSettings, videos: VideoList, code: dict[str, str]) -> None:
+    own = (run.model_dump(mode="json"), videos.fingerprint, code)
+    for number, (config, fingerprint, other) in enumerate(distributed.gather_objects(own)):
+        rank = distributed.rank()
+        if changes := "; ".join(_changes(config, run)):
+            raise ConfigError(
+                f"process {rank} was started with other settings than process {number}: {changes}; "
+                "start all with the same"
+            )
+        if fingerprint != own[1]:
+            raise ConfigError(f"{videos.path} differs between processes {number} and {rank}: use the same list")
+        if files := first_few(changed_files(other, code)):
+            raise ConfigError(f"{files} differs between processes {number} and {rank}: use the same code")
+
+
+def _check_same_run(
+    content: Tree, run: RunSettings, videos: VideoList, bind: Callable[[Any, str, bool], RunSettings]
+) -> Tree:
+    """Return a checkpoint if this run may continue from it."""
+    # Bound again, so that settings which were added since have their defaults.
+    source, trust = f"the config of the checkpoint in {run.output}", run.checkpoint.trust
+    before = bind(content["config"], source, trust).model_dump(mode="json")
+    changes = _changes(before, run)
+    if content["fingerprint"] != videos.fingerprint:
+        changes.append(f"other videos than {videos.path} lists, or other weights of lists")
+    if changes:
+        raise CheckpointError(
+            f"{run.output} holds a run with other settings: {'; '.join(changes)}; choose another output, or continue "
+            f"that run with its own config, {Path(run.output) / 'config.yaml'}"
+            f"{_further(content['step'], before, run, videos)}"
+        )
+    return content
+
+
+def _check_code(content: Tree, run: RunSettings, code: dict[str, str]) -> dict[int, str]:
+    """Check that a run goes on with the user's code that it was trained with; changes that it may have are returned."""
+    step, changed = content["step"], first_few(changed_files(content.get("code", code), code))
+    if "code" not in content and code and distributed.is_main():
+        _log.warning("%s holds no hash of %s: changes before this step are not noticed", run.output, first_few(code))
+    if not changed:
+        return {}
+    text = f"{run.output} was trained with other code up to step {step}: {changed} changed since"
+    if not run.checkpoint.changed_code:
+        raise CheckpointError(
+            f"{text}; choose another output, or go on with the new code: checkpoint.changed_code=true"
+        )
+    if distributed.is_main():
+        _log.warning("%s; it goes on with the new code", text)
+    return {step: changed}
+
+
+def _further(step: int, before: Tree, run: RunSettings, videos: VideoList) -> str:
+    """Say how to train the network of a finished run further, if the run has another length now."""
+    length = {name: before[name] for name in ("steps", "epochs", "batch_size")}
+    same = all(before[name] == getattr(run, name) for name in ("steps", "epochs"))
+    if same or step < run.model_copy(update=length).total_steps(videos.samples_per_epoch):
+        return ""
+    return (
+        f"; it is finished, at step {step}, where its learning rate has ended: to train its network further start a "
+        f"new run from it, with another output and init={run.output}"
+    )
+
+
+def _changes(before: Tree, run: RunSettings) -> list[str]:
+    """List the settings that differ but may not: `optimizer.lr 0.1, now 0.2`."""
+    return [
+        f"{name} {json.dumps(a)}, now {json.dumps(b)}"
+        for name, a, b in differences(before, run.model_dump(mode="json"))
+        if not any(f"{name}.".startswith(f"{free}.") for free in _FREE)
+    ]

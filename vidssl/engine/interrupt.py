@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from vidssl.errors import Interrupted
+from vidssl.base.errors import Interrupted
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _ECHO = 2.0  # seconds in which a launcher, or timeout(1), repeats a signal that its process group has received already

@@ -9,10 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from vidssl.atomic import replacing, without_nan
-from vidssl.errors import TrainingError
-from vidssl.progress import progress
-from vidssl.untrusted_files import parse_json
+from vidssl.base.atomic import replacing, without_nan
+from vidssl.base.errors import TrainingError
+from vidssl.base.progress import progress
+from vidssl.base.safe_parse import parse_json
 
 _log = logging.getLogger(__name__)
 _ESTIMATED_AT = 10  # steps, after which the time that is left is logged

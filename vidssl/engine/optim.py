@@ -8,10 +8,10 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
-from vidssl.config import Settings
+from vidssl.base.config import Settings
+from vidssl.base.schedule import Scheduled
 from vidssl.methods.base import Method
 from vidssl.models.batch_norms import norm_parameters
-from vidssl.schedule import Scheduled
 
 
 class _Shared(Settings):

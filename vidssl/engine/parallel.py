@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vidssl import distributed
-from vidssl.engine.settings_of_all_runs import SyncBN
-from vidssl.errors import ConfigError, TrainingError
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError, TrainingError
+from vidssl.engine.run_config import SyncBN
 from vidssl.methods.base import Method
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models.backbones import compile_backbone

@@ -3,20 +3,20 @@
 import torch
 from torch import Tensor, nn
 
-from vidssl import distributed
-from vidssl.config import Tree
+from vidssl.base import distributed
+from vidssl.base.config import Tree
+from vidssl.base.errors import ConfigError, naming
+from vidssl.base.running_command import named_at_once
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
-from vidssl.errors import ConfigError, naming
+from vidssl.engine.run_config import Run
 from vidssl.evaluation.features import FeatureSettings, TestClips, encode_videos
 from vidssl.evaluation.measure import check_measurable, check_names, chosen_protocols, measure, need_gallery
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
-from vidssl.running_command import named_at_once
 from vidssl.video.reader import DecodeSettings
 
 _NO_LAYER: Tree = {"layer": None, "grid": 1, "grid_frames": 1}

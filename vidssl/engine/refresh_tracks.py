@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError
 from vidssl.data.track_files import check_names, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
-from vidssl.errors import ConfigError
+from vidssl.engine.run_config import Run
 from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_files import saved as saved_checkpoints
 from vidssl.models.checkpoint_files import step_of

@@ -8,34 +8,32 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
-from vidssl import distributed
-from vidssl.atomic import write_whole
-from vidssl.config import build, dump
+from vidssl.base import distributed
+from vidssl.base.atomic import write_whole
+from vidssl.base.config import build, dump
+from vidssl.base.distributed import choose_device
+from vidssl.base.errors import CheckpointError, PeerError
+from vidssl.base.output_folder import claim, only_run_in
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import REPLACING, ClipDataset, most_broken
-from vidssl.data.loader import Loader
-from vidssl.data.step_sampler import StepSampler
+from vidssl.data.loader import Loader, StepSampler
 from vidssl.data.video_list import VideoList
-from vidssl.distributed import choose_device
 from vidssl.engine.accumulate import Feed, FiniteCheck
-from vidssl.engine.config_schema import Run, bfloat16_is_emulated
+from vidssl.engine.checkpoint import RunState, resume, save, seed_process
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
 from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
 from vidssl.engine.periodic_evaluation import Monitor, check_layer
 from vidssl.engine.refresh_tracks import RunTracks
-from vidssl.engine.save_and_resume import RunState, resume, save, seed_process
-from vidssl.engine.settings_of_all_runs import RunSettings
+from vidssl.engine.run_config import Run, RunSettings, bfloat16_is_emulated
 from vidssl.engine.training_lists import training_list, warn_of_few
-from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.bfloat16_check import check_bfloat16, conv3d_fault
 from vidssl.models.checkpoint_files import saved as saved_checkpoints
 from vidssl.models.initial_weights import load_initial, log_match
-from vidssl.models.pixel_normalization import Normalization
-from vidssl.output_folder import claim, only_run_in
+from vidssl.models.weights import Normalization
 from vidssl.tracking import check_tracking
 from vidssl.transforms import RECIPES
 

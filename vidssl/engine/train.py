@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.errors import Interrupted, VidsslError
 from vidssl.engine.accumulate import Feed, accumulate
-from vidssl.engine.config_schema import Run
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.periodic_evaluation import encode_list
+from vidssl.engine.run_config import Run
 from vidssl.engine.run_setup import Training
-from vidssl.errors import Interrupted, VidsslError
 from vidssl.models.batch_norms import average_statistics
 
 _log = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from vidssl import distributed
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError, DataError, VidsslError, naming
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.synthetic.moving_digits import ensure
+from vidssl.data.moving_digits import ensure
 from vidssl.data.video_list import VideoList, choose_subset, join_lists, read_list
-from vidssl.engine.config_schema import Run
-from vidssl.errors import ConfigError, DataError, VidsslError, naming
+from vidssl.engine.run_config import Run
 from vidssl.evaluation.measure import check_classes
 from vidssl.evaluation.train_test_overlap import TrainingVideos
 from vidssl.video.reader import state_of_video

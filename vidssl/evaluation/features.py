@@ -20,31 +20,30 @@ from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from vidssl import distributed
-from vidssl.atomic import file_hash, replacing, write_json, write_whole
-from vidssl.config import Settings, Tree
+from vidssl.base import distributed
+from vidssl.base.atomic import file_hash, replacing, write_json, write_whole
+from vidssl.base.config import Settings, Tree
+from vidssl.base.errors import CheckpointError, ConfigError, DataError, first_few, in_one_line
+from vidssl.base.output_folder import claim
+from vidssl.base.progress import progress
+from vidssl.base.running_command import leave_out
+from vidssl.base.safe_parse import map_array, read_json
+from vidssl.base.types import Batch, Features, Frames, VideoMeta, VideoRecord
 from vidssl.data.allowed_paths import RealPath, existing_path
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
-from vidssl.data.column_store import Records
 from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
 from vidssl.data.find_same_videos import content_hash
 from vidssl.data.fingerprint import state_of_file
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import fetch_later, normalised, on_device
-from vidssl.data.video_list import VideoList
-from vidssl.errors import CheckpointError, ConfigError, DataError, first_few, in_one_line
+from vidssl.data.video_list import Records, VideoList
 from vidssl.models.backbones import Backbone
 from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.eval_mode import eval_mode
 from vidssl.models.joined import InOrder, Joined, unit_parts
 from vidssl.models.layer_features import LayerFeatures, check_grid
-from vidssl.output_folder import claim
-from vidssl.progress import progress
-from vidssl.running_command import leave_out
 from vidssl.transforms.crops import View
 from vidssl.transforms.recipes import Recipe, UniformCrops
-from vidssl.types import Batch, Features, Frames, VideoMeta, VideoRecord
-from vidssl.untrusted_files import map_array, read_json
 from vidssl.version import __version__
 from vidssl.video.reader import DecodeSettings
 
@@ -523,7 +522,7 @@ def _state(path: str) -> FileState:
 
 
 def claim_features(path: Path, read: Sequence[Path | None] = ()) -> None:
-    """Decide that features may be written to a folder, which is empty or has features; see `vidssl.output_folder`.
+    """Decide that features may be written to a folder, which is empty or has features; see `vidssl.base.output_folder`.
 
     A complete folder of features is left to those who extract: if it has what they want, it may be read-only.
     """

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.errors import DataError
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.evaluation import metrics
-from vidssl.evaluation.choose_cost import choose_cost, of_many_classes
+from vidssl.evaluation.protocols import choose_cost, of_many_classes
 from vidssl.evaluation.search import Neighbours, nearest
-from vidssl.keyed_generators import generator
-from vidssl.types import Features
 
 K = 20  # neighbours that vote, at most
 FOLDS = 5

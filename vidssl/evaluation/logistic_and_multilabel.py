@@ -11,16 +11,24 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from vidssl.config import Settings
+from vidssl.base.config import Settings
+from vidssl.base.errors import DataError, first_few
+from vidssl.base.progress import progress
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError, first_few
 from vidssl.evaluation import metrics
-from vidssl.evaluation.choose_cost import choose_cost, of_many_classes
-from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies, check_classes, unit_rows
+from vidssl.evaluation.protocols import (
+    PROTOCOLS,
+    EvaluationProtocol,
+    Measured,
+    accuracies,
+    check_classes,
+    choose_cost,
+    of_many_classes,
+    unit_rows,
+)
 from vidssl.evaluation.search import check_finite
-from vidssl.keyed_generators import generator
-from vidssl.progress import progress
-from vidssl.types import Features
 
 if TYPE_CHECKING:
     from sklearn.svm import LinearSVC

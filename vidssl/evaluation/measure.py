@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vidssl import distributed
-from vidssl.config import build
+from vidssl.base import distributed
+from vidssl.base.config import build
+from vidssl.base.errors import ConfigError, DataError, first_few
+from vidssl.base.progress import progress
+from vidssl.base.running_command import log_once
+from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.evaluation.features import Classifier, Extract, TestClips, extract
 from vidssl.evaluation.metrics import level_of, majority
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.evaluation.train_test_overlap import check_disjoint, count_equal_features
 from vidssl.models.backbones import Backbone
-from vidssl.progress import progress
-from vidssl.running_command import log_once
-from vidssl.types import Features
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vidssl.base.types import Features
 from vidssl.evaluation.search import Neighbours, check_finite
-from vidssl.types import Features
 
 _OF_CLASSES = ("R@1", "top1", "knn", "svm", "logistic")  # accuracies of single answers
 Interpolation = Literal["none", "area", "11-point"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from vidssl.atomic import write_json
-from vidssl.config import Tree, differences
+from vidssl.base.atomic import write_json
+from vidssl.base.config import Tree, differences
+from vidssl.base.running_command import command_line, leave_out
+from vidssl.base.safe_parse import read_json
 from vidssl.evaluation.train_test_overlap import report_equal_features, report_overlap
-from vidssl.running_command import command_line, leave_out
-from vidssl.untrusted_files import read_json
 from vidssl.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -129,3 +129,18 @@ def describe_changes(stored: Tree, requested: Tree) -> str:
             words = f"{name.removeprefix('protocol.')} {a} stored, {b} requested"
         found[words] = None
     return "; ".join(found)
+
+
+def clips_in_words(protocol: Mapping[str, Any]) -> str:
+    """Describe the test clips of a `protocol` of results: number, frames, span, size, and a single stream or layer."""
+    if "parts" in protocol:
+        return " + ".join(map(clips_in_words, protocol["parts"]))
+    clip = protocol["clip"]
+    if clip["seconds"] is None:
+        span = f"every {clip['sampling_rate']}. frame"
+    else:
+        span = "the whole video" if clip["seconds"] == "whole" else f"{clip['seconds']:.2g} s"
+    part = ".".join(name for name in (protocol.get("stream"), protocol.get("layer")) if name)
+    order = " in order" if protocol.get("join") == "order" else ""
+    number = f"{protocol['clips']}{order} of {clip['frames']} frames, {span}, {protocol['size']}²"
+    return number + (part and f", of {part}")

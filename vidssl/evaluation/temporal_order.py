@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from vidssl.config import Settings
+from vidssl.base.config import Settings
+from vidssl.base.errors import DataError
+from vidssl.base.types import Features
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError
-from vidssl.evaluation.choose_cost import choose_cost
-from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, choose_cost
 from vidssl.evaluation.search import check_finite
-from vidssl.types import Features
 
 _EQUAL = 1e-3  # of a standard deviation: features of both directions that differ by less are equal but for rounding
 

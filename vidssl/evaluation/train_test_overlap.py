@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from vidssl import distributed
-from vidssl.config import Tree
+from vidssl.base import distributed
+from vidssl.base.config import Tree
+from vidssl.base.errors import DataError
+from vidssl.base.running_command import log_once
+from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.find_same_videos import Overlap, compare
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError
-from vidssl.running_command import log_once
-from vidssl.types import VideoRecord
 
 _log = logging.getLogger(__name__)
 

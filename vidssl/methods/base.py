@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vidssl import distributed
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import RngStream, generator
+from vidssl.base import distributed
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import RngStream, generator
+from vidssl.base.registry import Registry
+from vidssl.base.safe_parse import whole_number
+from vidssl.base.types import Batch
 from vidssl.models.backbones import Backbone
-from vidssl.registry import Registry
-from vidssl.types import Batch
-from vidssl.untrusted_files import whole_number
 
 # Applies a network to the central clip of each training video, in eval mode. Returns the records that can be read (N,),
 # the same on all processes, and the outputs (N, d).

@@ -4,14 +4,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vidssl import losses
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Temperature, UnitInterval, constant
+from vidssl.base.types import Batch
 from vidssl.methods.base import METHODS, Branch, Encoded, Method
 from vidssl.methods.momentum_method import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
 from vidssl.models.layer_features import region_maps
-from vidssl.schedule import Temperature, UnitInterval, constant
-from vidssl.types import Batch
 
 
 class PatchPairs(Branch):

@@ -3,16 +3,17 @@
 import torch
 from torch import Tensor
 
-from vidssl import distributed, losses
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
+from vidssl import losses
+from vidssl.base import distributed
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Temperature, constant
+from vidssl.base.types import Batch
 from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import Method
 from vidssl.methods.statistics import group_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
-from vidssl.schedule import Temperature, constant
-from vidssl.types import Batch
 
 
 class InBatchMethod(Method):

@@ -13,15 +13,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vidssl import distributed, losses
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import RngStream
+from vidssl import losses
+from vidssl.base import distributed
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import RngStream
+from vidssl.base.safe_parse import whole_number
+from vidssl.base.schedule import Schedule, Temperature
+from vidssl.base.types import Batch
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Branch, Encode, Encoded, Method
-from vidssl.schedule import Schedule, Temperature
-from vidssl.types import Batch
-from vidssl.untrusted_files import whole_number
 
 _BLOCK = 2**23  # largest number of elements of a temporary tensor
 

@@ -7,13 +7,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import RngStream, generator
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import RngStream, generator
+from vidssl.base.types import Batch
 from vidssl.losses import unit
 from vidssl.methods.base import Branch, Encoded, Method
 from vidssl.models.heads import Head, mlp
-from vidssl.types import Batch
 
 
 class Jigsaw(Settings):

@@ -5,12 +5,12 @@ from pydantic import Field
 from torch import Tensor
 
 from vidssl import losses
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import RngStream
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import RngStream
+from vidssl.base.schedule import UnitInterval, constant
 from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import InBatchMethod
 from vidssl.models.heads import Head
-from vidssl.schedule import UnitInterval, constant
 
 
 @METHODS.register("lejepa")

@@ -3,10 +3,10 @@
 from torch import Tensor
 
 from vidssl import losses
+from vidssl.base.schedule import Schedule, UnitInterval
 from vidssl.methods.base import METHODS
 from vidssl.methods.momentum_method import MomentumMethod, QueueConfig
 from vidssl.models.heads import Head
-from vidssl.schedule import Schedule, UnitInterval
 
 
 @METHODS.register("moco")

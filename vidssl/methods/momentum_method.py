@@ -12,9 +12,11 @@ import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from vidssl import distributed
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
+from vidssl.base import distributed
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Schedule, Temperature, UnitInterval, constant
+from vidssl.base.types import Batch
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Encoded, Method
 from vidssl.methods.interclr_branch import Inter, InterBranch
@@ -22,8 +24,6 @@ from vidssl.methods.jigsaw_branch import Jigsaw, JigsawBranch
 from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
-from vidssl.schedule import Schedule, Temperature, UnitInterval, constant
-from vidssl.types import Batch
 
 
 class KeyQueue(nn.Module):

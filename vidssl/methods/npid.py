@@ -7,9 +7,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vidssl import losses
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
-from vidssl.keyed_generators import RngStream
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
+from vidssl.base.randomness import RngStream
+from vidssl.base.schedule import Temperature, constant
+from vidssl.base.types import Batch
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import METHODS, Encoded, Method
 from vidssl.methods.interclr_branch import Inter, InterBranch, MemoryBank
@@ -17,8 +19,6 @@ from vidssl.methods.jigsaw_branch import Jigsaw, JigsawBranch
 from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
-from vidssl.schedule import Temperature, constant
-from vidssl.types import Batch
 
 
 @METHODS.register("npid")

@@ -4,10 +4,10 @@ from pydantic import model_validator
 from torch import Tensor
 
 from vidssl import losses
+from vidssl.base.schedule import Temperature, constant
 from vidssl.methods.base import METHODS
 from vidssl.methods.momentum_method import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.heads import Head
-from vidssl.schedule import Temperature, constant
 
 
 @METHODS.register("ressl")

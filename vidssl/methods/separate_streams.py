@@ -6,12 +6,12 @@ import torch
 from pydantic import field_validator
 from torch import Tensor, nn
 
-from vidssl.config import Settings, bind_choice, bind_inner, build
-from vidssl.errors import ConfigError
+from vidssl.base.config import Settings, bind_choice, bind_inner, build
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Batch
 from vidssl.methods.base import METHODS, Encode, Method
 from vidssl.models.backbones import Backbone
 from vidssl.models.two_streams import TwoStreams
-from vidssl.types import Batch
 
 
 @METHODS.register("two_streams")

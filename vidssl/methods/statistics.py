@@ -5,7 +5,8 @@ from math import log
 import torch
 from torch import Tensor
 
-from vidssl import distributed, losses
+from vidssl import losses
+from vidssl.base import distributed
 
 
 @torch.no_grad()

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
+from vidssl.base.types import Batch
 from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import ContrastiveMethod
 from vidssl.models.heads import Head
-from vidssl.types import Batch
 
 
 @METHODS.register("supcon")

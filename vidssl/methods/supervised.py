@@ -5,12 +5,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidssl.config import Settings
+from vidssl.base.config import Settings
+from vidssl.base.types import Batch
 from vidssl.losses import full, full_precision
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone
 from vidssl.models.layer_features import check_grid, count_channels, pooled_maps
-from vidssl.types import Batch
 
 
 @METHODS.register("supervised")

@@ -6,15 +6,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vidssl import distributed, losses
-from vidssl.errors import ConfigError
+from vidssl import losses
+from vidssl.base import distributed
+from vidssl.base.errors import ConfigError
+from vidssl.base.schedule import Temperature, constant
+from vidssl.base.types import Batch
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import InBatchMethod
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
-from vidssl.schedule import Temperature, constant
-from vidssl.types import Batch
 
 _log = logging.getLogger(__name__)
 

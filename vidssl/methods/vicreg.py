@@ -4,7 +4,7 @@ from pydantic import Field
 from torch import Tensor
 
 from vidssl import losses
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import InBatchMethod
 from vidssl.models.heads import Head

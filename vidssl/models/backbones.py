@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vidssl.config import Tree, bind_choice, build
-from vidssl.errors import ConfigError, VidsslError, in_one_line
+from vidssl.base.config import Tree, bind_choice, build
+from vidssl.base.errors import ConfigError, VidsslError, in_one_line
+from vidssl.base.registry import Registry
 from vidssl.models.eval_mode import eval_mode
-from vidssl.registry import Registry
 
 _SAME = 1e-4  # largest difference / largest value of features of one clip: rounding stays below it
 _RESNETS = "resnet18, resnet50, resnet3d18 or resnet3d50"

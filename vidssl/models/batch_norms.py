@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vidssl import distributed
+from vidssl.base import distributed
 
 _NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 
 LIMIT = 0.01  # largest difference / largest value; correct kernels stay below 0.005, wrong ones differ by 0.02 or more
 _DIRT = 1e4

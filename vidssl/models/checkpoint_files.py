@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from vidssl.atomic import file_hash, state_of, write_whole
-from vidssl.errors import CheckpointError, UntrustedError
-from vidssl.untrusted_files import parse_json
+from vidssl.base.atomic import file_hash, state_of, write_whole
+from vidssl.base.errors import CheckpointError, UntrustedError
+from vidssl.base.safe_parse import parse_json
 
 _TORCH = (b"PK\x03\x04", b"\x80")  # first bytes of a zip file and, before torch 1.6, of a pickle
 _SAFETENSORS = b'{"'  # from byte 8 on

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from vidssl.errors import CheckpointError
+from vidssl.base.errors import CheckpointError
 from vidssl.models.checkpoint_files import read_file
 from vidssl.models.external import Encoder
 

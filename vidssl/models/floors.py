@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidssl.config import installed_configs, read
-from vidssl.errors import CheckpointError
+from vidssl.base.config import installed_configs, read
+from vidssl.base.errors import CheckpointError
+from vidssl.base.types import Frames
 from vidssl.models.backbones import build_backbone
 from vidssl.models.external import Called, Encoder
-from vidssl.types import Frames
 
 
 def load_floor(name: str, trust: bool) -> Encoder:

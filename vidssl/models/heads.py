@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 from torch import nn
 
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
 
 
 class Head(Settings):

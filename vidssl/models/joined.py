@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidssl.errors import ConfigError
+from vidssl.base.errors import ConfigError
 from vidssl.models.backbones import Backbone
 
 SUMS = {"vidssl-default": "vidssl-frames+0.5*floor:motion"}  # that come with vidssl

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from vidssl.config import Settings
+from vidssl.base.config import Settings
 from vidssl.models.backbones import BACKBONES, Backbone, run_stages
 
 

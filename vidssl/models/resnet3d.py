@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor, nn
 
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
+from vidssl.base.registry import importing
 from vidssl.models.backbones import BACKBONES, Backbone, run_stages
 from vidssl.models.batch_norms import BatchNorm3d
-from vidssl.registry import importing
 
 _Kernel = tuple[int, int, int]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, run_stages
 
 # torchvision.models.list_models(module=torchvision.models.video), without the slow import.

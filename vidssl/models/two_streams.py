@@ -10,8 +10,8 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from vidssl.config import InnerMistakes, Settings, bind_inner
-from vidssl.errors import ConfigError
+from vidssl.base.config import InnerMistakes, Settings, bind_inner
+from vidssl.base.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.joined import unit_parts
 

@@ -1,21 +1,56 @@
 """Read and write checkpoints and weights: files, and the names that stand for them."""
 
+import json
+import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from vidssl.config import Tree, plain
-from vidssl.errors import CheckpointError, ConfigError, UntrustedError, first_few
+from vidssl.base.config import Tree, plain
+from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError, first_few
+from vidssl.base.registry import did_you_mean
 from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_files import LAST, newest_in, read_file, read_without_objects, write_safetensors
 from vidssl.models.external import is_external
 from vidssl.models.joined import parts_of
-from vidssl.registry import did_you_mean
+
+
+class Normalization(NamedTuple):
+    """The input of a network is (x / 255 - mean) / std; one value, or one per colour. `str()` has the settings."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __str__(self) -> str:
+        mean, std = (json.dumps(list(dict.fromkeys(v)) if len(set(v)) == 1 else list(v)) for v in self)
+        return f"'data.mean={mean}' 'data.std={std}'"
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Return mean and std (3,) in double precision."""
+        mean, std = (torch.tensor(values, dtype=torch.float64).expand(3) for values in self)
+        return mean, std
+
+    def is_close(self, other: "Normalization") -> bool:
+        """Whether both are the same but for rounding."""
+        return all(torch.allclose(a, b, atol=1e-6) for a, b in zip(self.tensors(), other.tensors(), strict=True))
+
+
+def normalization_of(config: Mapping[str, Any]) -> Normalization | None:
+    """Return the normalisation that the stored config of a run states; None if it states none."""
+    data = config.get("data")
+    values: list[Any] = [data.get(name) for name in ("mean", "std")] if isinstance(data, Mapping) else []
+    for each in values:  # a file may hold anything
+        if not isinstance(each, list | tuple) or len(each) not in (1, 3):
+            return None
+        if not all(isinstance(x, float | int) and math.isfinite(x) for x in each):
+            return None
+    return Normalization(tuple(values[0]), tuple(values[1])) if values else None
+
 
 _OWN = {path.stem: path for path in (Path(__file__).parents[1] / "weights").glob("*.safetensors")}
 EXPORTED = "model.safetensors"  # in a folder of `vidssl export`

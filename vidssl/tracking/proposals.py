@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from vidssl.atomic import write_whole
-from vidssl.config import Settings
+from vidssl.base.atomic import write_whole
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.safe_parse import read_arrays
+from vidssl.base.types import VideoMeta, VideoRecord
 from vidssl.data.track_files import tracks_file
-from vidssl.errors import ConfigError, DataError
-from vidssl.types import VideoMeta, VideoRecord
-from vidssl.untrusted_files import read_arrays
 from vidssl.video.reader import state_of_video
 
 Boxes = NDArray[np.float32]  # (R, 4) xyxy, pixels of the frame, the far edges exclusive

@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from vidssl.config import differences
+from vidssl.base.config import differences
+from vidssl.base.errors import ConfigError, DataError, first_few
+from vidssl.base.progress import progress
+from vidssl.base.types import Frames, VideoMeta, VideoRecord
+from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.clip_samplers import chunk_starts
 from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import check_names, read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.models.backbones import Backbone
-from vidssl.progress import progress
 from vidssl.tracking.proposals import (
     Boxes,
     proposals_file,
@@ -32,9 +34,7 @@ from vidssl.tracking.proposals import (
 )
 from vidssl.tracking.tracker import Tracker, TrackerSettings, join_tracks
 from vidssl.transforms.crops import short_side
-from vidssl.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings, is_video_file, state_of_video
-from vidssl.worker_pool import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.base.types import Frames
 from vidssl.transforms.crops import each_image, stacked, unstacked
-from vidssl.types import Frames
 
 # Red, green, blue (ITU-R BT.601): the gray of torchvision and OpenCV.
 _LUMA = np.array([0.299, 0.587, 0.114])

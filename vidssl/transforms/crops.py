@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.types import Frames
+from vidssl.base.types import Frames
 
 
 class Box(NamedTuple):

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from vidssl.config import Settings
-from vidssl.errors import ConfigError
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Frames
 from vidssl.transforms.crops import View, stacked, unstacked
-from vidssl.types import Frames
 
 Grid = Annotated[int, Field(ge=1)]  # n: the frame is divided into n x n patches
 

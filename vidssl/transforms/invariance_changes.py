@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from vidssl.errors import ConfigError
-from vidssl.registry import did_you_mean
+from vidssl.base.errors import ConfigError
+from vidssl.base.registry import did_you_mean
+from vidssl.base.types import Frames
 from vidssl.transforms import color, crops
-from vidssl.types import Frames
 
 
 class Change(NamedTuple):

@@ -6,15 +6,15 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from vidssl.config import Settings
-from vidssl.errors import ConfigError, DataError
-from vidssl.registry import Registry
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.registry import Registry
+from vidssl.base.types import Frames, Operation
 from vidssl.transforms import color, crops
 from vidssl.transforms.color import cut_kernel
 from vidssl.transforms.crops import View, Window
 from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.invariance_changes import GRAY
-from vidssl.types import Frames, Operation
 
 OPERATIONS: dict[str, Callable[[Frames, Operation], Frames]] = {
     "brightness": lambda frames, drawn: color.adjust_brightness(frames, drawn.amount),

@@ -12,7 +12,7 @@ from av.sidedata.sidedata import Type
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from vidssl.errors import DecodeError, FramesOutOfOrderError
+from vidssl.base.errors import DecodeError, FramesOutOfOrderError
 from vidssl.video.open_container import frame_packets, open_container, video_packets, video_stream
 from vidssl.video.packet_index import Packets
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as header  # reads headers only
 
-from vidssl.errors import DecodeError, TooLargeError
-from vidssl.types import VideoMeta
+from vidssl.base.errors import DecodeError, TooLargeError
+from vidssl.base.types import VideoMeta
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
 _SUFFIXES = "|".join(map(re.escape, sorted(IMAGE_SUFFIXES)))

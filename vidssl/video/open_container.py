@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 from av.bitstream import BitStreamFilterContext
 from av.stream import Disposition
 
-from vidssl.errors import DecodeError, NoVideoError, TooLargeError, UndecodableError
+from vidssl.base.errors import DecodeError, NoVideoError, TooLargeError, UndecodableError
 from vidssl.video.tar_members import find_member
+
+# What FFmpeg, OpenCV and the file system raise while a file is read; any other error is one of this program.
+DECODER_ERRORS = (av.FFmpegError, cv2.error, OSError, MemoryError)
 
 # FFmpeg's names. Playlists (hls, concat, dash, …) are left out: they refer to other files.
 _FORMATS = "mov,matroska,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,obu,asf,flv,ogg,gif"

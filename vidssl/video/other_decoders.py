@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from vidssl.errors import ConfigError, DecodeError
+from vidssl.base.errors import ConfigError, DecodeError
 from vidssl.video.decode import Decoder, Image, PyAV, orientation
 from vidssl.video.open_container import video_stream
 from vidssl.video.packet_index import Packets

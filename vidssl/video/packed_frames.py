@@ -23,9 +23,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.atomic import no_link, sync, write_whole
-from vidssl.errors import ConfigError, DataError, DecodeError, TooLargeError
-from vidssl.types import VideoMeta
+from vidssl.base.atomic import no_link, sync, write_whole
+from vidssl.base.errors import ConfigError, DataError, DecodeError, TooLargeError
+from vidssl.base.types import VideoMeta
 
 _FORMAT = "vidssl packed frames 2"
 ID_BYTES = 16  # of the id of a shard, a hash of its content: equal shards have one id, others another

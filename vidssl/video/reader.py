@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from vidssl.config import Settings
-from vidssl.errors import ConfigError, DecodeError, FramesOutOfOrderError, SeveralSizesError
-from vidssl.types import Frames, VideoMeta, VideoRecord
+from vidssl.base.config import Settings
+from vidssl.base.errors import ConfigError, DecodeError, FramesOutOfOrderError, SeveralSizesError
+from vidssl.base.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.decode import Decoder, Image
 from vidssl.video.frame_folder import FrameFolder, frame_number, is_image
 from vidssl.video.open_container import open_container

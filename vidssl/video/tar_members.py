@@ -6,7 +6,7 @@ import tarfile
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from vidssl.errors import DecodeError
+from vidssl.base.errors import DecodeError
 
 _MARK = ".tar#"
 _State = tuple[int, int]  # size and modification time of a tar: a changed one is read again

@@ -9,8 +9,8 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.atomic import replacing
-from vidssl.errors import DataError
+from vidssl.base.atomic import replacing
+from vidssl.base.errors import DataError
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB 0-255
 _TICK = Fraction(1, 90_000)  # seconds

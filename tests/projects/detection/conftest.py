@@ -7,12 +7,10 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.config import read
-from vidssl.keyed_generators import generator
-from vidssl.projects.detection.prepare_ava import prepare_ava
-from vidssl.projects.detection.prepare_coco import prepare_coco
-from vidssl.projects.detection.prepare_voc import prepare_voc
-from vidssl.projects.detection.schema import bind_run
+from vidssl.apps.detection.config import bind_run
+from vidssl.apps.detection.prepare import prepare_ava, prepare_coco, prepare_voc
+from vidssl.base.config import read
+from vidssl.base.randomness import generator
 
 TOY = Path(__file__).parents[3] / "configs" / "detection" / "toy.yaml"
 COLOURS = {"disc": (200, 40, 40), "square": (40, 60, 200)}  # RGB

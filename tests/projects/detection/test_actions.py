@@ -14,20 +14,20 @@ from torch import nn
 from torchvision.ops import roi_align
 
 import vidssl
-from vidssl.commands import main
-from vidssl.config import read
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
+from vidssl.apps.detection.average_precision import Detections
+from vidssl.apps.detection.config import ActionDetectorSettings, KeyFrameSettings, bind_run
+from vidssl.apps.detection.dataset import DetectionBatch, KeyFrameDataset, batches, clip_frames
+from vidssl.apps.detection.detector import ActionDetector
+from vidssl.apps.detection.lists_with_boxes import KeyFrameList, read_boxes
+from vidssl.apps.detection.prepare import prepare_ava
+from vidssl.apps.detection.train import train
+from vidssl.base.config import read
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoMeta
+from vidssl.cli import main
 from vidssl.models.backbones import build_backbone
-from vidssl.projects.detection.action_detector import ActionDetector
-from vidssl.projects.detection.average_precision import Detections
-from vidssl.projects.detection.images import DetectionBatch, KeyFrameDataset, batches, clip_frames
-from vidssl.projects.detection.lists_with_boxes import KeyFrameList, read_boxes
-from vidssl.projects.detection.prepare_ava import prepare_ava
-from vidssl.projects.detection.schema import ActionDetectorSettings, KeyFrameSettings, bind_run
-from vidssl.projects.detection.train import train
 from vidssl.transforms.recipes import TrainCrop
-from vidssl.types import VideoMeta
 
 TOY = Path(__file__).parents[3] / "configs" / "detection" / "actions_toy.yaml"
 CLIP = KeyFrameSettings(frames=8, seconds=1.0)
@@ -399,7 +399,7 @@ def test_mistakes_are_found_before_training(toy, shapes, movies):
         toy("a", "action_detector.drop=0.1")
 
 
-@pytest.mark.covers("vidssl/projects/detection", "vidssl/engine")
+@pytest.mark.covers("vidssl/apps/detection", "vidssl/engine")
 @pytest.mark.long
 def test_it_learns_motion_and_colour(toy, tmp_path):
     """Trained on four videos, it separates rising from sinking discs in two others; one frame does not show it."""

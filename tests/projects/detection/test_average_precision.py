@@ -8,20 +8,20 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from vidssl.errors import DataError
-from vidssl.keyed_generators import generator
-from vidssl.models.backbones import build_backbone
-from vidssl.projects.detection import average_precision
-from vidssl.projects.detection.average_precision import (
+from vidssl.apps.detection import average_precision
+from vidssl.apps.detection.average_precision import (
     Detections,
     coco_average_precision,
     precision_at_recalls,
     voc_average_precision,
 )
-from vidssl.projects.detection.detector import Detector
-from vidssl.projects.detection.lists_with_boxes import read_boxes
-from vidssl.projects.detection.measure_detector import measure_detector
-from vidssl.projects.detection.schema import DetectorSettings
+from vidssl.apps.detection.config import DetectorSettings
+from vidssl.apps.detection.detector import Detector
+from vidssl.apps.detection.evaluation import measure_detector
+from vidssl.apps.detection.lists_with_boxes import read_boxes
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.models.backbones import build_backbone
 
 
 @pytest.fixture(scope="module")

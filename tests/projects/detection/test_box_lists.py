@@ -7,11 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from vidssl.commands import main
-from vidssl.errors import DataError
-from vidssl.projects.detection.lists_with_boxes import read_boxes
-from vidssl.projects.detection.prepare_coco import prepare_coco
-from vidssl.projects.detection.prepare_voc import prepare_voc, read_annotations
+from vidssl.apps.detection.lists_with_boxes import read_boxes
+from vidssl.apps.detection.prepare import prepare_coco, prepare_voc, read_annotations
+from vidssl.base.errors import DataError
+from vidssl.cli import main
 
 
 def test_both_forms_have_the_same_objects(shapes):

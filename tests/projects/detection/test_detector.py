@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from vidssl.errors import ConfigError
+from vidssl.apps.detection.config import DetectorSettings
+from vidssl.apps.detection.dataset import DetectionBatch
+from vidssl.apps.detection.detector import Detector
+from vidssl.base.errors import ConfigError
 from vidssl.models.backbones import build_backbone
-from vidssl.projects.detection.detector import Detector
-from vidssl.projects.detection.images import DetectionBatch
-from vidssl.projects.detection.schema import DetectorSettings
 
 
 def build(name="fpn", **settings):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.errors import DataError
-from vidssl.projects.detection.images import BoxDataset, DetectionBatch, ImageSettings, batches, outline_mask, resized
-from vidssl.projects.detection.lists_with_boxes import read_boxes
+from vidssl.apps.detection.dataset import BoxDataset, DetectionBatch, ImageSettings, batches, outline_mask, resized
+from vidssl.apps.detection.lists_with_boxes import read_boxes
+from vidssl.base.errors import DataError
 
 CPU = torch.device("cpu")
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 import vidssl
-from vidssl.commands import main
-from vidssl.config import read
+from vidssl.apps.detection.config import bind_run
+from vidssl.apps.detection.prepare import prepare_voc
+from vidssl.apps.detection.train import train
+from vidssl.base.config import read
+from vidssl.base.errors import CheckpointError, ConfigError, DataError
+from vidssl.cli import main
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train as pretrain
-from vidssl.errors import CheckpointError, ConfigError, DataError
 from vidssl.models import bfloat16_check
-from vidssl.projects.detection.prepare_voc import prepare_voc
-from vidssl.projects.detection.schema import bind_run
-from vidssl.projects.detection.train import train
 
 ROOT = Path(__file__).parents[3]
 TOY = ROOT / "configs" / "detection" / "toy.yaml"
@@ -35,7 +35,7 @@ def losses(output):
     return [line["loss"] for line in lines if "loss" in line]
 
 
-SLOW = pytest.param(f"detector={C4}", marks=[pytest.mark.long, pytest.mark.covers("vidssl/projects/detection")])
+SLOW = pytest.param(f"detector={C4}", marks=[pytest.mark.long, pytest.mark.covers("vidssl/apps/detection")])
 
 
 @pytest.mark.parametrize("setting", ["detector.name=fpn", SLOW, "detector.masks=true"])
@@ -186,7 +186,7 @@ def test_two_processes_stay_equal_and_resume_exactly(toy_run, run_world, tmp_pat
     assert json.loads((tmp_path / "stopped/results.json").read_text())["images"] == 8
 
 
-@pytest.mark.covers("vidssl/projects/detection", "vidssl/engine")
+@pytest.mark.covers("vidssl/apps/detection", "vidssl/engine")
 @pytest.mark.long
 def test_it_learns_forty_images_of_blood_cells(real, digits, tmp_path):
     """From a checkpoint of vidssl, on the CPU, in at most five minutes: AP50 above 0.8 on images that it has seen."""

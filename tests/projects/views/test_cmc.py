@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from vidssl.apps.views.cmc import two_view_nce
+from vidssl.base.errors import ConfigError
+from vidssl.base.types import Batch
 from vidssl.engine.accumulate import accumulate
-from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
-from vidssl.projects.views.cmc import two_view_nce
-from vidssl.types import Batch
 
 SMALL = {"name": "resnet3d18", "width": 4}
 HEAD = Head(layers=1, out=6, norm="none")

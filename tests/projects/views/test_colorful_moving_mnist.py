@@ -10,17 +10,8 @@ import pytest
 import torch
 from scipy.stats import chi2_contingency
 
-from vidssl import commands
-from vidssl.data.clip_samplers import ClipAndFrame
-from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader
-from vidssl.data.synthetic.digit_images import digit_images
-from vidssl.data.video_list import read_list
-from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError, DataError
-from vidssl.keyed_generators import generator
-from vidssl.output_folder import MARK
-from vidssl.projects.views.colorful_moving_mnist import (
+from vidssl import cli
+from vidssl.apps.views.colorful_moving_mnist import (
     CANVAS,
     CLIP,
     EDGE,
@@ -36,8 +27,17 @@ from vidssl.projects.views.colorful_moving_mnist import (
     render,
     trajectory,
 )
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.output_folder import MARK
+from vidssl.base.randomness import generator
+from vidssl.base.types import VideoMeta
+from vidssl.data.clip_samplers import ClipAndFrame
+from vidssl.data.dataset import ClipDataset
+from vidssl.data.loader import Loader
+from vidssl.data.moving_digits import digit_images
+from vidssl.data.video_list import read_list
+from vidssl.data.write_lists import write_lists
 from vidssl.transforms.recipes import CenterCrop
-from vidssl.types import VideoMeta
 from vidssl.video.reader import DecodeSettings
 
 POOLS = [range(20 * digit, 20 * digit + 20) for digit in range(10)]
@@ -220,7 +220,7 @@ def test_errors(rendered, tmp_path):
 
 
 def test_the_command_names_the_factors():
-    _, parser, _ = commands.parser_of("prepare", ["colorful-moving-mnist"])
+    _, parser, _ = cli.parser_of("prepare", ["colorful-moving-mnist"])
     (share,) = (action for action in parser._actions if action.dest == "share")
     assert tuple(share.choices) == FACTORS
 
@@ -244,7 +244,7 @@ def test_a_run_trains_on_the_pairs_and_localises(rendered, tmp_path):
     lists = [f"data.train={rendered}/pairs/train.csv", f"evaluate.gallery={rendered}/digit/train.csv"]
     lists += [f"evaluate.query={rendered}/digit/test.csv", "evaluate.protocols=[{name: localization}]"]
     small = ["steps=2", "batch_size=8", "log_every=1", "evaluate.every=2", "device=cpu", f"output={tmp_path / 'run'}"]
-    commands.run("train", ["--cfg", str(config), "--quiet", *lists, *small])
+    cli.run("train", ["--cfg", str(config), "--quiet", *lists, *small])
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     columns = [read_list(rendered / "digit" / f"{split}.csv").columns for split in ("train", "test")]
     positions = [np.stack([each["x"], each["y"]], axis=1) for each in columns]

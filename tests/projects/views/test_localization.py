@@ -6,11 +6,11 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
+from vidssl.apps.views.colorful_moving_mnist import Localization
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError
-from vidssl.keyed_generators import generator
-from vidssl.projects.views.localization import Localization
-from vidssl.types import Features
 
 NO_PAIRS = torch.empty(0, 2, dtype=torch.int64)
 

@@ -6,10 +6,10 @@ import torch
 from scipy.ndimage import gaussian_filter1d
 from skimage import color
 
-from vidssl.errors import ConfigError
+from vidssl.apps.views.cmc import SPACES, Channels, Frequency, Learned, Split, first_and_others, gaussian_blur
+from vidssl.apps.views.invertible_colors import ColorFlow
+from vidssl.base.errors import ConfigError
 from vidssl.models import build_backbone
-from vidssl.projects.views.cmc import SPACES, Channels, Frequency, Learned, Split, first_and_others, gaussian_blur
-from vidssl.projects.views.invertible_colors import ColorFlow
 
 SMALL = {"name": "resnet3d18", "width": 4}
 

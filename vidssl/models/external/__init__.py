@@ -15,9 +15,9 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from vidssl.errors import CheckpointError, ConfigError, VidsslError, in_one_line
+from vidssl.base.errors import CheckpointError, ConfigError, VidsslError, in_one_line
+from vidssl.base.types import Count, Frames, Positive
 from vidssl.models.backbones import Backbone, ModuleBackbone
-from vidssl.types import Count, Frames, Positive
 
 # Package of a library, and the function of vidssl.models that loads its encoders: load(name, trust) -> Encoder.
 LIBRARIES = {

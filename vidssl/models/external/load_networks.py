@@ -15,11 +15,11 @@ from torchvision.models import get_model, get_model_weights, list_models
 from torchvision.transforms import CenterCrop, Compose, ConvertImageDtype, InterpolationMode, Normalize, Resize
 from torchvision.transforms.functional import to_pil_image
 
-from vidssl.errors import CheckpointError, ConfigError, UntrustedError
+from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError
+from vidssl.base.plugins import code_of
+from vidssl.base.registry import did_you_mean
 from vidssl.models.external import Called, Encoder, facts_of, preprocessed_by, seconds_of
 from vidssl.models.joined import unit_parts
-from vidssl.plugins import code_of
-from vidssl.registry import did_you_mean
 
 _CLIP = re.compile(r"`?(frame_rate|clip_len)=([\d.]+)")  # in torchvision's text about weights of video networks
 _NORMALIZE = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers import AutoImageProcessor, AutoModel, AutoVideoProcessor
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from vidssl.errors import CheckpointError, UntrustedError, first_few
+from vidssl.base.errors import CheckpointError, UntrustedError, first_few
 from vidssl.models.external import Called, Encoder, facts_of, preprocessed_by, seconds_of
 
 # Stride in training, of 30 frames a second: VideoMAE (Tong et al., 2022), ViViT (Arnab et al., 2021), and TimeSformer

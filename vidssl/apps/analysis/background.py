@@ -1,0 +1,473 @@
+"""Videos whose instance is shown before the background of another video, by boxes or masks of the instances.
+
+Each clip has three versions: as it is, with the background of another video of its class, and of one of another class.
+The first swap alone changes what compositing changes, such as edges; the second one also what backgrounds reveal.
+
+Shapes: N videos, T frames of H x W pixels, B videos of a batch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import Unpack
+
+from vidssl.base import distributed
+from vidssl.base.atomic import file_hash, write_whole
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.progress import Report
+from vidssl.base.randomness import generator
+from vidssl.base.types import Batch, Frames, VideoRecord
+from vidssl.data.clip_samplers import ClipSettings
+from vidssl.data.dataset import ClipDataset, resolve_span
+from vidssl.data.fingerprint import identify
+from vidssl.data.instance_boxes import Boxes, pixels_of, read_instance_boxes
+from vidssl.data.video_list import Records, VideoList
+from vidssl.evaluation.features import encode_videos, finished
+from vidssl.evaluation.measure import check_classes, check_measurable, check_names
+from vidssl.evaluation.metrics import majority, vote
+from vidssl.evaluation.protocols import KNN, Accuracy
+from vidssl.evaluation.result_files import Results
+from vidssl.evaluation.search import nearest
+from vidssl.evaluation.train_test_overlap import check_disjoint
+from vidssl.jobs.heat_maps import UniformVersions, VersionRequest, with_versions
+from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job, models
+from vidssl.jobs.load_network import Subject, one_network
+from vidssl.jobs.measurements import (
+    Computed,
+    JobResults,
+    Measurement,
+    Plan,
+    format_count,
+    format_table,
+    format_tests,
+    measure_networks,
+)
+from vidssl.page.charts import grouped_bars
+from vidssl.page.figure import png
+from vidssl.page.previews import Shot, retrieval_sheet
+from vidssl.transforms.crops import Box, crop_resize
+from vidssl.transforms.invariance_changes import GRAY
+from vidssl.video.reader import DecodeSettings, open_video
+
+_MEASURES = {"top1": "classifier", "knn": "kNN", "R@1": "R@1"}
+_SERIES = {"": "original", "_same": "same class", "_other": "another class", "_shortcut": "shortcut"}
+_EXAMPLES = 6
+
+
+@job
+def analyze_background(
+    model: Model | Sequence[Model],
+    videos: Videos,
+    *,
+    out: File | None = None,
+    train_list: Videos | None = None,
+    masks: File | None = None,
+    boxes: File | None = None,
+    seed: Natural = 0,
+    splits: Sequence[int] | None = None,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Measure the accuracy of networks on videos whose instance is put before the background of other videos.
+
+    Args:
+        model: One network or several, as in `test`.
+        videos: The tested videos, with labels.
+        out: Folder for results.json, background.png and examples.png.
+        train_list: Training videos, for kNN and R@1; optional if the network has a classifier.
+        masks: Folder with the masks of each video: a video or a folder of images with its path in the list.
+        boxes: CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame; this or masks.
+        seed: Of the choice of the backgrounds.
+        splits: Measure once per split, as 1 2 3; the number replaces `{split}` in paths and settings.
+        progress: As of `test`.
+        options: See `NetworkOptions`.
+
+    Returns:
+        The results of each network, by its name.
+    """
+    work = Background(None if masks is None else Path(masks), None if boxes is None else Path(boxes), seed)
+    folder = None if out is None else Path(out)
+    return measure_networks(
+        work, models(model), videos, options, folder, train_list, splits, table=summary, chart=("background.png", chart)
+    )
+
+
+@dataclass(frozen=True)
+class Background(Measurement):
+    """Where the instances are, masks or boxes, and the seed of the choice of backgrounds."""
+
+    kind: ClassVar[str] = "background"
+    command: ClassVar[str] = "analyze background"
+    masks: Path | None = None
+    boxes: Path | None = None
+    seed: int = 0
+
+    def files(self) -> list[Path]:
+        """Return the file of boxes."""
+        return [] if self.boxes is None else [self.boxes]
+
+    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+        """Find the instances, and draw the backgrounds."""
+        classifies = _check(one_network(subject), query, train)
+        where, masks = _find_instances(self, query)
+        drawn = draw_backgrounds(query, self.seed)
+        request = {
+            "boxes": None if self.boxes is None else file_hash(self.boxes),
+            "masks": None if masks is None else distributed.on_main(lambda: identify(masks)),
+            "seed": self.seed,
+        }
+        return Plan(request, partial(self._compute, subject, query, train, classifies, where, drawn), train)
+
+    def _compute(
+        self,
+        subject: Subject,
+        query: VideoList,
+        train: VideoList | None,
+        classifies: bool,
+        where: Mapping[str, Any],
+        drawn: np.ndarray,
+    ) -> Computed:
+        records = list(query.records)
+        swaps = Swaps(where, {r: [records[n] for n in rows] for r, rows in zip(records, drawn.tolist(), strict=True)})
+        dataset = swaps.dataset(subject.test.dataset(query), subject.test.clip, subject.test.clips)
+        index, x, missing = _encode(subject, dataset, classifies)
+        predicted = _predict(subject, x, train, classifies)
+        label, background = query.labels[index], query.labels[drawn[index, 1]]
+        numbers: dict[str, float] = {}
+        for name, classes in predicted.items():
+            numbers |= swap_numbers(name, classes, label, background)
+        results: Results = {
+            **numbers,
+            "majority": majority(torch.from_numpy(label))["majority"],
+            "num_videos": len(index),
+            "missing": [{"path": path, "reason": reason} for path, reason in missing],
+            "instances": {"boxes" if self.masks is None else "masks": str(self.masks or self.boxes)},
+            "seed": self.seed,
+        }
+        if self.per_video:
+            ends = ("", "_same", "_other")
+            results["per_video"] = {"rows": index.tolist()} | {
+                f"{name}{end}": (classes[:, n] == label).astype(float).tolist()
+                for name, classes in predicted.items()
+                for n, end in enumerate(ends)
+            }
+        shown = next(iter(predicted.values()))
+
+        def write(out: Path) -> None:
+            write_whole(out / "examples.png", examples(dataset, subject.test.crops, index, shown, drawn))
+
+        return Computed(results, write)
+
+
+def _check(subject: Subject, listed: VideoList, gallery: VideoList | None) -> bool:
+    """Check that the lists fit each other; return whether the network's classifier has their classes."""
+    check_measurable({"knn": KNN(KNN.Config())}, listed if gallery is None else gallery, listed, 0, subject.test.cells)
+    if gallery is not None:
+        check_classes(gallery, listed)
+        check_disjoint(gallery, listed, "the search")
+    try:
+        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, listed, subject.classes)
+        check_names(listed, subject.class_names, "when the network was trained")
+    except (ConfigError, DataError):
+        if gallery is None:
+            raise
+        return False
+    return True
+
+
+def _find_instances(instances: Background, listed: VideoList) -> tuple[dict[str, Any], VideoList | None]:
+    """Return boxes, or the path of masks, by the path of each record; and the list of masks."""
+    paths = [record.path for record in listed.records]
+    if instances.masks is not None:
+        masks = list_masks(instances.masks, listed)
+        return dict(zip(paths, (mask.path for mask in masks.records), strict=True)), masks
+    if instances.boxes is None:
+        raise ConfigError(
+            "backgrounds are swapped by masks or boxes, and there are none: give masks=FOLDER or boxes=FILE"
+        )
+    boxes = read_instance_boxes(instances.boxes, listed)
+    without = [name for name, path in zip(listed.names, paths, strict=True) if path not in boxes]
+    if without:
+        raise DataError(
+            f"{instances.boxes} has no box for {len(without)} of {len(paths)} videos of {listed.path}, the first "
+            f"{without[0]}: add boxes, or leave these videos out of the list"
+        )
+    return dict(boxes), None
+
+
+def _encode(
+    subject: Subject, dataset: ClipDataset, classifies: bool
+) -> tuple[np.ndarray, Tensor, tuple[tuple[str, str], ...]]:
+    """Encode all versions: rows (N,) of the list, features and probabilities (N, 3, D + classes), skipped videos."""
+    classify = subject.classify if classifies else None
+
+    def encode(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
+        rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
+        return (mean_of_versions(batch, rows, subject.test.crops),)
+
+    columns, missing = encode_videos(subject.encoder, dataset, subject.test, subject.device, encode, subject.name)
+    return columns[0].numpy(), finished(subject.encoder, columns[1]), missing
+
+
+def _predict(subject: Subject, x: Tensor, gallery: VideoList | None, classifies: bool) -> dict[str, np.ndarray]:
+    """Predict the classes (N, 3) of all versions by the classifier, the vote of ten neighbours, and the nearest one."""
+    dim, found = subject.encoder.dim, {}
+    if classifies:
+        found["top1"] = x[:, :, dim:].argmax(dim=2)
+    if gallery is not None:
+        g = subject.extract(gallery, "gallery")
+        neighbours = nearest(x[:, :, :dim].flatten(0, 1), g.x, KNN.Config().k)
+        for name, k in (("knn", KNN.Config().k), ("R@1", 1)):
+            found[name] = vote(neighbours, g, k, KNN.Config().temperature).view(len(x), len(VERSIONS))
+    return {name: classes.numpy() for name, classes in found.items()}
+
+
+def swap_numbers(name: str, predicted: np.ndarray, label: np.ndarray, background: np.ndarray) -> dict[str, float]:
+    """Compute fractions of predicted classes (N, 3): versions original, same, other.
+
+    `NAME`, `NAME_same` and `NAME_other` are accuracies, `NAME_gap` is `NAME_same - NAME_other` (the background gap of
+    Xiao et al., 2021). `NAME_shortcut` are videos classified as the class of their other background (N,),
+    `NAME_shortcut_original` those that were classified so before the swap.
+    """
+    right = (predicted == label[:, None]).mean(axis=0).tolist()
+    numbers = {f"{name}{suffix}": value for suffix, value in zip(("", "_same", "_other"), right, strict=True)}
+    as_background = (predicted == background[:, None]).mean(axis=0).tolist()
+    return {
+        **numbers,
+        f"{name}_gap": right[1] - right[2],
+        f"{name}_shortcut": as_background[2],
+        f"{name}_shortcut_original": as_background[0],
+    }
+
+
+def examples(dataset: ClipDataset, crops: int, index: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> bytes:
+    """Draw the first videos in all versions, with the classes of their backgrounds; green: classified right."""
+    videos, rows = dataset.videos, []
+    step = max(1, len(index) // _EXAMPLES)
+    for n in range(0, len(index), step)[:_EXAMPLES]:
+        row = int(index[n])
+        views = dataset[0, row].views
+        middle = len(views) // (len(VERSIONS) * crops) // 2 * len(VERSIONS) * crops  # first view of the middle clip
+        own = int(videos.labels[row])
+        captions = [videos.class_name(own)]
+        captions += [f"on {videos.class_name(int(videos.labels[source]))}" for source in drawn[row]]
+        rows.append(
+            [
+                Shot(views[middle + version * crops + crops // 2], caption, bool(predicted[n, version] == own))
+                for version, caption in enumerate(captions)
+            ]
+        )
+    return png(retrieval_sheet(rows, ("original", "same class", "another class")))
+
+
+def chart(networks: Mapping[str, Results]) -> bytes:
+    """Draw the accuracies of networks before and after the swaps, as PNG."""
+    means = {name: results.get("mean", results) for name, results in networks.items()}
+    groups = [(name, key) for name, numbers in means.items() for key in _MEASURES if key in numbers]
+    alone, first = len(networks) == 1, next(iter(networks.values()))
+    figure = grouped_bars(
+        [_MEASURES[key] if alone else f"{name}, {_MEASURES[key]}" for name, key in groups],
+        {text: [means[name][f"{key}{end}"] for name, key in groups] for end, text in _SERIES.items()},
+        title=f"Accuracy with the background of another video: {_count(first)}",
+        unit="fraction of videos",
+        levels={"majority": first.get("mean", first)["majority"]},
+        apart=(),
+    )
+    return png(figure)
+
+
+def _count(results: Results) -> str:
+    splits = results.get("splits", {}).values() or [results]
+    return ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in list(splits)[:1])
+
+
+def summary(networks: Mapping[str, Results]) -> str:
+    """Format the accuracies of networks as a short table, in percent."""
+    head = ["", "", "original", "same class", "another class", "gap", "shortcut", "before"]
+    ends = ("", "_same", "_other", "_gap", "_shortcut", "_shortcut_original")
+    rows = [head]
+    for name, results in networks.items():
+        for key in (key for key in _MEASURES if key in results.get("mean", results)):
+            rows.append([name, _MEASURES[key], *(_cell(results, f"{key}{end}") for end in ends)])
+    first = next(iter(networks.values()))
+    level = 100 * first.get("mean", first)["majority"]
+    lines = [
+        f"{_count(first)}; {format_tests(networks)}; accuracy in % with the background of another video, "
+        f"majority {level:.1f}"
+    ]
+    lines += format_table(rows, "<<" + ">" * len(ends))
+    return "\n".join([*lines, "shortcut: classified as the class of that background; before: without the swap"])
+
+
+def _cell(results: Results, name: str) -> str:
+    mean, spread = results.get("mean", results)[name], results.get("spread", {}).get(name)
+    return f"{100 * mean:.1f}" if spread is None else f"{100 * mean:.1f} ± {100 * spread:.1f}"
+
+
+VERSIONS = ("original", "same", "other")
+MARGIN = 0.1  # of the sides of a box: what is filled around an instance, since its edge and shadow are often outside
+_INSIDE = 128  # pixels of a mask from this value on, in any channel, belong to the instance
+
+Pixels = NDArray[np.uint8]  # (T, H, W, 3) or (H, W, 3)
+Masks = NDArray[np.bool_]  # (T, H, W): whether a pixel belongs to the instance
+
+
+def list_masks(folder: Path, videos: VideoList) -> VideoList:
+    """Find the masks of each video: the file or folder of images with its path below `folder`, suffix or not.
+
+    Row n of the returned list has the masks of row n.
+
+    Raises:
+        DataError: A video has no masks, or a path that leaves its root.
+    """
+    records = Records(folder)
+    for name in videos.names:
+        path = PurePath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise DataError(f"{videos.path}: {name} leaves the root: masks have the paths of the list; use boxes=FILE")
+        found = [each for each in (path, path.with_suffix("")) if (folder / each).exists()]
+        if not found:
+            raise DataError(
+                f"{name} of {videos.path} has no masks: neither {folder / path} nor the folder {path.with_suffix('')} "
+                "exists; name the folder that has the paths of the list: masks=FOLDER"
+            )
+        records.append(VideoRecord(str(found[0])))
+    return VideoList(folder, records, ())
+
+
+def draw_backgrounds(videos: VideoList, seed: int) -> NDArray[np.int64]:
+    """Draw for each video the rows (N, 2) of its backgrounds: another file of its class, and one of another class.
+
+    All rows that fit are equally likely, by a generator of (seed, row).
+
+    Raises:
+        DataError: A video has no other file of its class, or there is one class only.
+    """
+    labels = videos.labels
+    _, files = np.unique([record.path for record in videos.records], return_inverse=True)
+    drawn = np.empty((len(labels), 2), np.int64)
+    for n, label in enumerate(labels.tolist()):
+        rng = generator(seed, n)
+        for column, fits in enumerate((labels == label, labels != label)):
+            rows = np.flatnonzero(fits & (files != files[n]))
+            if not len(rows):
+                kind = "its class" if column == 0 else "another class"
+                raise DataError(
+                    f"{videos.names[n]} of {videos.path} needs the background of another video of {kind} "
+                    f"({videos.class_name(label)}), and there is none: add videos, or remove this one"
+                )
+            drawn[n, column] = rng.choice(rows)
+    return drawn
+
+
+def fill_box(frame: Pixels, box: tuple[int, int, int, int]) -> None:
+    """Fill a box xyxy of a frame (H, W, 3), in place, from the pixels around it.
+
+    Each pixel is the mean of the nearest pixels left, right, above and below the box, weighted by their inverse
+    distances; sides beyond the frame are left out. A box that covers the frame becomes gray.
+    """
+    height, width = frame.shape[:2]
+    x1, y1, x2, y2 = box
+    rows, columns = np.arange(y1, y2)[:, None, None], np.arange(x1, x2)[None, :, None]
+    total, weights = np.zeros((y2 - y1, x2 - x1, 3)), np.zeros((y2 - y1, x2 - x1, 1))
+    sides = (
+        (x1 > 0, frame[y1:y2, x1 - 1][:, None], columns - x1 + 1),
+        (x2 < width, frame[y1:y2, min(x2, width - 1)][:, None], x2 - columns),
+        (y1 > 0, frame[y1 - 1, x1:x2][None], rows - y1 + 1),
+        (y2 < height, frame[min(y2, height - 1), x1:x2][None], y2 - rows),
+    )
+    for inside, pixels, distance in sides:
+        if inside:
+            total += pixels / distance
+            weights += 1 / distance
+    frame[y1:y2, x1:x2] = np.rint(total / weights) if weights.any() else GRAY
+
+
+def box_around(mask: NDArray[np.bool_]) -> tuple[int, int, int, int] | None:
+    """Return the box xyxy around a mask (H, W), with `MARGIN`, at least a pixel, on each side; None if it is empty."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(rows):
+        return None
+    edges = []
+    for found, end in ((columns, mask.shape[1]), (rows, mask.shape[0])):
+        low, high = int(found[0]), int(found[-1]) + 1
+        more = max(1, round(MARGIN * (high - low)))
+        edges.append((max(low - more, 0), min(high + more, end)))
+    (x1, x2), (y1, y2) = edges
+    return x1, y1, x2, y2
+
+
+@dataclass(frozen=True)
+class Swaps:
+    """Where the instance of each video is, and the videos whose backgrounds it gets."""
+
+    instances: Mapping[str, Boxes | str]  # by the path of the record: boxes, or the path of masks
+    backgrounds: Mapping[VideoRecord, Sequence[VideoRecord]]  # of its class, and of another one
+
+    def dataset(self, plain: ClipDataset, clip: ClipSettings, clips: int) -> ClipDataset:
+        """Change a dataset of uniform clips: its samples then hold, clip by clip, the views of all versions."""
+        reading = with_versions(plain.reading, partial(self.swap, plain.reading))
+        sampler = UniformVersions(clip, clips, range(len(VERSIONS)))
+        return replace(plain, sampler=sampler, reading=reading)
+
+    def swap(self, reading: DecodeSettings, request: VersionRequest) -> Frames:
+        """Make a version (versions_from_one_decode.py); without an instance it shows the background alone."""
+        height, width = request.frames.shape[2:]
+        masks = self.masks(request.record, request.numbers, height, width)[:, None]
+        first, _ = resolve_span(request.video.meta, request.record)
+        other = self.backgrounds[request.record][request.version - 1]
+        return np.where(masks, request.frames, self.background(reading, other, request.numbers - first, height, width))
+
+    def background(
+        self, reading: DecodeSettings, record: VideoRecord, numbers: NDArray[np.int64], height: int, width: int
+    ) -> Frames:
+        """Decode frames, counted from the start of a record, without its instance: (T, 3, height, width).
+
+        A shorter video is repeated. Frames of another size are scaled to cover the wanted one, and cut at the centre.
+        """
+        with reading.open(record) as video:
+            first, meta = resolve_span(video.meta, record)
+            wanted, rows = np.unique(first + numbers % meta.num_frames, return_inverse=True)
+            frames = video.frames(wanted).transpose(0, 2, 3, 1)
+        for frame, mask in zip(frames, self.masks(record, wanted, *frames.shape[1:3]), strict=True):
+            box = box_around(mask)
+            if box is not None:
+                fill_box(frame, box)
+        high, wide = frames.shape[1:3]
+        frames = frames.transpose(0, 3, 1, 2)
+        if (high, wide) != (height, width):
+            h, w = min(high, wide * height // width), min(wide, high * width // height)
+            box = Box((wide - w) // 2, (high - h) // 2, max(w, 1), max(h, 1))
+            frames = crop_resize(frames, box, height, width)
+        return frames[rows]
+
+    def masks(self, record: VideoRecord, numbers: NDArray[np.int64], height: int, width: int) -> Masks:
+        """Return the masks (T, H, W) of the frames `numbers` of the file; boxes are filled rectangles."""
+        instance = self.instances[record.path]
+        if not isinstance(instance, str):
+            found = np.zeros((len(numbers), height, width), bool)
+            for place, rows, columns in pixels_of(instance, numbers):
+                found[place, rows, columns] = True
+            return found
+        with open_video(instance, fps=1.0) as video:
+            images = video.frames(numbers)
+        if images.shape[2:] != (height, width):
+            sizes = f"{images.shape[3]}x{images.shape[2]}, the video {width}x{height}"
+            raise DataError(f"{instance}: the masks have {sizes}: masks need the size of their video")
+        return np.asarray(images.max(axis=1) >= _INSIDE)
+
+
+def mean_of_versions(batch: Batch, rows: Iterator[Tensor], crops: int) -> Tensor:
+    """Average the features (B, D) of all views of each version: (B, 3, D). A clip has `crops` views of each version."""
+    sums: list[Tensor] = [torch.zeros(())] * len(VERSIONS)
+    for view, row in enumerate(rows):
+        version = view // crops % len(VERSIONS)
+        sums[version] = sums[version] + row
+    return torch.stack(sums, dim=1) * (len(VERSIONS) / len(batch.views))

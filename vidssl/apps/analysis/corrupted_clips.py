@@ -1,0 +1,354 @@
+"""Clips with their corrupted versions, and the mean features of each version over the clips of a video.
+
+A video is decoded once. Compressions act on its frames, at its own rate and size; time corruptions choose other frames
+of it; all others change the network's input, the central square of a clip.
+
+Shapes: V versions, D numbers of each; B videos of a batch.
+"""
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from statistics import mean
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+import torch
+from av.video.reformatter import VideoReformatter
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vidssl.apps.analysis.pixel_corruptions import PIXEL_CORRUPTIONS
+from vidssl.base.randomness import generator
+from vidssl.base.types import Batch, Frames, VideoMeta
+from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
+from vidssl.data.dataset import SKIPPING, ClipDataset
+from vidssl.data.video_list import VideoList
+from vidssl.jobs.heat_maps import VersionRequest, version_of, with_versions
+from vidssl.transforms import Recipe, View, center_crop
+from vidssl.transforms.invariance_changes import Change, choose_changes
+from vidssl.video.reader import DecodeSettings, Video
+
+Image = NDArray[np.uint8]  # (H, W, 3) RGB
+
+
+def crf_options(crf: int) -> dict[str, str]:
+    """Options of x264 for a constant quality, from 0, lossless, to 51."""
+    return {"crf": str(crf)}
+
+
+def rate_options(bits: float) -> dict[str, str]:
+    """Options of x264 for a number of bits per second, over a buffer of one second."""
+    rate = str(round(bits))
+    return {"b": rate, "maxrate": rate, "bufsize": rate}
+
+
+class Recompressed:
+    """Frames of one size and clip, decoded from H.264; `bits` is the size of the stream so far."""
+
+    def __init__(self, options: dict[str, str], fps: float) -> None:
+        self.bits = self._count = 0
+        self._reformatter = VideoReformatter()  # one for all: a new one for each frame costs 2-3 ms
+        self._options, self._fps = options, Fraction(fps).limit_denominator(100_000)
+
+    def __call__(self, images: Iterable[Image], wanted: Container[int]) -> Iterator[Image]:
+        """Yield the images with the `wanted` numbers, from 0, in their order: some frames later than they are read."""
+        decoder = av.CodecContext.create("h264", "r")
+        decoder.thread_count = 1
+        encoder: Any = None
+        shape = (0, 0)
+        for number, image in enumerate(images):
+            if encoder is None:
+                shape = image.shape[:2]
+                encoder = self._encoder(*shape)
+            even: Any = cv2.copyMakeBorder(image, 0, shape[0] % 2, 0, shape[1] % 2, cv2.BORDER_REPLICATE)
+            frame = av.VideoFrame.from_ndarray(even, format="rgb24")
+            frame.pts = number
+            yield from self._decoded(decoder, encoder.encode(frame), shape, wanted)
+        if encoder is not None:
+            yield from self._decoded(decoder, [*encoder.encode(None), None], shape, wanted)
+
+    def _encoder(self, height: int, width: int) -> Any:
+        encoder: Any = av.CodecContext.create("libx264", "w")
+        encoder.height, encoder.width, encoder.pix_fmt = height + height % 2, width + width % 2, "yuv420p"
+        encoder.framerate, encoder.time_base = self._fps, 1 / self._fps
+        encoder.thread_count = 1  # one per worker; equal bits on every machine
+        # Without mbtree: with it the stream of a short clip depends on memory that x264 does not set.
+        encoder.options = {"preset": "veryfast", "x264-params": "mbtree=0", **self._options}
+        return encoder
+
+    def _decoded(
+        self, decoder: Any, packets: Sequence[Any], shape: tuple[int, int], wanted: Container[int]
+    ) -> Iterator[Image]:
+        for packet in packets:
+            self.bits += 0 if packet is None else 8 * packet.size
+            for frame in decoder.decode(packet):
+                if self._count in wanted:
+                    rgb: Any = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+                    yield rgb[: shape[0], : shape[1]]
+                self._count += 1
+
+
+_RATE_PIXELS = 340 * 256  # a frame of Kinetics as it is usually stored; bit rates refer to it
+_AT_A_TIME = 32  # frames that are decoded together, to bound the memory
+
+
+def _crf(meta: VideoMeta, crf: int) -> dict[str, str]:
+    return crf_options(crf)
+
+
+def _rate(meta: VideoMeta, kilobits: float) -> dict[str, str]:
+    # Not lower for smaller frames: x264 would have no bits left for the image, and code it as gray.
+    return rate_options(1000 * kilobits * max(1.0, meta.height * meta.width / _RATE_PIXELS))
+
+
+# Each takes the metadata of a video and an amount, and returns options of the encoder.
+COMPRESSIONS = {
+    "h264_crf": Change(_crf, (23, 30, 37, 44, 51), "CRF of x264", "compression"),
+    "h264_rate": Change(
+        _rate, (256, 128, 64, 32, 16), "kbit/s of up to 340x256 pixels, in proportion of more", "compression"
+    ),
+}
+_VERSIONS = [(name, amount) for name, kind in COMPRESSIONS.items() for amount in kind.amounts]
+
+
+def compressed(clip: Clip, name: str, amount: float) -> Clip:
+    """Return the same frames of the version that is compressed by an amount of `COMPRESSIONS`."""
+    return version_of(clip, 1 + _VERSIONS.index((name, amount)))
+
+
+def compress(request: VersionRequest) -> Frames:
+    """Make a version (versions_from_one_decode.py), compressed from the first to the last wanted frame."""
+    name, amount = _VERSIONS[request.version - 1]
+    meta, numbers = request.video.meta, request.numbers.tolist()
+    encode = Recompressed(COMPRESSIONS[name].apply(meta, amount), meta.fps)
+    wanted = {number - numbers[0] for number in numbers}
+    return np.stack([*encode(_run(request.video, numbers[0], numbers[-1]), wanted)]).transpose(0, 3, 1, 2)
+
+
+def _run(video: Video, first: int, last: int) -> Iterator[Image]:
+    """Decode consecutive frames, both ends included."""
+    for start in range(first, last + 1, _AT_A_TIME):
+        yield from video.frames(range(start, min(start + _AT_A_TIME, last + 1))).transpose(0, 2, 3, 1)
+
+
+Rng = np.random.Generator
+
+
+def freeze(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+    """Replace a random fraction of the frames after the first by the frame before: at 1, all are the first."""
+    length = len(clip.indices)
+    frozen = 1 + generator.permutation(length - 1)[: _at_least(1, fraction * (length - 1))]
+    shown = np.arange(length)
+    shown[frozen] = 0
+    return replace(clip, indices=clip.indices[np.maximum.accumulate(shown)])
+
+
+def drop(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+    """Lose a random fraction of the native frames from the first on: the clip runs on faster, and unevenly.
+
+    The clip keeps its stride, counted in the frames that are left. Where the video ends, the last one is held.
+    """
+    later = np.arange(clip.first + 1, meta.num_frames)
+    left = np.concatenate([[clip.first], later[generator.random(len(later)) >= fraction]])
+    indices = left[np.minimum(clip.indices - clip.first, len(left) - 1)]
+    return Clip(indices, clip.first, int(indices.max()))
+
+
+def shuffle(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+    """Displace a random fraction of the frames, at least two: each takes the place of another."""
+    length = len(clip.indices)
+    places = generator.permutation(length)[: _at_least(2, fraction * length)]
+    shown = np.arange(length)
+    shown[places] = np.roll(places, 1)
+    return replace(clip, indices=clip.indices[shown])
+
+
+def reverse(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+    """Play a stretch of the clip backwards, at a random place; at 1 the whole clip."""
+    length = len(clip.indices)
+    stretch = _at_least(2, fraction * length)
+    start = int(generator.integers(length - stretch, endpoint=True))
+    shown = np.arange(length)
+    shown[start : start + stretch] = shown[start : start + stretch][::-1]
+    return replace(clip, indices=clip.indices[shown])
+
+
+def jumble(settings: ClipSettings, meta: VideoMeta, clip: Clip, parts: float, generator: Rng) -> Clip:
+    """Cut the clip into equal parts, at most T, and play them in another order: none stays in its place."""
+    pieces = np.array_split(clip.indices, min(round(parts), len(clip.indices)))
+    order = generator.permutation(len(pieces))
+    shown = np.empty(len(pieces), np.int64)
+    shown[order] = np.roll(order, 1)
+    return replace(clip, indices=np.concatenate([pieces[n] for n in shown]))
+
+
+def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, generator: Rng) -> Clip:
+    """Play at a wrong rate: the clip spans `factor` times its native frames, about the same centre."""
+    whole = settings.span(meta) if settings.in_time(meta) else clip.last - clip.first + 1
+    span = max(1, round(factor * whole))
+    start = settings.later(meta, clip.first, (whole - span) // 2)
+    return settings.clip(meta, min(start, max(settings.starts(meta, span) - 1, 0)), span)
+
+
+_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+# New ones go to the end: the random numbers of a corruption depend on its position.
+# Each takes the settings of the clip, the metadata of its video, a clip of two frames or more, an amount and a
+# generator; the amounts are those of the severities 1 to 5.
+TIME_CORRUPTIONS = {
+    "freeze": Change(freeze, _FRACTIONS, "fraction of the frames after the first", "time"),
+    "drop": Change(drop, (0.1, 0.25, 0.5, 0.75, 0.9), "fraction of the native frames", "time"),
+    "shuffle": Change(shuffle, _FRACTIONS, "fraction of the frames", "time"),
+    "reverse": Change(reverse, _FRACTIONS, "fraction of the frames", "time"),
+    "jumble": Change(jumble, (2, 3, 4, 6, 8), "parts", "time"),
+    "rate": Change(rate, (0.8, 0.6, 0.4, 0.2, 0.1), "factor of the span", "time"),
+}
+
+
+def _at_least(least: int, number: float) -> int:
+    return max(least, round(number))
+
+
+ROBUSTNESS: dict[str, Change] = {**PIXEL_CORRUPTIONS, **COMPRESSIONS, **TIME_CORRUPTIONS}
+SEVERITIES = (1, 2, 3, 4, 5)
+Version = tuple[str, int]  # name and severity; ("", 0): the clip itself
+CLEAN: Version = ("", 0)
+_SEEDS = 2**62
+
+
+def choose_corruptions(names: Sequence[str] | None, frames: int, size: int) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Choose the corruptions that clips of some frames and size can have, as `choose_changes`."""
+    excluded = {}
+    if frames == 1:
+        excluded = dict.fromkeys(TIME_CORRUPTIONS, "a clip of one frame has no order")
+    if size % 2:
+        excluded["global_shuffle"] = excluded["local_shuffle"] = f"2x2 patches do not divide {size} pixels"
+    return choose_changes("corruption", ROBUSTNESS, names, excluded)
+
+
+@dataclass(frozen=True)
+class CorruptedClips:
+    """The clips of a video, and the versions that each of them has."""
+
+    clip: ClipSettings  # frames and sampling rate
+    clips: int  # per video, at uniform positions
+    size: int  # of the central square, pixels
+    names: tuple[str, ...]  # of corruptions, in the order of `ROBUSTNESS`
+    severities: tuple[int, ...] = SEVERITIES
+    short_side: int | None = None  # of the video before the crop, pixels; None: `size`
+
+    @property
+    def versions(self) -> list[Version]:
+        """The clip itself, then each corruption with each severity."""
+        return [CLEAN, *((name, severity) for name in self.names for severity in self.severities)]
+
+    def dataset(self, videos: VideoList, reading: DecodeSettings, seed: int = 0, skip: bool = False) -> ClipDataset:
+        """Build the dataset whose samples have all views of a video; draws depend on the seed and the row only."""
+        settings = with_versions(reading, compress)
+        square, plain = (_CorruptedSquare(self, self._of(kind)) for kind in (PIXEL_CORRUPTIONS, {}))
+        moved = len(self._of(COMPRESSIONS)) + len(self._of(TIME_CORRUPTIONS))
+        # First the squares: so the generators of the clips do not depend on what is measured.
+        recipes = [square] * self.clips + [plain] * (moved * self.clips)
+        return ClipDataset(videos, _MovedClips(self), recipes, seed=seed, reading=settings, skip=skip, remedy=SKIPPING)
+
+    def examples(self, videos: VideoList, reading: DecodeSettings, seed: int = 0) -> dict[Version, Frames]:
+        """Make the views of the first clip of the first video that can be read, without time corruptions."""
+        dataset = self.dataset(videos, reading, seed, skip=True)
+        made = (dataset[0, row].views for row in range(len(dataset)))
+        views = next(views for views in made if views)
+        versions = [CLEAN, *self._of(PIXEL_CORRUPTIONS)]
+        found = dict(zip(versions, views, strict=False))
+        return found | dict(zip(self._of(COMPRESSIONS), views[len(versions) * self.clips :], strict=False))
+
+    def average(self, batch: Batch, features: Iterator[Tensor]) -> Tensor:
+        """Average the features (B, D) of all views over the clips of each version: (B, V, D)."""
+        moved = [*self._of(COMPRESSIONS), *self._of(TIME_CORRUPTIONS)]
+        views = [CLEAN, *self._of(PIXEL_CORRUPTIONS)] * self.clips + moved * self.clips
+        place = {version: n for n, version in enumerate(self.versions)}
+        total: Tensor | None = None
+        for version, rows in zip(views, features, strict=True):
+            if total is None:
+                total = torch.zeros(len(batch.index), len(place), rows.shape[1], device=rows.device)
+            total[:, place[version]] += rows / self.clips
+        assert total is not None  # there is a clip
+        return total
+
+    def _of(self, kinds: Mapping[str, Change]) -> list[Version]:
+        """The versions of some kind, in the order of their views."""
+        return [version for version in self.versions if version[0] in kinds]
+
+
+class _CorruptedSquare(Recipe):
+    """A recipe: the central square of a clip, then its versions."""
+
+    def __init__(self, settings: CorruptedClips, versions: Sequence[Version]) -> None:
+        super().__init__(settings)
+        self._versions = versions
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
+        square, window = center_crop(frames, self.config.size, self.config.short_side)
+        sources = _sources(generator, PIXEL_CORRUPTIONS)
+        views = [View(square, window)]
+        for name, severity in self._versions:
+            kind = PIXEL_CORRUPTIONS[name]
+            changed = kind.apply(square, kind.amounts[severity - 1], sources(name, severity))
+            views.append(View(changed, window))
+        return views
+
+
+class _MovedClips(Sampler):
+    """A sampler: uniform clips, then the compressed and the moved versions of each."""
+
+    def __init__(self, settings: CorruptedClips) -> None:
+        super().__init__(settings)
+        self._uniform = Uniform(Uniform.Config(**dict(settings.clip), clips=settings.clips))
+
+    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
+        clips = self._uniform(meta, ())
+        moved = []
+        for clip, own in zip(clips, generators, strict=False):
+            sources = _sources(own, TIME_CORRUPTIONS)
+            for name, severity in self.config.versions:
+                if name in COMPRESSIONS:
+                    moved.append(compressed(clip, name, COMPRESSIONS[name].amounts[severity - 1]))
+                elif name in TIME_CORRUPTIONS:
+                    kind, source = TIME_CORRUPTIONS[name], sources(name, severity)
+                    amount = kind.amounts[severity - 1]
+                    moved.append(kind.apply(self._uniform.config, meta, clip, amount, source))
+        return [*clips, *moved]
+
+
+def _sources(source: np.random.Generator, kinds: Mapping[str, object]) -> Callable[[str, int], np.random.Generator]:
+    """Make a generator for each version of some kind, the same whichever versions are measured."""
+    seeds = source.integers(_SEEDS, size=(len(kinds), len(SEVERITIES)))
+    of_name = dict(zip(kinds, seeds.tolist(), strict=True))
+    return lambda name, severity: generator(of_name[name][severity - 1])
+
+
+Scores = Mapping[str, Mapping[int, float]]  # of one metric, by corruption and severity
+
+
+def mean_performance(scores: Scores) -> float:
+    """Return mPC: the mean over corruptions of the mean over their severities."""
+    return mean(mean(of_severity.values()) for of_severity in scores.values())
+
+
+def relative_performance(scores: Scores, clean: float) -> float | None:
+    """Return rPC: mPC as a fraction of the performance on clean videos; None if that is 0."""
+    return mean_performance(scores) / clean if clean > 0 else None
+
+
+def by_group(scores: Scores, group_of: Mapping[str, str]) -> dict[str, float]:
+    """Return the mPC of each group of corruptions."""
+    groups: dict[str, dict[str, Mapping[int, float]]] = {}
+    for name, of_severity in scores.items():
+        groups.setdefault(group_of[name], {})[name] = of_severity
+    return {group: mean_performance(members) for group, members in groups.items()}
+
+
+def by_severity(scores: Scores, severities: Sequence[int]) -> dict[int, float]:
+    """Return the mean over corruptions for each severity."""
+    return {severity: mean(of_severity[severity] for of_severity in scores.values()) for severity in severities}

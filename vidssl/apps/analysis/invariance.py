@@ -1,0 +1,619 @@
+"""How invariant networks are to transformations of a clip."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import Unpack
+
+from vidssl.apps.analysis.verdicts import SHUFFLES
+from vidssl.base import distributed
+from vidssl.base.atomic import file_hash
+from vidssl.base.config import Tree
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.progress import Report
+from vidssl.base.randomness import generator
+from vidssl.base.types import Batch, Frames, VideoMeta
+from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
+from vidssl.data.dataset import SKIPPING, ClipDataset
+from vidssl.data.instance_boxes import Boxes, pixels_of, read_instance_boxes
+from vidssl.data.recording_groups import recording_groups
+from vidssl.data.video_list import VideoList
+from vidssl.evaluation.features import encode_videos
+from vidssl.evaluation.result_files import Results
+from vidssl.jobs.heat_maps import Make, VersionRequest, version_of, with_versions
+from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job, models
+from vidssl.jobs.load_network import Subject, one_network
+from vidssl.jobs.measurements import (
+    Computed,
+    JobResults,
+    Measurement,
+    Plan,
+    format_count,
+    format_table,
+    format_tests,
+    measure_networks,
+)
+from vidssl.page.charts import grouped_bars
+from vidssl.page.figure import png
+from vidssl.transforms import Recipe, View, center_crop
+from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY, Change, choose_changes
+from vidssl.video.reader import DecodeSettings
+
+Floats = NDArray[np.floating]
+Mask = NDArray[np.bool_]
+Population = Literal["all", "samples"]  # values that a threshold divides: of samples and versions, or of samples only
+_BLOCK = 1 << 24  # values compared at a time
+
+
+@dataclass(frozen=True)
+class UnitInvariance:
+    """UnitInvariance of a representation."""
+
+    score: float  # about 1 for units that do not depend on the sample, at most `ceiling`
+    ceiling: float  # score of a perfectly invariant and selective representation
+    versions: int  # number of transformed versions
+    samples: int  # number of samples that have any
+    classes: NDArray[np.int64]  # labels with versions, ascending; empty for the measure without classes
+    of_class: NDArray[np.float64]  # score of each of these classes
+
+
+def class_invariance(
+    features: Floats,
+    versions: Floats,
+    labels: NDArray[np.int64],
+    *,
+    top_k: int = 10,
+    counted: Mask | None = None,
+    population: Population = "all",
+) -> UnitInvariance:
+    """Measure invariance that keeps classes apart: Eq. 3 of Purushwalkam and Gupta (2020), supplement, section A.
+
+    The local trajectory of a sample is the sample and its transformed versions. For a class y with frequency P(y) the
+    threshold of each unit lets it fire on a fraction G_y = P(y) of the population. L_y is the fraction of the
+    trajectories of y on which it fires: the mean over a trajectory, then over the samples of y. The score is L_y / G_y,
+    averaged over the `top_k` best units for y, then over classes.
+
+    With `population="all"` the population is all trajectories, as in the paper, where every sample lies on one. With
+    "samples" it is the samples only: then a unit that responds to the transformation itself fires on all versions of
+    all classes and counts as perfectly invariant.
+
+    `features` (N, D) are those of the samples, `versions` (N, V, D) of their transformed versions, `counted` (N, V) the
+    versions that exist. The means leave out samples and classes without versions.
+
+    Raises:
+        ConfigError: `top_k` is not in 1 … D.
+        DataError: There are fewer than two classes, no versions, or features that are not finite.
+    """
+    counted, used = _check(features, versions, counted, top_k)
+    names, number = np.unique(labels, return_inverse=True)
+    if len(names) < 2:
+        raise DataError("invariance is measured between classes, and all samples have one: use a list with more")
+    lengths = 1 + counted.sum(axis=1) * (population == "all")  # values that each sample adds to the population
+    sizes = np.bincount(number, lengths).astype(np.int64)
+    classes = np.unique(number[used])
+    best = np.empty((len(classes), features.shape[1]))  # of each class and unit
+    for block, ordered in _blocks(features, versions, counted, population):
+        for place, y in enumerate(classes):
+            rows = np.flatnonzero((number == y) & used)
+            path = np.concatenate([features[rows, None, block], versions[rows, :, block]], axis=1)  # (n, 1 + V, units)
+            on = np.pad(counted[rows], ((0, 0), (1, 0)), constant_values=True)
+            weight = (on / on.sum(axis=1, keepdims=True) / len(rows)).ravel()
+            above, below = path > ordered[-sizes[y] - 1], path < ordered[sizes[y]]
+            rates = [weight @ fires.reshape(len(weight), -1).astype(np.float64) for fires in (above, below)]
+            best[place, block] = np.maximum(*rates) * len(ordered) / sizes[y]
+    of_class = _top_mean(best, top_k)
+    ceiling = float(np.mean(sizes.sum() / sizes[classes]))
+    labels_used = names[classes].astype(np.int64)
+    return UnitInvariance(float(of_class.mean()), ceiling, int(counted.sum()), int(used.sum()), labels_used, of_class)
+
+
+def firing_invariance(
+    features: Floats,
+    versions: Floats,
+    *,
+    top_k: int = 10,
+    counted: Mask | None = None,
+    population: Population = "all",
+    rate: float = 0.01,
+) -> UnitInvariance:
+    """Measure invariance without classes, as Goodfellow et al. (2009).
+
+    The threshold of each unit lets it fire on a fraction G = `rate` of the population, at least once. L is the fraction
+    of versions on which it still fires, over the samples on which it fires. The score is L / G, averaged over the
+    `top_k` best units. The other arguments and errors are those of `class_invariance`; a single sample is a DataError.
+    """
+    counted, used = _check(features, versions, counted, top_k)
+    if len(features) < 2:
+        raise DataError("invariance is measured between samples, and there is one: use a longer list")
+    total = len(features) + int(counted.sum()) * (population == "all")
+    size = min(max(1, round(rate * total)), total - 1)
+    weights = counted / np.maximum(counted.sum(axis=1, keepdims=True), 1)
+    best = np.empty((1, features.shape[1]))
+    for block, ordered in _blocks(features, versions, counted, population):
+        own, changed = features[:, block], versions[:, :, block]
+        above, below = ordered[-size - 1], ordered[size]
+        rates = []
+        for fires, still in ((own > above, changed > above), (own < below, changed < below)):
+            fires &= used[:, None]
+            fractions = np.einsum("nv,nvd->nd", weights, still)
+            rates.append((fractions * fires).sum(axis=0) / np.maximum(fires.sum(axis=0), 1))
+        best[0, block] = np.maximum(*rates) * total / size
+    none = np.empty(0, np.int64)
+    score = float(_top_mean(best, top_k)[0])
+    return UnitInvariance(score, total / size, int(counted.sum()), int(used.sum()), none, none.astype(np.float64))
+
+
+def _check(features: Floats, versions: Floats, counted: Mask | None, top_k: int) -> tuple[Mask, Mask]:
+    """Check values; return which versions exist, and which samples have any."""
+    if counted is None:
+        counted = np.ones(versions.shape[:2], bool)
+    if not 1 <= top_k <= features.shape[1]:
+        raise ConfigError(f"top_k {top_k} of {features.shape[1]} units: choose 1 to {features.shape[1]}")
+    if not counted.any():
+        raise DataError("no sample has a transformed version: there is nothing to measure")
+    if not (np.isfinite(features).all() and np.isfinite(versions[counted]).all()):
+        raise DataError("features are not finite: the weights of the network are broken")
+    return counted, np.asarray(counted.any(axis=1))
+
+
+def _blocks(
+    features: Floats, versions: Floats, counted: Mask, population: Population
+) -> Iterator[tuple[slice, Floats]]:
+    """Split the units into blocks, to bound memory; yield each with the sorted values (M, units) of its population."""
+    samples, length, dim = versions.shape
+    units = max(1, _BLOCK // (samples * (1 + length)))
+    for first in range(0, dim, units):
+        block = slice(first, first + units)
+        values = features[:, block]
+        if population == "all":
+            values = np.concatenate([values, versions[:, :, block][counted]])
+        yield block, np.sort(values, axis=0)
+
+
+def _top_mean(scores: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Average the `count` largest values of each row (C, D): (C,)."""
+    means: NDArray[np.float64] = np.partition(scores, -count, axis=1)[:, -count:].mean(axis=1)
+    return means
+
+
+FRACTIONS = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left: version 1 to 3
+
+
+def covering(boxes: Mapping[str, Boxes]) -> Make:
+    """Make versions with a fraction of the instance covered; `boxes` are by the path of the record.
+
+    Frames without a box are equal in all versions.
+    """
+
+    def cover(request: VersionRequest) -> Frames:
+        covered, fraction = request.frames.copy(), FRACTIONS[request.version - 1]
+        for place, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers, fraction):
+            covered[place, :, rows, columns] = GRAY
+        return covered
+
+    return cover
+
+
+def shift(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:
+    """Start later by a fraction of the clip's span."""
+    return _start_at(settings, meta, clip, [settings.later(meta, clip.first, fraction * settings.span(meta))])
+
+
+def gap(settings: ClipSettings, meta: VideoMeta, clip: Clip, frames: float) -> Clip:
+    """Start `frames` frames after the clip's last one; if that is too late, end as many before its first."""
+    distance, span = round(frames), settings.span(meta)
+    before = settings.later(meta, clip.first - distance + 1, -span)
+    return _start_at(settings, meta, clip, [clip.last + distance, before])
+
+
+def speed(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float) -> Clip:
+    """Play `factor` times as fast: over a longer span about the same centre, shifted into the video."""
+    span, own = settings.span(meta, factor), settings.span(meta)
+    starts = settings.starts(meta, span)
+    if not starts or not settings.starts(meta, own):
+        return clip
+    start = settings.later(meta, clip.first, (own - span) // 2)
+    return settings.clip(meta, min(max(start, 0), starts - 1), span)
+
+
+def reverse(settings: ClipSettings, meta: VideoMeta, clip: Clip, _: float) -> Clip:
+    """Play backwards."""
+    return Clip(clip.indices[::-1], clip.first, clip.last)
+
+
+def cover(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:
+    """Return the same frames with a fraction of the instance covered."""
+    return version_of(clip, 1 + FRACTIONS.index(fraction))
+
+
+# Each takes the settings of the clip, the metadata of its video, the clip and an amount; the amounts make a trajectory.
+# Where the video is too short they return the clip itself: a version that changes nothing is not counted.
+MOVES = {
+    "instance": Change(cover, FRACTIONS, "covered fraction of the instance's box"),
+    "shift": Change(shift, (-0.5, -0.25, 0.25, 0.5), "fraction of the clip's span", needs_motion=True),
+    "gap": Change(gap, (5, 10, 20, 40), "frames between the clips"),
+    "speed": Change(speed, (0.5, 0.75, 1.5, 2.0), "factor", needs_motion=True),
+    "reverse": Change(reverse, (-1.0,), "factor of the speed", needs_motion=True),
+}
+
+
+def _start_at(settings: ClipSettings, meta: VideoMeta, clip: Clip, starts: Sequence[int]) -> Clip:
+    """Start at the first of the frames at which a whole clip fits into the video; else return the clip itself."""
+    span = settings.span(meta)
+    fitting = [start for start in starts if 0 <= start < settings.starts(meta, span)]
+    return settings.clip(meta, fitting[0], span) if fitting else clip
+
+
+TRANSFORMATIONS: dict[str, Change] = {**CORRUPTIONS, **MOVES}
+
+
+def choose_transformations(
+    names: Sequence[str] | None, frames: int, boxes: bool
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Choose the transformations that can be measured on clips of some frames, as `choose_changes`."""
+    excluded = {}
+    if frames == 1:
+        moving = [name for name, kind in MOVES.items() if kind.needs_motion]
+        excluded = dict.fromkeys(moving, "a clip of one frame has no motion")
+    if not boxes:
+        excluded["instance"] = "it needs boxes=FILE"
+    return choose_changes("transformation", TRANSFORMATIONS, names, excluded)
+
+
+@dataclass(frozen=True)
+class TrajectoryFeatures:
+    """Features of samples and of their versions; the samples of a video follow one another."""
+
+    x: NDArray[np.float32]  # (N, D)
+    versions: NDArray[np.float32]  # (N, V, D)
+    changed: NDArray[np.bool_]  # (N, V): whether a version differs from its sample in any pixel
+    index: NDArray[np.int64]  # (N,): row of the list
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Which clips of a video are samples, and which versions each has."""
+
+    clip: ClipSettings  # frames and sampling rate
+    clips: int  # per video, at uniform positions; each is a sample
+    size: int  # of the central square, pixels
+    names: tuple[str, ...]  # of transformations, in the order of `TRANSFORMATIONS`
+    short_side: int | None = None  # of the video before the crop, pixels; None: `size`
+
+    @property
+    def places(self) -> dict[str, slice]:
+        """For each transformation its positions among the versions of a clip."""
+        found, first = {}, 0
+        for name in self.names:
+            found[name] = slice(first, first + len(TRANSFORMATIONS[name].amounts))
+            first = found[name].stop
+        return found
+
+    def dataset(
+        self, videos: VideoList, reading: DecodeSettings, boxes: Mapping[str, Boxes] | None = None, skip: bool = False
+    ) -> ClipDataset:
+        """Build the dataset whose samples hold, clip by clip, the clip and its versions.
+
+        `boxes`, by the paths of records, are needed by the transformation `instance`.
+        """
+        moves = [MOVES[name] for name in self.names if name in MOVES]
+        moved = sum(len(move.amounts) for move in moves)
+        corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]
+        corrupted, plain = (_CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
+        if boxes is not None:
+            reading = with_versions(reading, covering(boxes))
+        clips = _MovedClips(self.clip, self.clips, moves)
+        return ClipDataset(
+            videos, clips, [corrupted, *[plain] * moved] * self.clips, reading=reading, skip=skip, remedy=SKIPPING
+        )
+
+    def encode(self, batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+        """Stack the features (B, views, D) of a batch; also return whether views differ from their clips (B, views)."""
+        length = len(batch.views) // self.clips
+        pairs = [(view, batch.views[n // length * length]) for n, view in enumerate(batch.views)]
+        changed = [(view != clip).flatten(1).any(dim=1) for view, clip in pairs]
+        return torch.stack([*features], dim=1), torch.stack(changed, dim=1)
+
+    def features(self, index: Tensor, encoded: Tensor, changed: Tensor) -> TrajectoryFeatures:
+        """Collect what `encode` returned for videos, the rows `index` of a list."""
+        length = encoded.shape[1] // self.clips
+        x = encoded.reshape(-1, length, encoded.shape[2]).numpy()
+        differs = changed.reshape(-1, length).numpy()
+        return TrajectoryFeatures(x[:, 0], x[:, 1:], differs[:, 1:], index.repeat_interleave(self.clips).numpy())
+
+
+@dataclass(frozen=True)
+class _CorruptedSquare(Recipe):
+    """A recipe: the central square of a clip, then all its corruptions."""
+
+    size: int
+    short_side: int | None
+    corruptions: Sequence[Change]
+    difference: float = 0.0
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
+        view = center_crop(frames, self.size, self.short_side)
+        versions = [kind.apply(view.frames, amount) for kind in self.corruptions for amount in kind.amounts]
+        return [view, *(View(version, view.window) for version in versions)]
+
+
+class _MovedClips(Sampler):
+    """A sampler: uniform clips, each followed by its moved versions."""
+
+    def __init__(self, clip: ClipSettings, clips: int, moves: Sequence[Change]) -> None:
+        self._uniform = Uniform(Uniform.Config(**dict(clip), clips=clips))
+        self._moves = moves
+
+    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
+        found = []
+        for clip in self._uniform(meta, ()):
+            moved = [kind.apply(self._uniform.config, meta, clip, n) for kind in self._moves for n in kind.amounts]
+            found += [clip, *moved]
+        return found
+
+
+_SHUFFLES = 39  # stream of random numbers
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured."""
+
+    transformations: Sequence[str] | None = None  # names; None: all that apply
+    top_k: int = 10  # number of best units, of each class or of all
+    variant: Literal["class", "goodfellow"] = "class"  # `class_invariance` or `firing_invariance`
+    population: Population = "all"  # the values from which thresholds are computed
+    boxes: Path | None = None  # file of the instances' boxes
+
+
+def score_features(
+    features: TrajectoryFeatures, trajectories: Trajectories, videos: VideoList, measure: Measure
+) -> tuple[dict[str, float], dict[str, Any], dict[str, str]]:
+    """Return the scores by name, their details, and the transformations that change no clip, with the reason."""
+    x, labels = features.x, videos.labels[features.index]
+    by_class = measure.variant == "class"
+
+    def score(
+        labels: NDArray[np.int64], versions: Floats, counted: Mask | None, population: Population
+    ) -> UnitInvariance:
+        if by_class:
+            return class_invariance(x, versions, labels, top_k=measure.top_k, counted=counted, population=population)
+        return firing_invariance(x, versions, top_k=measure.top_k, counted=counted, population=population)
+
+    # Each sample is its own version, or another sample is: these do not enter the population.
+    order = generator(0, len(labels)).permutation(len(labels))
+    unchanged = score(labels, x[:, None], None, "samples")
+    shuffled = score(labels[order], x[:, None] if by_class else x[order, None], None, "samples")
+    scores: dict[str, float] = {}
+    details: dict[str, Any] = {}
+    without: dict[str, str] = {}
+    for name, place in trajectories.places.items():
+        counted = features.changed[:, place]
+        if not counted.any():
+            without[name] = "it changes no clip: the videos are too small or too short for it, or have no box"
+            continue
+        found = score(labels, features.versions[:, place], counted, measure.population)
+        classes = [videos.class_name(int(label)) for label in found.classes]
+        scores[f"invariance_{name}"] = found.score
+        details[name] = {
+            "amounts_are": TRANSFORMATIONS[name].unit,
+            "versions": found.versions,
+            "unchanged_versions": counted.size - found.versions,
+            "samples": found.samples,
+            "ceiling": found.ceiling,
+            "per_class": dict(zip(classes, found.of_class.tolist(), strict=True)),
+        }
+    if not scores:
+        raise DataError(f"no transformation changes any clip of {videos.path}: name others")
+    numbers = {
+        "invariance_mean": float(np.mean([*scores.values()])),
+        **scores,
+        "invariance_unchanged": unchanged.score,
+        "invariance_shuffled": shuffled.score,
+        "invariance_ceiling": unchanged.ceiling,
+    }
+    return numbers, details, without
+
+
+def shuffled_scores(
+    features: TrajectoryFeatures, videos: VideoList, measure: Measure, groups: NDArray[np.int64], count: int
+) -> list[float]:
+    """Score unchanged clips with shuffled labels, `count` times: what the best units reach by chance.
+
+    Recordings (N of the list) of equal numbers of clips exchange their labels, as their videos are alike.
+    """
+    x, labels, group = features.x, videos.labels[features.index], groups[features.index]
+    members = [np.flatnonzero(group == each) for each in np.unique(group)]
+    by_size: dict[int, list[NDArray[np.int64]]] = {}
+    for rows in members:
+        by_size.setdefault(len(rows), []).append(rows)
+    found = []
+    for draw in range(count):
+        shuffled = labels.copy()
+        for size, same in by_size.items():
+            order = generator(0, _SHUFFLES, draw, size).permutation(len(same))
+            for rows, place in zip(same, order, strict=True):
+                shuffled[rows] = labels[same[place]]
+        score = class_invariance(x, x[:, None], shuffled, top_k=measure.top_k, population="samples").score
+        found.append(score)
+    return found
+
+
+COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations
+
+
+@job
+def analyze_invariance(
+    model: Model | Sequence[Model],
+    videos: Videos,
+    *,
+    out: File | None = None,
+    transformations: Sequence[str] | None = None,
+    top_k: Count = 10,
+    variant: Literal["class", "goodfellow"] = "class",
+    population: Literal["all", "samples"] = "all",
+    boxes: File | None = None,
+    splits: Sequence[int] | None = None,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Measure how invariant networks are to transformations of the central square of a clip (or of `clips`).
+
+    Args:
+        model: One network or several, as in `test`.
+        videos: The videos, with labels for the variant `class`.
+        out: Folder for results.json and invariance.png.
+        transformations: Default: all that apply of occlusion, viewpoint, rotation, illumination, colour, blur,
+            instance, shift, gap, speed, reverse.
+        top_k: Number of best units.
+        variant: Thresholds, rates and best units per class, or for all videos together.
+        population: Compute thresholds from clips and transformed clips, or from clips only.
+        boxes: CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame.
+        splits: Measure once per split, as 1 2 3; the number replaces `{split}` in paths and settings.
+        progress: As of `test`.
+        options: See `NetworkOptions`.
+
+    Returns:
+        The results of each network, by its name.
+    """
+    work = Invariance(transformations, top_k, variant, population, None if boxes is None else Path(boxes))
+    folder, charted = None if out is None else Path(out), ("invariance.png", chart)
+    return measure_networks(work, models(model), videos, options, folder, splits=splits, table=summary, chart=charted)
+
+
+@dataclass(frozen=True)
+class Invariance(Measurement, Measure):
+    """The invariance of the units of a network."""
+
+    kind: ClassVar[str] = "invariance"
+    command: ClassVar[str] = "analyze invariance"
+
+    def files(self) -> list[Path]:
+        """Return the file of boxes."""
+        return [] if self.boxes is None else [self.boxes]
+
+    def options(self, options: NetworkOptions) -> NetworkOptions:
+        """Measure the central square, of one clip unless there are more."""
+        if options.get("crops") not in (None, 1):
+            raise ConfigError(f"crops={options['crops']}: only the central square is measured; leave it out")
+        return {**options, "clips": options.get("clips") or 1, "crops": 1}
+
+    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+        """Choose the transformations."""
+        test, units = one_network(subject).test, subject.encoder.dim
+        labels = {*query.labels.tolist()}
+        if self.variant == "class" and (-1 in labels or len(labels) < 2):
+            raise DataError(
+                f'variant="class" needs labels of two classes or more in {query.path}; or use variant="goodfellow"'
+            )
+        boxes = None if self.boxes is None else read_instance_boxes(self.boxes, query)
+        if self.top_k > units:
+            raise ConfigError(f"top_k={self.top_k} is more than the {units} units of {subject.name}")
+        names, left_out = choose_transformations(self.transformations, test.clip.frames, boxes is not None)
+        asked = {
+            "variant": self.variant,
+            "top_k": self.top_k,
+            "population": self.population,
+            "transformations": {name: TRANSFORMATIONS[name].amounts for name in names},
+        }
+        settings = json.loads(json.dumps(asked))  # as it is read from a file
+        request = {"invariance": settings, "boxes": None if self.boxes is None else file_hash(self.boxes)}
+        return Plan(request, partial(self._compute, subject, query, boxes, names, left_out, settings))
+
+    def _compute(
+        self,
+        subject: Subject,
+        query: VideoList,
+        boxes: Mapping[str, Boxes] | None,
+        names: tuple[str, ...],
+        left_out: Mapping[str, str],
+        settings: Tree,
+    ) -> Computed:
+        test = subject.test
+        trajectories = Trajectories(test.clip, test.clips, test.size, names, test.short_side)
+        dataset = trajectories.dataset(query, test, boxes, test.skips)
+        # A video has as many versions of each clip as there are transformations.
+        fewer = test.model_copy(update={"batch_size": max(1, test.batch_size // test.clips)})
+        columns, missing = encode_videos(
+            subject.encoder, dataset, fewer, subject.device, trajectories.encode, subject.name
+        )
+        features = trajectories.features(*columns)
+        scores = distributed.on_main(lambda: score_features(features, trajectories, query, self))
+        numbers, details, without = scores
+        results: Results = {
+            **numbers,
+            "details": details,
+            "left_out": {**left_out, **without},
+            "num_videos": len({*features.index.tolist()}),
+            "num_samples": len(features.x),
+            "num_units": features.x.shape[1],
+            "missing": [{"path": path, "reason": reason} for path, reason in missing],
+            "boxes": None if self.boxes is None else str(self.boxes),
+            "measure": settings,
+        }
+        if self.per_video and self.variant == "class":
+            results["shuffles"] = distributed.on_main(
+                lambda: shuffled_scores(features, query, self, recording_groups(query).number, SHUFFLES)
+            )
+        return Computed(results)
+
+
+def chart(found: Mapping[str, Results]) -> bytes:
+    """Draw the scores of networks, one colour each, as PNG."""
+    names = _measured(found)
+    first = next(iter(found.values()))
+    means = {label: results.get("mean", results) for label, results in found.items()}
+    top, variant = first["measure"]["top_k"], first["measure"]["variant"]
+    figure = grouped_bars(
+        names,
+        {label: [numbers.get(f"invariance_{name}") for name in names] for label, numbers in means.items()},
+        title=f"Invariance of the {top} best units {'of each class' if variant == 'class' else 'of all'}: "
+        f"{first['num_samples']} clips",
+        unit="invariance score",
+        levels={"1: ignores\nthe clip": 1.0, "perfect": first.get("mean", first)["invariance_ceiling"]},
+        apart=COMPARED,
+    )
+    return png(figure)
+
+
+def _measured(found: Mapping[str, Results]) -> list[str]:
+    """The rows: transformations, baselines, and the mean if all networks have the same transformations."""
+    own = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in r.get("mean", r)] for r in found.values()]
+    names = [name for name in TRANSFORMATIONS if any(name in names for names in own)]
+    return [COMPARED[0], *names, *(["mean"] if all(names == own[0] for names in own) else []), COMPARED[1]]
+
+
+def summary(found: Mapping[str, Results]) -> str:
+    """Format the scores of networks as a short table."""
+    first, names = next(iter(found.values())), _measured(found)
+    splits = list(first.get("splits", {}).values())
+    videos = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [first])
+    clips = "" if splits else f", {first['num_samples']} clips"
+    head = (
+        f"{videos}{clips}; {format_tests(found)}; the {first['measure']['top_k']} best of {first['num_units']} units; "
+        f"1: a unit that ignores the clip, {first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
+    )
+    head += f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""
+    rows = [[name, *(_cell(results, f"invariance_{name}") for results in found.values())] for name in names]
+    lines = [head, *format_table([["", *found], *rows], "<" + ">" * len(found))]
+    for label, results in found.items():
+        of = f" of {label}" if len(found) > 1 else ""
+        lines += [f"not measured{of}: {name} ({why})" for name, why in results["left_out"].items()]
+    if "mean" not in names:
+        lines.append("no mean: the networks were not measured with the same transformations")
+    return "\n".join(lines)
+
+
+def _cell(results: Results, name: str) -> str:
+    mean, spread = results.get("mean", results).get(name), results.get("spread", {}).get(name)
+    if mean is None:
+        return "–"
+    return f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}"

@@ -1,0 +1,306 @@
+"""Distances of features between classes and within a class, and these without each recording, for jackknife intervals.
+
+Clips of one recording are alike whatever they show, and mostly of one class: with their pairs classes that are given to
+recordings at random would look separated. Shapes: N videos, D features, G recordings, C classes.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isnan
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import Unpack
+
+from vidssl.base import distributed
+from vidssl.base.atomic import write_whole
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.progress import Report
+from vidssl.data.recording_groups import recording_groups
+from vidssl.data.video_list import VideoList
+from vidssl.evaluation.measure import check_measurable, check_names
+from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
+from vidssl.evaluation.protocols import Accuracy
+from vidssl.evaluation.result_files import Results, write_results
+from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
+from vidssl.jobs.load_network import Subject, device_of
+from vidssl.jobs.measurements import (
+    Computed,
+    JobResults,
+    Measurement,
+    Plan,
+    Work,
+    claim_results,
+    format_count,
+    format_table,
+    format_tests,
+    name_networks,
+)
+from vidssl.models.checkpoint_files import saved
+from vidssl.page.charts import class_curves, grouped_bars
+from vidssl.page.figure import png
+
+_NUMBERS = {
+    "uniformity": "uniformity",
+    "uniformity_class_mean": "uniformity of a class",
+    "distance_within": "distance within",
+    "distance_between": "distance between",
+    "top1": "accuracy (%)",
+    "majority": "majority (%)",
+    "ece": "ECE (%)",
+}
+
+
+@job
+def analyze_uniformity(
+    model: Model | Sequence[Model],
+    videos: Videos,
+    *,
+    out: File | None = None,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Measure uniformity and distances of classes, of a checkpoint, or (a folder) of all those of a run.
+
+    Args:
+        model: One network or several, as in `test`; of the folder of a run all its checkpoints.
+        videos: Videos of two classes or more, with labels.
+        out: Folder for results.json and classes.png.
+        progress: As of `test`.
+        options: See `NetworkOptions`.
+
+    Returns:
+        The results of each network, by its name: those of its last checkpoint, and of all of them in `curve`.
+    """
+    folder, several, results = None if out is None else Path(out), models(model), JobResults()
+    if folder is not None:
+        claim_results(folder, "classes", {"list": path_of(videos)}, [*map(file_of, several), options.get("cfg")])
+    with distributed.joined(device_of(several[0], options)):
+        for name, one, place in name_networks(several, folder):
+            results[name] = _measure(one, videos, place, options, shared_config=len(several) > 1)
+        results.text = summary(results)
+        if folder is not None:
+            results.file = file = folder / "classes.png"
+            distributed.on_main(lambda: write_whole(file, chart(results)))
+    return results
+
+
+def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOptions, shared_config: bool) -> Results:
+    """Measure a checkpoint, or every checkpoint of a run."""
+
+    def measure(one: Model, folder: Path | None) -> Results:
+        return Work(Uniformity(), one, videos, options, shared_config=shared_config).measure(folder)
+
+    run = file_of(model)
+    if run is None or not run.is_dir():
+        results = measure(model, out)
+        return {**results, "curve": [point(results)]}
+    files = saved(run / "checkpoints")[::-1]
+    if not files:
+        raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
+    steps = [measure(file, None if out is None else out / file.stem) for file in files]
+    results = {**steps[-1], "curve": [point(step) for step in steps]}
+    if out is not None:
+        distributed.on_main(lambda: write_results(out, results))
+    return results
+
+
+def point(results: Results) -> Results:
+    """Return what a curve shows of one checkpoint."""
+    kept = (*_NUMBERS, "uniformity_per_class", "distances")
+    return {"step": results["checkpoint"].get("step", 0), **{key: results[key] for key in kept if key in results}}
+
+
+@dataclass(frozen=True)
+class Uniformity(Measurement):
+    """Uniformity and class distances of one checkpoint."""
+
+    kind: ClassVar[str] = "classes"
+    command: ClassVar[str] = "analyze uniformity"
+
+    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+        """Check the labels."""
+        if (query.labels < 0).any() or len({*query.labels.tolist()}) < 2:
+            raise DataError(f"distances of classes need labels of two classes or more, and {query.path} lacks them")
+        return Plan({}, partial(self._compute, subject, query))
+
+    def _compute(self, subject: Subject, query: VideoList) -> Computed:
+        classifies, left_out = _classifies(subject, query)
+        encoder, classify = subject.encoder, subject.classify if classifies else None
+        features = subject.extract(query, subject.name, classify)
+        names = [query.class_name(n) for n in range(max(len(query.classes), int(query.labels.max()) + 1))]
+        x, recordings = features.x[:, : encoder.dim], distributed.on_main(lambda: recording_groups(query))
+        groups = recordings.number[features.index.numpy()]
+        results: Results = {
+            **class_numbers(x, features.label, groups, names),
+            **(classifier_numbers(features.x[:, encoder.dim :], features.label) if classifies else {}),
+            "left_out": left_out,
+            "recordings": {"how": recordings.how, "count": len({*groups.tolist()})},
+            "num_videos": len(features.x),
+            "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
+        }
+        if self.per_video:
+            results["without_recording"] = without_recordings(x, features.label, groups, len(names))
+        return Computed(results)
+
+
+def _classifies(subject: Subject, listed: VideoList) -> tuple[bool, dict[str, str]]:
+    """Whether the network's classifier has the classes of the list, and if not why."""
+    try:
+        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, listed, subject.classes)
+        check_names(listed, subject.class_names, "when the network was trained")
+    except (ConfigError, DataError) as error:
+        return False, {"ece": str(error) if subject.classes else "the network has no classifier"}
+    return True, {}
+
+
+def class_numbers(x: Tensor, label: Tensor, groups: NDArray[np.int64], names: list[str]) -> Results:
+    """Compute uniformity, of all features (N, D) and of each class, and the distances of classes.
+
+    Uniformity is `-log E exp(-2 |x - y|²)` of unit features, the negative of the uniformity loss. Distances are of
+    pairs of different recordings, `groups` (N,). Classes without videos are left out; None stands for what a class of
+    one video or recording does not have.
+    """
+    there = torch.unique(label).tolist()
+    per_class = {names[n]: _number(-uniformity_loss(x[label == n])) for n in there}
+    distances = class_distances(x, label, groups, len(names))[there][:, there]
+    off = ~torch.eye(len(there), dtype=torch.bool)
+    uniform = [value for value in per_class.values() if value is not None]
+    numbers = {
+        "uniformity": _number(-uniformity_loss(x)),
+        "uniformity_class_mean": sum(uniform) / len(uniform) if uniform else None,
+        "distance_within": _number(distances.diagonal().nanmean().item()),
+        "distance_between": _number(distances[off].nanmean().item()),
+    }
+    rows = zip(there, distances.tolist(), strict=True)
+    table = {names[n]: {names[m]: _number(d) for m, d in zip(there, row, strict=True)} for n, row in rows}
+    found = {key: value for key, value in numbers.items() if value is not None}
+    return {**found, "uniformity_per_class": per_class, "distances": table}
+
+
+def classifier_numbers(probabilities: Tensor, label: Tensor) -> dict[str, float]:
+    """Compute accuracy, calibration error (15 bins) and majority of probabilities (N, classes), as fractions."""
+    numbers = {"top1": top_k(probabilities, label, 1), "ece": calibration_error(probabilities, label)}
+    return {**numbers, "majority": majority(label)["majority"]}
+
+
+def _number(value: float) -> float | None:
+    return None if isnan(value) else value
+
+
+def chart(found: Mapping[str, Results]) -> bytes:
+    """Draw curves over training, or bars if all networks have a single checkpoint, as PNG."""
+    if any(len(results["curve"]) > 1 for results in found.values()):
+        return png(class_curves({name: results["curve"] for name, results in found.items()}))
+    shown = list(_NUMBERS.items())[:4]
+    videos = next(iter(found.values()))["num_videos"]
+    figure = grouped_bars(
+        [label for _, label in shown],
+        {name: [results.get(key) for key, _ in shown] for name, results in found.items()},
+        title=f"Uniformity and mean squared distances of classes: {videos} videos",
+        unit="value",
+        levels={},
+        apart=(),
+    )
+    return png(figure)
+
+
+def summary(found: Mapping[str, Results]) -> str:
+    """Format the numbers of all checkpoints as a short table."""
+    first = next(iter(found.values()))
+    used = [key for key in _NUMBERS if any(key in results for results in found.values())]
+    rows = [["", "step", *(_NUMBERS[key] for key in used)]]
+    for name, results in found.items():
+        rows += [[name, str(point["step"]), *(_cell(key, point) for key in used)] for point in results["curve"]]
+    videos = format_count(first["num_videos"], first["missing"])
+    of = f"{first['recordings']['count']} recordings, {len(first['distances'])} classes"
+    head = f"{videos} videos, {of}; {format_tests(found)}"
+    left = [f"{name}: no ECE, {r['left_out']['ece']}" for name, r in found.items() if r["left_out"]]
+    return "\n".join([head, *format_table(rows, "<" + ">" * (len(used) + 1)), *left])
+
+
+def _cell(key: str, point: Results) -> str:
+    value = point.get(key)
+    return "–" if value is None else f"{100 * value:.1f}" if key in ("top1", "majority", "ece") else f"{value:.3f}"
+
+
+_CHUNK = 1024  # rows whose similarities to all others are in memory
+
+
+def class_distances(x: Tensor, label: Tensor, groups: NDArray[np.int64], classes: int) -> Tensor:
+    """Mean squared distances (C, C) of unit features (N, D) of two classes, of those within a class on the diagonal.
+
+    `E |f(x0) - f(x1)|²` (Zhong et al., 2022, section A.2) with x0 and x1 of different recordings, `groups` (N,). Rows
+    are scaled to unit length, so 0 is equal and 2 orthogonal. nan where no two recordings have such a pair.
+    """
+    unit = functional.normalize(x.double(), dim=1)
+    inside = sum(_pairs(*_sums(unit[rows], label[rows], classes)) for rows in _members(groups))
+    return _distances(_pairs(*_sums(unit, label, classes)) - inside)
+
+
+def without_recordings(x: Tensor, label: Tensor, groups: NDArray[np.int64], classes: int) -> dict[str, list[float]]:
+    """Compute numbers of features (N, D) without each recording: of each a list of G, nan where they are undefined.
+
+    They are those of `analyze uniformity`: `uniformity`, and `distance_within` and `distance_between`, the mean squared
+    distances within classes and between them.
+    """
+    unit, members = functional.normalize(x.double(), dim=1), _members(groups)
+    whole = _sums(unit, label, classes)
+    inside = sum(_pairs(*_sums(unit[rows], label[rows], classes)) for rows in members)
+    within, between = [], []
+    for rows in members:
+        own = _sums(unit[rows], label[rows], classes)
+        others = _pairs(*(a - b for a, b in zip(whole, own, strict=True)))
+        distances = _distances(others - (inside - _pairs(*own)))
+        within.append(distances.diagonal().nanmean().item())
+        between.append(distances[~torch.eye(classes, dtype=torch.bool)].nanmean().item())
+    return {
+        "uniformity": _uniformity_without(functional.normalize(x.float(), dim=1), members),
+        "distance_within": within,
+        "distance_between": between,
+    }
+
+
+def _members(groups: NDArray[np.int64]) -> list[Tensor]:
+    return [torch.from_numpy(np.flatnonzero(groups == group)) for group in np.unique(groups)]
+
+
+def _sums(unit: Tensor, label: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum features over the videos of each class: their count (C,), sum (C, D) and squared lengths (C,)."""
+    member = functional.one_hot(label, classes).double()  # (N, C)
+    return member.sum(dim=0), member.T @ unit, member.T @ unit.pow(2).sum(dim=1)
+
+
+def _pairs(count: Tensor, total: Tensor, squares: Tensor) -> Tensor:
+    """Count the pairs of videos of two classes, each video with itself too, and sum their distances: (2, C, C)."""
+    sums = count[:, None] * squares
+    return torch.stack([count[:, None] * count, sums + sums.T - 2 * total @ total.T])
+
+
+def _distances(pairs: Tensor) -> Tensor:
+    count, total = pairs
+    mean = (total / count).clamp(min=0).round(decimals=12)  # of equal features 0, not the rounding of the sums
+    return torch.where(count > 0, mean, torch.nan)
+
+
+def _uniformity_without(unit: Tensor, members: list[Tensor]) -> list[float]:
+    total = len(unit)
+    rows = torch.cat([_potential(part, unit).sum(dim=1) for part in torch.split(unit, _CHUNK)])  # each with itself: 1
+    every, found = rows.sum().item(), []
+    for group in members:
+        left = total - len(group)
+        potential = every - 2 * rows[group].sum().item() + _potential(unit[group], unit[group]).sum().item() - left
+        found.append(-math.log(potential / (left * (left - 1))) if left > 1 else math.nan)
+    return found
+
+
+def _potential(x: Tensor, y: Tensor) -> Tensor:
+    distances = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.pow(2).mul(-2).exp().double()

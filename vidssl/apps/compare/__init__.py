@@ -1,0 +1,442 @@
+"""Which encoder is best for some videos: predictions of each video with its recording left out, on one page."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from typing_extensions import Unpack
+
+from vidssl.apps.compare.page import Disagreements, EncoderNeighbours, ShownVideos, column, write_encoders_page
+from vidssl.apps.compare.scores import (
+    OUTPUTS,
+    Encoder,
+    common_rows,
+    extract_all,
+    of_rows,
+    predict_all,
+    right,
+    with_parts,
+)
+from vidssl.apps.compare.verdict import Candidate, decide, describe_without_labels
+from vidssl.apps.compare.without_labels import (
+    Agreement,
+    Disagreement,
+    compare_neighbours,
+    disagreement,
+    most_changed,
+    near_copies,
+)
+from vidssl.base import distributed
+from vidssl.base.atomic import write_json
+from vidssl.base.config import Tree
+from vidssl.base.distributed import choose_device
+from vidssl.base.errors import ConfigError, DataError, VidsslError
+from vidssl.base.output_folder import claim, only_run_in
+from vidssl.base.progress import Report
+from vidssl.base.progress import progress as bar
+from vidssl.base.running_command import command_line
+from vidssl.base.types import Features
+from vidssl.data.fingerprint import identify
+from vidssl.data.recording_groups import (
+    Groups,
+    chosen_rows,
+    labelled_by_folders,
+    of_several_recordings,
+    recording_groups,
+    why_folders_are_no_classes,
+)
+from vidssl.data.video_list import VideoList, row_key
+from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
+from vidssl.evaluation.metrics import majority
+from vidssl.evaluation.result_files import complete
+from vidssl.evaluation.statistics import Difference, compare_pairs, doubts, proportions
+from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, models, path_of, read_videos
+from vidssl.jobs.measurements import JobResults, format_table, name_networks, write_csv
+from vidssl.models.bfloat16_check import processor
+from vidssl.models.floors import FLOORS
+from vidssl.page.previews import middle_frames
+from vidssl.page.render import Preview, preview
+
+PRIMARY = "knn"
+DISAGREEMENTS = "disagreements.csv"
+_QUERIES, _NEIGHBOURS, _LISTED = 8, 5, 20  # shown on the page
+
+
+@job
+def compare(
+    videos: Videos,
+    *,
+    model: Model | Sequence[Model] | Mapping[str, Model],
+    out: File,
+    labels: Sequence[File] = (),
+    group: str | None = None,
+    limit: Count | None = None,
+    shots: Sequence[int] = (1, 5, 20),
+    same_clips: Positive | None = None,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Compare encoders on videos: accuracies with recordings left out, intervals, costs, and a verdict on one page.
+
+    Classes are the labels of the list, else the folders; without both the page says what can be said without labels.
+    Features and predictions are kept in `out`: one more encoder costs only itself.
+
+    Args:
+        videos: The videos.
+        model: Encoders: checkpoints, names of `load_backbone`, encoders of other libraries, modules; a mapping names
+            them.
+        out: Folder for index.html and results.json.
+        labels: More lists of the same videos with other labels, each a section of the page.
+        group: Regular expression for the recording in a path: its first capture group, else its match (default: as
+            names state it).
+        limit: Compare only so many videos, about as many of each class.
+        shots: Labels a class of the logistic regressions beside that of all labels.
+        same_clips: Seconds: measure each encoder also on 4 clips of that length, the same for all.
+        progress: Called with (steps done, all steps, title); False: no progress; None: a bar.
+        options: See `NetworkOptions`.
+
+    Returns:
+        What results.json has.
+    """
+    folder = Path(out)
+    outputs = ["results.json", "index.html", DISAGREEMENTS, *(f"{name}/*" for name in OUTPUTS)]
+    inputs = {"videos": path_of(videos), **{f"labels.{n}": Path(path) for n, path in enumerate(labels)}}
+    claim(folder, "encoder comparison", outputs, inputs=inputs)
+    start = time.perf_counter()
+    with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
+        given = read_videos(videos, options)
+        strict = given.is_labelled or len(labels) > 0  # folders as labels are no test set that somebody has made
+        listed = labelled_by_folders(given)
+        if limit is not None:
+            listed = listed.rows(chosen_rows(listed, limit))
+        others = [_in_order_of(listed, read_videos(path, options)) for path in labels]
+        own = (listed.labels >= 0).any() or listed.targets is not None
+        lists = [*([listed] if own else []), *others]
+        groups = recording_groups(listed, group)
+        _check(listed, lists, groups)
+        asked = dict(model if isinstance(model, Mapping) else [each[:2] for each in name_networks(models(model), None)])
+        if not asked:
+            raise ConfigError("model names no encoder: give one or more")
+        floors = [(f"floor:{name}" if name in asked else name, f"floor:{name}") for name in FLOORS]
+        chosen = with_parts([*asked.items()])
+        chosen += [floor for floor in floors if floor[1] not in asked.values()]
+        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, strict, limit)
+        rows = common_rows(encoders)
+        wanted = [encoder for encoder in encoders if encoder.name in asked]
+        if (failed := wanted[0].failure) and all(each.failure for each in wanted):
+            raise failed  # floors alone compare nothing
+        if not len(rows):
+            raise DataError(f"{listed.path}: there is no video that all encoders can be measured on")
+        measured = [encoder for encoder in encoders if encoder.features is not None]
+        features = [of_rows(each.features, rows) for each in measured if each.features is not None]
+        groups, copies = _with_copies(groups.of_rows(rows), measured, features)
+        number = groups.number
+        named = zip(_names(lists), lists, strict=True)
+        sections = [_section(measured, name, each, rows, number, copies, shots, folder) for name, each in named]
+        agreements = compare_neighbours(features, number)
+        request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
+        names = [encoder.name for encoder in measured]
+        places = [n for n, encoder in enumerate(measured) if encoder.floor]
+        sentences = describe_without_labels(names, places, agreements, len(copies), int(number.max()) + 1)
+        if reason := why_folders_are_no_classes(given):
+            sentences.append(f"{reason[0].upper()}{reason[1:]}.")
+        results = JobResults(
+            {
+                "sections": sections,
+                "common_neighbours": [
+                    {"first": names[a.first], "second": names[a.second], "fraction": a.mean, "chance": a.chance}
+                    for a in agreements
+                ],
+                **({} if lists else {"without_labels": {"sentences": sentences}}),
+                "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
+                "failed": {each.name: str(each.failure) for each in encoders if each.failure is not None},
+                "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
+                "near_copies": [[listed.names[rows[one]], listed.names[rows[other]]] for one, other in copies],
+                "videos": [listed.names[row] for row in rows],
+                "missing": _missing(listed, rows, measured),
+                "seconds": time.perf_counter() - start,
+                "processor": processor(),
+            }
+            | complete({}, request=request, overlap=None, query=listed.fingerprint)
+        )
+
+        def write() -> None:
+            title = f"Encoders for {listed.path.name}"
+            reasons = [each["reason"] or each["path"] for each in results["missing"]]
+            parts = _page_parts(results, listed, rows, agreements, folder)
+            write_encoders_page(folder / "index.html", results, title, command_line(), **parts, left_out=reasons)
+            write_json(folder / "results.json", dict(results))
+
+        distributed.on_main(write)
+    text = "\n\n".join([table(results, section) for section in sections] or sentences)
+    results.text, results.file = text, folder / "index.html"
+    return results
+
+
+def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> None:
+    """Raise a DataError if nothing can be compared on the videos, or by the labels of one of the lists."""
+    if len(videos) < 2:
+        raise DataError(f"{videos.path}: a comparison needs two videos or more")
+    for each in lists:
+        if each.targets is not None:
+            raise DataError(f"{each.path} has several labels a video: a comparison needs one of each")
+        if (each.labels < 0).any():
+            what = "no labels" if (each.labels < 0).all() else "videos without labels"
+            raise DataError(f"{each.path} has {what}: give each video one")
+        if max(Counter(each.labels.tolist()).values()) < 2:
+            raise DataError(f"{each.path}: no class has two of the {len(each)} videos: add videos, or raise limit")
+    if lists and not groups.number.any():
+        raise DataError(f"all {len(videos)} videos are of one recording, by {groups.how}: group=REGEX divides them")
+    for each in lists:
+        _of_two_recordings(each, each.labels, groups.number)
+
+
+def _of_two_recordings(videos: VideoList, label: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return `of_several_recordings`; a DataError if no video is: none could be found by its class."""
+    several = of_several_recordings(label, number)
+    if not several.any():
+        raise DataError(f"{videos.path}: no class has videos of two recordings: add videos, or see group=REGEX")
+    return several
+
+
+def _names(lists: Sequence[VideoList]) -> list[str]:
+    """Name lists by their folders, or by their own names if they are in one folder."""
+    paths = [each.path.resolve() for each in lists]
+    folders = [path.parent.name if path.suffix == ".csv" else path.name for path in paths]
+    return folders if len({*folders}) == len(folders) else [f"{path.parent.name}/{path.stem}" for path in paths]
+
+
+def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[Encoder]) -> list[Tree]:
+    """Describe the videos that are not compared, as an encoder could not read them."""
+    reasons = {path: reason for each in encoders if each.features is not None for path, reason in each.features.missing}
+    lacking = np.setdiff1d(np.arange(len(videos)), rows).tolist()
+    return [{"path": videos.names[row], "reason": reasons.get(videos.records[row].path, "")} for row in lacking]
+
+
+def _with_copies(
+    groups: Groups, encoders: Sequence[Encoder], features: Sequence[Features]
+) -> tuple[Groups, list[tuple[int, int]]]:
+    """Find near copies by the floors, and join them into one recording if the recordings are not stated."""
+    of_path = {encoder.facts["checkpoint"]["path"]: each for encoder, each in zip(encoders, features, strict=True)}
+    if not {"floor:thumbnails", "floor:differences"} <= of_path.keys():
+        return groups, []
+    copies = near_copies(of_path["floor:thumbnails"], of_path["floor:differences"], groups.number)
+    if groups.stated or not copies:
+        return groups, copies
+    return groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})"), copies
+
+
+def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
+    """Return the rows of another list of the same videos and spans, in their order."""
+    wanted, keys = (
+        [row_key(each.records.root_of(row), each.records[row])[:3] for row in range(len(each))]
+        for each in (videos, other)
+    )
+    place: dict[Any, int] = {}
+    for row, key in enumerate(keys):
+        if other.labels[place.setdefault(key, row)] != other.labels[row]:
+            raise DataError(f"{other.path} has two labels for one span of {other.names[row]}: give each span one")
+    lacking = [row for row, key in enumerate(wanted) if key not in place]
+    if lacking:
+        (_, start, end), of_root = wanted[lacking[0]], "" if other.root == videos.root else f" in its root {other.root}"
+        span = "" if end is None and not start else f" from {start:g} s to {'its end' if end is None else f'{end:g} s'}"
+        raise DataError(
+            f"{other.path} lacks {len(lacking)} of the videos{of_root}, such as {videos.names[lacking[0]]}{span}; name "
+            f"lists of the same videos and spans as {videos.path}"
+        )
+    return other.rows([place[key] for key in wanted])
+
+
+def _section(
+    encoders: Sequence[Encoder],
+    name: str,
+    videos: VideoList,
+    rows: NDArray[np.int64],
+    number: NDArray[np.int64],
+    copies: Sequence[tuple[int, int]],
+    shots: Sequence[int],
+    out: Path,
+) -> Tree:
+    """Compare the encoders by the labels of a list; `number` (N,) are the groups of `rows`."""
+    label = videos.labels[rows]
+    several = _of_two_recordings(videos, label, number)
+    folds = fold_table(number, label)
+    with bar(title="predictions", unit="fit", total=fits(folds, shots) * len(encoders), leave=False) as shown:
+        made = predict_all(encoders, rows, label, number, folds, shots, out, lambda: shown.update(1))
+    hits = {name: right(predictions, label) for name, predictions in made.items()}
+    floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
+    of_class = number[several], label[several]  # the primary number is a mean over these classes
+    primary = np.stack([hit[PRIMARY][several] for hit in hits.values()])
+    means = dict(zip(hits, proportions(primary, *of_class), strict=True))
+    pairs = compare_pairs(primary, *of_class, floors=floors)
+    most_frequent = majority(torch.from_numpy(label))["majority"]
+    guessing = {**dict.fromkeys(next(iter(hits.values())), most_frequent), PRIMARY: 1 / len(np.unique(of_class[1]))}
+    candidates = [
+        Candidate(
+            encoder.name,
+            means[encoder.name].value,
+            encoder.facts["gigaflops_per_video"],
+            encoder.floor,
+            encoder.facts["checkpoint"].get("licence", ""),
+            encoder.facts["checkpoint"].get("training", ()),
+            _seen(encoder),
+            means[encoder.name].low,
+            encoder.facts["features"],
+        )
+        for encoder in encoders
+    ]
+    counts = [
+        (videos.class_name(int(one)), int((label == one).sum()), len(np.unique(number[label == one])))
+        for one in np.unique(label)
+    ]
+    names = [encoder.name for encoder in encoders]
+    between = sum(number[one] != number[other] for one, other in copies)
+    verdict = decide(candidates, pairs, counts, guessing[PRIMARY], doubts(*of_class), between)
+    return {
+        "name": name,
+        "verdict": {**asdict(verdict), "best": names[verdict.best], "cheapest": names[verdict.cheapest]},
+        "guessing": guessing,
+        "neighbours": num_neighbours(label),
+        "fewest_labels": min(int(np.sum(label[folds != fold] == one)) for fold in {*folds} for one in {*of_class[1]}),
+        "accuracy": {
+            name: {measure: float(each.mean()) for measure, each in hit.items()} | {PRIMARY: means[name].value}
+            for name, hit in hits.items()
+        },
+        "intervals": {name: None if each.low is None else [each.low, each.high] for name, each in means.items()},
+        "predicted": {
+            name: {key: getattr(made[name], key).tolist() for key in ("knn", "nearest", "logistic")} for name in names
+        },
+        "pairs": [_pair(pair, names) for pair in pairs],
+        "folds": folds.tolist(),
+        "labels": label.tolist(),
+        "classes": [{"name": name, "videos": count, "groups": recordings} for name, count, recordings in counts],
+    }
+
+
+def _seen(encoder: Encoder) -> int | None:
+    """How many of the videos a network of vidssl was trained on; None if its list is not there."""
+    overlap: Tree = encoder.facts["overlap"] or {}
+    if "not_checked" not in overlap:
+        return int(overlap.get("videos", 0))
+    origin = encoder.facts["checkpoint"]
+    stated = all("training" in part for part in origin.get("parts", [origin]))
+    return 0 if stated else None  # its training sets are stated, or in doubt
+
+
+def _pair(pair: Difference, names: Sequence[str]) -> Tree:
+    return {
+        "first": names[pair.first],
+        "second": names[pair.second],
+        "difference": pair.value,
+        "interval": None if pair.low is None else [pair.low, pair.high],
+        "p": pair.p,
+        "p_holm": pair.adjusted,
+        "reason": pair.reason or None,
+    }
+
+
+def table(results: JobResults, section: Tree) -> str:
+    """Format the accuracies of a section, the best encoder first, and its verdict."""
+    encoders: dict[str, Any] = results["encoders"]
+    accuracy: dict[str, Any] = section["accuracy"]
+    measures = [*next(iter(accuracy.values()))]
+    rows = [["encoder", *(column(measure, section) for measure in measures), "s a video", "MB"]]
+    for name in sorted(accuracy, key=lambda one: -accuracy[one][PRIMARY]):
+        seconds = encoders[name].get("seconds_per_video")
+        cost = ["–" if seconds is None else f"{seconds:.2f}", f"{encoders[name]['megabytes']:.1f}"]
+        rows.append([name, *(f"{100 * accuracy[name][measure]:.1f}" for measure in measures), *cost])
+    rows.append(["guessing", *(f"{100 * section['guessing'][measure]:.1f}" for measure in measures), "", ""])
+    lines = format_table(rows, "<" + ">" * (len(measures) + 2))
+    failed = [f"{name} is left out: {reason}" for name, reason in results["failed"].items()]
+    title = [f"{section['name']}:"] if len(results["sections"]) > 1 else []
+    return "\n".join([*title, section["verdict"]["answer"], "", *lines, "", *section["verdict"]["doubts"], *failed])
+
+
+# Single videos on the page -----------------------------------------------------------------------------------
+
+
+def _page_parts(
+    results: Tree, videos: VideoList, rows: NDArray[np.int64], agreements: Sequence[Agreement], out: Path
+) -> dict[str, Any]:
+    """Make the parts, by the arguments of `write_encoders_page`, and write the list to label next.
+
+    Args:
+        results: Those of the comparison; classes are those of the first section.
+        videos: The list.
+        rows: (N,) those of the list that are compared.
+        agreements: Of the pairs of encoders.
+        out: Folder for the list.
+    """
+    names = [*results["encoders"]]
+    section = next(iter(results["sections"]), None)
+    label = np.full(len(rows), -1) if section is None else np.array(section["labels"])
+    first, second = _two(results, names, section)
+    between = next(each for each in agreements if {each.first, each.second} == {first, second})
+    changed = most_changed(between, _QUERIES)
+    queries = []
+    for each in changed:  # an agreement is of the encoder that comes first in the results
+        strips = (each.first, each.second) if first < second else (each.second, each.first)
+        queries.append((each.row, strips[0][:_NEIGHBOURS], strips[1][:_NEIGHBOURS]))
+    listed = None if section is None else _disagreements(results, names, section, label)
+    wanted = [row for query, *both in queries for row in (query, *both[0], *both[1])]
+    if listed is not None:
+        wanted += listed.order[:_LISTED].tolist()
+    shown = ShownVideos(
+        [str(videos.names[row]) for row in rows],
+        label.tolist(),
+        [videos.class_name(number) for number in range(int(label.max()) + 1)],
+        _previews(videos, rows, wanted),
+    )
+    parts: dict[str, Any] = {"neighbours": EncoderNeighbours((names[first], names[second]), queries, shown)}
+    if section is not None and listed is not None:
+        parts["disagreements"] = _list_to_label(section, listed, shown, out)
+    return parts
+
+
+def _two(results: Tree, names: Sequence[str], section: Tree | None) -> tuple[int, int]:
+    """Choose the two encoders whose neighbours are shown: the best and the next one, or the first two; no floors."""
+    order = [*range(len(names))]
+    if section is not None:
+        order.sort(key=lambda n: -section["accuracy"][names[n]]["knn"])
+    order.sort(key=lambda n: bool(results["encoders"][names[n]]["floor"]))
+    return order[0], order[1]
+
+
+def _disagreements(results: Tree, names: Sequence[str], section: Tree, label: NDArray[np.int64]) -> Disagreement | None:
+    """Order the videos on which the encoders that are no floors disagree; None: there is one."""
+    asked = [name for name in names if not results["encoders"][name]["floor"]]
+    if len(asked) < 2:
+        return None
+    found = disagreement(np.array([section["predicted"][name]["knn"] for name in asked]), label)
+    order = found.order[found.entropy[found.order] > 1e-9]
+    return Disagreement(order, found.entropy, found.margin)
+
+
+def _list_to_label(section: Tree, listed: Disagreement, shown: ShownVideos, out: Path) -> Disagreements | None:
+    predicted = {name: each["knn"] for name, each in section["predicted"].items()}
+    lines = [
+        [shown.names[row], shown.class_name(shown.labels[row]), f"{listed.entropy[row]:.4f}"]
+        + [shown.class_name(classes[row]) for classes in predicted.values()]
+        for row in listed.order
+    ]
+    write_csv(out / DISAGREEMENTS, ["path", "label", "entropy", *predicted], lines)
+    rows = listed.order[:_LISTED].tolist()
+    if not rows:
+        return None
+    of_rows = {name: [classes[row] for row in rows] for name, classes in predicted.items()}
+    return Disagreements(shown, rows, of_rows, listed.entropy[rows].tolist())
+
+
+def _previews(videos: VideoList, rows: NDArray[np.int64], wanted: Iterable[int]) -> dict[int, Preview]:
+    made = {}
+    for row in bar(sorted({*wanted}), title="previews", unit="video", leave=False):
+        with suppress(VidsslError):  # a video that cannot be read again has no preview
+            made[row] = preview(middle_frames(videos.records[int(rows[row])]))
+    return made

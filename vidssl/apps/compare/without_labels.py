@@ -1,0 +1,197 @@
+"""Compare encoders without labels: do they find the same neighbours?
+
+Shapes: N videos, the same rows of each encoder; E encoders; k neighbours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from vidssl.base.errors import DataError
+from vidssl.base.randomness import generator
+from vidssl.base.types import Features
+from vidssl.evaluation.group_folds import same_group
+from vidssl.evaluation.search import check_finite, check_k, nearest
+
+RATIO = 0.25
+_EQUAL = 0.002  # distances below are of the same footage, however near other videos are
+
+
+def near_copies(layout: Features, motion: Features, groups: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Find pairs of rows, of different recording groups, that show the same footage, nearest first.
+
+    The distance of two videos is one minus the mean of their cosines in `layout` and in `motion`, each less its mean
+    over videos. Two videos are near copies if it is at most `RATIO` of the distance of each to its `K`-th neighbour;
+    videos of the own group are no neighbours. This is the ratio test of Lowe (2004, section 7.1) with the tenth
+    neighbour in place of the second, which may be a copy too. A threshold alone fails where people stand before one
+    wall: at a cosine of thumbnails of 0.98 it finds 35 of 40 copies among 2,321 clips of signs, and 2,074 other pairs.
+
+    Measured on files, with the two floors at four clips a video:
+
+    * 2,321 clips of signs of three sources: 37 of 40 copies; 24 other pairs, of one person in one place.
+    * 731 clips of UCF101: 10 pairs of different groups, each of one recording (BasketballDunk g01 is also g10 and g11,
+      HorseRace g04 also g23). With groups not known 285 pairs, 276 of one group, the others among those 10.
+    * 200 copies beside the 731 clips: at half the frame rate 100 % are found, with 5 % of the sides cut off 99.5,
+      without the first half second 97, at 3/5 of the size 95.5, at CRF 38 94, darker 91, without a second at both ends
+      83, only the first half 65.5, with a logo 57.5, with 10 % cut off 49.5. Mirrored ones are not found.
+    * 200 copies beside 2,013 of the signs: with 5 % cut off 98.5 %, at CRF 38 83, darker 73.5, without the first half
+      second 72.5.
+
+    Args:
+        layout: Features that see where things are: of `floor:thumbnails`.
+        motion: Features of the same videos that see where they move: of `floor:differences`.
+        groups: (N,) recording of each video.
+
+    Raises:
+        DataError: The rows are not the same, or features are not finite.
+    """
+    check_same_rows(layout, motion)
+    x = torch.cat([_centred(layout), _centred(motion)], dim=1)
+    found = nearest(x, x, K, same_group(groups))
+    distance = 1 - found.similarity.double().numpy()  # (N, k), infinite where there are no more neighbours
+    there = np.isfinite(distance)
+    # Of fewer than K others the last one. It may be the only one: then nothing says what is near.
+    reach = np.where(there, distance, -np.inf).max(axis=1, initial=-np.inf)
+    pairs = {}
+    for row, place in np.argwhere(there):
+        other, own = int(found.index[row, place]), float(distance[row, place])
+        if own <= max(RATIO * min(reach[row], reach[other]), _EQUAL):
+            pairs[min(row, other), max(row, other)] = own
+    return sorted(((int(one), int(other)) for one, other in pairs), key=lambda pair: (pairs[pair], pair))
+
+
+def _centred(features: Features) -> Tensor:
+    """Unit vectors of the features less their mean."""
+    check_finite("gallery", features.x)
+    x = features.x.float()
+    return functional.normalize(x - x.mean(dim=0), dim=1)
+
+
+K = 10  # neighbours that are compared; the distance of the last is the measure of near copies
+_STREAM = 39  # of random numbers
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What two encoders have in common: the nearest videos of each video, those of its recording group left out."""
+
+    first: int  # encoders
+    second: int
+    common: NDArray[np.float64]  # (N,) fraction of the nearest videos that both find; NaN: all videos are of its group
+    chance: float  # mean of `common` if one of the encoders found random videos
+    nearest: tuple[NDArray[np.int64], NDArray[np.int64]]  # (N, k) rows, nearest first; -1: there are no more
+
+    @property
+    def mean(self) -> float:
+        """Mean over videos; NaN if none has a neighbour."""
+        there = self.common[~np.isnan(self.common)]
+        return float(there.mean()) if len(there) else np.nan
+
+
+def compare_neighbours(encoders: Sequence[Features], groups: NDArray[np.int64], k: int = K) -> list[Agreement]:
+    """Compare the k nearest videos of each pair of encoders, by the overlap: common ones, divided by k.
+
+    This is the mutual nearest-neighbour metric of Huh et al. (2024, The Platonic Representation Hypothesis, Eq. 11),
+    with the videos of one recording group left out. A video with M < k videos of other groups has M neighbours. Of
+    random ones a fraction k / M is common.
+
+    Args:
+        encoders: Features of the same rows.
+        groups: (N,) recording of each video.
+        k: Neighbours.
+
+    Raises:
+        ConfigError: k is not a whole number of 1 or more.
+        DataError: The rows are not the same, or features are not finite.
+    """
+    check_k(k)
+    for other in encoders[1:]:
+        check_same_rows(encoders[0], other)
+    pairs = same_group(groups)
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    others = len(groups) - sizes[group]  # M
+    found = [nearest(each.x, each.x, k, pairs).index.numpy() for each in encoders]
+    return [
+        Agreement(first, second, *_overlap(found[first], found[second], others), (found[first], found[second]))
+        for first, second in combinations(range(len(encoders)), 2)
+    ]
+
+
+def _overlap(
+    first: NDArray[np.int64], second: NDArray[np.int64], others: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], float]:
+    """Return the fraction of common neighbours (N,), and what is expected of random ones."""
+    count = np.zeros(len(first))
+    for column in second.T:  # a column at a time: all at once are N k² comparisons in memory
+        count += ((first == column[:, None]) & (column[:, None] >= 0)).any(axis=1)
+    there = others > 0
+    neighbours = np.minimum(first.shape[1], others)
+    common = np.divide(count, neighbours, out=np.full(len(first), np.nan), where=there)
+    return common, float((neighbours[there] / others[there]).mean()) if there.any() else np.nan
+
+
+@dataclass(frozen=True)
+class ChangedNeighbours:
+    """A video of which two encoders find different neighbours."""
+
+    row: int
+    common: float  # fraction of the neighbours that both find
+    first: list[int]  # rows, nearest first
+    second: list[int]
+
+
+def most_changed(agreement: Agreement, n: int, seed: int = 0) -> list[ChangedNeighbours]:
+    """Return the n videos with the fewest common neighbours, fewest first; equal ones in a random, fixed order.
+
+    By rows they would be of the first class of the list: of many videos encoders often have no common neighbour.
+    """
+    rows = np.flatnonzero(~np.isnan(agreement.common))
+    rows = generator(seed, _STREAM).permutation(rows)
+    rows = rows[np.argsort(agreement.common[rows], kind="stable")][:n]
+    first, second = ([each[row][each[row] >= 0].tolist() for row in rows] for each in agreement.nearest)
+    return [
+        ChangedNeighbours(int(row), float(agreement.common[row]), *both)
+        for row, *both in zip(rows, first, second, strict=True)
+    ]
+
+
+def check_same_rows(one: Features, other: Features) -> None:
+    """Raise a DataError if features are not of the same rows of a list."""
+    if not torch.equal(one.index, other.index):
+        raise DataError(f"the features are not of the same videos: {len(one)} and {len(other)} rows of a list")
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Where encoders predict different classes."""
+
+    order: NDArray[np.int64]  # (N,) rows: the most useful to label, or whose label to check, first
+    entropy: NDArray[np.float64]  # (N,) of the votes, nats
+    margin: NDArray[np.float64]  # (N,) fraction of the votes for a class minus that for another; see `disagreement`
+
+
+def disagreement(predicted: NDArray[np.int64], labels: NDArray[np.int64] | None = None) -> Disagreement:
+    """Order videos by the entropy of the votes of the encoders, highest first, then by the margin, lowest first.
+
+    This is query by committee with vote entropy (Dagan and Engelson, 1995). The margin of a video without a label is
+    between the two classes with most votes; with a label it is between that class and the best other one, so that of
+    equal entropies those come first whose label most encoders contradict. Rows are the last criterion.
+
+    Args:
+        predicted: (E, N) class that each encoder predicts; -1, no prediction, counts as a class.
+        labels: (N,) class of each video, -1: not known.
+    """
+    same = (predicted == predicted[:, None]).sum(axis=1) / len(predicted)  # (E, N) fraction of the votes for each vote
+    entropy = np.log(1 / same).mean(axis=0)
+    most = np.take_along_axis(predicted, same.argmax(axis=0)[None], axis=0)[0]
+    own = most if labels is None else np.where(labels >= 0, labels, most)
+    margin = (predicted == own).mean(axis=0) - np.where(predicted == own, 0, same).max(axis=0)
+    # Sums in another order differ in the last bits: those are no difference.
+    order = np.lexsort((np.arange(len(own)), margin.round(9), -entropy.round(9)))
+    return Disagreement(order, entropy, margin)

@@ -1,0 +1,405 @@
+"""Write a trained backbone for other programs."""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from vidssl.apps.export.graph import save_onnx, save_pt2
+from vidssl.base.atomic import creating_folder, file_hash, write_json, write_whole
+from vidssl.base.config import Tree, build
+from vidssl.base.errors import ConfigError
+from vidssl.base.output_folder import check_file, check_writable, writing_file
+from vidssl.base.registry import APPS, load_app
+from vidssl.base.safe_parse import read_json
+from vidssl.engine.periodic_evaluation import evaluation_clips
+from vidssl.engine.run_config import Run, bind_stored
+from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.result_files import Results, weights_of
+from vidssl.jobs.job import File, Model, NetworkOptions, job
+from vidssl.jobs.load_network import load_network, load_parts, run_of_module
+from vidssl.jobs.measurements import JobResults, format_clips, format_features
+from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.eval_mode import eval_mode, usual_torch
+from vidssl.models.floors import has_no_graph
+from vidssl.models.initial_weights import InitialWeights
+from vidssl.models.joined import Part, parts_of
+from vidssl.models.two_streams import TwoStreams
+from vidssl.models.weights import (
+    EXPORTED,
+    FORMAT,
+    load_state,
+    read_checkpoint,
+    save_checkpoint_backbone,
+    weights_file,
+    write_backbone,
+)
+from vidssl.version import __version__
+
+_log = logging.getLogger(__name__)
+_FORMAT = "vidssl-network-1"
+_TEST = {"clips", "crops", "stream", "layer", "grid", "grid_frames", "precision", "join"}
+
+
+def describe_network(run: Run | None, test: TestClips, network: Backbone, checkpoint: Tree) -> Tree:
+    """State all that is needed to use a network, as plain data: the content of `config.json`.
+
+    Lists are named by file and folder. `checkpoint` has its file, sha256 and step, or what another library states.
+    """
+    mean, std = (list(values) if len(values) == 3 else [*values] * 3 for values in (test.mean, test.std))
+    streams = {name: one.dim for name, one in network.streams()} if isinstance(network, TwoStreams) else {}
+    scaled = ", then the part of each stream scaled to length 1" if streams else ""
+    pooled = "mean of the features of all clips and crops" if test.join == "mean" else "features of all clips in order"
+    trained = {} if run is None else _describe_training(run, checkpoint["step"])
+    return {
+        "format": _FORMAT,
+        **trained,
+        "num_features": network.dim,
+        **({"streams": streams} if streams else {}),
+        "input": {
+            "shape": ["batch", 3, test.clip.frames, test.size, test.size],
+            "colors": "RGB",
+            "normalization": "(pixel / 255 - mean) / std",
+            "mean": mean,
+            "std": std,
+        },
+        "clip": test.clip.model_dump(mode="json"),
+        "test": {
+            "size": test.size,
+            "short_side": test.short_side or test.size,
+            **test.model_dump(mode="json", include=_TEST),
+            "pooling": f"{pooled}{scaled}",
+        },
+        "checkpoint": checkpoint,
+        "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
+    }
+
+
+def _describe_training(run: Run, steps: int) -> Tree:
+    return {
+        "backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")},
+        "training": {
+            "method": run.method_in_words,
+            "lists": [Path(*Path(each.list).parts[-2:]).as_posix() for each in run.data.lists],
+            "steps": steps,
+            "batch_size": run.batch_size,
+            **({} if run.init is None else {"init": _named(run.init)}),
+        },
+    }
+
+
+def _named(init: InitialWeights) -> str:
+    """Name what a run started from: a file by name and folder, or the name of a library."""
+    file = Path(*Path(init.file).parts[-2:]).as_posix()
+    changes = ", ".join(name for name in ("partial", "inflate") if getattr(init, name))
+    return f"{file} ({changes})" if changes else file
+
+
+def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> list[tuple[str, Results]]:
+    """Read the results of a checkpoint: path and content of each results.json.
+
+    With `paths` None those below the folder of its run are read, and those of other checkpoints are left out; of
+    `paths` they are a ConfigError.
+    """
+    given, in_run = paths is not None, checkpoint.parent.name == "checkpoints"
+    folder = checkpoint.parents[1]
+    if paths is None:
+        paths = sorted(folder.rglob("results.json")) if in_run else []
+    found = []
+    for path in paths:
+        try:
+            results = read_json(path)
+            tested = weights_of(results)
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}; give the results.json of a test") from None
+        except ValueError:
+            results, tested = {}, None
+        if tested == sha256 and not {"list", "query"}.isdisjoint(results):
+            found.append((path.relative_to(folder).as_posix() if in_run and not given else path.name, results))
+        elif given:
+            raise ConfigError(f"{path} holds no results of this checkpoint (sha256 {sha256[:12]}…): leave it out")
+        elif tested not in (None, sha256):  # else a map, which holds no test
+            _log.info("%s holds results of another checkpoint: not in the model card", path)
+    return found
+
+
+def of_the_same_features(
+    results: Sequence[tuple[str, Results]], description: Tree, given: bool
+) -> list[tuple[str, Results]]:
+    """Leave out results of other features than those of the description: of another layer or grid.
+
+    Results that were `given` are a ConfigError instead.
+    """
+    exported, kept = format_features(description["test"]), []
+    for path, content in results:
+        found = format_features(content.get("protocol", {}))
+        if found == exported:
+            kept.append((path, content))
+        elif given:
+            raise ConfigError(f"{path} holds results of the {found}, and the {exported} are exported: leave it out")
+        else:
+            _log.info("%s holds results of the %s: not in the model card, which is of the %s", path, found, exported)
+    return kept
+
+
+def model_card(name: str, description: Tree, results: Sequence[tuple[str, Results]]) -> str:
+    """Write the model card, Markdown with the header of the Hugging Face Hub."""
+    of, test, training = description["input"], description["test"], description["training"]
+    clip = {key: value for key, value in description["clip"].items() if value is not None}
+    layer = "" if test["layer"] is None else f", layer {test['layer']}"
+    backbone = dict(description["backbone"])
+    rows = {
+        "backbone": f"{backbone.pop('name')}{_settings(backbone)}",
+        "features": f"{description['num_features']}{layer}; {test['pooling']}",
+        "input": f"float {' x '.join(map(str, of['shape']))}, {of['colors']}, {of['normalization']}",
+        "mean, std": f"{of['mean']}, {of['std']}",
+        "clip": ", ".join(f"{key} {value}" for key, value in clip.items()),
+        "test": f"{format_clips(test)}, short side {test['short_side']}",
+        "training": f"{training['method']} on {', '.join(training['lists'])}: {training['steps']} steps of "
+        f"{training['batch_size']} videos" + (f", from {training['init']}" if "init" in training else ""),
+        "checkpoint": f"{description['checkpoint']['file']}, sha256 {description['checkpoint']['sha256']}",
+        "versions": ", ".join(f"{key} {value}" for key, value in description["versions"].items()),
+    }
+    lines = ["---", "library_name: vidssl", "tags:", "- video", "- self-supervised-learning", "---"]
+    lines += [f"# {name}: {description['backbone']['name']}, {training['method']}", ""]
+    lines += ["| | |", "|---|---|", *(f"| {key} | {_cell(value)} |" for key, value in rows.items()), ""]
+    lines += [
+        "```python",
+        "import vidssl",
+        "",
+        f"backbone = vidssl.load_backbone({json.dumps(name)})  # the path of this folder",
+    ]
+    lines += ['features = vidssl.extract(backbone, "VIDEOS")', "```", "", "`config.json` holds these settings.", ""]
+    return "\n".join(lines + _results_table(results))
+
+
+def _settings(settings: Tree) -> str:
+    return f" ({', '.join(f'{key} {value}' for key, value in settings.items())})" if settings else ""
+
+
+def _results_table(results: Sequence[tuple[str, Results]]) -> list[str]:
+    rows = []
+    for path, content in results:
+        of = " of centred features" if _centred(content) else ""
+        numbers = [
+            f"{key}{of * key.startswith('R@')} {value:.4f}"
+            for key, value in content.items()
+            if isinstance(value, float)
+        ]
+        if numbers:
+            # Of a test, or of a retrieval.
+            tested = content.get("list") or content.get("query")
+            compared = content.get("train_list") or content.get("gallery")
+            count = content.get("num_videos", content.get("num_queries"))
+            cells = (_short(tested), count, _short(compared), _how(content), ", ".join(numbers), path)
+            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    if not rows:
+        return []
+    head = ["| list | videos | gallery or training list | features | numbers | file |", "|---|---|---|---|---|---|"]
+    return ["## Results", "", "Numbers as in the results.json of vidssl.", "", *head, *rows, ""]
+
+
+def _how(content: Results) -> str:
+    """State what the numbers of results are of: layer, clips, precision, and what was left out."""
+    test = content["protocol"]
+    parts = [format_clips(test), test["precision"]]
+    if windows := content.get("windows"):
+        parts.append(f"windows of {windows['window']:g} s")
+    parts += ["duplicates ignored"] * bool(content.get("drop_duplicates"))
+    parts += ["one per video"] * bool(content.get("one_per_video"))
+    for name in ("missing", "missing_queries", "missing_train", "missing_gallery"):
+        if content.get(name):
+            parts.append(f"{len(content[name])} {name.replace('_', ' ')}")
+    settings = content.get("config", {}).get("data", {})
+    if Path(str(content.get("list") or content.get("query"))).resolve() in _training_lists(settings):
+        parts.append("tested on the training list")
+    return ", ".join(parts)
+
+
+def _training_lists(data: Tree) -> list[Path]:
+    """Return the lists that a run was trained on, of its settings `data`."""
+    given = data.get("train")
+    several = given if isinstance(given, list) else [given]
+    return [Path(str(each["list"] if isinstance(each, dict) else each)).resolve() for each in several]
+
+
+def _centred(content: Results) -> bool:
+    """Whether the R@k of results are those of centred features."""
+    protocols = content.get("protocols") or ()
+    return bool(content.get("centered") or any(each.get("center") for each in protocols))
+
+
+def _short(path: Any) -> str:
+    return "" if path is None else Path(*Path(str(path)).parts[-2:]).as_posix()
+
+
+def _cell(value: Any) -> str:
+    """Escape the text of a cell."""
+    return " ".join(str("" if value is None else value).replace("|", "\\|").replace("<", "&lt;").split())
+
+
+_SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
+
+
+@job
+def export(
+    checkpoint: Model,
+    *,
+    to: Literal["safetensors", "onnx", "pt2", "folder", "detectron2"],
+    out: File,
+    results: Sequence[File] | None = None,
+    cfg: str | Path | None = None,
+    trust: bool = False,
+    imports: Sequence[str] = (),
+) -> JobResults:
+    """Write the backbone of a checkpoint for other programs: safetensors, ONNX, torch.export, detectron2.
+
+    The graphs of `onnx` and `pt2` compute the features that the run evaluates, also those of a layer; the largest
+    difference of their features to torch's is returned.
+
+    Args:
+        checkpoint: Checkpoint of vidssl, folder of a run, file of save_backbone, or a backbone, as in `save_backbone`;
+            of a sum `A+B` the graphs of its networks are written to a folder, with sum.json, which joins them.
+        to: Folder is safetensors, config.json and a model card, as on the Hugging Face Hub; detectron2 a 2D ResNet.
+        out: File to write, named *.safetensors, *.onnx, *.pt2, *.pkl, or folder.
+        results: Files results.json of this checkpoint for the model card (default: those below the folder of its run).
+        trust: Load pickled objects; such a file can run any code.
+        cfg: Config that states the clips of a backbone given as a module, as in `save_backbone`.
+        imports: Modules with your own backbones.
+
+    Returns:
+        What belongs to the file: its description, or the settings of detectron2.
+    """
+    if isinstance(checkpoint, nn.Module):
+        with TemporaryDirectory() as saved:
+            weights = Path(saved) / f"{type(checkpoint).__name__}.safetensors"
+            save_backbone(checkpoint, weights, cfg=cfg)
+            return export(weights, to=to, out=out, results=results, imports=imports)
+    name, path = str(checkpoint), Path(out)
+    if results and to != "folder":
+        raise ConfigError('results are for the model card, which only to="folder" writes')
+    if to in APPS["export format"]:
+        described: JobResults = load_app("export format", to).export(name, path, trust=trust)
+        return described
+    parts = parts_of(name)
+    file = None if parts else weights_file(name)
+    if to == "folder" or file is None:
+        if os.path.lexists(path):
+            raise ConfigError(f"{path} exists already: choose another folder")
+        check_writable(path.parent)
+    elif path.suffix != _SUFFIXES[to]:
+        raise ConfigError(f'cannot write {path}: to="{to}" writes a file named *{_SUFFIXES[to]}')
+    else:
+        check_file(path, [file])
+    if file is None:
+        return _export_sum(name, parts, to, path, {"trust": trust, "device": "cpu"})
+    content = read_checkpoint(file, trust)
+    run = bind_stored(content["config"], f"config of {name}", trust)
+    test = evaluation_clips(run)
+    network = test.encoder(load_network(run, content, name)).eval()
+    # A file that was exported before describes the checkpoint that it was made of.
+    origin = content.get("network", {}).get("checkpoint")
+    origin = origin or {"file": file.resolve().name, "sha256": file_hash(file), "step": content["step"]}
+    description = describe_network(run, test, network, origin)
+    worst = None  # the largest difference of the features of a graph to torch's
+    if to == "folder":
+        given = None if results is None else [Path(each) for each in results]
+        tested = results_of(origin["sha256"], file.absolute(), given)
+        tested = of_the_same_features(tested, description, given=given is not None)
+        with creating_folder(path) as folder:
+            save_checkpoint_backbone(file, folder / EXPORTED, trust=trust, network=description)
+            write_json(folder / "config.json", description)
+            write_whole(folder / "README.md", model_card(path.name, description, tested).encode())
+    else:
+        with writing_file(path, [file]):
+            if to == "safetensors":
+                save_checkpoint_backbone(file, path, trust=trust, network=description)
+            else:
+                save = save_onnx if to == "onnx" else save_pt2
+                worst = save(network, path, test.clip.frames, test.size, description)
+    found = JobResults({**description, "largest_difference": worst})
+    shape = " x ".join(map(str, description["input"]["shape"]))
+    found.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
+    if worst is not None:
+        found.text += f"; largest difference to torch {worst:.1g}"
+    return found
+
+
+def _export_sum(name: str, parts: Sequence[Part], to: str, path: Path, options: NetworkOptions) -> JobResults:
+    """Write the networks of a sum that have a graph to a folder, and `sum.json`, which says how they are joined."""
+    if to not in ("onnx", "pt2"):
+        raise ConfigError(f'{name} is a sum or a stream: to="onnx" or "pt2" writes its networks as graphs, to a folder')
+    described, save = [], save_onnx if to == "onnx" else save_pt2
+    with creating_folder(path) as folder:
+        for number, (part, subject) in enumerate(zip(parts, load_parts(parts, options), strict=True), 1):
+            network = subject.encoder.eval()
+            origin = subject.origin if subject.run is None else {**subject.origin, "path": Path(subject.name).name}
+            description = describe_network(subject.run, subject.test, network, origin)
+            file = None if has_no_graph(network) else f"{number}{_SUFFIXES[to]}"
+            worst = file and save(network, folder / file, subject.test.clip.frames, subject.test.size, description)
+            stated = {"name": part.model, "weight": part.weight, "file": file, "largest_difference": worst}
+            described.append({**stated, **description})
+        rule = "the part of each network scaled to length 1, times its weight, one after another"
+        write_json(folder / "sum.json", {"name": name, "features": rule, "parts": described})
+    found = JobResults({"name": name, "features": rule, "parts": described})
+    without = [f"; {part['name']} has no graph, vidssl computes it" for part in described if part["file"] is None]
+    found.text = f"{path}: {len(parts) - len(without)} of {len(parts)} graphs, sum.json{''.join(without)}"
+    return found
+
+
+@usual_torch()
+def save_backbone(
+    model: Model, path: File, *, cfg: str | Path | None = None, half: bool = False, trust: bool = False
+) -> None:
+    """Write the backbone of a checkpoint, or one that was trained in a loop of your own, to a safetensors file.
+
+    `load_backbone`, `init`, `vidssl.extract` and `--checkpoint` take the file. A module encodes a clip first: that
+    shows whether it is the backbone of its config.
+
+    Args:
+        model: A checkpoint of vidssl, the folder of a run, or a backbone of `build_backbone` or `load_backbone`.
+        path: The file to write.
+        cfg: Config, a YAML file or the name of one that is installed, whose backbone this is and whose clips it was
+            trained on. A backbone of `load_backbone` has one.
+        half: Round the weights to float16.
+        trust: Load a checkpoint with pickled objects; such a file can run any code.
+
+    Raises:
+        CheckpointError: The file is missing, damaged or not a checkpoint of vidssl, or a weight cannot be written.
+        ConfigError: The backbone is another one than that of the config, or has none.
+    """
+    if not isinstance(model, nn.Module):
+        save_checkpoint_backbone(model, path, half=half, trust=trust)
+        return
+    run = run_of_module(model, cfg)
+    if run is None:
+        raise ConfigError(f"this {type(model).__name__} does not state its clips: give cfg, a config with its backbone")
+    weights = model.state_dict()
+    stated: Backbone = build(BACKBONES, run.backbone)
+    load_state(stated, weights, f"this {type(model).__name__}")
+    _check_same_features(model, stated, run)
+    named = {f"backbone.{name}": weight for name, weight in weights.items()}
+    content = {"format": FORMAT, "config": run.model_dump(mode="json"), "step": 0, "method": named}
+    write_backbone(content, f"this {type(model).__name__}", path, half=half)
+
+
+@torch.no_grad()
+def _check_same_features(model: nn.Module, stated: Backbone, run: Run) -> None:
+    """Raise a ConfigError if a model gives other features than the backbone of the config with the same weights."""
+    frames, size = run.data.sampler.frames, run.test_size
+    weight = next(model.parameters(), torch.zeros(()))
+    stated.to(weight)
+    clips = torch.randn(1, 3, frames, size, size, generator=torch.Generator().manual_seed(0)).to(weight)
+    with eval_mode(model), eval_mode(stated):
+        ours, theirs = (network(clips).float() for network in (model, stated))
+    if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
+        raise ConfigError(
+            f"this {type(model).__name__} gives other features than the backbone {run.backbone.name} of the config "
+            "with its weights: give cfg, the config that it was built from, with its settings such as frame_differences"
+        )

@@ -1,0 +1,107 @@
+"""Layouts of features in two dimensions: UMAP and PCA."""
+
+import importlib.util
+import os
+from importlib import metadata
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidssl.base.errors import ConfigError, DataError
+
+Points = NDArray[np.float32]
+LAYOUTS = ("umap", "pca")
+UMAP_NEEDS = 5  # videos; its initialisation fails with fewer
+_caches: list[TemporaryDirectory[str]] = []  # of compiled functions; removed when the process ends
+
+
+def has_umap() -> bool:
+    """Whether umap-learn is installed; it is not imported, which takes seconds."""
+    try:
+        return importlib.util.find_spec("umap") is not None
+    except ValueError:  # its import was blocked
+        return False
+
+
+def import_umap() -> Any:
+    """Import umap, whose compiled functions numba caches beside them or in the home folder, else for this process."""
+    try:
+        return importlib.import_module("umap")
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+    from numba.core import config
+
+    _caches.append(TemporaryDirectory(prefix="numba-"))
+    os.environ["NUMBA_CACHE_DIR"] = _caches[-1].name
+    config.reload_config()  # type: ignore[no-untyped-call]
+    return importlib.import_module("umap")
+
+
+def check_layout(name: str, count: int) -> None:
+    """Raise a ConfigError if `count` videos cannot be laid out by `name`; call it before long work."""
+    if name == "umap" and not has_umap():
+        raise ConfigError("the layout umap needs umap-learn: pip install 'vidssl[map]', or use layout=\"pca\"")
+    if name == "umap" and count < UMAP_NEEDS:
+        raise ConfigError(f'the layout umap needs {UMAP_NEEDS} videos or more, got {count}: use layout="pca"')
+
+
+def version() -> str:
+    """Name the version of umap-learn, for `vidssl doctor`; a ConfigError if it is missing."""
+    check_layout("umap", UMAP_NEEDS)
+    return f"umap-learn {metadata.version('umap-learn')}"
+
+
+def layout(x: Points, name: str, seed: int = 0) -> Points:
+    """Place features (N, D) in two dimensions (N, 2), by cosine similarity: both layouts use unit vectors.
+
+    `pca` are the first two principal components, `umap` is UMAP (McInnes et al., 2018) with 15 neighbours and one
+    thread, so that equal seeds give equal layouts. Features that are not finite are a DataError.
+    """
+    if not np.isfinite(x).all():
+        row = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
+        raise DataError(f"the feature in row {row} of {len(x)} is not finite: the network or its input is broken")
+    check_layout(name, len(x))
+    unit = _unit(x)
+    if name == "umap":
+        from threadpoolctl import threadpool_limits
+
+        settings = {"n_neighbors": min(15, len(x) - 1), "metric": "euclidean", "n_jobs": 1, "random_state": seed}
+        # numba gives OpenMP, which torch shares, a thread for each core: the limit ends with the number from before.
+        with threadpool_limits(1):
+            umap = import_umap()
+            return np.asarray(umap.UMAP(**settings).fit_transform(unit), np.float32)
+    found = np.zeros((len(x), 2), np.float32)
+    kept = min(2, len(x) - 1, x.shape[1])
+    if kept:
+        from sklearn.decomposition import PCA
+
+        found[:, :kept] = PCA(kept, svd_solver="covariance_eigh").fit_transform(unit)
+    return found
+
+
+def kept_neighbours(x: Points, places: Points, k: int = 10, most: int = 2000) -> float | None:
+    """Return the fraction of the k nearest rows by features (N, D), by cosine, that are also nearest by places (N, 2).
+
+    With more than `most` rows it is the mean over that many, evenly spaced. None for k + 1 rows and fewer: all others
+    are among the nearest.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    if len(x) <= k + 1:
+        return None
+    asked = np.linspace(0, len(x) - 1, min(most, len(x))).round().astype(int)
+    found = []
+    for rows in (_unit(x), places):
+        index = NearestNeighbors(n_neighbors=k + 1).fit(rows).kneighbors(rows[asked], return_distance=False)
+        own = index == asked[:, None]
+        own[~own.any(axis=1), -1] = True  # of several equal rows another may be found in its place
+        found.append(index[~own].reshape(len(asked), k))
+    return float((found[0][:, :, None] == found[1][:, None, :]).any(axis=2).mean())
+
+
+def _unit(x: Points) -> Points:
+    norm = np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
+    return (x / np.where(norm > 0, norm, 1)).astype(np.float32)

@@ -1,0 +1,651 @@
+"""Search a gallery with a list of queries or with one video; write numbers and a page."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from vidssl.apps.search.page import (
+    FoundVideo,
+    Hit,
+    QueryRow,
+    StoredPreview,
+    remove_other_previews,
+    span_text,
+    store_preview,
+    write_retrieval_page,
+)
+from vidssl.base import distributed
+from vidssl.base.atomic import write_whole
+from vidssl.base.config import Tree
+from vidssl.base.errors import ConfigError, DataError, DecodeError
+from vidssl.base.output_folder import only_run_in
+from vidssl.base.progress import Report, progress
+from vidssl.base.types import Features, VideoRecord
+from vidssl.base.worker_pool import ItemGuard, ordered
+from vidssl.data.allowed_paths import RealPath
+from vidssl.data.cut_windows import TimeWindows, parse_windows
+from vidssl.data.find_same_videos import compare, copied_rows, own_rows
+from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.video_list import Records, VideoList
+from vidssl.evaluation.features import JoinedClips, TestClips, claim_features
+from vidssl.evaluation.measure import check_classes
+from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
+from vidssl.evaluation.protocols import Retrieval
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.evaluation.search import Neighbours, equal_rows, nearest, nearest_moments
+from vidssl.evaluation.train_test_overlap import describe, report_equal_features, report_overlap
+from vidssl.jobs.extract import extract_to, open_index, windows_of
+from vidssl.jobs.heat_maps import layers_of_maps, one_clip, pair_maps
+from vidssl.jobs.job import (
+    Count,
+    File,
+    Model,
+    Natural,
+    NetworkOptions,
+    Positive,
+    Videos,
+    file_of,
+    job,
+    path_of,
+    read_videos,
+)
+from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
+from vidssl.jobs.measurements import JobResults, claim_results, format_clips, format_count, format_table
+from vidssl.page.figure import png
+from vidssl.page.heat_maps import draw_heat
+from vidssl.page.previews import Shot, middle_frames, retrieval_sheet
+from vidssl.page.render import preview
+
+_log = logging.getLogger(__name__)
+_SHEET = 6  # rows of the still image, and neighbours in a row
+
+
+def with_span(name: str, start: float | None, end: float | None) -> str:
+    """Append the span of a video to its name, in seconds."""
+    return f"{name} {span_text(start, end)}".rstrip()
+
+
+def write_page(
+    out: Path,
+    subject: Subject,
+    results: Results,
+    gallery: VideoList,
+    query: VideoList,
+    neighbours: Neighbours,
+    copies: Sequence[tuple[int, int]],
+    shown: Sequence[int],
+    hits: int,
+    gradcam: str | None = None,
+) -> None:
+    """Write `index.html`, its previews and `retrieval.png` with the queries `shown` and their nearest videos.
+
+    `copies` are pairs of a query and a gallery row that are equal. With `gradcam`, a layer, the page has the maps of
+    queries and videos for their similarity.
+    """
+    numbers: dict[VideoRecord, int] = {}
+    names: list[str] = []
+
+    def number(videos: VideoList, row: int) -> int:
+        if (record := videos.records[row]) not in numbers:
+            numbers[record] = len(names)
+            names.append(videos.names[row])
+        return numbers[record]
+
+    equal, queries = {*copies}, []
+    for n in shown:
+        pairs = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
+        found = tuple(Hit(number(gallery, g), value, (n, g) in equal) for g, value in pairs if value > -np.inf)
+        queries.append(QueryRow(number(query, n), found))
+    records = [*numbers]
+    stored, reasons = _store_previews(records, out, subject)
+    if reasons:
+        _log.warning(
+            "%d videos of the page cannot be decoded, the first: %s", len(reasons), next(iter(reasons.values()))
+        )
+    if gradcam is not None:
+        queries = _with_maps(subject, queries, records, out, gradcam)
+    videos = [
+        FoundVideo(name, record.path, record.label, record.start, record.end, preview)
+        for name, record, preview in zip(names, records, stored, strict=True)
+    ]
+    same = query.path == gallery.path
+    # The videos that could not be read were not searched; of those that were, an index may outlive the file.
+    unread = dict.fromkeys((entry["path"], entry["reason"]) for entry in _missing(results))
+    unread |= dict.fromkeys((names[n], reason) for n, reason in reasons.items())
+    windows = results["windows"]
+    cut = "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s"
+    details = {"Windows": cut, "Network": subject.name}
+    try:
+        if queries:
+            write_whole(out / "retrieval.png", _sheet(queries, videos, records, subject.test.fps, gallery.classes))
+        write_retrieval_page(
+            out / "index.html",
+            title=f"Nearest videos{'' if same else f' of {_title(query)}'} in {_title(gallery)}",
+            results={name: value for name, value in results.items() if isinstance(value, int | float)},
+            videos=videos,
+            queries=queries,
+            class_names=gallery.classes,
+            details=[(name, value) for name, value in details.items() if value],
+            protocol=_protocol(subject, results),
+            note=results.get("note", ""),
+            unread=[*unread],
+            copies=_groups(copies, query, gallery),
+            num_queries=len(query),
+            gallery_unit="videos" if windows is None else "windows",
+        )
+        maps = [each for row in queries for hit in row.hits for each in hit.maps or ()]
+        remove_other_previews(out, [*filter(None, stored), *maps])
+    except OSError as error:
+        raise DataError(f"cannot write to {out}: {error.strerror}") from None
+
+
+def _store_previews(
+    records: Sequence[VideoRecord], out: Path, subject: Subject
+) -> tuple[list[StoredPreview | None], dict[int, str]]:
+    """Decode the middle of each video and write its preview; the second result is why others have none, by row."""
+
+    def store(n: int, guard: ItemGuard) -> StoredPreview | str:
+        if n in guard.failed:
+            return f"{records[n].path}: {guard.failed[n]}"
+        guard.at(n)
+        try:
+            frames = middle_frames(records[n], subject.test.fps)
+        except DataError as error:
+            return str(error)
+        return store_preview(preview(frames), out)
+
+    test = subject.test
+    found = ordered(store, range(len(records)), test.workers, timeout=test.timeout, on_failure=lambda row, reason: None)
+    bar = [*progress(found, title="previews", unit="video", total=len(records), leave=False)]
+    reasons = {n: each for n, each in enumerate(bar) if isinstance(each, str)}
+    return [None if isinstance(each, str) else each for each in bar], reasons
+
+
+def _with_maps(
+    subject: Subject, queries: Sequence[QueryRow], records: Sequence[VideoRecord], out: Path, layer: str
+) -> list[QueryRow]:
+    """Add their maps to the hits; pairs of which a video cannot be decoded have none."""
+    one = one_clip(subject)
+    one = replace(one, test=one.test.model_copy(update={"allow_missing": True}))
+    pairs = [(row.video, hit.video) for row in queries for hit in row.hits]
+    videos, others = (
+        VideoList(Path("the page"), Records(Path(), [records[pair[side]] for pair in pairs]), ()) for side in (0, 1)
+    )
+    maps: dict[tuple[int, int], tuple[StoredPreview, StoredPreview]] = {}
+    found = pair_maps(one, videos, others, layer) if pairs else ()
+    for n, mine, theirs, _ in progress(found, title="maps", unit="pair", total=len(pairs), leave=False):
+        of_query, of_video = (store_preview(preview(draw_heat(clip.frames, clip.map)), out) for clip in (mine, theirs))
+        maps[pairs[n]] = of_query, of_video
+    return [
+        replace(row, hits=tuple(replace(hit, maps=maps.get((row.video, hit.video))) for hit in row.hits))
+        for row in queries
+    ]
+
+
+def _clips(test: TestClips) -> str:
+    source = "" if test.short_side is None else f" of a short side of {test.short_side}"
+    return f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each"
+
+
+def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
+    """Describe how the numbers were measured, for those who measure again."""
+    test, origin = subject.test, subject.origin
+    features = "their mean subtracted (centred)" if results.get("centered") else "not centred"
+    found = {
+        "Similarity": f"cosine of features, {features}",
+        "Clips": " + ".join(map(_clips, test.parts if isinstance(test, JoinedClips) else [test])),
+        "Precision": test.precision,
+        "Backbone": subject.name if subject.run is None else str(subject.run.backbone.name),
+        "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
+        "Hash of the checkpoint (sha256)": str(origin.get("sha256") or ""),
+        "Copies": "left out" if results["drop_duplicates"] else "",
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _missing(results: Results) -> Iterable[Results]:
+    """The videos that could not be read, each with path and reason."""
+    for name in ("missing", "missing_queries", "missing_gallery"):
+        yield from results.get(name, ())
+
+
+def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoList) -> list[list[str]]:
+    """The names of files that are equal, by group; each pair is a query and a gallery row."""
+    first: dict[str, str] = {}  # a path to the first of its group
+    groups: dict[str, dict[str, str]] = {}  # of which the paths and their names
+    for n, row in sorted(pairs):
+        one, other = query.records[n].path, gallery.records[row].path
+        leader = first.get(one) or first.get(other) or one
+        for path, name in ((one, query.names[n]), (other, gallery.names[row])):
+            first[path] = leader
+            groups.setdefault(leader, {})[path] = name
+    # Two folders may have files of one name.
+    found = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in groups.values()]
+    return [names for names in found if len(names) > 1]  # moments of one file may be equal
+
+
+def _title(videos: VideoList) -> str:
+    return f"{videos.path.parent.name}/{videos.path.stem}".lstrip("/")
+
+
+def _sheet(
+    queries: Sequence[QueryRow],
+    videos: Sequence[FoundVideo],
+    records: Sequence[VideoRecord],
+    fps: float | None,
+    classes: Sequence[str],
+) -> bytes:
+    """Draw some of the queries with their nearest videos, for places that cannot show a page."""
+
+    def shot(video: int, hit: bool | None) -> Shot:
+        frames = np.full((1, 3, 96, 96), 225, np.uint8)  # grey, if it cannot be decoded
+        with suppress(DataError):
+            frames = middle_frames(records[video], fps)
+        label = videos[video].label
+        return Shot(frames, classes[label] if 0 <= label < len(classes) else Path(videos[video].name).name, hit)
+
+    def row_of(row: QueryRow) -> list[Shot]:
+        labels = videos[row.video].label, [videos[hit.video].label for hit in row.hits[:_SHEET]]
+        verdicts = [None if -1 in (labels[0], label) else labels[0] == label for label in labels[1]]
+        return [shot(row.video, None), *(shot(hit.video, v) for hit, v in zip(row.hits, verdicts, strict=False))]
+
+    return png(retrieval_sheet([row_of(row) for row in queries[:: max(1, len(queries) // _SHEET)][:_SHEET]]))
+
+
+RANKS = Retrieval.Config().ks
+PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """What is searched: features, and the videos of their rows."""
+
+    features: Features
+    videos: Callable[[Sequence[int]], VideoList]  # of some rows of the features
+    windows: Tree | None = None  # window and stride in seconds, if the rows are windows of videos
+    one_per_video: bool = False
+    list: str = ""  # fingerprint of the list
+    data: Tree = field(default_factory=dict)  # its files, as in `identify`
+
+    def search(self, query: Tensor, k: int, exclude: Tensor, center: bool = False) -> Neighbours:
+        """Find the nearest rows; in windows, the nearest moments."""
+        if self.windows is None and not self.one_per_video:
+            return nearest(query, self.features.x, k, exclude, center=center)
+        x, one = self.features.x, self.one_per_video
+        return nearest_moments(
+            query, x, lambda rows: self.videos(rows).records, k, exclude, center=center, one_per_video=one
+        )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search has found."""
+
+    videos: VideoList  # that the neighbours are rows of
+    neighbours: Neighbours
+    numbers: Results
+    overlap: Tree  # counts, as of `describe`
+    copies: list[tuple[int, int]]  # a query and a row of the videos that are equal
+
+
+@job
+def retrieval(
+    model: Model,
+    *,
+    query: Videos,
+    out: File,
+    gallery: Videos | None = None,
+    index: File | None = None,
+    center: bool = False,
+    k: Count = 10,
+    drop_duplicates: bool = False,
+    page_queries: Natural | None = None,
+    page_hits: Count = 6,
+    window: Positive | None = None,
+    stride: Positive | None = None,
+    one_per_video: bool = False,
+    gradcam: bool | str = False,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Search a gallery with a list of queries or one video, and write a page with all results.
+
+    A query does not find itself, nor a span of its file that overlaps it. With `window`, or an index of windows, the
+    gallery consists of the windows of its videos, and a neighbour is not counted if it overlaps a nearer one.
+
+    Args:
+        model: The network, as in `test`.
+        query: Videos to search for; the page of a single video lists its neighbours.
+        out: Folder for results.json, index.html with its previews, and the still retrieval.png.
+        gallery: Videos to search in, likewise; optional with an `index`, which then is searched whole.
+        index: Folder with the features of the gallery; extracted if it does not exist.
+        center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.
+        k: Neighbours for kNN, or results for one video.
+        drop_duplicates: Ignore copies of the query in the gallery: files of equal content, or bit-identical features.
+        page_queries: Queries on the page, evenly spaced over the list if it has more (default 5000; with gradcam 48).
+        page_hits: Neighbours of each query on the page.
+        window: Search in windows of the gallery's videos, which last so long, seconds.
+        stride: Seconds from the start of a window to the start of the next (default: the window).
+        one_per_video: Only the best window of each video; without it, windows that overlap a better one are left out.
+        gradcam: Add the maps (Grad-CAM) of each query and neighbour for their similarity to the page: of the last layer
+            with 4 x 4 cells or more, or of the layer that is named.
+        progress: As of `test`.
+        options: See `NetworkOptions`.
+    """
+    folder, windows = Path(out), parse_windows(window, stride)
+    if gallery is None and index is None:
+        raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
+    if gallery is None and windows is not None:
+        raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
+    searched = None if index is None else Path(index)
+    lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
+    if searched is not None and gallery is not None:
+        if searched.resolve() == folder.resolve():
+            raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
+        claim_features(searched, [path_of(gallery)])
+    claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
+    queries = _read(query, options)
+    same = gallery is not None and _same(gallery, query)  # it is read, decoded and reported once
+    listed = queries if same else None if gallery is None else _read(gallery, options)
+    one_video = not _is_list(query) and len(queries) == 1
+    if one_video:
+        _check_decodes(queries)
+    if center and one_video:
+        raise ConfigError("center=True needs a list of queries: the mean of one video is the video itself")
+    if center and gradcam:
+        raise ConfigError("gradcam=True explains similarities that are not centred: leave it or center=True out")
+    if listed is not None and not one_video:
+        check_classes(listed, queries)
+    with distributed.joined(device_of(model, options)), only_run_in(folder):
+        subject = load_subject(model, options)
+        layer = None  # of the maps; an error before the long work, if there is none
+        if gradcam:
+            layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]
+        data = distributed.on_main(lambda: identify(queries))
+        # Without labels nothing is measured that the training could have seen.
+        labelled = not one_video and bool((queries.labels >= 0).all())
+        training = subject.count_overlap(queries)["training"] if labelled else None
+        if not labelled or (listed is not None and (listed.labels < 0).any()):  # then no R@k is reported
+            subject = subject.skipping_few()
+        loaded = load_gallery(
+            subject, listed, searched, options.get("root"), (queries.path, data), windows, one_per_video
+        )
+        of_queries = None
+        if not same or windows is not None:
+            of_queries = subject.extract(queries, "queries")
+
+        def search() -> Results:
+            assert loaded is not None
+            g, q = loaded, loaded.features if of_queries is None else of_queries
+            own = queries.rows(q.index.tolist())
+            if one_video:
+                found = _search_one(g, q, own, k, drop_duplicates)
+            else:
+                found = _search_all(g, q, own, k, drop_duplicates, center)
+            results: Results = {
+                **found.numbers,
+                "num_gallery": len(g.features.x),
+                "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
+                "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
+                "drop_duplicates": drop_duplicates,
+                "gallery": str(searched if listed is None else listed.path),
+                "query": str(queries.path),
+                "windows": g.windows,
+                "one_per_video": one_per_video,
+                "copies": data["copies"],
+                **subject.describe(),
+            }
+            chosen = {"k": k, "center": center, "drop_duplicates": drop_duplicates, "one_per_video": one_per_video}
+            request = _request(subject, queries, data, g, chosen)
+            existing_results(folder, request, reuse=False)  # only logs: the page needs features, which results lack
+            of_lists = {"query": queries.fingerprint, "gallery": g.list}
+            overlap = {"gallery": found.overlap, "training": training}
+            results = complete(results, request=request, overlap=overlap, **of_lists)
+            most = (PAGE_QUERIES if layer is None else MAPPED_QUERIES) if page_queries is None else page_queries
+            count = 1 if one_video else min(most, len(q.x))
+            shown = [n * len(q.x) // count for n in range(count)]
+            hits = k if one_video else page_hits
+            near, copies = found.neighbours, found.copies
+            write_page(folder, subject, results, found.videos, own, near, copies, shown, hits, layer)
+            write_results(folder, results)  # last: if it exists, the rest is complete
+            return results
+
+        results = JobResults(distributed.on_main(search))
+    results.text, results.file = table(results), folder / "index.html"
+    return results
+
+
+def load_gallery(
+    subject: Subject,
+    listed: VideoList | None,
+    index: Path | None,
+    root: File | None,
+    query: tuple[Path, Tree],
+    windows: TimeWindows | None,
+    one_per_video: bool,
+) -> Gallery | None:
+    """Load the gallery's features from the index, which is created if it does not exist, or extract them.
+
+    `query` is its path and what `identify` returned for it. Without `listed` the gallery is all of the index. Other
+    processes than the main one, which searches, get none of an index.
+    """
+    data: Tree = {}
+    if listed is not None:
+        data = distributed.on_main(lambda: identify(listed))
+        check_copies(listed.path, data, *query)
+    if index is None:
+        assert listed is not None
+        rows_of = listed if windows is None else windows_of(listed, windows, subject.test)
+        features = subject.extract(rows_of, "gallery")
+        order = features.index
+        seconds = None if windows is None else asdict(windows)
+
+        def chosen(rows: Sequence[int]) -> VideoList:
+            return rows_of.rows(order[[*rows]].tolist())
+
+        return Gallery(features, chosen, seconds, one_per_video, listed.fingerprint, data)
+    if listed is not None:
+        extract_to(subject, listed, data, index, title="gallery", windows=windows)
+    # Not `on_main`, which would send the gallery to all processes.
+    return distributed.together(
+        lambda: _open_gallery(subject, index, listed, root, query, one_per_video) if distributed.is_main() else None
+    )
+
+
+def _open_gallery(
+    subject: Subject,
+    index: Path,
+    listed: VideoList | None,
+    root: File | None,
+    query: tuple[Path, Tree],
+    one_per_video: bool,
+) -> Gallery:
+    folder = open_index(index, subject)
+    check_copies(index, folder.request["data"], *query)
+    seconds, order = folder.request.get("windows"), folder.features.index
+
+    def videos(rows: Sequence[int]) -> VideoList:
+        if listed is None or seconds is not None:
+            place = root if listed is None else listed.root
+            return folder.videos(rows, None if place is None else Path(place))
+        return listed.rows(order[list(rows)].tolist())
+
+    described = folder.request["list"], folder.request["data"]
+    return Gallery(folder.features, videos, seconds, one_per_video, *described)
+
+
+def _request(subject: Subject, queries: VideoList, data: Tree, gallery: Gallery, options: Tree) -> Tree:
+    """What decides the numbers; `data` describes the files of the queries."""
+    return subject.request(
+        command="retrieval",
+        list=queries.fingerprint,
+        classes=class_hash(queries),
+        data=data,
+        gallery=gallery.list,
+        gallery_data=gallery.data,
+        windows=gallery.windows,
+        options=options,
+    )
+
+
+def _is_list(videos: Videos) -> bool:
+    """Whether videos are a list (CSV), or one that was read."""
+    return isinstance(videos, VideoList) or (isinstance(videos, str | Path) and Path(videos).suffix.lower() == ".csv")
+
+
+def _same(gallery: Videos, query: Videos) -> bool:
+    paths = [path_of(videos) for videos in (gallery, query)]
+    return gallery is query or (None not in paths and len({path.resolve() for path in paths if path}) == 1)
+
+
+def _read(videos: Videos, options: NetworkOptions) -> VideoList:
+    """Read the gallery or the queries; the root of the options is that of lists."""
+    if _is_list(videos):
+        return read_videos(videos, options)
+    return read_videos(videos, {"allow_external": options.get("allow_external", False)})
+
+
+def _check_decodes(video: VideoList) -> None:
+    """Decode one video, to find errors before the long work."""
+    try:
+        middle_frames(video.records[0])
+    except DecodeError as error:
+        raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
+
+
+def _search_all(
+    gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
+) -> _Found:
+    """Search plain and centred; the neighbours are those of the features that are reported first."""
+    g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
+    check_classes(videos, query_videos)
+    labelled = bool((videos.labels >= 0).all() and (query_videos.labels >= 0).all())
+    exclude = own_rows(videos, query_videos)
+    duplicates, counts = _compare(query.x, g.x, query_videos, videos, labelled, drop_duplicates)
+    if drop_duplicates:
+        exclude = torch.cat([exclude, duplicates])
+    most = max(RANKS[-1], k)
+    plain, centred = (gallery.search(query.x, most, exclude, center=how) for how in (False, True))
+    numbers: Results = {}
+    if labelled:
+        recalls = [recall(neighbours, query, g, RANKS) for neighbours in (plain, centred)]
+        numbers = {
+            **recalls[center],
+            "chance": chance(query, g, exclude),
+            "majority": majority(query.label)["majority"],
+            "knn": accuracy(vote(plain, g, k), query.label),
+            "uncentered" if center else "centered_features": recalls[not center],
+        }
+        ks, unit = (
+            {**{f"R@{rank}": rank for rank in RANKS}, "knn": k},
+            "videos" if gallery.windows is None else "windows",
+        )
+        note = note_of_ranks(ks, len(g.x), unit)
+        numbers |= {} if note is None else {"note": note}
+    pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
+    numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
+    copies = [(n, row) for n, row in duplicates.tolist()]
+    return _Found(videos, centred if center else plain, numbers, counts, copies)
+
+
+def _compare(
+    query: Tensor, gallery: Tensor, query_videos: VideoList, videos: VideoList, measured: bool, dropped: bool
+) -> tuple[Tensor, Tree]:
+    """Return the pairs (P, 2) of a query and a copy of it in the gallery, and the counts of `describe`.
+
+    A copy is a file of another path with the same content, or with bit-identical features: an index may be searched
+    without its videos, and a copy can be in another container.
+    """
+    remedy = "they are left out" if dropped else "drop_duplicates=True leaves copies out"
+    real_path = RealPath()
+    found = compare(query_videos, videos, every=True)
+    equal = [
+        (n, row)
+        for n, row in equal_rows(query, gallery).tolist()
+        if real_path(query_videos.records[n].path) != real_path(videos.records[row].path)
+    ]
+    pairs = torch.tensor(equal, dtype=torch.int64).reshape(-1, 2)
+    counts = describe(query_videos, videos, found) | {"equal_features": len(torch.unique(pairs[:, 0]))}
+    overlap = {"gallery": counts, "training": None}  # that of the training list was reported already
+    report_overlap(overlap, query_videos.path, measured=measured, remedy=remedy)
+    report_equal_features(overlap, query_videos.path, remedy)
+    return torch.unique(torch.cat([found.copies, pairs]), dim=0), counts
+
+
+def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool) -> _Found:
+    """Likewise for one video: the videos are its neighbours, which the results list as plain data."""
+    exclude = torch.empty(0, 2, dtype=torch.int64)
+    if drop_duplicates:
+        exclude = equal_rows(query.x, gallery.features.x)
+    most = k  # doubled each time: all windows of a long video may be the query's own
+    while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
+        found = gallery.search(query.x, most, exclude)
+        rows = found.index[0][torch.isfinite(found.similarity[0])]
+        videos = gallery.videos(rows.tolist())
+        own = own_rows(videos, query_videos)
+        if drop_duplicates:
+            own = torch.cat([own, copied_rows(videos, query_videos)])
+        if not len(own):
+            break
+        exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])
+        most *= 2
+    rows, videos = rows[:k], videos.rows(range(min(k, len(rows))))
+    similarity = found.similarity[:, : len(rows)]
+    copies, counts = _compare(query.x, gallery.features.x[rows], query_videos, videos, False, drop_duplicates)
+    duplicates = {*copies[:, 1].tolist()}
+    hits = [
+        {
+            "rank": n + 1,
+            "similarity": similarity[0, n].item(),
+            "label": record.label,
+            "class": videos.class_name(record.label),
+            "path": videos.names[n],
+            "start": record.start,
+            "end": record.end,
+            "duplicate": n in duplicates,
+        }
+        for n, record in enumerate(videos.records)
+    ]
+    results = {"neighbours": hits, "duplicates": len(duplicates)}
+    neighbours = Neighbours(torch.arange(len(rows))[None], similarity)
+    return _Found(videos, neighbours, results, counts, [(0, n) for n in sorted(duplicates)])
+
+
+def table(results: Results) -> str:
+    """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
+    test = results["protocol"]
+    protocol = format_clips(test)
+    windows = results["windows"]
+    unit = "" if windows is None else f" windows of {windows['window']:g} s"
+    gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])}{unit} in the gallery"
+    if "neighbours" in results:
+        cells = [["", "similarity", "class", "path"]]
+        for hit in results["neighbours"]:
+            name = with_span(hit["path"], hit["start"], hit["end"]) + " (a duplicate)" * hit["duplicate"]
+            cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
+        return "\n".join([f"{results['query']}: {gallery}, {protocol}", *format_table(cells, "><<<")])
+    if "majority" not in results:
+        return "the videos do not have one label each: neighbours were searched, accuracies are not defined"
+    names = [f"R@{k}" for k in RANKS]
+
+    def percent(numbers: Results, names: Iterable[str]) -> list[str]:
+        return [f"{100 * numbers[name]:.1f}" for name in names]
+
+    plain = results["uncentered"] if results["centered"] else results
+    centred = results if results["centered"] else results["centered_features"]
+    cells = [
+        ["percent", *names, "knn", "majority"],
+        ["plain", *percent(plain, names), *percent(results, ("knn", "majority"))],
+        ["centred", *percent(centred, names), "", ""],
+    ]
+    queries = format_count(results["num_queries"], results["missing_queries"])
+    head = f"{queries} queries, {gallery}, {protocol}, cosine"
+    notes = [results["note"]] if "note" in results else []
+    return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2)), *notes])

@@ -1,0 +1,127 @@
+"""Atomic writes: a file is complete under its name, or what was there before is untouched."""
+
+import errno
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from vidssl.base.errors import DataError, first_few
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that replaces `path` when the block ends without an error, synced to disk."""
+    temporary = temporary_for(path)
+    try:
+        with open(temporary, "wb", opener=no_link) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def temporary_for(path: Path) -> Path:
+    """Return the path that is written before it is renamed to `path`: hidden, beside it, one per process."""
+    name = path.name
+    if len(os.fsencode(name)) > 200:  # with what is added, the longest names would be too long
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return path.with_name(f".{name}.{os.getpid()}.tmp")
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open a file, but not through a link: the `opener` of files to be written."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to disk: without it, a power cut can undo a rename."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file atomically, creating its folder; a DataError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}; free disk space or choose another folder") from None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain data as JSON, as `write_whole` does; undefined numbers are null, and a warning names them."""
+    plain, undefined = without_nan(content)
+    if undefined:
+        _log.warning("%s: undefined numbers are null: %s", path, first_few(undefined))
+    write_whole(path, (json.dumps(plain, indent=2, allow_nan=False) + "\n").encode())
+
+
+def without_nan(content: Any, name: str = "") -> tuple[Any, list[str]]:
+    """Return plain data with None for each NaN or infinity, which JSON lacks, and the dotted names of these."""
+    if isinstance(content, float):
+        return (content, []) if math.isfinite(content) else (None, [name])
+    if isinstance(content, Mapping):
+        parts: Any = content.items()
+    elif isinstance(content, list | tuple):
+        parts = enumerate(content)
+    else:
+        return content, []
+    found = {key: without_nan(value, f"{name}.{key}".lstrip(".")) for key, value in parts}
+    undefined = [each for _, names in found.values() for each in names]
+    values = {key: value for key, (value, _) in found.items()}
+    return (values if isinstance(content, Mapping) else [*values.values()]), undefined
+
+
+def file_hash(path: Path) -> str:
+    """Return the sha256 of a file, in hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def state_of(path: Path) -> tuple[int, int]:
+    """Return size in bytes and modification time in nanoseconds of a file or image folder; (0, -1) if missing."""
+    try:
+        parts = [path.stat(), *(entry.stat() for entry in path.iterdir())] if path.is_dir() else [path.stat()]
+    except (OSError, ValueError):  # ValueError: a name that no file can have
+        return 0, -1
+    return sum(part.st_size for part in parts), max(part.st_mtime_ns for part in parts)
+
+
+@contextmanager
+def creating_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `path` when the block ends without an error; else it is deleted."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A sibling, for the rename. One level deeper, as other users cannot read mkdtemp's own folder.
+        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}; choose another folder") from None
+    try:
+        folder = scratch / path.name
+        folder.mkdir()
+        yield folder
+        os.replace(folder, path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,262 @@
+"""Processes of one run: rank, world size, collectives, and errors that reach all. With one process all are no-ops."""
+
+import functools
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+# Its functions have the process group as default argument. Imported later, as by pytorchvideo, they would keep a group
+# alive that was left: its threads, which need Python, would then crash the process at its end.
+import torch.distributed.nn.functional
+from torch import Tensor
+from torch.autograd import Function
+
+from vidssl.base.errors import Interrupted, PeerError, TrainingError, VidsslError
+
+T = TypeVar("T")
+
+_MEETING = timedelta(minutes=10)  # imports from a slow network drive take minutes
+_groups = itertools.count()  # of this process; all processes join equally often
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[None]:
+    """Join the processes that torchrun or srun started, in this block; nested blocks do nothing."""
+    outer = dist.is_initialized()
+    adopt_slurm(os.environ)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not outer:
+        _start(device)
+    failed = False
+    try:
+        with lost_peers_reported():
+            yield
+    except BaseException as error:
+        failed = not isinstance(error, Interrupted)
+        raise
+    finally:
+        # Leaving an nccl group waits for the other processes of the machine. If this one fails alone they wait for it
+        # in a collective, so it must not leave, but end. A signal ends all of them.
+        if not outer and dist.is_initialized() and not (failed and device.type == "cuda"):
+            dist.destroy_process_group()
+
+
+def _start(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store, number, count = _meet()
+    # A group must not find the addresses of one that was left, nor, as torchrun keeps its store when it restarts
+    # processes, those of dead processes.
+    prefix = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{next(_groups)}"
+    store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=number, world_size=count)
+
+
+@functools.cache  # the store is kept: a process that joins again must not meet the others at one that is being closed
+def _meet() -> tuple[Any, int, int]:
+    try:
+        store, number, count = next(dist.rendezvous("env://", timeout=_MEETING))  # type: ignore[attr-defined]
+    except (RuntimeError, ValueError) as error:
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        number, count, host, port = (os.environ.get(name, "?") for name in names)
+        raise PeerError(
+            f"process {number} of {count} did not meet the others at {host}:{port} "
+            f"({str(error).splitlines()[0][:120]}); start all of them with the same MASTER_ADDR and MASTER_PORT"
+        ) from None
+    return store, number, count
+
+
+@contextmanager
+def lost_peers_reported() -> Iterator[None]:
+    """Turn torch's error for processes that have ended into a PeerError of one line."""
+    # gloo's failures are plain RuntimeErrors.
+    signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
+    try:
+        yield
+    except RuntimeError as error:
+        if world() > 1 and (isinstance(error, dist.DistError) or re.search(signs, str(error))):
+            raise PeerError(
+                f"process {rank()} of {world()} lost the others ({str(error).splitlines()[0][:160]}); "
+                "the process that ended first has logged why"
+            ) from error
+        raise
+
+
+def adopt_slurm(environment: MutableMapping[str, str]) -> None:
+    """Set the variables that torch needs (rank, world size, address) if srun started this process, but not torchrun."""
+    # A plain `python` in a batch script is one process: only srun sets SLURM_STEP_NUM_TASKS.
+    if "RANK" in environment or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
+        return
+    # Rank 0 is on the first node of `node[03-07,11],other`.
+    found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment["SLURM_STEP_NODELIST"])
+    first = "".join(part or "" for part in found.groups()) if found else environment["SLURM_STEP_NODELIST"]
+    # Two steps of one job, or two jobs on one node, need different ports.
+    number = int(environment.get("SLURM_JOB_ID", "0")) * 7 + int(environment.get("SLURM_STEP_ID", "0"))
+    environment["RANK"] = environment["SLURM_PROCID"]
+    environment.setdefault("WORLD_SIZE", environment["SLURM_STEP_NUM_TASKS"])
+    environment.setdefault("LOCAL_RANK", environment["SLURM_LOCALID"])
+    environment.setdefault("MASTER_ADDR", first)
+    environment.setdefault("MASTER_PORT", str(15000 + number % 15000))
+
+
+def rank() -> int:
+    """Number of this process, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """Number of processes (world size)."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def local_rank() -> int:
+    """Number of this process on its machine, from 0."""
+    adopt_slurm(os.environ)
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def is_main() -> bool:
+    """Whether this process writes files and prints; also known before the processes are joined."""
+    adopt_slurm(os.environ)
+    return (rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))) == 0
+
+
+def gather(x: Tensor) -> Tensor:
+    """Concatenate (N, …) tensors of equal shape of all processes in rank order: (world * N, …), no gradient."""
+    return gather_later(x)().flatten(0, 1)
+
+
+def gather_later(x: Tensor) -> Callable[[], Tensor]:
+    """Start to gather (N, …) tensors of equal shape; the returned function waits for the result (world, N, …)."""
+    if world() == 1:
+        return lambda: x[None]
+    every = x.new_empty(world(), *x.shape)
+    work = dist.all_gather(list(every.unbind()), x.detach().contiguous(), async_op=True)
+
+    def wait() -> Tensor:
+        if work is not None:
+            work.wait()
+        return every
+
+    return wait
+
+
+def gather_with_grad(x: Tensor) -> Tensor:
+    """Like `gather`, with gradients: a row's gradient is the sum over all processes."""
+    return x if world() == 1 else _Gather.apply(x)
+
+
+def mean(x: Tensor) -> Tensor:
+    """Average a tensor over all processes."""
+    if world() == 1:
+        return x
+    x = x.clone()
+    dist.all_reduce(x)
+    return x / world()
+
+
+def broadcast(x: Tensor) -> Tensor:
+    """Copy the main process's tensor to all, in place; shapes and types must be equal."""
+    if world() > 1:
+        dist.broadcast(x, 0)
+    return x
+
+
+def exchange(x: Tensor, order: Tensor) -> Tensor:
+    """Permute the rows of the (N, …) tensors of all processes; each row is sent once.
+
+    `order` (world * N,), equal on all, is the permutation of all rows in rank order.
+    """
+    if world() == 1:
+        return x[order.to(x.device)]
+    n = len(x)
+    wanted = order[rank() * n : (rank() + 1) * n]
+    given = [part[part // n == rank()] - rank() * n for part in torch.split(order, n)]
+    sent = x[torch.cat(given).to(x.device)].contiguous()
+    received = torch.empty_like(sent)
+    counts = torch.bincount(wanted // n, minlength=world())
+    dist.all_to_all_single(received, sent, counts.tolist(), [len(part) for part in given])
+    # Received rows are grouped by sender, within a sender in the order of `wanted`.
+    return received[torch.argsort(torch.argsort(wanted // n, stable=True)).to(x.device)]
+
+
+def union(bits: int) -> int:
+    """Combine flags: the bits that are set on any process."""
+    if world() == 1:
+        return bits
+    every = torch.tensor(bits)
+    dist.all_reduce(every, dist.ReduceOp.BOR)
+    return int(every)
+
+
+def gather_objects(value: T) -> list[T]:
+    """List the picklable values of all processes in rank order."""
+    if world() == 1:
+        return [value]
+    values: list[Any] = [None] * world()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def together(work: Callable[[], T]) -> T:
+    """Call a function on every process and return this one's result; if it raises on one, all raise, and none waits.
+
+    A VidsslError of another process is raised as a PeerError, an Interrupted as itself.
+    """
+    result: T | None = None
+    failure: VidsslError | Interrupted | None = None
+    try:
+        result = work()
+    except (VidsslError, Interrupted) as error:
+        failure = error
+    if isinstance(failure, VidsslError):
+        gather_objects((str(failure), None))
+        raise failure
+    every = gather_objects((None, failure.signal if failure else None))
+    errors = [f"process {number}: {message}" for number, (message, _) in enumerate(every) if message is not None]
+    signals = [signal for _, signal in every if signal is not None]
+    if errors:
+        raise PeerError(errors[0])
+    if signals:
+        raise Interrupted(signals[0])
+    return cast(T, result)  # without a failure it is one
+
+
+def gather_outcomes(work: Callable[[], T]) -> list[T]:
+    """Like `together`; returns the results of all processes in rank order."""
+    return gather_objects(together(work))
+
+
+def on_main(work: Callable[[], T]) -> T:
+    """Call a function on the main process while the others wait; all return its result, or raise."""
+    return cast(T, gather_outcomes(lambda: work() if is_main() else None)[0])
+
+
+class _Gather(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.rows = len(x)
+        return gather(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        gradient = gradient.contiguous().clone()
+        dist.all_reduce(gradient)
+        return gradient[rank() * ctx.rows : (rank() + 1) * ctx.rows]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of this process; a TrainingError if `cuda` is requested and there is no GPU."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("device: cuda was asked for and torch sees no GPU here; use device: auto or cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    # srun may make only its own GPU visible to each process.
+    return torch.device("cuda", local_rank() % torch.cuda.device_count())

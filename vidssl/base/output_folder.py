@@ -1,0 +1,373 @@
+"""What a command may write: it never replaces what vidssl did not write.
+
+Every command decides before its work begins, by one of three functions:
+
+* `claim`, for a folder that a command fills, such as results, features, copies or a run. The hidden file `.vidssl.json`
+  in it, the *mark*, records the kind of output and its inputs.
+* `check_files` and `write_files`, for single files in a folder that belongs to the user, such as lists. The mark of the
+  folder has the sha256 of each file: a file that vidssl did not write, or that was edited since, is not replaced.
+* `check_file` and `writing_file`, likewise, for a single file that the block writes.
+
+They raise a DataError, and leave all as it is, if a file to be written is there and is not of vidssl, is an input or a
+link; or if the folder cannot be written, or holds the same kind of output of other inputs.
+
+What takes long also locks its folder with `only_run_in`, so that one run at a time writes there: a training, features,
+a retrieval, each network of a test or an analysis, a check, copies, tracks. Other outputs have no lock, nor has a file
+system without locks: there a warning says so.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from vidssl.base import distributed
+from vidssl.base.atomic import file_hash, replacing, write_json
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.running_command import log_once
+
+_log = logging.getLogger(__name__)
+MARK = ".vidssl.json"
+_FORMAT = 1
+_LONGEST = 255  # bytes of a file name
+_PATIENCE = 2.0  # seconds until the workers of a killed run have ended: they look for their parent every 0.5 s
+# What this process has claimed first: folder, kind, names, and whether the folder did not exist before.
+_claimed: list[tuple[Path, str, tuple[str, ...], bool]] = []
+_DATA = ("copies", "images")  # kinds of outputs that are inputs of other commands
+ELSEWHERE = "choose another folder to write to"
+
+
+def claim(
+    folder: Path,
+    kind: str,
+    names: Iterable[str],
+    *,
+    inputs: Mapping[str, Path | None] | None = None,
+    read: Iterable[Path | None] = (),
+) -> None:
+    """Decide that a command may fill a folder, create it, and mark it. Call it before the work, on any process.
+
+    Args:
+        folder: It may be reached through a link; what is written in it may not.
+        kind: Of the output. Several kinds may be in a folder if they have no file in common.
+        names: Files and folders that the command writes there, relative to it: glob patterns.
+        inputs: What the output is made of, by name. The folder is refused if it holds this kind of other inputs; an
+            input that is None is not compared.
+        read: Other files that the command reads. No input may be among the files to be written.
+    """
+    names = tuple(names)
+    made_of = {name: _relative(path, folder) for name, path in (inputs or {}).items() if path is not None}
+    _check_is_folder(folder)
+    mark = _read_mark(folder)
+    there = _existing(folder, names)
+    _check_plain(there, [*(inputs or {}).values(), *read])
+    stored = mark["outputs"].get(kind)
+    if stored is None and there:
+        raise DataError(f"{there[0]} is there already, and vidssl has no record of writing it as {kind}: {ELSEWHERE}")
+    known = stored if stored and there else {}  # while nothing is written, a mistyped input may be corrected
+    changes = [f"{name} {known[name]}, now {path}" for name, path in made_of.items() if known.get(name, path) != path]
+    if changes:
+        raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {'; '.join(changes)}): {ELSEWHERE}")
+    if not distributed.is_main():  # known before the processes are joined: one of them writes the mark
+        return
+    check_writable(folder)
+    mark["outputs"][kind] = {**known, **made_of}
+    mark.setdefault("names", {})[kind] = [*names]
+    if stored is None:
+        _claimed.append((folder, kind, names, not folder.exists()))
+    _write_mark(folder, mark)
+
+
+def remove_unused() -> None:
+    """Take back claims by which nothing was written, and remove folders made for them: after a command that failed."""
+    while _claimed:
+        folder, kind, names, created = _claimed.pop()
+        with suppress(OSError, DataError), ExitStack() as stack:
+            if _existing(folder, names):
+                continue
+            if (folder / ".lock").exists():  # an OSError if another run has locked it since
+                descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                stack.callback(os.close, descriptor)
+                _flock(descriptor, fcntl.LOCK_EX)
+            mark = _read_mark(folder)
+            mark["outputs"].pop(kind, None)
+            mark.get("names", {}).pop(kind, None)
+            if mark["outputs"] or mark["files"]:
+                _write_mark(folder, mark)
+                continue
+            (folder / MARK).unlink(missing_ok=True)
+            if created and {path.name for path in folder.iterdir()} <= {".lock"}:
+                (folder / ".lock").unlink(missing_ok=True)
+                folder.rmdir()
+
+
+def outputs_in(folder: Path, root: Path) -> set[str]:
+    """Return the names in a folder below `root` that vidssl wrote there: no videos of the user.
+
+    Those are what `claim` named, but for sets of data, and all of a folder of copies whose originals are below the root
+    too. None of a folder without a mark, or with one of a version that did not keep the names.
+    """
+    if not os.path.lexists(folder / MARK):
+        return set()
+    with suppress(DataError):  # a damaged mark is an error where something is written
+        mark = _read_mark(folder)
+        named = mark.get("names", {}).items()
+        patterns = [name.partition("/")[0] for kind, names in named if kind not in _DATA for name in names]
+        originals = mark["outputs"].get("copies", {}).get("root")
+        if originals is not None and folder != root:
+            place = os.path.realpath(folder / originals)
+            below = Path(place).is_relative_to(os.path.realpath(root)) and os.path.isdir(place)  # noqa: PTH112
+            patterns += ["*"] * below
+        return {path.name for path in folder.iterdir() if any(fnmatchcase(path.name, each) for each in patterns)}
+    return set()
+
+
+# Single files -----------------------------------------------------------------------------------------------
+
+
+def check_files(
+    folder: Path, names: Iterable[str], inputs: Sequence[Path] = (), shared: Container[str] = ()
+) -> list[Path]:
+    """Decide that files may be written to a folder; call it before the work. Nothing is written.
+
+    `inputs` are what the command reads; the first of them is what the files are made from: a file that was made from
+    another one is not replaced. `shared` names files that belong to all others, such as `root.txt` of lists.
+
+    Returns:
+        Files that vidssl has no record of: `write_files` replaces them only if their content stays the same.
+    """
+    names = [*names]
+    _check_is_folder(folder)
+    check_writable(folder)
+    for name in names:
+        if "/" in name or name in ("", ".", "..", MARK) or len(os.fsencode(name)) > _LONGEST:
+            raise DataError(f"{name[:60]!r} cannot be the name of a file in {folder}: choose another name")
+    there = [folder / name for name in names if os.path.lexists(folder / name)]
+    _check_plain(there, inputs)
+    for path in there:
+        if path.is_dir():
+            raise DataError(f"cannot write {path}: it is a folder; {ELSEWHERE}")
+    recorded, source = _read_mark(folder)["files"], _source(folder, inputs)
+    unknown = []
+    for path in there:
+        entry = recorded.get(path.name)
+        if entry is None or not {None, file_hash(path)} & {*entry["sha256"]}:
+            unknown.append(path)
+        elif entry["from"] != source and path.name not in shared:
+            made = "a folder" if entry["from"] is None else f"{entry['from']} (relative to it)"
+            raise DataError(f"{path} was made from {made}, not from {source or 'a folder'}: {ELSEWHERE}")
+    return unknown
+
+
+def write_files(
+    folder: Path, contents: Mapping[str, bytes], inputs: Sequence[Path] = (), shared: Container[str] = ()
+) -> None:
+    """Write files, all of them or none, and record them in the mark of the folder.
+
+    Raises:
+        DataError: As of `check_files`, or a file that vidssl did not write has other content.
+        OSError: They cannot be written.
+    """
+    for path in check_files(folder, contents, inputs, shared):
+        if path.read_bytes() != contents[path.name]:
+            raise DataError(f"{path} is there already, and was not written by vidssl or was changed since: {ELSEWHERE}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as written:  # the files are renamed when all of them are on disk, and recorded before
+        for name, content in contents.items():
+            file = written.enter_context(replacing(folder / name))
+            file.write(content)
+            file.flush()
+        _record(folder, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}, inputs)
+
+
+@contextmanager
+def writing_file(path: Path, inputs: Sequence[Path] = ()) -> Iterator[None]:
+    """Record a file that the block writes atomically.
+
+    Raises:
+        DataError: As of `check_file`.
+    """
+    check_file(path, inputs)
+    before = _read_mark(path.parent)["files"].get(path.name)
+    _record(path.parent, {path.name: None}, inputs)  # None: any content, should the process be killed in the block
+    try:
+        yield
+        _record(path.parent, {path.name: file_hash(path)}, inputs)
+    except BaseException:
+        mark = _read_mark(path.parent)
+        mark["files"].pop(path.name, None)
+        _write_mark(path.parent, {**mark, "files": mark["files"] | ({path.name: before} if before else {})})
+        raise
+
+
+def check_file(path: Path, inputs: Sequence[Path] = ()) -> None:
+    """Decide that `writing_file` may write a file; call it before the work."""
+    # An export of a run that has gone on replaces the one of before: another source is no reason to refuse it.
+    if unknown := check_files(path.parent, [path.name], inputs, shared=(path.name,)):
+        raise DataError(
+            f"{unknown[0]} is there already, and was not written by vidssl or was changed since: choose another name"
+        )
+
+
+def _record(folder: Path, hashes: Mapping[str, str | None], inputs: Sequence[Path]) -> None:
+    """Record files that get their names next: a run that is killed before leaves the old ones, which stay known."""
+    mark, source = _read_mark(folder), _source(folder, inputs)
+    for name, digest in hashes.items():
+        old = [file_hash(folder / name)] if (folder / name).exists() else []
+        mark["files"][name] = {"sha256": [*dict.fromkeys([digest, *old])], "from": source}
+    _write_mark(folder, mark)
+
+
+def _source(folder: Path, inputs: Sequence[Path]) -> str | None:
+    return _relative(inputs[0], folder) if inputs else None
+
+
+def check_names(folder: Path, names: Iterable[str]) -> None:
+    """Check that files of these names, which may have folders, can be written below a folder, through no link."""
+    checked: dict[Path, None] = {}
+    for name in names:
+        too_long = [part for part in name.split("/") if len(os.fsencode(part)) > _LONGEST]
+        if too_long:
+            raise DataError(f"{too_long[0][:60]}… cannot be the name of a file in {folder}: it is too long; rename it")
+        path = folder / name
+        if path.is_symlink():
+            raise DataError(f"{path} is a link, and nothing is written through links: {ELSEWHERE}")
+        for above in path.parents:
+            if above == folder or above in checked:
+                break
+            if os.path.lexists(above) and (above.is_symlink() or not above.is_dir()):
+                raise DataError(f"cannot write {path}: {above} is not a folder; {ELSEWHERE}")
+            checked[above] = None
+
+
+# The mark ---------------------------------------------------------------------------------------------------
+
+
+def _read_mark(folder: Path) -> dict[str, Any]:
+    file = folder / MARK
+    try:
+        if not os.path.lexists(file):
+            return {"format": _FORMAT, "outputs": {}, "files": {}}
+        _check_plain([file], ())
+        mark = json.loads(file.read_text(encoding="utf-8"))
+        if mark["format"] != _FORMAT or not all(isinstance(mark[name], dict) for name in ("outputs", "files")):
+            raise ValueError(f"its format is not {_FORMAT}")
+        return dict(mark)
+    except OSError as error:
+        raise DataError(f"cannot write to {folder}: {error.strerror}; {ELSEWHERE}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{file}, vidssl's record of what it wrote there, is damaged: {error}; {ELSEWHERE}") from None
+
+
+def _write_mark(folder: Path, mark: Mapping[str, Any]) -> None:
+    if _read_mark(folder) != mark:
+        write_json(folder / MARK, mark)
+
+
+# Checks -----------------------------------------------------------------------------------------------------
+
+
+def _check_is_folder(folder: Path) -> None:
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise DataError(f"cannot write to {folder}: it is a file; name a folder")
+
+
+def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    """The paths in a folder that patterns match; those of a pattern without a wildcard are tested, not searched."""
+    found: list[Path] = []
+    for pattern in patterns:
+        if "*" in pattern:
+            found += sorted(path for path in folder.glob(pattern) if path.name not in (MARK, ".lock"))
+        elif os.path.lexists(folder / pattern):
+            found.append(folder / pattern)
+    return found
+
+
+def _check_plain(paths: Iterable[Path], inputs: Iterable[Path | None]) -> None:
+    """Check that existing paths are no links and no inputs."""
+    known = {}
+    for path in inputs:
+        with suppress(OSError):
+            if path is not None:
+                status = path.stat()
+                known[status.st_dev, status.st_ino] = path
+    for path in paths:
+        if path.is_symlink():
+            raise DataError(f"{path} is a link, and nothing is written through links: {ELSEWHERE}")
+        status = path.lstat()
+        if (status.st_dev, status.st_ino) in known:
+            raise DataError(f"{path} is an input, and would be replaced by an output: {ELSEWHERE}")
+
+
+def check_writable(folder: Path) -> None:
+    """Check that a folder can be written, or created where it is missing; nothing is created."""
+    place = folder
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error.strerror}; {ELSEWHERE}") from None
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """A path from a folder, so that both may be moved together."""
+    return os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+
+
+# The lock ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def only_run_in(folder: Path, shared: bool = False) -> Iterator[None]:
+    """Lock a folder, on the main process; a ConfigError if another run has locked it, or it cannot be written.
+
+    With `shared` other runs may write to it at the same time if they share it too: they write other files.
+    """
+    with ExitStack() as stack:
+        distributed.on_main(lambda: _lock(folder, stack, fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
+        yield
+
+
+def _flock(descriptor: int, kind: int) -> None:
+    """Lock an open file; a BlockingIOError if another run has locked it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        reason = f"the file system of the output has no locks ({error.strerror})"
+        log_once(_log, logging.WARNING, f"{reason}: see to it that no other run writes to the same folder")
+
+
+def _lock(folder: Path, stack: ExitStack, kind: int) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Not truncated, and not opened through a link: the name may be that of a file of the user.
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        stack.callback(os.close, descriptor)
+        # The kernel releases the lock when all processes that have the descriptor have ended, even if they are killed.
+        # Workers inherit it on purpose: until they have ended too, a new run would write to the same files.
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                _flock(descriptor, kind)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+    except BlockingIOError:
+        raise ConfigError(f"another run is writing to {folder}; choose another output") from None
+    except OSError as error:
+        reason = "its .lock is a link" if error.errno == errno.ELOOP else error.strerror
+        raise ConfigError(f"cannot write to output {folder}: {reason}; choose another output") from None

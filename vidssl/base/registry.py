@@ -1,0 +1,180 @@
+"""Registries: names to classes or functions, whose package is imported at the first look-up; and what apps add."""
+
+import difflib
+import importlib.util
+import os
+import pkgutil
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from vidssl.base.errors import ConfigError
+
+T = TypeVar("T")
+
+# What apps add, by its kind and name: the module below vidssl/apps that is imported when the name is asked for, and not
+# before. What the core calls in it is named in a comment, or has the name of the entry.
+_APPS: dict[str, dict[str, str]] = {
+    "command": {
+        **{name: name for name in ("show", "map", "export", "check", "shrink", "compare")},
+        **{"retrieval": "search", "launch": "cluster.slurm"},
+    },
+    # analyze_NAME
+    "analysis": {
+        name: f"analysis.{name}" for name in ("invariance", "robustness", "uniformity", "background", "gradcam", "all")
+    },
+    # prepare_NAME
+    "data set": {
+        "folder": "prepare.folder",
+        **dict.fromkeys(("list", "chunks"), "prepare.other_projects"),
+        "torchvision": "prepare.torchvision_images",
+        "moving_digits": "prepare.moving_digits",
+        "voc_classes": "prepare.torchvision_images",
+        **dict.fromkeys(("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet"), "prepare.official_sets"),
+        **dict.fromkeys(("voc", "coco", "ava"), "detection.prepare"),
+        "colorful_moving_mnist": "views.colorful_moving_mnist",
+    },
+    "backbone": {
+        "color_flow": "views.invertible_colors",
+        "convnet_lstm": "views.colorful_moving_mnist",
+        "two_encoders": "views.cmc",
+    },
+    "method": {name: f"views.{name}" for name in ("cmc", "view_learning")},
+    "protocol": {"localization": "views.colorful_moving_mnist"},
+    "column": dict.fromkeys(("x", "y"), "views.colorful_moving_mnist"),  # numbers, which the core does not read
+    "export format": {"detectron2": "detectron2"},
+    # Keys of a config that is of no method: bind_run, bind_stored, train.
+    "run": dict.fromkeys(("detector", "action_detector"), "detection.train"),
+    "test list": {".json": "detection.evaluation"},  # lists that `vidssl test` takes, by the end of their names: test
+    # Of `vidssl doctor`, by what they are called: version
+    "part": {
+        "maps of features by UMAP": "map.layout_2d",
+        "export to ONNX": "export.graph",
+        "object detection": "detection.average_precision",
+    },
+    "function": {"save_backbone": "export"},  # of Python, beside the commands
+}
+
+
+def _installed(module: str) -> bool:
+    """Tell whether the folder of an app is there: without it the rest works, and its names are unknown."""
+    try:
+        return importlib.util.find_spec(f"vidssl.apps.{module.partition('.')[0]}") is not None
+    except ImportError:
+        return False
+
+
+APPS = {
+    kind: {name: f"vidssl.apps.{module}" for name, module in modules.items() if _installed(module)}
+    for kind, modules in _APPS.items()
+}
+
+_REGISTRIES: list["Registry[Any]"] = []
+
+# Held while modules are imported late. One lock for all registries: the modules of one may use another, and two threads
+# that start with different registries would wait for each other. Re-entrant: modules may use their own registry.
+# Registering does not take it: a thread that imports a module itself holds Python's lock of that module.
+importing = threading.RLock()
+# A process that is forked meanwhile would wait forever for the thread that holds the lock, which it does not have.
+os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `" (did you mean 'x'?)"` for the closest known name, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+def load_app(kind: str, name: str) -> Any:
+    """Import the module of an app that adds `name`."""
+    with importing:
+        return importlib.import_module(APPS[kind][name])
+
+
+def load_named(tree: Any) -> None:
+    """Import the apps whose entries of registries plain data names: `{"name": "cmc", …}`, at any depth."""
+    if isinstance(tree, dict):
+        for kind in ("backbone", "method", "protocol"):
+            if str(tree.get("name")) in APPS[kind]:
+                load_app(kind, tree["name"])
+    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ():
+        load_named(value)
+
+
+def entries_of(tree: Any) -> list[Any]:
+    """List the imported entries of registries that plain data names: `{"name": "cmc", …}`, at any depth."""
+    if isinstance(tree, dict):
+        name = str(tree.get("name"))
+        here = [registry._entries[name] for registry in _REGISTRIES if name in registry._entries]
+        return here + [entry for value in tree.values() for entry in entries_of(value)]
+    return [entry for value in tree for entry in entries_of(value)] if isinstance(tree, list | tuple) else []
+
+
+class Registry(Generic[T]):
+    """A mapping of names to entries of a kind; the modules of its package, which register them, are imported late.
+
+    Those of apps are imported when they are named.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind, self._package = kind, package
+        self._apps = APPS.get(kind, {})
+        self._entries: dict[str, T] = {}
+        self._loading = self._loaded = False
+        self._failure: Exception | None = None
+        _REGISTRIES.append(self)
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Return a decorator that registers a class or function."""
+
+        def add(entry: T) -> T:
+            owner = getattr(entry, "__module__", None)
+            if name in self._entries or self._apps.get(name, owner) != owner:
+                raise ConfigError(f"{self.kind} '{name}' is registered twice: choose another name")
+            self._entries[name] = entry
+            return entry
+
+        return add
+
+    def _all(self) -> dict[str, T]:
+        if not self._loaded:  # other threads wait here until all names are known
+            with importing:
+                if not (self._loaded or self._loading or self._failure):
+                    self._load()
+        if self._failure is not None:  # not "unknown name" for one whose module could not be imported
+            raise self._failure
+        return self._entries
+
+    def _load(self) -> None:
+        self._loading = True  # the modules may use the registry while they are imported
+        try:
+            package = importlib.import_module(self._package)
+            for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
+                importlib.import_module(f"{self._package}.{module.name}")
+            self._loaded = True
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._loading = False
+
+    @property
+    def loaded(self) -> dict[str, T]:
+        """The entries imported so far: those of apps only after their names were used."""
+        return dict(self._all())
+
+    def __getitem__(self, name: str) -> T:
+        entries = self._all()
+        if name not in entries and name in self._apps:
+            load_app(self.kind, name)
+        if name not in entries:
+            raise ConfigError(f"no {self.kind} '{name}'{did_you_mean(name, self)}; there are: {', '.join(self)}")
+        return entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._all() or name in self._apps
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({*self._all(), *self._apps}))
+
+    def __repr__(self) -> str:
+        return f"<{self.kind}s: {', '.join(self)}>"

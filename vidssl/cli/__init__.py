@@ -1,0 +1,275 @@
+"""The command `vidssl`: each sub-command is a job of vidssl, its options are the job's arguments.
+
+`vidssl test …` calls `test` of vidssl/jobs/test.py; the commands of apps, the analyses and the data sets are those of
+`registry.APPS`: `vidssl analyze NAME …` calls `analyze_NAME`, `vidssl prepare NAME …` `prepare_NAME`.
+"""
+
+import argparse
+import importlib
+import io
+import json
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vidssl.base.atomic import without_nan
+from vidssl.base.errors import Interrupted, PeerError, VidsslError
+from vidssl.base.keep_memory import keep_memory
+from vidssl.base.registry import APPS
+from vidssl.base.running_command import running
+from vidssl.cli.arguments import OTHER_NAMES, Parser, Signature, add_options, parse, read_signature
+from vidssl.version import __version__
+
+INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
+
+
+class Job(NamedTuple):
+    """Where the function of a command is."""
+
+    module: str
+    function: str
+    of_splits: str | None = None  # the function that is called instead with `--splits`
+
+    @property
+    def signature(self) -> Signature:
+        """Its arguments."""
+        own = read_signature(self.module, self.function)
+        if self.of_splits is None:
+            return own
+        others = read_signature(self.module, self.of_splits).arguments
+        splits = next(argument for argument in others if argument.name == "splits")
+        return replace(own, arguments=(*own.arguments, replace(splits, default=None)))
+
+    @property
+    def summary(self) -> str:
+        """What it does."""
+        return self.signature.summary
+
+    def call(self, *args: Any, **arguments: Any) -> Any:
+        """Import and call it."""
+        return getattr(importlib.import_module(self.module), self.function)(*args, **arguments)
+
+
+class Group(NamedTuple):
+    """A command whose first argument is the name of one of several jobs."""
+
+    summary: str
+    jobs: Mapping[str, Job]
+
+
+def _group(summary: str, kind: str, prefix: str) -> Group:
+    jobs = {name.replace("_", "-"): Job(module, f"{prefix}_{name}") for name, module in APPS[kind].items()}
+    return Group(summary, jobs)
+
+
+_ANALYSES = _group("Find out what a network has learned: invariances and more.", "analysis", "analyze")
+_DATA_SETS = _group("Write the lists of a folder of videos or of a data set.", "data set", "prepare")
+_JOBS: dict[str, Job | Group] = {
+    **{"prepare": _DATA_SETS, "analyze": _ANALYSES},
+    "train": Job("vidssl.jobs.train", "train", "train_splits"),
+    **{name: Job(f"vidssl.jobs.{name}", name) for name in ("test", "extract", "track", "doctor")},
+    **{"merge": Job("vidssl.jobs.extract", "merge"), "schema": Job("vidssl.jobs.names", "schema")},
+    **{name: Job(module, name) for name, module in APPS["command"].items()},
+}
+_ORDER = (  # of `vidssl --help`; apps that are not there have no command
+    *("prepare", "show", "train", "test", "retrieval", "extract", "merge", "map", "export", "track", "analyze"),
+    *("check", "shrink", "compare", "doctor", "schema", "launch"),
+)
+COMMANDS = {name: _JOBS[name] for name in _ORDER if name in _JOBS and getattr(_JOBS[name], "jobs", True)}
+
+
+def main(command: str | None = None, name: str | None = None) -> None:
+    """Run `vidssl COMMAND …`, or the one command of a script in tools/ and datasets/, of a group the job `name`."""
+    keep_memory()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an ascii terminal: no traceback after the work
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if command is not None:
+        guarded(lambda: run(command if name is None else f"{command} {name}", sys.argv[1:], Path(sys.argv[0]).name))
+        return
+    parser = Parser(
+        prog="vidssl",
+        description="Self-supervised learning of video representations.",
+        epilog=list_jobs("commands", COMMANDS),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "command", choices=COMMANDS, metavar="COMMAND", help="see below; COMMAND --help lists its options"
+    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parsed = parser.parse_args()
+    guarded(lambda: run(parsed.command, parsed.arguments, f"vidssl {parsed.command}"))
+
+
+def list_jobs(title: str, jobs: Mapping[str, Job | Group]) -> str:
+    """List jobs for `--help`, a line for each: its name, and what it does."""
+    width = max(map(len, jobs))
+    lines = [f"  {name:<{width}}  {re.split('[.] |[.]$', job.summary)[0]}" for name, job in jobs.items()]
+    return "\n".join([f"{title}:", *lines])
+
+
+def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
+    """Run a command with its arguments, print what it returns, and return it; errors are raised.
+
+    `command` is its name, of a group also that of the job, `analyze gradcam`, which else is the first argument. The
+    module of the job, with torch and all that it needs, is imported after parsing, so that `--help` and a mistyped
+    option are answered at once. `prog` is the name of the program in its help; None: the script's.
+
+    Raises:
+        SystemExit: The status is 1, as something was left out: a video that cannot be read.
+    """
+    job, parser, words = parser_of(command, arguments, prog)
+    parsed = parse(parser, job.signature, words)
+    as_json = parsed.pop("json")
+    settings = parsed.pop("settings", []) if job.signature.takes_settings else ()
+    takes_input = any(argument.name == "videos" for argument in job.signature.arguments)
+    if inputs := [word for word in settings if takes_input and not _is_setting(word)]:
+        if len(inputs) > 1:
+            parser.error(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
+        parsed["videos"], settings = Path(inputs[0]), [word for word in settings if _is_setting(word)]
+    if takes_input and (there := [word for word in settings if os.path.exists(word)]):  # noqa: PTH110 - any length
+        parser.error(f"{there[0]} is a setting, and there is a file or folder of this name: write ./{there[0]} for it")
+    if job.of_splits is not None and "splits" in parsed:
+        job = Job(job.module, job.of_splits)
+    worded = partial(in_options, signature=job.signature)
+    from vidssl.base.config import in_home  # here: pydantic takes longer than a help text
+
+    parsed = in_home(parsed)
+    with running(command, arguments, worded), errors_in_options(job.signature):
+        before = [parsed.pop("cfg", None)] if job.signature.takes_settings else []
+        try:
+            result = job.call(*before, *settings, **parsed)
+        except BaseException:
+            from vidssl.base.output_folder import remove_unused  # here: it imports torch
+
+            remove_unused()
+            raise
+    shown = result
+    if isinstance(result, str):  # the report of `prepare`
+        shown = in_options(result, job.signature)
+        if not as_json and parsed["out"] not in Path(shown.rpartition("\n")[2]).parents:  # it does not end with them
+            shown += f"\nlists written to {parsed['out']}"
+    print_result(shown, as_json, worded)
+    if not getattr(result, "complete", True):
+        sys.exit(1)
+    return result
+
+
+def _is_setting(word: str) -> bool:
+    key, equals, _ = word.partition("=")
+    return equals != "" and "/" not in key  # ./a=b is a path
+
+
+def parser_of(
+    command: str, arguments: Sequence[str] = (), prog: str | None = None
+) -> tuple[Job, argparse.ArgumentParser, Sequence[str]]:
+    """Return the job of a command, its parser, and the arguments that it parses: of a group those after the name."""
+    command, _, name = command.partition(" ")
+    job: Job | Group = COMMANDS[command]
+    parser = Parser(prog)
+    if isinstance(job, Group):
+        if not name:
+            parser.formatter_class = argparse.RawDescriptionHelpFormatter
+            parser.description, parser.epilog = job.summary, list_jobs("one of", job.jobs)
+            text = "see below; NAME --help lists its options"
+            parser.add_argument("name", choices=job.jobs, metavar="NAME", help=text)
+            name, arguments = parser.parse_args(arguments[:1]).name, arguments[1:]
+            parser = Parser(f"{parser.prog} {name}")
+        job = job.jobs[name]
+    parser.description = job.signature.description
+    add_options(parser, job.signature)
+    return job, parser, arguments
+
+
+_ARGUMENT = re.compile(r"""(?<![\w.'"/-])([a-z]\w*)=(True|[A-Z]+|[0-9.]*[0-9]|"\w+"|\[[\d, ]+\])(?![\w/'"])""")
+
+
+def in_options(text: str, signature: Signature) -> str:
+    """Write the arguments of Python that a message names as options: `allow_missing=True` is `--allow-missing`.
+
+    Only those that the command has: what a message says of others, such as settings of a run, stays as it is.
+    """
+    known = {argument.name for argument in signature.arguments} | {"splits"}
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1], found[2].strip('"[]').replace(",", "")
+        if name not in known:
+            return found[0]
+        option = OTHER_NAMES.get(name, name).replace("_", "-")
+        return f"--{option}" + ("" if value == "True" else f" {value}")
+
+    return _ARGUMENT.sub(option, text)
+
+
+@contextmanager
+def errors_in_options(signature: Signature) -> Iterator[None]:
+    """Let the errors of this block name the options of a command, as `in_options`."""
+    try:
+        yield
+    except VidsslError as error:
+        error.args = (in_options(str(error), signature),)
+        raise
+
+
+def print_result(result: Any, as_json: bool, worded: Callable[[str], str] = str) -> None:
+    """Print what a job returned, in the main process: its text and the file to open, or one JSON object.
+
+    `worded` writes the text as the command does, see `in_options`.
+    """
+    from vidssl.base import distributed
+
+    if not distributed.is_main() or result is None:
+        return
+    if as_json:
+        content = result.describe() if hasattr(result, "describe") else result
+        if is_dataclass(content) and not isinstance(content, type):
+            content = asdict(content)
+        elif not isinstance(content, dict):
+            content = {"path" if isinstance(content, Path) else "report": content}
+        print(json.dumps(without_nan(content)[0], default=str, allow_nan=False))
+        return
+    print(*(line for line in (worded(str(result)), getattr(result, "file", None)) if line), sep="\n")
+
+
+def guarded(command: Callable[[], object]) -> None:
+    """Run a command; print an error that the user can fix as one line and exit with status 2.
+
+    Other statuses: 75 after SIGTERM or SIGUSR1, when the run is saved; 130 after Ctrl-C; 1 if another process of the
+    run was lost, or after a bug.
+    """
+    start_log()
+    try:
+        command()
+    except (VidsslError, OSError) as error:  # OSError: for example, the disk is full
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1 if isinstance(error, PeerError) else 2)
+    except Interrupted as request:  # it was announced, see `StopRequest`
+        sys.exit(130 if request.signal == signal.SIGINT else INTERRUPTED)
+    except KeyboardInterrupt:
+        with suppress(OSError):  # stderr may be closed: Ctrl-C also ends the `tee` of a pipe
+            print("interrupted: Ctrl-C", file=sys.stderr, flush=True)
+        sys.exit(130)
+
+
+def start_log() -> None:
+    """Log to stderr, with time and rank."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s%(rank)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _Formatter(logging.Formatter):
+    """Adds the rank in runs of several processes; it is read for each line, as Slurm's is set after the start."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        several = os.environ.get("WORLD_SIZE", "1") != "1"
+        record.rank = f" rank {os.environ.get('RANK', '?')}" if several else ""
+        return super().format(record)

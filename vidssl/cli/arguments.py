@@ -1,0 +1,286 @@
+"""The options of a command: its job's arguments. Here is how types become options, and how they are parsed."""
+
+import argparse
+import ast
+import inspect
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from vidssl.base.errors import ConfigError, hint_at_device
+from vidssl.base.registry import did_you_mean
+
+_PACKAGE = Path(__file__).parents[1]
+_SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields")
+REQUIRED = object()  # the default of an argument without one
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a job."""
+
+    name: str
+    type: str  # as it is written, without `| None`
+    default: Any  # REQUIRED, a literal, or None for what is not one
+    text: str  # what it is
+    positional: bool  # may be passed without its name
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A job."""
+
+    summary: str  # the first paragraph of its docstring
+    description: str  # the docstring without its sections
+    arguments: tuple[Argument, ...]
+    takes_settings: bool  # as *settings
+
+
+@cache
+def read_signature(module: str, name: str) -> Signature:
+    """Read a function of a module of vidssl, such as `vidssl.jobs.test`, or of a file, `examples/x.py`."""
+    tree = _tree(module)
+    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    paragraphs, texts = _parse(ast.get_docstring(function) or "")
+    found: list[Argument] = []
+    plain = [*function.args.posonlyargs, *function.args.args]
+    defaults = [REQUIRED] * (len(plain) - len(function.args.defaults)) + [*map(_literal, function.args.defaults)]
+    for argument, default in zip(plain, defaults, strict=True):
+        found.append(_argument(argument.arg, argument.annotation, default, texts, positional=True))
+    for argument, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        default = REQUIRED if value is None else _literal(value)
+        found.append(_argument(argument.arg, argument.annotation, default, texts, positional=False))
+    if function.args.kwarg is not None and function.args.kwarg.annotation is not None:
+        unpacked = ast.unparse(function.args.kwarg.annotation)
+        found += _options(tree, module, unpacked.removeprefix("Unpack[").removesuffix("]"))
+    description = "\n\n".join(paragraphs)
+    return Signature(paragraphs[0], description, tuple(found), function.args.vararg is not None)
+
+
+def _options(tree: ast.Module, module: str, name: str) -> list[Argument]:
+    """Read the keys of a TypedDict, which is in the module or imported there."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            texts = _parse(ast.get_docstring(node) or "")[1]
+            keys = [part for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]
+            return [_argument(part.target.id, part.annotation, None, texts, positional=False) for part in keys]  # type: ignore[union-attr]
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            return _options(_tree(str(node.module)), str(node.module), name)
+    raise LookupError(f"{module} has no {name}")
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    if module.endswith(".py"):
+        return ast.parse(Path(module).read_text(encoding="utf-8"))
+    path = _PACKAGE.joinpath(*module.split(".")[1:])
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+
+
+def _argument(
+    name: str, annotation: ast.expr | None, default: Any, texts: dict[str, str], positional: bool
+) -> Argument:
+    kind = "" if annotation is None else ast.unparse(annotation).removesuffix(" | None")
+    return Argument(name, kind.replace("'", '"'), default, texts.get(name, ""), positional)
+
+
+def _literal(node: ast.expr | None) -> Any:
+    """Return a default that is a literal; None for another, which the text states."""
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _parse(docstring: str) -> tuple[list[str], dict[str, str]]:
+    """Split a docstring into its paragraphs before the sections, and the texts of `Args` or `Attributes` by name."""
+    parts = re.split(rf"^({'|'.join(_SECTIONS)}):$", inspect.cleandoc(docstring), flags=re.MULTILINE)
+    paragraphs = [" ".join(text.split()) for text in parts[0].split("\n\n") if text.strip()]
+    texts: dict[str, str] = {}
+    for title, body in zip(parts[1::2], parts[2::2], strict=True):
+        if title in ("Args", "Attributes"):
+            for entry in re.split(r"^ {4}(?=\S)", body, flags=re.MULTILINE)[1:]:
+                name, _, text = entry.partition(":")
+                texts[name.strip()] = " ".join(text.split())
+    return paragraphs or [""], texts
+
+
+# Arguments of Python, and what commands call them.
+OTHER_NAMES = {"model": "checkpoint", "trust": "trust-checkpoint"}
+_MODEL = (
+    "a run's folder, a file of weights, a name such as vidssl-small, torchvision:r3d_18 or timm:NAME "
+    "(docs/encoders.md), or 'random' for the untrained backbone of --cfg"
+)
+_INPUT = "videos: a list (*.csv, `vidssl prepare` writes it), a folder, a quoted pattern, or one file"
+
+
+class Parser(argparse.ArgumentParser):
+    """Parses without abbreviations; an error is one line, and names the option that is nearest to an unknown one."""
+
+    def __init__(self, prog: str | None = None, **settings: Any) -> None:
+        super().__init__(prog=prog, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        if unknown := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+            near = did_you_mean(unknown[1], self._option_string_actions)
+            message += f"{near}; the options: {self.prog} --help"
+        if chosen := re.match("argument --(device): invalid choice", message):
+            message += hint_at_device(chosen[1])
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Make the type of an option that is an integer of at least `least`."""
+
+    def parse_integer(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text} is not an integer") from None
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return number
+
+    return parse_integer
+
+
+def above_zero(text: str) -> float:
+    """Parse a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number") from None
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def config_file(text: str) -> Path:
+    """Parse the path or the name of a config, as `find_config`."""
+    from vidssl.base.config import find_config  # late: pydantic takes longer than a help text
+
+    try:
+        return find_config(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count_or_all(text: str) -> int | str:
+    return text if text == "all" else int(text)
+
+
+# By the type of an argument, as it is written. Arguments of other types cannot be options, such as functions.
+_TYPES: dict[str, dict[str, Any]] = {
+    "str": {"type": str},
+    "int": {"type": int},
+    "float": {"type": float},
+    "Count": {"type": at_least(1)},
+    "Natural": {"type": at_least(0)},
+    "Positive": {"type": above_zero},
+    "Annotated[int, Ge(2)]": {"type": at_least(2)},
+    "Path": {"type": Path},
+    "File": {"type": Path},
+    "Videos": {"type": Path},
+    "Model": {"type": str},
+    "Config": {"type": config_file},
+    "bool": {"action": "store_true"},
+    "bool | Count": {"nargs": "?", "const": True, "type": at_least(1), "metavar": "N"},
+    "bool | str": {"nargs": "?", "const": True, "type": str},
+    'int | Literal["all"]': {"type": _count_or_all, "metavar": "N"},
+    "Model | Sequence[Model]": {"type": str, "nargs": "+"},
+    "Model | Sequence[Model] | Mapping[str, Model]": {"type": str, "nargs": "+"},
+    "Sequence[File]": {"type": Path, "nargs": "+", "metavar": "FILE"},
+    "Sequence[str]": {"type": str, "nargs": "+"},
+    "Sequence[int]": {"type": str, "nargs": "+", "metavar": "N"},  # settings after it are moved: `parse`
+    "Collection[int]": {"type": str, "nargs": "+", "metavar": "N"},
+    "Sequence[str | Mapping[str, Any]]": {"type": str, "nargs": "+", "metavar": ("NAME", "KEY=VALUE")},
+}
+_NUMBERS = ("Sequence[int]", "Collection[int]")
+_WORDS = ("Sequence[str]", *_NUMBERS)  # take all words that follow, and settings among them
+
+
+def option_of(argument: Argument) -> dict[str, Any] | None:
+    """Return what argparse needs for an argument; None if it cannot be an option."""
+    if literal := re.fullmatch(r"(Sequence\[)?Literal\[(.*?)\]+", argument.type):
+        choices = {"choices": ast.literal_eval(f"({literal[2]},)")}
+        return choices | {"nargs": "+"} if literal[1] else choices
+    return _TYPES.get(argument.type)
+
+
+def add_options(parser: argparse.ArgumentParser, signature: Signature) -> None:
+    """Add an option for each argument, `--quiet` and `--json`; what is not given is not in the result of parsing."""
+    first = next((a for a in signature.arguments if a.positional and a.name not in ("model", "cfg", "out")), None)
+    for argument in signature.arguments:
+        kind = option_of(argument)
+        if kind is None or argument.name == "settings":
+            continue
+        text = _help(argument)
+        if argument is first:
+            optional: dict[str, Any] = {} if argument.default is REQUIRED else {"nargs": "?"}
+            metavar = "INPUT" if argument.name == "videos" else argument.name.upper()
+            text = _INPUT if argument.type == "Videos" else text
+            # No default SUPPRESS: an optional one that is not given would be a path of this name.
+            parser.add_argument(argument.name, metavar=metavar, help=text, **optional, **kind)
+            continue
+        if argument.type == "Videos" and argument.name == "videos" and signature.takes_settings:
+            continue  # among the settings
+        required = argument.default is REQUIRED or argument.name == "out"
+        name = OTHER_NAMES.get(argument.name, argument.name).replace("_", "-")
+        parser.add_argument(
+            f"--{name}", dest=argument.name, required=required, help=text, default=argparse.SUPPRESS, **kind
+        )
+    if _has_settings(signature):
+        text = "settings that override the config's"
+        if signature.takes_settings and any(argument.name == "videos" for argument in signature.arguments):
+            text += "; one may be an input, a folder or pattern of videos, which replaces data.train"
+        parser.add_argument("settings", nargs="*", default=[], metavar="KEY=VALUE", help=text)
+    parser.add_argument("--quiet", action="store_true", help="log warnings only, without progress bars")
+    parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
+
+
+def _has_settings(signature: Signature) -> bool:
+    return signature.takes_settings or any(argument.name == "settings" for argument in signature.arguments)
+
+
+def _help(argument: Argument) -> str:
+    """Write the text of an option: that of the argument as a phrase, and the default, if the text does not state it."""
+    if argument.name == "model":
+        return _MODEL + "; several are compared" * argument.type.endswith("]")
+    text = argument.text.removesuffix(".")
+    text = text[:1].lower() + text[1:] if text[1:2].islower() else text
+    default = argument.default
+    if "(default" not in text and not isinstance(default, bool) and default not in (REQUIRED, None, (), ""):
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        text += f" (default {shown:g})" if isinstance(shown, float) else f" (default {shown})"
+    return text.replace("`", "").replace("%", "%%")
+
+
+def parse(parser: argparse.ArgumentParser, signature: Signature, arguments: Sequence[str] | None) -> dict[str, Any]:
+    """Parse options and settings in any order: the arguments of the job, and `json`; apply `--quiet`."""
+    given = vars(parser.parse_intermixed_args(arguments))
+    if given.pop("quiet"):  # hides progress bars too
+        logging.getLogger("vidssl").setLevel(logging.WARNING)
+    parsed = {name: value for name, value in given.items() if value is not None}
+    settings = [str(word) for word in parsed.pop("settings", ())]
+    kinds = {argument.name: argument.type for argument in signature.arguments}
+    for name in [name for name in parsed if kinds.get(name) in _WORDS and name != "settings"]:
+        words = parsed[name]
+        if _has_settings(signature):
+            settings += [word for word in words if "=" in word]
+            words = [word for word in words if "=" not in word]
+        option = OTHER_NAMES.get(name, name).replace("_", "-")
+        if not words or len({*words}) < len(words):
+            parser.error(f"--{option} needs different values, got {' '.join(words) or 'none'}")
+        if kinds[name] in _NUMBERS:
+            if wrong := [word for word in words if not re.fullmatch("[0-9]{1,4}", word)]:
+                parser.error(f"--{option}: {wrong[0]} is not a number: write --{option} 1 2 3")
+            parsed[name] = [int(word) for word in words]
+        else:
+            parsed[name] = words
+    return {**parsed, "settings": settings} if settings else parsed

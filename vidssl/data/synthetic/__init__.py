@@ -1,1 +1,0 @@
-"""Synthetic data sets that vidssl renders itself: moving digits."""

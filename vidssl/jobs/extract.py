@@ -1,0 +1,404 @@
+"""Features of videos, in memory or as a folder, at once or in parts that are merged."""
+
+import logging
+import re
+import shutil
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from typing_extensions import Unpack
+
+from vidssl.base import distributed
+from vidssl.base.config import Tree
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.output_folder import only_run_in
+from vidssl.base.progress import Report
+from vidssl.base.running_command import leave_out
+from vidssl.base.types import Features
+from vidssl.base.worker_pool import Pool, ordered
+from vidssl.data.allowed_paths import existing_path
+from vidssl.data.cut_windows import TimeWindows, cut_into_windows, parse_windows
+from vidssl.data.fingerprint import identify
+from vidssl.data.loader import file_numbers
+from vidssl.data.video_list import Records, VideoList
+from vidssl.evaluation import features
+from vidssl.evaluation.features import (
+    DamagedFolderError,
+    FeatureFolder,
+    Files,
+    FileState,
+    Piece,
+    TestClips,
+    claim_features,
+    difference,
+    find_rows,
+    read_folder,
+    write_folder,
+)
+from vidssl.evaluation.result_files import describe_changes
+from vidssl.jobs.job import File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
+from vidssl.jobs.load_network import Subject, device_of, load_subject
+
+_log = logging.getLogger(__name__)
+_REMEDY = "choose another folder for the features"
+_THERE = "%s holds these features already"
+_OF_LIST = ("list", "data", "videos", "shard")  # of a request: what does not change the features of a video
+PARTS = ".parts"  # folder below the output, for the parts until all are there
+
+
+class Cluster(Protocol):
+    """Other processes that extract a list in parts, such as those of `vidssl.apps.cluster.ray`."""
+
+    @property
+    def pool(self) -> Pool:
+        """Runs tasks that need no network."""
+
+    def extract(self, subject: Subject, videos: VideoList, rows: Sequence[int]) -> Iterator[Features]:
+        """Extract rows of a list, part by part."""
+
+
+@job
+def extract(
+    model: Model,
+    videos: Videos,
+    *,
+    out: File | None = None,
+    shard: str | None = None,
+    window: Positive | None = None,
+    stride: Positive | None = None,
+    cluster: Cluster | None = None,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> Features:
+    """Encode videos: one row of features for each, averaged over its clips and crops.
+
+    With `out` they are written to a folder: features.npy, rows.csv and meta.json. If it has features of the same
+    network and clips, only videos that are new or have changed are encoded, and those that the list lacks are left out.
+    Features of another network or other clips are an error; a damaged folder is extracted again. `records` of the
+    features has the file of each row and its span, start and end in seconds.
+
+    Args:
+        model: A file, folder or name, as `load_backbone` takes; `random` for the untrained backbone of `cfg`; a
+            backbone of `load_backbone`; or any module from clips (B, 3, T, S, S) to features (B, D).
+        videos: Videos: a list, a folder, a pattern, one file or several, or a list that was read.
+        out: Folder for the features.
+        shard: Only part i/n of n, from 0, into a folder beside `out`, for `merge`; rows of one file stay together.
+        window: One row for each window of a video, which lasts so long, seconds.
+        stride: Seconds from the start of a window to the start of the next (default: the window).
+        cluster: Other processes that do the work.
+        progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
+        options: See `NetworkOptions`.
+
+    Raises:
+        VidsslError: The network, its clips or a video cannot be used; the message has the remedy.
+    """
+    windows = parse_windows(window, stride)
+    if out is None:
+        if shard is not None or cluster is not None:
+            raise ConfigError("parts of a list are written to folders: give out=FOLDER")
+        return _in_memory(model, videos, windows, options)
+    part = None if shard is None else shard_of(shard)
+    path = Path(out) if part is None else _part(Path(out), *part)
+    claim_features(path, [path_of(videos)])
+    listed = read_videos(videos, options)
+    with distributed.joined(device_of(model, options)):
+        subject = load_subject(model, options).skipping_few()
+        # Only the main process reads the sizes of the files: on a network drive that takes time.
+        data = distributed.on_main(lambda: identify(listed))
+        extract_to(subject, listed, data, path, part or (0, 1), windows=windows, cluster=cluster)
+    return loaded(path)
+
+
+@job
+def merge(out: File) -> Features:
+    """Write the features of a list from its parts, which `extract` wrote beside `out` and which are kept.
+
+    Args:
+        out: Folder for the features.
+    """
+    out = Path(out)
+    parts = _read_parts(out)
+    first, missing = parts[0], [gap for part in parts for gap in part.features.missing]
+    request, made_by = {**first.request, "shard": [0, 1]}, first.features.made_by
+    files = {path: state for part in parts for path, state in part.files.items()}
+    there = _stored(out, request, made_by)
+    if there is not None and (there.request, there.classes, there.files) == (request, first.classes, files):
+        _log.info(_THERE, out)
+    else:
+        if not any(part.names for part in parts):
+            raise _nothing(missing)
+        claim_features(out)
+        with only_run_in(out):
+            rows = {int(n): part.row(row) for part in parts for row, n in enumerate(part.features.index)}
+
+            def listed(index: list[int]) -> VideoList:
+                return VideoList(out, Records(first.root, (rows[n] for n in index)), first.classes)
+
+            pieces = [Piece.of(part.features) for part in parts]  # those of before have no states of their files
+            write_folder(out, request, listed, pieces, missing, lambda path: files.get(path, FileState()), made_by)
+    leave_out(missing)
+    return loaded(out)
+
+
+def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, options: NetworkOptions) -> Features:
+    listed = read_videos(videos, options)
+    with distributed.joined(device_of(model, options)):
+        subject = load_subject(model, options).skipping_few()
+        rows = listed if windows is None else windows_of(listed, windows, subject.test)
+        found = features.extract(subject.encoder, rows, subject.test, subject.device)
+    records = rows.rows(found.index.tolist()).records
+    return replace(found, records=records, windows=windows is not None, made_by=subject.made_by())
+
+
+def load_features(path: File) -> Features:
+    """Return the features of a folder that `extract` wrote, memory-mapped, with their videos.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        DataError: The folder has no features, or one of its files is missing or was changed.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; vidssl extract writes features with out=FOLDER")
+    return loaded(folder, verify=True)
+
+
+def loaded(path: Path, verify: bool = False) -> Features:
+    """Return the features of a folder as `load_features`; `verify` reads all files, to compare their checksums."""
+    folder = read_folder(path, "name a folder that vidssl extract wrote", verify)
+    listed = folder.videos(range(len(folder.features.x)))
+    return replace(
+        folder.features, classes=folder.classes, records=listed.records, windows="windows" in folder.request, path=path
+    )
+
+
+def extract_to(
+    subject: Subject,
+    videos: VideoList,
+    data: Tree,
+    path: Path,
+    part: tuple[int, int] = (0, 1),
+    title: str = "features",
+    windows: TimeWindows | None = None,
+    cluster: Cluster | None = None,
+) -> None:
+    """Write the features of a list to a folder, unless they are there, in processes that have joined already.
+
+    `data` describes the files of the list (`identify`); `part` (i, n) is the i-th of n parts of it. Rows that the
+    folder has, or a run on a cluster that was interrupted, are taken from there.
+    """
+    more = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
+    request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
+    if any(other != request for other in distributed.gather_objects(request)):
+        raise ConfigError("processes of one run have different arguments: start each shard by itself")
+    kept = _Kept(subject, path, request)
+    if distributed.on_main(lambda: kept.is_all_of(videos)):
+        return
+    claim_features(path, [videos.path])
+    with only_run_in(path):
+        if windows is not None:
+            videos = windows_of(videos, windows, subject.test, ordered if cluster is None else cluster.pool)
+        rows = np.flatnonzero(file_numbers(videos) % part[1] == part[0]).tolist()
+        lacking, others = distributed.on_main(lambda: kept.find(videos, rows))
+        if cluster is None:
+            encoder, test = subject.encoder, subject.test
+            found = [features.extract(encoder, videos, test, subject.device, title, rows=lacking, others=others)]
+        else:
+            found = []
+            for some in cluster.extract(subject, videos, lacking):
+                found.append(some)
+                kept.write_part(videos, some)
+            missing = [gap for some in found for gap in some.missing]
+            if len(missing) == len(videos):
+                raise _nothing(missing)
+            subject.test.check_skipped(missing, len({videos.records[n].path for n in rows}), videos.path)
+            leave_out(missing)
+        distributed.on_main(lambda: kept.write(videos, found))
+
+
+class _Kept:
+    """The features that a folder has already, for the main process."""
+
+    def __init__(self, subject: Subject, path: Path, request: Tree) -> None:
+        self._subject, self._path, self._request = subject, path, request
+        self._taken: dict[int, tuple[int, int]] = {}
+
+    def is_all_of(self, videos: VideoList) -> bool:
+        """Whether the folder holds the features of a list; those of another network or other clips are an error."""
+        self._made_by = self._subject.made_by()
+        folder = _stored(self._path, self._request, self._made_by)
+        parts = [_stored(path, self._request, self._made_by) for path in sorted((self._path / PARTS).glob("*"))]
+        self._folders = [each for each in (folder, *parts) if each is not None]
+        if folder is None or folder.classes != videos.classes:
+            return False
+        if folder.files:
+            same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
+            there = same and folder.root == videos.root.resolve() and Files(videos).have(folder.files)
+        else:
+            there = _deciding(folder.request) == _deciding(self._request)
+        if there:
+            _check_missing(folder, self._subject.test)
+            _log.info(_THERE, self._path)
+        return there
+
+    def find(self, videos: VideoList, rows: Sequence[int]) -> tuple[list[int], int]:
+        """Find the rows that can be taken; return the others, and the number of files that only those have."""
+        self._files = Files(videos, rows)
+        self._taken = find_rows(self._folders, videos, rows, self._files)
+        if self._folders:
+            self._check_videos(self._folders[0], videos)
+            dropped = sum(len(folder.names) for folder in self._folders) - len(self._taken)
+            there = f"{len(self._taken)} of {len(rows)} {videos.unit}s were there"
+            _log.info("%s: %s%s", self._path, there, f"; {dropped} other rows are dropped" if dropped else "")
+        if any(len(folder.names) and not folder.files for folder in self._folders):
+            _log.info("%s does not record its files, which may have changed: all are encoded again", self._path)
+        lacking = [n for n in rows if n not in self._taken]
+        paths, again = ({videos.records[n].path for n in some} for some in (rows, lacking))
+        return lacking, len(paths - again)
+
+    def _check_videos(self, folder: FeatureFolder, videos: VideoList) -> None:
+        """Raise a DataError if no video of a folder is in a list: its features would be lost by mistake."""
+        real_path = self._files.real_path
+        paths = {real_path(existing_path(folder.root, name)) for name in folder.names}
+        if paths and not self._taken and paths.isdisjoint(real_path(record.path) for record in videos.records):
+            raise DataError(f"{folder.path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
+
+    def write(self, videos: VideoList, found: Sequence[Features]) -> None:
+        """Write the features that were taken and those that were found."""
+        pieces = [Piece.of(part) for part in found]
+        for number, folder in enumerate(self._folders):
+            pairs = [(row, n) for n, (of, row) in sorted(self._taken.items()) if of == number]
+            pieces.append(Piece(folder.features.x, *torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()))
+        self._write(self._path, videos, pieces, found)
+        shutil.rmtree(self._path / PARTS, ignore_errors=True)
+
+    def write_part(self, videos: VideoList, part: Features) -> None:
+        """Write features to a folder of their own, which counts if this run is interrupted."""
+        parts = self._path / PARTS
+        self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [Piece.of(part)], [part])
+
+    def _write(self, path: Path, videos: VideoList, pieces: Sequence[Piece], found: Sequence[Features]) -> None:
+        missing = [gap for part in found for gap in part.missing]
+        write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
+
+
+def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: Pool = ordered) -> VideoList:
+    """Cut a list into windows on the main process, for all processes."""
+    return distributed.on_main(
+        lambda: cut_into_windows(
+            videos, windows, test, workers=test.workers, timeout=test.timeout, keep_missing=test.skips, pool=pool
+        )
+    )
+
+
+def open_index(path: Path, subject: Subject) -> FeatureFolder:
+    """Open the features of a whole list that were extracted with this network and comparable clips, to search in them.
+
+    The array is memory-mapped and its checksum is not compared: that would read all of it.
+    """
+    remedy, again = "choose another index, or extract one with gallery=LIST", "extract it with gallery=LIST"
+    index = _open(path, remedy, again, verify=False)
+    if index.request["shard"] != [0, 1]:
+        raise DataError(f"{path} has a part of its list: merge the parts")
+    if changes := difference(index.features.made_by, subject.made_by()):
+        raise DataError(
+            f"{path} is not comparable with the query: {changes}: search with the same network and clips, or choose "
+            "another index"
+        )
+    _check_missing(index, subject.test)
+    return index
+
+
+def _check_missing(folder: FeatureFolder, test: TestClips) -> None:
+    """Note the videos that features lack; a DataError if they are too many for these settings."""
+    missing = folder.features.missing
+    test.check_skipped(missing, len({*folder.names}) + len(dict(missing)), folder.path)
+    leave_out(missing)
+
+
+def _nothing(missing: Sequence[tuple[str, str]]) -> DataError:
+    return DataError(f"none of the {len(missing)} videos can be read; the first: {min(missing)[1]}")
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """Parse `i/n`, the i-th of n parts of a list, from 0."""
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(f"shard {text[:40]!r} is not i/n with i < n: write 0/4 for the first of 4 parts")
+    return int(found[1]), int(found[2])
+
+
+def _part(out: Path, number: int, parts: int) -> Path:
+    return out.with_name(f"{out.name}.{number}-of-{parts}")
+
+
+def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> FeatureFolder | None:
+    """Open a folder with features of any list; None if it has none, or is damaged.
+
+    Features of another network or other clips are an error.
+    """
+    try:
+        if path.exists() and any(not file.name.startswith(".") for file in path.iterdir()):
+            folder = read_folder(path, _REMEDY)
+            _check_request(folder, request, made_by, _REMEDY, _OF_LIST)
+            return folder
+    except DamagedFolderError as error:
+        _log.warning("%s; extracting it again", error)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; {_REMEDY}") from None
+    return None
+
+
+def _check_request(
+    folder: FeatureFolder, request: Tree, made_by: Mapping[str, Any], remedy: str, ignored: Container[str] = ()
+) -> None:
+    trees = (_deciding(folder.request), _deciding(request))
+    stored, wanted = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
+    names = folder.features.made_by["network"], made_by["network"]
+    if stored["weights"] != wanted["weights"] and names[0] != names[1]:
+        stored["weights"], wanted["weights"] = names
+    if changes := describe_changes(stored, wanted):
+        raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
+
+
+def _deciding(request: Tree) -> Tree:
+    """Return a request without what does not change the features of a video: whether others may be left out."""
+    protocol = {name: value for name, value in request.get("protocol", {}).items() if name != "allow_missing"}
+    return {**request, "protocol": protocol}
+
+
+def _read_parts(out: Path) -> list[FeatureFolder]:
+    """Open all parts of a folder; check that they are complete and of one request."""
+    pattern = re.compile(rf"{re.escape(out.name)}\.\d+-of-(\d+)")
+    counts = {int(name[1]) for path in out.parent.glob("*") if (name := pattern.fullmatch(path.name))}
+    if len(counts) != 1:
+        found = " and ".join(map(str, sorted(counts))) or "none"
+        raise DataError(f"{out} needs parts of one shard i/n, found n = {found}: extract all, move others away")
+    (count,) = counts
+    missing = [f"{n}/{count}" for n in range(count) if not _part(out, n, count).exists()]
+    if missing:
+        named = ", ".join(missing[:10]) + ", …" * (len(missing) > 10)
+        raise DataError(f"{len(missing)} of {count} parts of {out} are missing: extract with shard {named}")
+    parts: list[FeatureFolder] = []
+    for n in range(count):
+        remedy = f"extract with shard {n}/{count}"
+        parts.append(_open(_part(out, n, count), f"move it away, and {remedy}", remedy))
+        request, made_by = {**parts[0].request, "shard": [n, count]}, parts[0].features.made_by
+        _check_request(parts[n], request, made_by, f"move it away, and {remedy}")
+    return parts
+
+
+def _open(path: Path, remedy: str, again: str, verify: bool = True) -> FeatureFolder:
+    """Open a folder that must exist: `remedy` is for another kind of folder, `again` for one that cannot be read."""
+    try:
+        return read_folder(path, remedy, verify)
+    except DamagedFolderError as error:
+        raise DataError(f"{error}: {again}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; {again}") from None

@@ -1,0 +1,404 @@
+"""Measure a network on a list with the evaluation protocols."""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, create_model
+from torch import Tensor
+from typing_extensions import Unpack
+
+from vidssl.base import distributed
+from vidssl.base.atomic import write_whole
+from vidssl.base.config import Tree, bind, choice, override
+from vidssl.base.errors import ConfigError
+from vidssl.base.plugins import code_of, explaining, not_imported
+from vidssl.base.progress import Report
+from vidssl.base.registry import APPS, load_app, load_named
+from vidssl.data.find_same_videos import own_rows
+from vidssl.data.video_list import VideoList
+from vidssl.engine.run_config import Run
+from vidssl.evaluation.features import extract, split_features
+from vidssl.evaluation.measure import Measurement as Measured
+from vidssl.evaluation.measure import (
+    apply_protocols,
+    check_measurable,
+    check_names,
+    chosen_protocols,
+    measure,
+    need_gallery,
+)
+from vidssl.evaluation.metrics import confusion, level_of
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
+from vidssl.evaluation.result_files import Results
+from vidssl.jobs.job import File, Model, NetworkOptions, Videos, job, path_of
+from vidssl.jobs.load_network import Subject, describe_clips, joined_clips, load_subject
+from vidssl.jobs.measurements import (
+    Computed,
+    JobResults,
+    Measurement,
+    Plan,
+    format_clips,
+    format_count,
+    format_table,
+    measure_networks,
+    write_csv,
+)
+from vidssl.models.floors import FLOORS
+from vidssl.models.joined import Joined
+from vidssl.page.charts import confusion_matrix
+from vidssl.page.figure import png
+
+_OF_DIRECTIONS = ("order", "order_pairs")  # accuracies of two classes of equal size
+LEVELS = ("chance", "majority", "majority_mean_class")  # numbers that do not depend on the network
+_NONE = "–"
+
+
+def measure_floors(
+    subject: Subject,
+    protocols: Mapping[str, EvaluationProtocol],
+    query: VideoList,
+    gallery: VideoList | None,
+    check: Callable[[], None],
+) -> Results:
+    """Measure what learned nothing by the protocols of a network; each video is decoded once for all floors.
+
+    Returns `floors`, the numbers of each by its name, and `floors_details`. `check` is that of `extract`.
+    """
+    left_out = {name: reason for name, protocol in protocols.items() if (reason := _why_left_out(protocol))}
+    applied = {name: protocol for name, protocol in protocols.items() if name not in left_out}
+    if not applied:
+        return {"floors": {}, "floors_details": {"left_out": left_out}}
+    options: NetworkOptions = {"workers": subject.test.workers, "allow_missing": subject.test.allow_missing}
+    floors = {name: load_subject(f"floor:{name}", {**options, "device": "cpu"}) for name in FLOORS}
+    clips = joined_clips([floor.test for floor in floors.values()])
+    clips = clips.skipping_few() if subject.test.skips else clips
+    encoder = Joined([floor.encoder for floor in floors.values()]).to(subject.device).eval()
+    reverse = any(protocol.reverse for protocol in applied.values())
+    g = None
+    if gallery is not None:
+        g = extract(encoder, gallery, clips, subject.device, "gallery of floors", check=check, reverse=reverse)
+    q = extract(encoder, query, clips, subject.device, "queries of floors", check=check, reverse=reverse)
+
+    def compute() -> Results:
+        queries = query.rows(q.index.tolist())
+        galleries = None if g is None or gallery is None else gallery.rows(g.index.tolist())
+        own = own_rows(galleries or queries, queries)
+        of_galleries = [None] * len(floors) if g is None else split_features(g, encoder.dims)
+        numbers = {}
+        for name, of_gallery, of_query in zip(floors, of_galleries, split_features(q, encoder.dims), strict=True):
+            found = apply_protocols(applied, of_gallery, of_query, own)
+            numbers[name] = {key: value for measured in found.values() for key, value in measured.numbers.items()}
+        return {"floors": numbers}
+
+    details = {
+        "protocol": describe_clips(clips),
+        "left_out": left_out,
+        "num_videos": len(q),
+        "num_train": None if g is None else len(g),
+        "missing": [{"path": path, "reason": reason} for path, reason in q.missing],
+        "missing_train": [{"path": path, "reason": reason} for path, reason in (g.missing if g else ())],
+    }
+    return {**distributed.on_main(compute), "floors_details": details}
+
+
+def _why_left_out(protocol: EvaluationProtocol) -> str | None:
+    if protocol.probabilities:
+        return "they have no classifier"
+    return "they have no feature maps" if protocol.maps else None
+
+
+def format_floors(network: str, results: Results, cell: Callable[[str, float], str]) -> list[str]:
+    """Format the numbers of a network and of floors: a row for each, and what was measured; `cell` formats a number."""
+    splits = list(results.get("splits", {}).values())
+
+    def text(name: str, found: Results) -> str:
+        number = (found["mean"] if splits else found).get(name)
+        spread = found["spread"].get(name) if splits else found.get(f"{name}_spread")
+        if number is None:
+            return _NONE
+        return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
+
+    def of_majority(name: str) -> str:
+        return cell(name, 0.5) if name in _OF_DIRECTIONS else text(level_of(name) or "", results)
+
+    numbers = results["mean"] if splits else {name: v for name, v in results.items() if isinstance(v, float)}
+    columns = [name for name in numbers if name not in LEVELS and not name.endswith("_spread")]
+    rows = [["", *columns], [network, *(text(name, results) for name in columns)]]
+    rows += [[floor, *(text(name, found) for name in columns)] for floor, found in results["floors"].items()]
+    levels = [of_majority(name) for name in columns]
+    if {*levels} != {_NONE}:
+        rows.append(["majority", *levels])
+    lines = format_table(rows, "<" + ">" * len(columns))
+    details = [one["floors_details"] for one in splits or [results]]
+    if "protocol" in details[0]:
+        counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in details)
+        lines.append(f"floors: {counts}; {format_clips(details[0]['protocol'])}")
+    return lines + [f"floors without {name}: {reason}" for name, reason in details[0]["left_out"].items()]
+
+
+_NOT_PERCENT = ("uniformity_loss", "localization_error", "mean_position_error")  # a logarithm, distances in pixels
+
+
+@job
+def test(
+    model: Model,
+    videos: Videos,
+    *,
+    out: File | None = None,
+    train_list: Videos | None = None,
+    protocol: Sequence[str | Mapping[str, Any]] | None = None,
+    splits: Sequence[int] | None = None,
+    floors: bool = False,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Measure a network on a list: accuracy, kNN, SVM, few labels, retrieval and more.
+
+    Results of the same request that are in `out` already are returned. docs/evaluation.md describes the numbers.
+
+    Args:
+        model: A run's folder, a file of weights, a name such as `vidssl-small` or `torchvision:r3d_18`
+            (docs/encoders.md), `random` for the untrained backbone of `cfg`, or a module.
+        videos: The tested videos, with labels for most protocols.
+        out: Folder for results.json, tables and images.
+        train_list: List of training videos, for the protocols that need them.
+        protocol: Protocols, each followed by its settings as `KEY=VALUE`, or `{"name": "knn", "k": 20}`: accuracy, knn,
+            localization, logistic, lowshot, multilabel_logistic, multilabel_lowshot, multilabel_svm, order, retrieval,
+            svm, uniformity (default: those that fit the network and its lists).
+        splits: Test once per split, as 1 2 3; the number replaces `{split}` in paths and settings.
+        floors: Measure also what learned nothing, by the same protocols: thumbnails, differences of frames, and an
+            untrained network.
+        progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
+        options: See `NetworkOptions`.
+
+    Raises:
+        VidsslError: The network, its clips, a list or a video cannot be used; the message has the remedy.
+    """
+    folder, file = None if out is None else Path(out), path_of(videos)
+    if file is not None and file.suffix in APPS["test list"]:
+        others = {"train_list": train_list, "protocol": protocol, "splits": splits, "floors": floors or None}
+        given = [name for name, value in others.items() if value is not None]
+        return load_app("test list", file.suffix).test(model, file, folder, options, given)  # type: ignore[no-any-return]
+    protocols, settings = (None, []) if protocol is None else protocol_choices(protocol)
+    if settings:
+        options["settings"] = [*options.get("settings", ()), *settings]
+    work = Protocols(protocols, floors=floors)
+    results = measure_networks(work, [model], videos, options, folder, train_list, splits, table=table)
+    only = JobResults(next(iter(results.values())))
+    only.text, only.file = results.text, results.file
+    return only
+
+
+@dataclass(frozen=True)
+class Protocols(Measurement):
+    """The evaluation protocols, as plain data: `{"name": "knn", "k": 20}`; None: those of `chosen_protocols`."""
+
+    kind: ClassVar[str] = "test"
+    command: ClassVar[str] = "test"
+    protocols: Sequence[Tree] | None = None
+    check: Callable[[], None] = lambda: None  # that of `extract`
+    floors: bool = False
+
+    def needs_training(self) -> bool:
+        """Whether a protocol compares with training videos."""
+        return need_training(self.protocols)
+
+    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+        """Build the protocols, and check that they fit the lists."""
+        chosen, gallery = plan_protocols(subject, query, train, self.protocols)
+        compute = partial(self._compute, subject, query, gallery, chosen)
+        return Plan(
+            describe_protocols(chosen), compute, gallery, partial(self._floors, subject, query, gallery, chosen)
+        )
+
+    def _floors(
+        self,
+        subject: Subject,
+        query: VideoList,
+        gallery: VideoList | None,
+        protocols: Mapping[str, EvaluationProtocol],
+        results: Results,
+    ) -> Results:
+        """Measure the floors, if results lack those that are asked for."""
+        if not self.floors or "floors" in results:
+            return {}
+        return measure_floors(subject, protocols, query, gallery, self.check)
+
+    def _compute(
+        self, subject: Subject, query: VideoList, gallery: VideoList | None, protocols: Mapping[str, EvaluationProtocol]
+    ) -> Computed:
+        measured = measure(
+            subject.backbone,
+            protocols,
+            gallery,
+            query,
+            subject.test,
+            subject.device,
+            subject.classify,
+            subject.classes,
+            self.check,
+            subject.extractor,
+        )
+        results = {
+            **measured.numbers,
+            "protocols": describe_protocols(protocols)["protocols"],
+            "details": {name: one.details for name, one in measured.found.items() if one.details},
+            "num_videos": len(measured.query),
+            "num_train": None if measured.gallery is None else len(measured.gallery),
+            "missing": [{"path": path, "reason": reason} for path, reason in measured.missing_query],
+            "missing_train": [{"path": path, "reason": reason} for path, reason in measured.missing_gallery],
+            **({"per_video": measured.per_video} if self.per_video else {}),
+        }
+        return Computed(results, partial(_write, measured), measured.equal_features)
+
+
+def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tree], list[str]]:
+    """Parse `knn k=20 svm data.workers=0` as the choices of two protocols and the settings of the config among them.
+
+    A setting belongs to the protocol before it, unless only the config has it; of a plug-in: if it has no dot.
+    """
+    choices: list[Tree] = []
+    settings: list[str] = []
+    own: Collection[str] | None = ()  # settings of the protocol before; None: of a plug-in that is not imported yet
+    for word in words:
+        if not isinstance(word, str):
+            choices.append(dict(word))
+            continue
+        key = word.partition("=")[0]
+        section = key.partition(".")[0]
+        if "=" not in word:
+            choices.append({"name": word})
+            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else None
+        elif section in Run.model_fields and (section != key if own is None else section not in own):
+            settings.append(word)
+        elif choices:
+            override(choices[-1], word)
+        else:
+            raise ConfigError(f"protocol begins with the setting {word}: name the protocol before it")
+    if not choices:
+        raise ConfigError(f"protocol {' '.join(map(str, words))} names no protocol: write knn k=20")
+    return choices, settings
+
+
+def need_training(choices: Sequence[Tree] | None) -> bool:
+    """Whether one of the protocols may compare with training videos."""
+    return need_gallery(None if choices is None else [str(choice.get("name")) for choice in choices])
+
+
+def plan_protocols(
+    subject: Subject, query: VideoList, train: VideoList | None, protocols: Sequence[Tree] | None
+) -> tuple[Mapping[str, EvaluationProtocol], VideoList | None]:
+    """Build protocols, and check that they and the lists fit each other; return also the gallery, if one is used."""
+    # Bound only now: modules that the run imports may register protocols.
+    with explaining(not_imported(() if subject.run is None else subject.run.imports)):
+        bound = None if protocols is None else _bind(protocols)
+    gallery = train if need_training(protocols) else None
+    chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
+    check_measurable(chosen, gallery, query, subject.classes, subject.test.cells)
+    if any(protocol.probabilities for protocol in chosen.values()):
+        check_names(query, subject.class_names, f"when {subject.name} was trained")
+    return chosen, gallery if any(protocol.gallery for protocol in chosen.values()) else None
+
+
+def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
+    load_named(choices)
+    protocol = choice(PROTOCOLS)
+    schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field()))  # type: ignore[valid-type]
+    try:
+        return bind(schema, {"protocols": list(choices)}, "protocol").protocols  # type: ignore[attr-defined, no-any-return]
+    except ConfigError as error:
+        if all(each.get("name") in PROTOCOLS for each in choices):
+            raise
+        raise ConfigError(f"{error}; of a module of your own: imports=[MODULE]") from None
+
+
+def describe_protocols(protocols: Mapping[str, EvaluationProtocol]) -> Tree:
+    """Describe protocols as plain data; those of plug-ins with the hash of their code."""
+    settings = [
+        {"name": name, **p.config.model_dump(mode="json", exclude={"name"}), **code_of(type(p))}
+        for name, p in protocols.items()
+    ]
+    return {"protocols": settings}
+
+
+def _write(measured: Measured, out: Path) -> None:
+    """Write the files of protocols that predict classes, and remove those of other protocols."""
+    names = _measured_before(out)
+    (out / "results.json").unlink(missing_ok=True)
+    for name in names:
+        for file in (f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"):
+            (out / file).unlink(missing_ok=True)
+    for name, of_protocol in measured.found.items():
+        if of_protocol.predicted is not None:
+            _write_predictions(out, name, measured.query, of_protocol.predicted)
+
+
+def _measured_before(out: Path) -> list[str]:
+    """Names of the protocols whose results are in a folder."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        earlier = json.loads((out / "results.json").read_text(encoding="utf-8"))
+        return [str(protocol["name"]) for protocol in earlier["protocols"]]
+    return []
+
+
+def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:
+    """Write the predicted class of each video, a table of the classes, and the confusion matrix as an image."""
+    label = torch.from_numpy(videos.labels)
+    classes = max(len(videos.classes), int(max(label.max(), predicted.max())) + 1)
+    names = [videos.classes[n] if n < len(videos.classes) else str(n) for n in range(classes)]
+    counts = confusion(predicted, label, classes)
+    rows = [
+        (path, names[of], names[p] if p >= 0 else "")
+        for path, of, p in zip(videos.names, label.tolist(), predicted.tolist(), strict=True)
+    ]
+    write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
+    total, right, others = counts.sum(dim=1).tolist(), counts.diagonal().tolist(), counts[:, :-1].clone()
+    most, mistaken = others.fill_diagonal_(0).max(dim=1)
+    table = [
+        (names[n], total[n], right[n], f"{right[n] / total[n]:.4f}", names[mistaken[n]] if most[n] else "")
+        for n in range(classes)
+        if total[n]
+    ]
+    write_csv(out / f"per_class_{name}.csv", ("class", "videos", "right", "accuracy", "most often taken for"), table)
+    write_whole(out / f"confusion_{name}.png", png(confusion_matrix(counts.numpy(), names), dpi=120))
+
+
+def table(networks: Mapping[str, Results]) -> str:
+    """Format the numbers of a test of one network as a short table; with floors in rows."""
+    name, results = next(iter(networks.items()))
+    test, splits = results["protocol"], list(results.get("splits", {}).values())
+    counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results])
+    head = f"{counts}; {format_clips(test)}, percent"
+    lines = [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
+    lines += format_floors(name or "network", results, _cell) if "floors" in results else _numbers(results, splits)
+    details = [found for one in splits or [results] for found in one.get("details", {}).values()]
+    return "\n".join([*lines, *dict.fromkeys(found["note"] for found in details if "note" in found)])
+
+
+def _numbers(results: Results, splits: Sequence[Results]) -> list[str]:
+    numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
+    width = max((len(name) for name in numbers), default=0)
+    lines = []
+    for name, value in numbers.items():
+        if name.endswith("_spread") or name in LEVELS:
+            continue
+        line = f"{name:<{width}} {_cell(name, value):>7}"
+        spread = results["spread"].get(name) if splits else numbers.get(f"{name}_spread")
+        if spread is not None:
+            line += f" ± {_cell(name, spread):>5}"
+        if len(splits) > 1:
+            line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
+        if (level := level_of(name)) in numbers:
+            line += f"   {'majority' if level == 'majority' else '1 / classes'} {_cell(name, numbers[level])}"
+        lines.append(line)
+    return lines
+
+
+def _cell(name: str, value: float) -> str:
+    return f"{value:.3f}" if name in _NOT_PERCENT else f"{100 * value:.1f}"

@@ -1,0 +1,370 @@
+"""What a training says at its end: how the loss fell, what kNN gained, and the commands that come next."""
+
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from vidssl.base import distributed
+from vidssl.base.atomic import write_json
+from vidssl.base.config import Tree
+from vidssl.base.errors import DataError, VidsslError, first_few
+from vidssl.base.output_folder import only_run_in
+from vidssl.base.safe_parse import parse_json, read_json
+from vidssl.base.types import Features
+from vidssl.data.find_same_videos import own_rows
+from vidssl.data.recording_groups import (
+    labelled_by_folders,
+    of_several_recordings,
+    recording_groups,
+    why_folders_are_no_classes,
+)
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.run_config import Run
+from vidssl.engine.run_setup import fresh_backbone
+from vidssl.engine.training_lists import training_list
+from vidssl.evaluation.features import extract, join_features, split_features
+from vidssl.evaluation.group_folds import vote_of_others
+from vidssl.evaluation.metrics import majority
+from vidssl.evaluation.protocols import KNN
+from vidssl.evaluation.statistics import difference, proportions
+from vidssl.jobs.job import NetworkOptions
+from vidssl.jobs.load_network import Subject, joined_clips, load_parts, load_subject
+from vidssl.jobs.measurements import format_clips
+from vidssl.models.joined import Joined, Part, parts_of
+from vidssl.page.charts import training_curves
+from vidssl.page.figure import png
+from vidssl.page.render import TEMPLATES, render_page
+
+_log = logging.getLogger(__name__)
+PAGE, NUMBERS = TEMPLATES / "training.html", "training.json"
+_ALWAYS = 60.0  # seconds that the measurement may take, however short the training was
+_AT_MOST = 600.0  # seconds
+_FRACTION = 0.1  # of the time of the training
+_BESIDE = 0.15  # seconds of a video that `vidssl-default` takes on two cores; it may double the time
+_TRAINED = "trained"
+_DENSITY = 1.6  # pixels of the chart per pixel of the page
+
+
+def report_training(run: Run, checkpoint: Path) -> None:
+    """Write `training.html` and `training.json` of a finished run, and log what they say; all processes together.
+
+    The network is measured by kNN if its videos have labels or class folders, and only if that is quick beside the
+    training. What fails here is a warning: the run is complete.
+    """
+    output = Path(run.output)
+    try:
+        with distributed.joined(distributed.choose_device(run.device)), only_run_in(output):
+            videos = training_list(run)
+            request = {
+                "step": run.total_steps(videos.samples_per_epoch),
+                "list": videos.fingerprint,
+                "evaluate": run.evaluate.model_dump(mode="json"),
+            }
+            found = distributed.on_main(lambda: _written(output, request))
+            if found is None:
+                found = {"request": request, **_report(run, checkpoint, videos)}
+                distributed.on_main(lambda: _write(run, found))
+            if distributed.is_main():
+                _log.info("%s", format_report(found, output / PAGE))
+    except (VidsslError, OSError) as error:
+        if distributed.is_main():
+            _log.warning("the run is complete, but its report cannot be written: %s", error)
+
+
+def _written(output: Path, request: Tree) -> Tree | None:
+    """The numbers that are there already: the command of a finished run measures nothing."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        found: Tree = read_json(output / NUMBERS)
+        lacking = found["knn"] is not None and found["knn"]["lacking"]  # it may be installed by now
+        if found["request"] == request and (output / PAGE).exists() and format_report(found, output / PAGE):
+            return None if lacking else found
+    return None
+
+
+def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
+    lines = distributed.on_main(lambda: read_metrics(Path(run.output)))
+    losses = [line for line in lines if "loss" in line]
+    loss = {name: {key: losses[n].get(key) for key in ("step", "loss")} for name, n in (("first", 0), ("last", -1))}
+    test = choose_test(run, videos)
+    found: Tree = {"loss": loss, "knn": None, "reason": test if isinstance(test, str) else None}
+    if not isinstance(test, str):
+        seconds, allowed = _seconds(run, test, losses)
+        if seconds > allowed:
+            found["reason"] = f"it may take {seconds / 60:.0f} minutes to measure it; the commands below do"
+        else:
+            beside, more = run.evaluate.beside, _BESIDE * test.num_videos
+            slow = beside is not None and seconds + more > 2 * allowed
+            found["knn"] = _measure(run, checkpoint, test, None if slow else beside)
+            reason = f"without {beside}, which may take {more / 60:.0f} minutes more: name it in --checkpoint"
+            found["knn"]["slow"] = reason if slow else None
+    return {**found, "commands": [list(each) for each in next_commands(run)]}
+
+
+def read_metrics(output: Path) -> list[Tree]:
+    """Read the lines of `metrics.jsonl`; a DataError if they are damaged or have no loss."""
+    file = output / "metrics.jsonl"
+    try:
+        lines = [dict(parse_json(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{file} is damaged: {error}") from None
+    if not any("loss" in line for line in lines):
+        raise DataError(f"{file} has no loss")
+    return lines
+
+
+# The measurement --------------------------------------------------------------------------------------------
+
+
+class Test(NamedTuple):
+    """The videos that a network is measured on."""
+
+    tested: VideoList
+    gallery: VideoList | None  # None: each tested video is compared with those of other recordings
+    what: str
+
+    @property
+    def num_videos(self) -> int:
+        """Number of all videos."""
+        return len(self.tested) + (0 if self.gallery is None else len(self.gallery))
+
+
+def choose_test(run: Run, videos: VideoList) -> Test | str:
+    """Choose the lists of `evaluate`, else the training videos by their labels or folders; else say what is missing."""
+    where, rule = run.evaluate, (run.data.root, run.data.allow_external)
+    lone = "no class has videos of two recordings, so there is no accuracy"
+    kind = run.objective[0]
+    if where.query is None:
+        if kind.needs_labels or kind.classifies:
+            return "it was trained with the labels of its videos: only videos of another list can test it"
+        tested = _with_labels(labelled_by_folders(videos))
+        if tested is None:
+            reason = why_folders_are_no_classes(videos) or "the videos have no labels and no class folders"
+            return f"{reason}, so there is no accuracy"
+        what = f"the {len(tested)} training videos, each compared with those of other recordings"
+        return Test(tested, None, what) if _has_pairs(tested) else lone
+    query = _with_labels(read_list(where.query, *rule))
+    gallery = None if where.gallery is None else _with_labels(read_list(where.gallery, *rule))
+    if query is None or (where.gallery is not None and gallery is None):
+        return f"the videos of {where.query if query is None else where.gallery} have no labels"
+    if gallery is None:
+        what = f"the {len(query)} videos of {query.path}, each compared with other recordings"
+        return Test(query, None, what) if _has_pairs(query) else lone
+    return Test(query, gallery, f"{len(query)} videos of {query.path}, compared with {len(gallery)} of {gallery.path}")
+
+
+def _has_pairs(videos: VideoList) -> bool:
+    return bool(of_several_recordings(videos.labels, recording_groups(videos).number).any())
+
+
+def _with_labels(videos: VideoList) -> VideoList | None:
+    """The rows that have labels; None if these are of fewer than two classes."""
+    labels = videos.labels
+    return None if len(np.unique(labels[labels >= 0])) < 2 else videos.rows(np.flatnonzero(labels >= 0).tolist())
+
+
+def _seconds(run: Run, test: Test, losses: Sequence[Tree]) -> tuple[float, float]:
+    """Seconds that the measurement will take, if it makes as many clips a second as the training; and may take."""
+    rate = median([float(line["clips_per_second"]) for line in losses])
+    trained = losses[-1]["step"] * run.batch_size * len(run.data.views)
+    allowed = max(_ALWAYS, min(_AT_MOST, _FRACTION * trained / rate))
+    return test.num_videos * run.evaluate.clips * run.evaluate.crops / rate, allowed
+
+
+def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree:
+    """Measure kNN of the network, of what it was before, and of `beside` without and with it.
+
+    Each video is decoded once for all of them.
+    """
+    options: NetworkOptions = {"device": run.device, "workers": run.data.workers, "trust": run.checkpoint.trust}
+    options["allow_missing"] = True
+    subject = load_subject(checkpoint, options)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(run.seed)
+        before = fresh_backbone(run).to(subject.device).eval()
+    parts, others, clips, lacking = list[Part](), list[Subject](), joined_clips([subject.test] * 2), None
+    try:
+        parts = [] if beside is None else parts_of(beside) or [Part(beside)]
+        others = load_parts(parts, {**options, "precision": subject.test.precision})
+        clips = joined_clips([subject.test, subject.test, *(other.test for other in others)])
+    except VidsslError as error:  # its weights are not installed
+        others, lacking = [], f"without {beside}: {error}"
+    weights = [part.weight for part in parts]
+    encoders = [subject.encoder, subject.test.encoder(before), *(other.encoder for other in others)]
+    every = Joined(encoders).to(subject.device).eval()
+
+    def features_of(x: Features) -> dict[str, Features]:
+        own, untrained, *of_others = split_features(x, every.dims)
+        rows = {_TRAINED: own, _before(run): untrained}
+        if of_others:
+            rows[f"{beside}+{_TRAINED}"] = join_features([*of_others, own], [*weights, 1.0])
+            rows[str(beside)] = join_features(of_others, weights) if len(weights) > 1 else of_others[0]
+        return rows
+
+    with StopRequest().listening() as request:
+        found = partial(extract, every, test=clips, device=subject.device, check=request.check)
+        g = None if test.gallery is None else found(test.gallery, title="gallery")
+        q = found(test.tested, title="tested")
+
+    def compute() -> Tree:
+        tested = test.tested.rows(q.index.tolist())
+        groups, label, level = recording_groups(tested), tested.labels, {"majority": majority(q.label)["majority"]}
+        # The number of `vidssl test`, or that of `vidssl compare`: the next command shows the same.
+        if g is None or test.gallery is None:
+            predicted = {name: vote_of_others(x, groups.number)[0] for name, x in features_of(q).items()}
+            several = of_several_recordings(label, groups.number)
+        else:
+            knn, own = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
+            galleries = features_of(g)
+            measured = {name: knn(galleries[name], x, own).predicted for name, x in features_of(q).items()}
+            predicted = {name: each for name, each in measured.items() if each is not None}
+            several = np.zeros_like(label, bool)
+        kept, classes = np.ones_like(several), None
+        if several.any():
+            kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
+        alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
+        right = {name: (each == q.label).double().numpy()[kept] for name, each in predicted.items()}
+        means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
+        gains = [
+            {"of": [name, base], **difference(right[name], right[base], groups.number[kept], classes)._asdict()}
+            for name, base in zip([*right][::2], [*right][1::2], strict=True)
+        ]
+        return {
+            "numbers": {name: each.value for name, each in zip(right, means, strict=True)},
+            "level": level,
+            "gains": gains,
+            "lacking": lacking,
+            "what": test.what
+            + ("" if classes is None else ", a mean over classes")
+            + (f", without {first_few(alone)} of one recording" if alone else ""),
+            "recordings": int(groups.number.max()) + 1,
+            "recordings_are_named": groups.stated or g is not None,
+            "left_out": len(test.tested) - len(q),
+            "clips": format_clips(subject.describe()["protocol"]),
+        }
+
+    if test.gallery is not None:
+        subject.count_overlap(test.tested, test.gallery)
+    return distributed.on_main(compute)
+
+
+def _before(run: Run) -> str:
+    return "untrained" if run.init is None else "before training"
+
+
+# What comes next --------------------------------------------------------------------------------------------
+
+
+def next_commands(run: Run) -> list[tuple[str, str]]:
+    """Return commands that run as they are in the folder where the training was started, each after what it does."""
+    output, first, where = Path(run.output), run.data.lists[0], run.evaluate
+    root = first.root or run.data.root
+    reading = [] if root is None else ["--root", root]
+    reading += ["--allow-external"] if run.data.allow_external else []
+    reading += ["--imports", *run.imports] if run.imports else []
+    network, trust = ["--checkpoint", str(output)], ["--trust-checkpoint"] * run.checkpoint.trust
+    given = [*network, *reading, *trust]
+    query = where.query or first.list
+    gallery = first.list if where.query is None else where.gallery or where.query
+    search = ["retrieval", "--gallery", gallery, "--query", query, *given, "--out", str(output / "search")]
+    if where.query is None:
+        title = "is it better than networks that learned nothing"
+        beside = [] if where.beside is None else [where.beside, f"{where.beside}+{output}"]
+        measure = ["compare", first.list, *network, *beside, *reading, *trust, "--out", str(output / "compare")]
+        measure += [] if where.precision == "float32" else ["--precision", where.precision]
+    else:
+        title = "accuracies of the test list, beside networks that learned nothing"
+        train_list = [] if where.gallery is None else ["--train-list", where.gallery]
+        measure = ["test", query, *train_list, *given, "--floors", "--out", str(output / "test")]
+    plot = ["map", first.list, *given, "--out", str(output / "map")]
+    export = ["export", str(output), "--to", "folder", *trust, "--out", str(output / "backbone")]
+    return [
+        (title, shlex.join(["vidssl", *words]))
+        for title, words in (
+            ("the nearest videos of each", search),
+            (title, measure),
+            ("all videos in a plane", plot),
+            ("the backbone for others", export),
+        )
+    ]
+
+
+def format_report(found: Mapping[str, Any], page: Path) -> str:
+    """Format what a training became as the lines that the log shows."""
+    losses = dict.fromkeys(f"{line['loss']:.3f} at step {line['step']}" for line in found["loss"].values())
+    lines = [f"training is complete: loss {', '.join(losses)}"]
+    if found["knn"] is not None:
+        numbers = {**found["knn"]["numbers"], **found["knn"]["level"]}
+        lines.append(f"kNN: {', '.join(f'{name} {100 * value:.1f} %' for name, value in numbers.items())}")
+    lines += [*sentences(found), f"page: {page}", "next:"]
+    for title, command in found["commands"]:
+        lines += [f"  # {title}", f"  {command}"]
+    return "\n".join(lines)
+
+
+def sentences(found: Mapping[str, Any]) -> list[str]:
+    """Say what kNN was measured on, whether the training gained, and what to doubt; or why there is no accuracy."""
+    knn = found["knn"]
+    if knn is None:
+        return [f"no accuracy: {found['reason']}"]
+    said = [f"of {knn['what']}"]
+    for gain in knn["gains"]:
+        first, second = gain["of"]
+        joined = "" if first == _TRAINED else f"joined with {second}: "
+        if gain["low"] is None:
+            why = "both are right for the same videos" if gain["identical"] else "too few recordings for an interval"
+            said.append(f"{joined}{why}")
+            continue
+        low, high = 100 * gain["low"], 100 * gain["high"]
+        verdict = "better than" if low > 0 else "worse than" if high < 0 else "not shown to differ from"
+        points = f"{100 * gain['value']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}".replace("-", "\u2212")
+        said.append(f"{joined}{verdict} {second}: {points} over {knn['recordings']} recordings")
+    said += [knn[name] for name in ("lacking", "slow") if knn[name]]
+    if not knn["recordings_are_named"]:
+        said.append("names do not state recordings: clips of one recording may make all numbers too high")
+    if knn["left_out"]:
+        said.append(f"{knn['left_out']} video{'s' * (knn['left_out'] != 1)} could not be read")
+    return said
+
+
+def _write(run: Run, found: Tree) -> None:
+    output, knn = Path(run.output), found["knn"]
+    details = [
+        ("Method", run.method_in_words),
+        ("Backbone", run.backbone.name),
+        ("Videos", ", ".join(each.list for each in run.data.lists)),
+        ("Steps", f"{found['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
+    ]
+    curves, column = (
+        png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1)
+    )  # for wide and narrow windows
+    render_page(
+        output / PAGE,
+        TEMPLATES / "training.html",
+        title=f"Training of {output.name}",
+        details=[*details, *([] if knn is None else [("Clips", knn["clips"])])],
+        loss=found["loss"],
+        rows=[] if knn is None else [*knn["numbers"].items(), *knn["level"].items()],
+        sentences=[sentence[0].upper() + sentence[1:] for sentence in sentences(found)],
+        curves=curves,
+        column=column,
+        commands=found["commands"],
+        folder=str(Path.cwd()),
+        width=_width(curves),
+        narrow=_width(column),
+        sprites={},
+    )
+    write_json(output / NUMBERS, found)
+
+
+def _width(image: bytes) -> int:
+    """Width on the page; the PNG's header states its pixels."""
+    return round(int.from_bytes(image[16:20], "big") / _DENSITY)

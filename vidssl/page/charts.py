@@ -1,0 +1,356 @@
+"""Training curves: small panels in one figure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vidssl.base.errors import DataError
+from vidssl.base.types import Frames
+from vidssl.page.figure import COLORS, INK, PALE, add_legend, new_figure, shortened, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAX_TITLE = 28  # letters above a table
+_SIDE = 0.62  # inches of a frame
+
+
+def severity_map(
+    rows: Mapping[str, Sequence[str]],
+    columns: Sequence[str],
+    panels: Mapping[str, tuple[float, Mapping[str, Sequence[float]]]],
+    title: str,
+) -> "Figure":
+    """Draw a table for each panel, with a row for each corruption and a column for each severity, in percent.
+
+    `rows` maps groups to their corruptions. A panel has the number of clean videos, which is the darkest colour, and
+    for each corruption its numbers, fractions. No panel or no row is a DataError.
+    """
+    names = [name for members in rows.values() for name in members]
+    if not panels or not names:
+        raise DataError("no corruption was measured: there is nothing to draw")
+    width = 0.52 * len(columns) + 0.35
+    figure = new_figure(2.6 + (width + 0.25) * len(panels), 1.3 + 0.235 * (len(names) + 0.4 * len(rows)))
+    figure.suptitle(title, fontsize=10.5, color=INK, fontweight="bold", x=0.012, ha="left")
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    places, at = {}, 0.0
+    for members in rows.values():
+        for name in members:
+            places[name] = at
+            at += 1
+        at += 0.4  # between groups
+    for axes, (label, (clean, numbers)) in zip(all_axes, panels.items(), strict=True):
+        _draw_bars(axes, columns, clean, numbers, places)
+        axes.set_title(f"{shortened(label, _MAX_TITLE)}\nclean {100 * clean:.1f}", fontsize=9, color=INK)
+        axes.title.set_parse_math(False)  # names may hold dollar signs
+        axes.set_ylim(at - 0.6, -0.7)
+    all_axes[0].set_yticks(list(places.values()), [name.replace("_", " ") for name in places], fontsize=8.5)
+    all_axes[0].tick_params(axis="y", colors=INK)
+    return figure
+
+
+def _draw_bars(
+    axes: "Axes",
+    columns: Sequence[str],
+    clean: float,
+    numbers: Mapping[str, Sequence[float]],
+    places: Mapping[str, float],
+) -> None:
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    colors = colormaps["Blues"]
+    for name, values in numbers.items():
+        for column, value in enumerate(values):
+            # Not all of the map, so that the text can be read on each colour.
+            depth = 0.75 * float(np.clip(value / clean if clean > 0 else 0, 0, 1))
+            axes.add_patch(Rectangle((column - 0.5, places[name] - 0.5), 1, 1, color=colors(depth), linewidth=0))
+            ink = "white" if depth > 0.55 else INK
+            axes.text(column, places[name], f"{100 * value:.1f}", fontsize=8, color=ink, ha="center", va="center")
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_xticks(range(len(columns)), columns, fontsize=8.5)
+    axes.tick_params(axis="x", colors=INK, top=False)
+    axes.tick_params(length=0)
+    axes.set_xlabel("severity", fontsize=9, color=INK)
+    axes.spines[:].set_visible(False)
+
+
+def example_sheet(clean: Frames, corrupted: Mapping[str, Sequence[Frames]], columns: Sequence[str]) -> "Figure":
+    """Draw the middle frame of a clip (T, 3, S, S), and a row of its versions for each corruption.
+
+    `columns` are the severities. No corruption is a DataError.
+    """
+    if not corrupted:
+        raise DataError("no corruption changes single frames: there is nothing to draw")
+    middle = len(clean) // 2
+    rows = {name.replace("_", " "): [clean, *versions] for name, versions in corrupted.items()}
+    figure = new_figure(1.6 + _SIDE * (1 + len(columns)), 0.4 + _SIDE * len(rows), padding=0.02)
+    grid = figure.subplots(len(rows), 1 + len(columns), squeeze=False)
+    for axes_of_row, (name, versions) in zip(grid, rows.items(), strict=True):
+        for axes, frames in zip(axes_of_row, versions, strict=True):
+            axes.imshow(frames[middle].transpose(1, 2, 0), interpolation="nearest")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.spines[:].set_visible(False)
+        axes_of_row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8.5, color=INK)
+    for axes, title in zip(grid[0], ["clean", *columns], strict=True):
+        axes.set_title(title, fontsize=8.5, color=INK)
+    return figure
+
+
+_MAX_NAMED = len(COLORS)  # classes; of more no line has a colour and a name of its own
+
+
+def class_curves(networks: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
+    """Draw the values of checkpoints as Zhong et al. (2022), Figure A.1.
+
+    `networks` maps names to points, ascending by `step`, with `uniformity`, `uniformity_per_class` (class to value) and
+    `distances` (class to class to value); None is not drawn. Above: uniformity, solid of all videos, dashed of each
+    class. Below: the mean squared distance within the first class, solid, and of the others to it, dashed.
+
+    Raises:
+        DataError: There is no point.
+    """
+    if not any(networks.values()):
+        raise DataError("no checkpoint was measured: there is nothing to draw")
+    figure = new_figure(1.6 + 4.2 * len(networks), 6.4, padding=0.1)
+    shared: list[Axes | None] = [None, None]
+    for column, (name, points) in enumerate(networks.items(), start=1):
+        classes = list(points[0]["uniformity_per_class"])
+        first = classes[0]
+        within = [point["distances"][first][first] for point in points]
+        panels = (
+            (f"Uniformity: {name}", "uniformity", "all videos", [point["uniformity"] for point in points]),
+            (f"Distance to {first}: {name}", "mean squared distance", f"within {first}", within),
+        )
+        for row, (title, unit, label, solid) in enumerate(panels):
+            axes = figure.add_subplot(2, len(networks), row * len(networks) + column, sharey=shared[row])
+            shared[row] = axes
+            dashed = {
+                other: [
+                    point["uniformity_per_class"][other] if row == 0 else point["distances"][first][other]
+                    for point in points
+                ]
+                for other in (classes if row == 0 else classes[1:])
+            }
+            _draw(axes, [point["step"] for point in points], solid, label, dashed, classes)
+            style(axes, title, unit, pad=8)
+            axes.title.set_parse_math(False)  # names may hold dollar signs
+            axes.set_xlabel("step", fontsize=9, color=INK)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            if column == len(networks):
+                add_legend(axes, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
+
+
+def _draw(
+    axes: "Axes",
+    steps: Sequence[int],
+    solid: Sequence[float | None],
+    label: str,
+    dashed: Mapping[str, Sequence[float | None]],
+    classes: Sequence[str],
+) -> None:
+    named = len(classes) <= _MAX_NAMED
+    for number, (name, values) in enumerate(dashed.items()):
+        color = COLORS[classes.index(name)] if named else PALE
+        text = name if named else (f"the {len(dashed)} classes" if number == 0 else "_")
+        found = [float("nan") if value is None else value for value in values]
+        axes.plot(steps, found, color=color, linewidth=1.2, linestyle=(0, (4, 2)), label=text, marker=".", markersize=4)
+    found = [float("nan") if value is None else value for value in solid]
+    axes.plot(steps, found, color=INK, linewidth=2, label=label, marker="o", markersize=4)
+
+
+_MAX_NAMES = 110  # with more classes the axes have no names
+_MAX_COUNTS = 15  # with more classes the cells have no counts
+
+
+def confusion_matrix(counts: NDArray[np.int64], names: Sequence[str]) -> "Figure":
+    """Draw counts by class (rows) and predicted class (columns), coloured by fraction of the row.
+
+    Args:
+        counts: (C, C + 1); the last column counts videos without a prediction and is drawn unless it is empty.
+        names: Of the classes.
+    """
+    if not counts[:, -1].any():
+        counts = counts[:, :-1]
+    columns = [*names, "none"][: counts.shape[1]]
+    fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = float(np.clip(0.11 * len(names), 3.2, 12.0)) + 1.6
+    figure = new_figure(side + 0.8, side)
+    axes = figure.add_subplot()
+    image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    for axis, words in ((axes.xaxis, columns), (axes.yaxis, names)):
+        labels = [shortened(word, 24) for word in words] if len(names) <= _MAX_NAMES else []
+        axis.set_ticks(range(len(labels)), labels, parse_math=False)  # names may hold dollar signs
+    axes.tick_params(labelsize=float(np.clip(230 / len(names), 4.5, 10)), colors=INK, length=0)
+    axes.tick_params(axis="x", rotation=90 if len(names) > 5 else 0)
+    axes.set_xlabel("predicted", fontsize=10, color=INK)
+    axes.set_ylabel("class", fontsize=10, color=INK)
+    axes.spines[:].set_color(PALE)
+    if len(names) <= _MAX_COUNTS:
+        for row, column in np.argwhere(counts):
+            color = "white" if fractions[row, column] > 0.55 else INK
+            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=color, fontsize=10)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, format=lambda fraction, _: f"{100 * fraction:.0f} %")
+    bar.set_label("fraction of the class's videos", fontsize=9, color=INK)
+    bar.ax.tick_params(labelsize=8.5, colors=INK, length=2)
+    bar.outline.set_visible(False)
+    return figure
+
+
+_MAX_VALUES = 40  # with more bars no values are written above them
+_MAX_LEVEL = 1.4  # times the highest bar; a higher level is written as text, since drawing it would flatten the bars
+
+
+def grouped_bars(
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    title: str,
+    unit: str,
+    levels: Mapping[str, float],
+    apart: Collection[str],
+) -> "Figure":
+    """Draw one group of bars for each name, with one bar for each series.
+
+    `series` maps legends to values of all groups; None is no bar. `levels` maps meanings to values of dashed lines. The
+    groups in `apart`, such as reference values, are drawn paler and behind a gap. No values at all are a DataError.
+    """
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+
+    heights = np.array(list(series.values()), np.float64)  # nan: no bar
+    if np.isnan(heights).all():
+        raise DataError("no values to draw")
+    highest = max(float(np.nanmax(heights)), 1e-9)
+    inches = 0.3 + 0.27 * len(series)  # of a group
+    figure = new_figure(max(6.4, 1.6 + len(groups) * inches), 3.7)
+    axes = figure.add_subplot()
+    centres = np.cumsum([0.0, *(1.35 if (a in apart) != (b in apart) else 1.0 for a, b in pairwise(groups))])
+    width = 0.8 / len(series)
+    for number, values in enumerate(heights):
+        full = np.array(to_rgb(COLORS[number % len(COLORS)]))
+        colors = [(1 + full) / 2 if name in apart else full for name in groups]
+        bars = axes.bar(centres + (number - (len(series) - 1) / 2) * width, values, width * 0.92, color=colors)
+        if heights.size <= _MAX_VALUES:
+            axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=7.5 if len(series) > 1 else 8.5, color=INK)
+    axes.set_xlim(centres[0] - 0.55, centres[-1] + 0.55)
+    _draw_levels(axes, levels, highest)
+    style(axes, title, unit, pad=24)
+    axes.set_xticks(centres, groups, parse_math=False)  # names may hold dollar signs
+    axes.tick_params(axis="x", length=0)
+    if max(map(len, groups)) > 9 * inches:
+        for label in axes.get_xticklabels():
+            label.set(rotation=30, rotation_mode="anchor", ha="right")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    patches = [Patch(color=COLORS[n % len(COLORS)], label=name) for n, name in enumerate(series)]
+    add_legend(axes, handles=patches, loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncol=min(len(series), 6))
+    return figure
+
+
+def _draw_levels(axes: "Axes", levels: Mapping[str, float], highest: float) -> None:
+    """Draw levels as dashed lines with their meaning; those far above the bars as text."""
+    drawn = {meaning: level for meaning, level in levels.items() if level <= _MAX_LEVEL * highest}
+    axes.set_ylim(0, 1.12 * max([highest, *drawn.values()]))
+    for meaning, level in drawn.items():
+        axes.axhline(level, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=3)
+        place = axes.get_yaxis_transform()  # x: fraction of the axes
+        axes.text(1.01, level, meaning, transform=place, fontsize=8.5, color=INK, va="center")
+    above = [f"{' '.join(m.split())}: {level:.4g}, above the chart" for m, level in levels.items() if m not in drawn]
+    axes.text(1, 1.03, "; ".join(above), transform=axes.transAxes, fontsize=8.5, color=INK, ha="right")
+
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class _Panel:
+    title: str
+    unit: str
+    lines: Mapping[str, str]  # key in metrics.jsonl -> name in the legend
+    scale: float = 1.0
+
+
+_PANELS = (
+    _Panel("Loss", "loss", {"loss": "loss"}),
+    _Panel(
+        "Similarity of query and key",
+        "cosine similarity",
+        {"positive_similarity": "positive", "negative_similarity": "negatives, mean ± std"},
+    ),
+    _Panel("Effective rank of the keys", "dimensions", {"key_rank": "rank"}),
+    _Panel("Learning rate", "learning rate", {"lr": "lr"}),
+    _Panel(
+        "Retrieval while training", "accuracy (%)", {"knn": "kNN", "R@1": "R@1", "majority": "majority"}, scale=100.0
+    ),
+    _Panel("Uniformity loss", "nats (lower: more uniform)", {"uniformity_loss": "loss"}),
+)
+_LARGEST = 1e300  # matplotlib fails at the ends of float64
+_SPREADS = {"negative_similarity": "negative_spread"}  # key -> that of its standard deviation, drawn as a band
+
+
+def training_curves(metrics: Sequence[Mapping[str, float]], columns: int = 3) -> "Figure":
+    """Draw the lines of metrics.jsonl, at most `columns` panels side by side.
+
+    Of two lines with one step the later counts: a resumed run writes some steps twice.
+
+    Raises:
+        DataError: No line has a value to draw.
+    """
+    panels = [panel for panel in _PANELS if any(_series(metrics, key) for key in panel.lines)]
+    if not panels:
+        raise DataError(f"no loss or other quantity to draw in {len(metrics)} lines of metrics")
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = new_figure(11 * columns / 3, 2.75 * rows, padding=0.12)
+    for number, panel in enumerate(panels, start=1):
+        _draw_curves(figure.add_subplot(rows, columns, number), panel, metrics)
+    return figure
+
+
+def _series(metrics: Sequence[Mapping[str, float]], key: str) -> dict[float, float]:
+    """Step -> value, sorted by step."""
+    numbers = ((line.get("step"), line.get(key)) for line in metrics)
+    found = {step: value for step, value in numbers if _can_be_drawn(step) and _can_be_drawn(value)}
+    return dict(sorted(found.items()))
+
+
+def _can_be_drawn(number: object) -> "TypeGuard[float]":
+    return isinstance(number, int | float) and not abs(number) > _LARGEST
+
+
+def _draw_curves(axes: "Axes", panel: _Panel, metrics: Sequence[Mapping[str, float]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for color, (key, name) in zip(COLORS, panel.lines.items(), strict=False):
+        series = _series(metrics, key)
+        if not series:
+            continue
+        steps, values = np.array(list(series)), panel.scale * np.array(list(series.values()))
+        marker = "o" if len(series) <= 12 else ""
+        axes.plot(steps, values, color=color, linewidth=1.5, label=name, marker=marker, markersize=4)
+        if key in _SPREADS:
+            spreads = _series(metrics, _SPREADS[key])
+            spread = np.array([spreads.get(step, np.nan) for step in series])
+            axes.fill_between(steps, values - spread, values + spread, color=color, alpha=0.18, linewidth=0)
+    style(axes, panel.title, panel.unit, pad=8)
+    axes.set_xlabel("step", fontsize=9, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.yaxis.set_major_formatter("{x:.6g}")
+    if len(axes.lines) > 1:
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.2 * (high - low))  # for the legend above the lines
+        add_legend(axes, loc="upper left", ncol=2)

@@ -105,9 +105,9 @@ def test_a_command(digits, tmp_path):
     """In a copy of the package, with the module and the line of the page."""
     (text,) = (text for section, _, _, text in BLOCKS if section == "A command")
     shutil.copytree(TOP / "vidssl", tmp_path / "vidssl", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "vidssl/projects/count.py").write_text(text)
+    (tmp_path / "vidssl/apps/count.py").write_text(text)
     registry = tmp_path / "vidssl/base/registry.py"
-    (line,) = re.findall(r'`("count": "vidssl\.projects\.count")`', PAGE)
+    (line,) = re.findall(r'`("count": "count")`', PAGE)
     before = registry.read_text()
     registry.write_text(before.replace('"command": {', f'"command": {{{line}, '))
 

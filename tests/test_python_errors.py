@@ -169,9 +169,7 @@ def spoken(path):
             yield node.lineno, node.value
 
 
-MODULES = sorted(
-    path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if path.parent.name != "commands"
-)
+MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if path.parent.name != "cli")
 
 
 def test_no_module_below_the_commands_names_an_option():

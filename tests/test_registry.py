@@ -134,7 +134,7 @@ def test_threads_wait_until_a_package_is_imported(package, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["backbone", "method", "protocol"])
-def test_names_of_projects_are_known_without_importing_them(kind):
+def test_names_of_apps_are_known_without_importing_them(kind):
     code = f"""
 import sys
 from vidssl.jobs.names import list_{kind}s
@@ -152,7 +152,7 @@ for name in names:
         registry[name + "x"]
     except ConfigError as error:
         assert f"did you mean '{{name}}'" in str(error)
-assert not [module for module in sys.modules if module.startswith("vidssl.apps")]
+assert not [module for module in sys.modules if module.startswith("vidssl.apps.")]
 for name, module in names.items():
     assert registry[name].__module__ == module and module in sys.modules
     assert bind_choice(registry, {{"name": name}}, "test").name == name
@@ -160,11 +160,11 @@ for name, module in names.items():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_plug_in_cannot_take_the_name_of_a_project():
+def test_a_plug_in_cannot_take_the_name_of_an_app():
     with pytest.raises(ConfigError, match="method 'cmc' is registered twice: choose another name"):
         Registry("method", "vidssl.methods").register("cmc")(type("Other", (), {}))
 
 
-def test_the_modules_of_projects_are_there():
+def test_the_modules_of_apps_are_there():
     for name, module in [entry for names in APPS.values() for entry in names.items()]:
         assert importlib.util.find_spec(module) is not None, (name, module)

@@ -95,7 +95,7 @@ def test_a_name_that_no_list_can_hold_is_refused_before_the_extraction(digits, t
         vidssl.map(tmp_path, model="vidssl-small", out=tmp_path / "page")
 
 
-@pytest.mark.covers("vidssl/apps/analysis", "vidssl/apps/map/__init__.py", "vidssl/page")
+@pytest.mark.covers("vidssl/apps/map", "vidssl/page")
 @pytest.mark.long  # numba compiles for half of a minute
 @pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 def test_umap_is_the_default_where_it_is_installed_and_equal_seeds_give_equal_pages(features, draw, tmp_path):
@@ -233,7 +233,7 @@ def test_the_folder_of_other_lists_is_not_changed(features, draw, digits, tmp_pa
     assert "belongs to other lists: choose another folder" in found and not (digits / "motion/index.html").exists()
 
 
-@pytest.mark.covers("vidssl/apps/analysis", "vidssl/apps/map/__init__.py", "vidssl/page")
+@pytest.mark.covers("vidssl/apps/map", "vidssl/page")
 @pytest.mark.long  # as above
 @pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 def test_real_videos_of_four_actions(real, draw):

@@ -25,6 +25,7 @@ from vidssl.apps.shrink.encode_key_frames import Signature, sign, signature_of
 from vidssl.base import output_folder
 from vidssl.base.errors import DataError, VidsslError
 from vidssl.base.output_folder import MARK, claim, only_run_in, remove_unused
+from vidssl.base.registry import APPS
 from vidssl.cli import COMMANDS, Group, parser_of
 from vidssl.cli.arguments import config_file
 from vidssl.jobs.measurements import claim_results
@@ -153,6 +154,10 @@ class Tiny:
         return self.image, 0
 
 
+MODULES = {f"vidssl.jobs.{module.name}" for module in iter_modules(vidssl.jobs.__path__)}
+MODULES |= {module for kind in ("command", "analysis", "data set") for module in APPS[kind].values()}
+
+
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
     """Miniatures of data sets."""
@@ -203,7 +208,7 @@ def run(digits, sets, tmp_path, monkeypatch):
     def begin(name, option, out):
         monkeypatch.setattr(torchvision.datasets, "Tiny", Tiny, raising=False)
         # All of them: a module that is imported later would keep the function that is replaced here.
-        for module in [import_module(f"vidssl.jobs.{found.name}") for found in iter_modules(vidssl.jobs.__path__)]:
+        for module in map(import_module, sorted(MODULES)):
             for function in ("load_subject", "encode_key_frames", "check_video"):
                 if hasattr(module, function):
                     monkeypatch.setattr(module, function, work)

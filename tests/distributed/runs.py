@@ -186,7 +186,8 @@ def signal_in(patch, phase, rank, number):
     elif phase == "data":
         before(ClipDataset, "sample", 4 * 6 + 28 + 1, late)  # in step 7; the evaluation after step 5 takes 28
     else:
-        before(checkpoint_module if distributed.is_main() else training_module, "save", 2)
+        owner, name = (checkpoint_module, "write_checkpoint") if distributed.is_main() else (training_module, "save")
+        before(owner, name, 2)
 
 
 def nan_on(patch, rank, step):
@@ -244,14 +245,14 @@ def other_queue_on(patch, rank):
 
 def full_disk(patch, step):
     """Let the checkpoint of a step fail, on the process that writes."""
-    save = checkpoint_module.save
+    save = checkpoint_module.write_checkpoint
 
     def full(folder, at, content, keep):
         if at == step:
             raise CheckpointError(f"cannot write step {step}: No space left on device")
         return save(folder, at, content, keep)
 
-    patch.setattr(checkpoint_module, "save", full)
+    patch.setattr(checkpoint_module, "write_checkpoint", full)
 
 
 def guarded(name, data, output, overrides, phase, number, twice):

@@ -65,7 +65,7 @@ LONG = [
 
 def test_all_that_talks_to_other_processes_is_run_by_two():
     package = Path(__file__).parents[2] / "vidssl"
-    files = [path for folder in ("methods", "projects/views") for path in (package / folder).glob("*.py")]
+    files = [path for folder in ("methods", "apps/views") for path in (package / folder).glob("*.py")]
     assert {path.stem for path in files if "distributed." in path.read_text(encoding="utf-8")} == {*FAMILIES}
 
 

@@ -27,7 +27,7 @@ _server.set_forkserver_preload(
         # What commands, registries and networks import when they need it, which takes seconds.
         *(
             f"vidssl.{room}.{path.stem}"
-            for room in ("models", "methods", "engine", "api")
+            for room in ("models", "methods", "engine", "jobs")
             for path in (_PACKAGE / room).glob("[a-z]*.py")
         ),
         "pytest",

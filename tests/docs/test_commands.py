@@ -17,7 +17,7 @@ import pytest
 
 TOP = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/start.md", "docs/which.md", "docs/evaluation.md", "docs/compare.md")
-COVERS = pytest.mark.covers("vidssl/jobs", "vidssl/cli", "vidssl/weights", "configs", *PAGES)
+COVERS = pytest.mark.covers("vidssl/jobs", "vidssl/apps", "vidssl/cli", "vidssl/weights", "configs", *PAGES)
 FAST = ["--clips", "1", "--crops", "1", "--workers", "0"]
 # Appended to a command, so that it takes seconds.
 SHORTER = {

@@ -55,7 +55,7 @@ def test_modules_that_pages_name_exist():
     missing = []
     for path in FILES:
         text = path.read_text(encoding="utf-8")
-        own = {*re.findall(r"`(my_\w+\.py|vidssl/projects/count\.py)`", text)}  # that extend.md writes
+        own = {*re.findall(r"`(my_\w+\.py|vidssl/apps/count\.py)`", text)}  # that extend.md writes
         names = {*re.findall(r"`((?:\w+/)*\w+\.py)`", text)} - own - elsewhere
         missing += [f"{path.relative_to(ROOT)}: {name}" for name in sorted(names) if f"/{name}\n" not in known]
     assert missing == []

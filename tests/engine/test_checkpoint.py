@@ -42,7 +42,7 @@ def folder(tmp_path):
     """Two checkpoints, of steps 4 and 8."""
     folder = tmp_path / "run" / "checkpoints"
     for step in (4, 8):
-        checkpoint.save(folder, step, content(step), keep=2)
+        checkpoint.write_checkpoint(folder, step, content(step), keep=2)
     return folder
 
 
@@ -66,7 +66,7 @@ def test_last_is_a_relative_link(folder, tmp_path):
 @pytest.mark.parametrize("keep", [2, 3])
 def test_the_newest_are_kept(folder, keep):
     for step in (9, 10, 100000000):
-        checkpoint.save(folder, step, content(step), keep)
+        checkpoint.write_checkpoint(folder, step, content(step), keep)
     assert names(folder) == files_of(*(8, 9, 10, 100000000)[-keep:])
     assert [path.name for path in checkpoint.saved(folder)] == [f"step-{n:08d}.pt" for n in (100000000, 10, 9)[:keep]]
 
@@ -153,7 +153,7 @@ def kill_in(call, count, when, monkeypatch, *arguments):
         # A killed process cleans nothing up.
         patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
         with pytest.raises(Killed):
-            checkpoint.save(*arguments, keep=2)
+            checkpoint.write_checkpoint(*arguments, keep=2)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -163,7 +163,7 @@ def test_fault_16_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(call, coun
     complete = POINTS.index((call, count)) > 3 or (call, count, when) == ("replace", 2, "after")
     assert checkpoint.newest_valid(folder)["step"] == (12 if complete else 8)
     checkpoint.check(folder / "last.pt")
-    checkpoint.save(folder, 12, content(12), keep=2)
+    checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(8, 12)  # what the dead process left is gone
 
 
@@ -174,12 +174,12 @@ AGAIN = [*POINTS[:5], ("fsync", 4), ("replace", 3), ("symlink", 1), ("replace", 
 @pytest.mark.parametrize(("call", "count"), AGAIN)
 def test_fault_16_a_kill_while_a_step_is_saved_again(call, count, when, tmp_path, monkeypatch, caplog):
     """The only checkpoint is replaced by another of its step: at any moment one of the two is sound."""
-    checkpoint.save(tmp_path, 4, content(4), keep=2)
+    checkpoint.write_checkpoint(tmp_path, 4, content(4), keep=2)
     kill_in(call, count, when, monkeypatch, tmp_path, 4, {**content(4), "other": 1})
     complete = AGAIN.index((call, count)) > 3 or (call, count, when) == ("replace", 2, "after")
     assert ("other" in checkpoint.newest_valid(tmp_path)) == complete and not caplog.text
     checkpoint.check(tmp_path / "last.pt")
-    checkpoint.save(tmp_path, 4, {**content(4), "third": 1}, keep=2)
+    checkpoint.write_checkpoint(tmp_path, 4, {**content(4), "third": 1}, keep=2)
     assert "third" in checkpoint.newest_valid(tmp_path) and names(tmp_path) == files_of(4)
     assert (tmp_path / "step-00000004.sha256").read_text() == checkpoint.check(tmp_path / "last.pt")
 
@@ -204,7 +204,7 @@ def test_fault_16_names_are_on_disk_before_what_they_replace_goes(folder, monkey
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
     monkeypatch.setattr(Path, "unlink", unlink)
-    checkpoint.save(folder, 12, content(12), keep=2)
+    checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     of_this = f"{os.getpid()}.tmp"
     assert done == [
         ("sync", f".step-00000012.sha256.{of_this}"),
@@ -227,7 +227,7 @@ def test_fault_16_a_file_system_that_cannot_syncs(tmp_path, monkeypatch):
         real(file)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    checkpoint.save(tmp_path / "new", 4, content(4), keep=2)
+    checkpoint.write_checkpoint(tmp_path / "new", 4, content(4), keep=2)
     assert checkpoint.newest_valid(tmp_path / "new")["step"] == 4
 
 
@@ -245,34 +245,34 @@ def forgotten(monkeypatch):
 
 
 def test_fault_17_damaged_ones_do_not_push_out_sound_ones(folder, forgotten):
-    checkpoint.save(folder, 12, content(12), keep=3)
+    checkpoint.write_checkpoint(folder, 12, content(12), keep=3)
     forgotten()
     for step in (8, 12):
         DAMAGES["flipped"](folder / f"step-{step:08d}.pt")
     assert checkpoint.newest_valid(folder)["step"] == 4
-    checkpoint.save(folder, 14, content(14), keep=2)
+    checkpoint.write_checkpoint(folder, 14, content(14), keep=2)
     assert names(folder) == files_of(4, 8, 12, 14)  # 8 and 12 do not count: 14 and 4 are the two
-    checkpoint.save(folder, 18, content(18), keep=2)
+    checkpoint.write_checkpoint(folder, 18, content(18), keep=2)
     assert names(folder) == files_of(14, 18)
 
 
 def test_fault_17_damaged_ones_of_later_steps_do_not_push_out_the_one_just_written(folder, forgotten):
-    checkpoint.save(folder, 12, content(12), keep=3)
+    checkpoint.write_checkpoint(folder, 12, content(12), keep=3)
     forgotten()
     for step in (8, 12):
         DAMAGES["truncated"](folder / f"step-{step:08d}.pt")
-    checkpoint.save(folder, 6, content(6), keep=2)
+    checkpoint.write_checkpoint(folder, 6, content(6), keep=2)
     assert names(folder) == files_of(4, 6, 8, 12)
     assert checkpoint.newest_valid(folder)["step"] == 6
     assert (folder / "last.pt").readlink() == Path("step-00000006.pt")
     for step in (8, 12):  # the steps are reached again
-        checkpoint.save(folder, step, content(step), keep=2)
+        checkpoint.write_checkpoint(folder, step, content(step), keep=2)
         assert checkpoint.newest_valid(folder)["step"] == step
     assert names(folder) == files_of(8, 12)
 
 
 def test_the_one_just_written_stays_even_before_sound_ones_of_later_steps(folder):
-    checkpoint.save(folder, 2, content(2), keep=2)
+    checkpoint.write_checkpoint(folder, 2, content(2), keep=2)
     assert names(folder) == files_of(2, 4, 8) and (folder / "last.pt").readlink() == Path("step-00000002.pt")
 
 
@@ -281,14 +281,14 @@ def test_each_checkpoint_is_hashed_once(folder, forgotten, monkeypatch):
     hashed, real = [], checkpoint_files.file_hash
     monkeypatch.setattr(checkpoint_files, "file_hash", lambda path: hashed.append(path.name) or real(path))
     for step in (12, 16, 20):
-        checkpoint.save(folder, step, content(step), keep=2)
+        checkpoint.write_checkpoint(folder, step, content(step), keep=2)
     assert [name for name in hashed if not name.endswith(".tmp")] == ["step-00000008.pt"]
 
 
 def test_hashes_without_a_checkpoint_are_deleted(folder):
     (folder / "step-00000002.sha256").write_text("0" * 64)
     (folder / "other.sha256").write_text("0" * 64)
-    checkpoint.save(folder, 12, content(12), keep=2)
+    checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     assert names(folder) == sorted([*files_of(8, 12), "other.sha256"])
 
 
@@ -297,7 +297,7 @@ def test_a_save_does_not_copy_the_tensors(tmp_path):
     large = {**content(1), "method": {"w": torch.ones(25_000_000)}}  # 100 MB
     tracemalloc.start()
     try:
-        checkpoint.save(tmp_path, 1, large, keep=2)
+        checkpoint.write_checkpoint(tmp_path, 1, large, keep=2)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -313,7 +313,7 @@ def test_fault_18_a_full_disk(folder, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match=r"^cannot write .*step-00000012.pt: No space left on device; earlier"):
-        checkpoint.save(folder, 12, content(12), keep=2)
+        checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
 
 
@@ -323,14 +323,14 @@ def test_fault_18_a_folder_that_cannot_be_written(folder, monkeypatch):
 
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(CheckpointError, match="Permission denied; earlier checkpoints are untouched"):
-        checkpoint.save(folder, 12, content(12), keep=2)
+        checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(4, 8)
 
 
 def test_fault_18_a_file_where_the_folder_should_be(tmp_path):
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(CheckpointError, match="cannot write"):
-        checkpoint.save(tmp_path / "checkpoints", 1, content(1), keep=2)
+        checkpoint.write_checkpoint(tmp_path / "checkpoints", 1, content(1), keep=2)
 
 
 @pytest.fixture
@@ -350,11 +350,11 @@ def test_fault_18_a_limit_that_the_kernel_sets(size, folder, limited):
     large = {**content(12), "method": {"w": torch.ones(500_000)}}  # 2 MB
     limited(size)
     with pytest.raises(CheckpointError, match=r"^cannot write \S+/step-00000012.pt: File too large; earlier[^\n]+$"):
-        checkpoint.save(folder, 12, large, keep=2)
+        checkpoint.write_checkpoint(folder, 12, large, keep=2)
     limited(None)
     assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
     checkpoint.check(folder / "last.pt")
-    checkpoint.save(folder, 12, large, keep=2)  # room again
+    checkpoint.write_checkpoint(folder, 12, large, keep=2)  # room again
     assert names(folder) == files_of(8, 12) and checkpoint.newest_valid(folder)["step"] == 12
 
 
@@ -371,9 +371,9 @@ def test_fault_18_a_disk_that_is_full_for_the_kernel(which, folder, monkeypatch)
         with pytest.raises(
             CheckpointError, match=r"step-00000012.pt: No space left on device; earlier .*; free disk space or"
         ):
-            checkpoint.save(folder, 12, content(12), keep=2)
+            checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
-    checkpoint.save(folder, 12, content(12), keep=2)
+    checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(8, 12)
 
 
@@ -395,11 +395,11 @@ def test_fault_18_a_read_only_folder(folder, monkeypatch):
     folder.chmod(0o555)
     with nobody():
         with pytest.raises(CheckpointError, match=r"^cannot write step-00000012.pt: Permission denied; earlier"):
-            checkpoint.save(Path(), 12, content(12), keep=2)
+            checkpoint.write_checkpoint(Path(), 12, content(12), keep=2)
         assert names(Path()) == files_of(4, 8)
     assert checkpoint.newest_valid(folder)["step"] == 8
     folder.chmod(0o755)
-    checkpoint.save(folder, 12, content(12), keep=2)
+    checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(8, 12)
 
 
@@ -418,10 +418,10 @@ def test_fault_18_the_state_that_could_not_be_saved_is_as_it_was(folder, limited
     before = {key: value.clone() for key, value in state["method"].items()}
     limited(100)
     with pytest.raises(CheckpointError):
-        checkpoint.save(folder, 12, state, keep=2)
+        checkpoint.write_checkpoint(folder, 12, state, keep=2)
     limited(None)
     assert all(torch.equal(value, before[key]) for key, value in state["method"].items())
-    assert checkpoint.save(folder.parent / "elsewhere", 12, state, keep=2).exists()
+    assert checkpoint.write_checkpoint(folder.parent / "elsewhere", 12, state, keep=2).exists()
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -441,7 +441,7 @@ def test_an_interrupt_while_torch_writes_is_not_taken_for_something_else(count, 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.torch, "save", save)
         with pytest.raises(KeyboardInterrupt):
-            checkpoint.save(folder, 12, content(12), keep=2)
+            checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(4, 8)
 
 
@@ -455,13 +455,13 @@ def test_an_error_of_a_save_after_a_signal_is_not_taken_for_the_signal(folder):
         try:
             raise Interrupted(15)
         except Interrupted:
-            checkpoint.save(folder, 12, {**content(12), "more": Unsavable()}, keep=2)
+            checkpoint.write_checkpoint(folder, 12, {**content(12), "more": Unsavable()}, keep=2)
     assert names(folder) == files_of(4, 8)
 
 
 def test_fault_25_checkpoints_that_hold_objects_are_refused(folder, caplog):
     """They are sound: going back to an older one helps nothing, and deleting them would lose the run."""
-    checkpoint.save(folder, 12, {**content(12), "more": Path("x")}, keep=2)
+    checkpoint.write_checkpoint(folder, 12, {**content(12), "more": Path("x")}, keep=2)
     with pytest.raises(UntrustedError, match=r"holds pathlib\.\w+: only tensors and plain data"):
         checkpoint.newest_valid(folder)
     assert not caplog.text

@@ -235,7 +235,7 @@ def test_fault_26_a_checkpoint_from_before_a_setting_was_there_goes_on(toy_run):
     method, views = content["config"]["method"], content["config"]["data"]["views"]
     for section, name in ((method, "margin"), (method, "inter"), *((view, "operations") for view in views)):
         del section[name]
-    checkpoint.save(old.parent, 1, content, keep=2)
+    checkpoint.write_checkpoint(old.parent, 1, content, keep=2)
     same(state(train(toy_run("moco", "old", "steps=2"))), state(straight))
 
 
@@ -529,7 +529,7 @@ def test_a_cache_changes_nothing_and_is_filled(straight, toy_run, tmp_path, monk
 
 def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(straight, toy_run, monkeypatch, caplog):
     expected = straight("supervised")
-    real, lost = checkpoint.save, []
+    real, lost = checkpoint.write_checkpoint, []
 
     def full(folder, step, content, keep):
         if step in (4, 8):
@@ -537,7 +537,7 @@ def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(strai
             raise CheckpointError(f"cannot write step {step}: No space left on device")
         return real(folder, step, content, keep)
 
-    monkeypatch.setattr(checkpoint, "save", full)
+    monkeypatch.setattr(checkpoint, "write_checkpoint", full)
     with pytest.raises(CheckpointError, match="cannot write step 4"):
         train(toy_run("supervised", "stops"))
     with caplog.at_level(logging.WARNING):
@@ -550,7 +550,7 @@ def test_fault_18_the_last_checkpoint_must_be_written(toy_run, monkeypatch):
     def full(folder, step, content, keep):
         raise CheckpointError("cannot write: No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save", full)
+    monkeypatch.setattr(checkpoint, "write_checkpoint", full)
     with pytest.raises(CheckpointError, match="No space left"):
         train(toy_run("supervised", "a", "steps=5", "checkpoint.on_error=continue"))
 

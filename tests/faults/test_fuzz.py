@@ -24,7 +24,7 @@ import fuzz_kinds  # noqa: E402
 import mutate  # noqa: E402
 
 sys.path.pop(0)
-READERS = ("api", "data", "engine", "evaluation", "models", "prepare", "tracking", "video", "untrusted_files.py")
+READERS = ("base/safe_parse.py", "data", "engine", "evaluation", "jobs", "models", "tracking", "video", "apps/prepare")
 COVERS = pytest.mark.covers(*(f"vidssl/{name}" for name in READERS))
 OTHERS = [kind for kind in fuzz_kinds.KINDS if kind != "videos"]
 

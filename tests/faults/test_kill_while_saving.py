@@ -22,7 +22,7 @@ def save(number):
     weights = torch.full((500_000,), float(number))
     step = 7 if same else number
     content = {"format": FORMAT, "step": step, "config": {"backbone": {"name": "resnet3d18"}}, "method": {"w": weights}}
-    checkpoint.save(folder, step, content, keep=2)
+    checkpoint.write_checkpoint(folder, step, content, keep=2)
 
 def saver(number):
     while True:

@@ -45,7 +45,7 @@ def check(network, exported):
         torch.testing.assert_close(exported(clips(count)) / scale, expected / scale, rtol=0, atol=1e-4)
 
 
-BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models")]
+BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models", "vidssl/apps/export")]
 EACH = [pytest.param(name, marks=BIG if name == "r3d_18" else ()) for name in NETWORKS]
 
 

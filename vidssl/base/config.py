@@ -394,7 +394,7 @@ def _models(kind: Any) -> list[Any]:
 
 def installed_configs() -> dict[str, Path]:
     """Return the files of the configs that vidssl installs, by names such as `pretrain/small_cpu`."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     folder = package / "configs"
     if not folder.is_dir():  # a checkout: the folder is beside the package
         folder = package.parent / "configs"

@@ -83,7 +83,7 @@ _ORDER = (  # of `vidssl --help`; apps that are not there have no command
     *("prepare", "show", "train", "test", "retrieval", "extract", "merge", "map", "export", "track", "analyze"),
     *("check", "shrink", "compare", "doctor", "schema", "launch"),
 )
-COMMANDS = {name: _JOBS[name] for name in _ORDER if name in _JOBS and getattr(_JOBS[name], "jobs", True)}
+COMMANDS = {name: _JOBS[name] for name in (*_ORDER, *_JOBS) if name in _JOBS and getattr(_JOBS[name], "jobs", True)}
 
 
 def main(command: str | None = None, name: str | None = None) -> None:

@@ -40,13 +40,13 @@ from vidssl.base.plugins import import_modules
 from vidssl.base.randomness import generator
 from vidssl.base.types import Features
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.evaluation.features import extract, join_features
+from vidssl.evaluation.features import extract_features, join_features
 from vidssl.evaluation.metrics import vote
 from vidssl.evaluation.search import nearest
 from vidssl.jobs.job import NetworkOptions
 from vidssl.jobs.load_network import load_subject
 from vidssl.models.external import is_external
-from vidssl.models.joined import Part, parts_of
+from vidssl.models.joined import EncoderPart, parts_of
 
 METRICS = ("R@1", "kNN", "logistic")
 NEIGHBOURS, TEMPERATURE = 20, 0.07
@@ -83,7 +83,7 @@ def main() -> None:
         for name, what in whats.items():
             for seed in parsed.seeds if "{seed}" in what else parsed.seeds[:1]:
                 texts = what.replace("{split}", split).replace("{seed}", str(seed)).split(" + ")
-                parts = [part for text in texts for part in parts_of(text) or [Part(text)]]
+                parts = [part for text in texts for part in parts_of(text) or [EncoderPart(text)]]
                 found = [copies(part.model, halves) for part in parts]
                 gallery, query = (
                     [features(part, each[half], parsed.clips, parsed.out) for part, each in found] for half in (0, 1)
@@ -139,7 +139,7 @@ def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
     kept = dict(np.load(file)) if file.exists() else {}
     missing = [n for n, name in enumerate(videos.names) if name not in kept]
     if missing:
-        found = extract(subject.encoder, videos.rows(missing), subject.test, subject.device).x.numpy()
+        found = extract_features(subject.encoder, videos.rows(missing), subject.test, subject.device).x.numpy()
         kept |= {videos.names[n]: row for n, row in zip(missing, found, strict=True)}
         file.parent.mkdir(parents=True, exist_ok=True)
         np.savez(file, **kept)

@@ -28,7 +28,7 @@ from vidssl.data.recording_groups import labelled_by_folders, recording_groups
 from vidssl.evaluation.features import join_features
 from vidssl.evaluation.group_folds import vote_of_others
 from vidssl.evaluation.statistics import Estimate, difference, proportion
-from vidssl.models.joined import Part, parts_of
+from vidssl.models.joined import EncoderPart, parts_of
 
 # Set: folder, clips, pattern of the class, pattern of the recording; both of the path in the folder.
 SETS = {
@@ -57,7 +57,7 @@ def main() -> None:
     recordings = recording_groups(listed, RECORDING).number
     right, parts = {}, dict[str, Features]()
     for name in parsed.encoders:
-        summands = parts_of(name) or [Part(name)]
+        summands = parts_of(name) or [EncoderPart(name)]
         for part in summands:
             if part.model not in parts:
                 parts[part.model] = vidssl.extract(part.model, listed, out=parsed.out / "features" / part.model)

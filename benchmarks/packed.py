@@ -28,7 +28,7 @@ from vidssl.base.types import Features, Frames, VideoMeta
 from vidssl.cli import guarded
 from vidssl.data import ClipDataset, VideoList, read_list
 from vidssl.data.clip_samplers import Random
-from vidssl.evaluation.features import extract
+from vidssl.evaluation.features import extract_features
 from vidssl.evaluation.protocols import KNN
 from vidssl.jobs.load_network import Subject, load_subject
 from vidssl.transforms import RECIPES
@@ -111,7 +111,7 @@ def stored(lists: list[VideoList]) -> float:
 
 def features(network: Subject, videos: VideoList) -> Features:
     """Features of all videos."""
-    return extract(network.backbone, videos, network.test, network.device)
+    return extract_features(network.backbone, videos, network.test, network.device)
 
 
 def compared(wanted: list[Features], found: list[Features]) -> dict[str, float]:

@@ -68,7 +68,7 @@ def differing_tests(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     shared = {*tests[0]["protocols"]} & {*tests[1]["protocols"]}
     for test in tests:
         test["protocols"] = {name: test["protocols"][name] for name in shared}
-    return [f"{name} {a}, {b}" for name, a, b in config.differences(tests[0], tests[1])]
+    return [f"{name} {a}, {b}" for name, a, b in config.config_differences(tests[0], tests[1])]
 
 
 def _test_of(results: dict[str, Any], both: set[str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from vidssl.base.randomness import generator
 from vidssl.cli import guarded
 from vidssl.data import VideoList, read_list
 from vidssl.data.clip_samplers import Random
-from vidssl.evaluation.features import extract
+from vidssl.evaluation.features import extract_features
 from vidssl.jobs.job import NetworkOptions
 from vidssl.jobs.load_network import Subject, load_subject
 from vidssl.video import open_video
@@ -83,7 +83,7 @@ def window(videos: VideoList, number: int) -> object:
 def features(network: Subject, videos: VideoList, size: int) -> torch.Tensor:
     """Unit features (N, D) of all videos, from crops of a size."""
     test = network.test.model_copy(update={"size": size})
-    return torch.nn.functional.normalize(extract(network.backbone, videos, test, network.device).x, dim=1)
+    return torch.nn.functional.normalize(extract_features(network.backbone, videos, test, network.device).x, dim=1)
 
 
 def compared(originals: torch.Tensor, copies: torch.Tensor) -> dict[str, float]:

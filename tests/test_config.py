@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field, create_model
 
-from vidssl.base.config import Settings, bind, build, choice, differences, dump, read
+from vidssl.base.config import Settings, bind, build, choice, config_differences, dump, read
 from vidssl.base.errors import ConfigError
 from vidssl.base.registry import Registry
 from vidssl.engine.run_config import load_run
@@ -372,8 +372,8 @@ def test_bad_overrides(override, said, write):
 def test_differences_name_the_setting_and_both_values():
     one = {"a": 1, "b": {"c": [1, 2], "d": None}, "views": [{"size": 2}, {"size": 3}], "gone": 0}
     other = {"a": 1, "b": {"c": [1, 3], "d": None}, "views": [{"size": 2}, {"size": 4}], "new": [{}]}
-    assert differences(one, one) == []
-    assert differences(one, other) == [
+    assert config_differences(one, one) == []
+    assert config_differences(one, other) == [
         ("b.c", [1, 2], [1, 3]),
         ("views.1.size", 3, 4),
         ("gone", 0, None),

@@ -102,6 +102,23 @@ def test_no_vague_module_names():
     assert not [path for path in (ROOT / "vidssl").rglob("*") if path.stem.lower() in VAGUE]
 
 
+HOOKS = {"bind_run", "bind_stored", "train", "test", "export", "version"}  # of apps, see the table in registry.py
+
+
+def test_a_public_name_stands_for_one_thing():
+    modules = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+            for name in [
+                getattr(node, "name", "_"),
+                *(target.id for target in targets if isinstance(target, ast.Name)),
+            ]:
+                if not name.startswith("_") and name not in HOOKS:
+                    modules.setdefault(name, set()).add(path.relative_to(ROOT).as_posix())
+    assert {name: places for name, places in modules.items() if len(places) > 1} == {}
+
+
 WITHOUT = """
 import importlib, json, pkgutil, sys
 from pathlib import Path

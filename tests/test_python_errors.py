@@ -16,7 +16,7 @@ import vidssl
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, VidsslError
 from vidssl.base.types import Features
 from vidssl.cli import COMMANDS, Group, errors_in_options, in_options, print_result
-from vidssl.cli.arguments import OTHER_NAMES, Argument, Signature
+from vidssl.cli.arguments import OTHER_NAMES, Argument, JobSignature
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.evaluation.search import nearest
 from vidssl.jobs.measurements import JobResults
@@ -115,7 +115,7 @@ def test_settings_of_a_dataset_are_in_its_help():
 
 def test_commands_name_their_options():
     names = ("allow_missing", "grid", "trust", "root", "k", "model", "boxes", "to")
-    known = Signature("", "", tuple(Argument(name, "", None, "", False) for name in names), False)
+    known = JobSignature("", "", tuple(Argument(name, "", None, "", False) for name in names), False)
     for text, expected in {
         "skip them: allow_missing=True": "skip them: --allow-missing",
         "a layer and grid=4, or root=FOLDER": "a layer and --grid 4, or --root FOLDER",
@@ -133,7 +133,7 @@ def test_commands_name_their_options():
 
 def test_what_a_command_prints_names_its_options(capsys):
     """Such as the reason why an analysis could not be made; files and JSON have the words of Python."""
-    known = Signature("", "", (Argument("allow_missing", "", None, "", False),), False)
+    known = JobSignature("", "", (Argument("allow_missing", "", None, "", False),), False)
     result = JobResults({"reason": "allow_missing=True"})
     result.text, result.file = "Not measured: a video is broken, allow_missing=True", Path("out/allow_missing=True")
     print_result(result, as_json=False, worded=partial(in_options, signature=known))

@@ -7,7 +7,7 @@ import torch
 from vidssl.apps.analysis import uniformity as module
 from vidssl.apps.analysis.sections import _distances
 from vidssl.apps.analysis.uniformity import class_distances, class_numbers, without_recordings
-from vidssl.apps.analysis.verdicts import Sample, classes
+from vidssl.apps.analysis.verdicts import ScoreSample, classes
 from vidssl.base.randomness import generator
 
 
@@ -92,7 +92,7 @@ def test_classes_given_to_recordings_at_random_are_not_separated(recordings, cli
         names = [str(one) for one in range(int(label.max()) + 1)]
         numbers = class_numbers(x, label, groups, names)
         found = _distances({**numbers, "without_recording": without_recordings(x, label, groups, len(names))})
-        said = classes(Sample(len(groups), recordings), found["ratio"], numbers["uniformity"]).text
+        said = classes(ScoreSample(len(groups), recordings), found["ratio"], numbers["uniformity"]).text
         separated += said.startswith("Classes are separated")
     assert separated <= 10
 
@@ -105,4 +105,4 @@ def test_classes_of_recordings_that_differ_are_separated():
     x, label = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(label)
     numbers = class_numbers(x, label, groups, ["a", "b"])
     found = _distances({**numbers, "without_recording": without_recordings(x, label, groups, 2)})
-    assert classes(Sample(96, 24), found["ratio"], 1.0).text.startswith("Classes are separated")
+    assert classes(ScoreSample(96, 24), found["ratio"], 1.0).text.startswith("Classes are separated")

@@ -53,13 +53,13 @@ def listed(folder, names, header="path,label", rest=lambda n: "", root="videos")
 @pytest.fixture
 def encoded(monkeypatch):
     """The names of the rows that were encoded since it was asked last."""
-    seen, plain = [], evaluation.extract
+    seen, plain = [], evaluation.extract_features
 
     def recording(encoder, videos, *rest, rows=None, **more):
         seen.extend(videos.names[n] for n in (range(len(videos)) if rows is None else rows))
         return plain(encoder, videos, *rest, rows=rows, **more)
 
-    monkeypatch.setattr(evaluation, "extract", recording)
+    monkeypatch.setattr(evaluation, "extract_features", recording)
 
     def names():
         found = "".join(Path(name).stem for name in seen)
@@ -196,7 +196,7 @@ def test_a_folder_that_has_grown(videos, encoded, tmp_path):
 
 def test_a_file_that_changes_while_it_is_read_is_encoded_again(videos, encoded, tmp_path, monkeypatch):
     listed(tmp_path, "0123")
-    plain = evaluation.extract
+    plain = evaluation.extract_features
 
     def changing(*given, **more):
         found = plain(*given, **more)
@@ -204,7 +204,7 @@ def test_a_file_that_changes_while_it_is_read_is_encoded_again(videos, encoded, 
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "extract", changing)
+        patch.setattr(evaluation, "extract_features", changing)
         extract("random", videos, out=tmp_path / "x", **OPTIONS)
     encoded()
     extract("random", videos, out=tmp_path / "x", **OPTIONS)
@@ -258,7 +258,7 @@ def test_features_that_do_not_record_their_files(encoded, tmp_path, caplog):
 def test_results_of_before_are_read(tmp_path, monkeypatch):
     folder = kept_features(tmp_path / "kept")
     stored = json.loads((folder / "found/results.json").read_text())
-    monkeypatch.setattr(result_files, "FORMAT", stored["format"])
+    monkeypatch.setattr(result_files, "RESULTS_FORMAT", stored["format"])
     assert result_files.existing_results(folder / "found", stored["request"]) == stored
     assert result_files.weights_of(stored) is None
 

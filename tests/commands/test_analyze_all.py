@@ -14,7 +14,7 @@ from vidssl import cli
 from vidssl.apps.analysis import background as analyze_background
 from vidssl.apps.analysis import invariance as analyze_invariance
 from vidssl.apps.analysis import robustness as analyze_robustness
-from vidssl.apps.analysis.all import GRADCAM, PARTS, draw_videos
+from vidssl.apps.analysis.all import ANALYSIS_PARTS, GRADCAM, draw_videos
 from vidssl.cli import ANALYSES
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -69,10 +69,10 @@ def whole(digits, checkpoint, tmp_path_factory):
 
 def test_the_page_has_every_analysis(whole):
     out, results, page, *_ = whole
-    measured = {part.measurement(None).command.removeprefix("analyze ") for part in PARTS} | {GRADCAM.name}
+    measured = {part.measurement(None).command.removeprefix("analyze ") for part in ANALYSIS_PARTS} | {GRADCAM.name}
     assert ANALYSES.jobs.keys() - {"all"} <= measured
     assert results["left_out"] == {} and results["num_videos"] == 8
-    for part in (*PARTS, GRADCAM):
+    for part in (*ANALYSIS_PARTS, GRADCAM):
         folder = out / part.name / ("trained" if part is GRADCAM else "")
         found = json.loads((folder / "results.json").read_text())
         assert found["num_videos"] == 8, part.name
@@ -86,8 +86,10 @@ def test_the_page_has_every_analysis(whole):
         key: robust[key] for key in shared
     }
     assert numbers["num_train"] == robust["num_train"] == 32
-    assert page.count("1 clip x 1 crop of 32²") == 2 + len(PARTS) and "1 crops" not in page  # the head, each section
-    assert page.count("n = 8 videos") == 1 + len(PARTS) and "data:image/png" not in page
+    assert (
+        page.count("1 clip x 1 crop of 32²") == 2 + len(ANALYSIS_PARTS) and "1 crops" not in page
+    )  # the head, each section
+    assert page.count("n = 8 videos") == 1 + len(ANALYSIS_PARTS) and "data:image/png" not in page
     assert "n = 8 of" in page and not re.search(r"""(src|href)=["']?https?:""", page)
     tested, trained = drawn(out, "test/test.csv"), drawn(out, "train/train.csv")
     assert len(tested) == 8 and len(trained) == 32
@@ -107,7 +109,7 @@ def test_what_cannot_be_measured_is_on_the_page_with_its_reason(digits, checkpoi
 
 def test_numbers_of_single_videos_have_the_means_of_results(whole):
     out, checked = whole[0], 0
-    for part in PARTS:
+    for part in ANALYSIS_PARTS:
         for folder in (out / part.name, out / "untrained" / part.name):
             if part.needs != "per_video" or not folder.exists():
                 continue
@@ -126,7 +128,7 @@ def test_the_untrained_network_is_that_of_the_config(digits, whole, tmp_path):
     """Its numbers are those of `random`; the costly section leaves it out."""
     out, _, page, *_ = whole
     folders = {path.name for path in (out / "untrained").iterdir()}
-    assert folders == {part.name for part in PARTS} - {"robustness"}
+    assert folders == {part.name for part in ANALYSIS_PARTS} - {"robustness"}
     assert "takes as long again: vidssl analyze all --untrained all measures it." in page
     found = json.loads((out / "untrained" / "numbers" / "results.json").read_text())
     lists = [f"{out}/lists/test/test.csv", "--train-list", f"{out}/lists/train/train.csv", "--out", f"{tmp_path}/t"]

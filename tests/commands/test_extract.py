@@ -85,7 +85,7 @@ def never(monkeypatch):
     def again(*_, **__):
         raise AssertionError("it was extracted again")
 
-    return lambda: monkeypatch.setattr(evaluation, "extract", again)
+    return lambda: monkeypatch.setattr(evaluation, "extract_features", again)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.apps.analysis.invariance import analyze_invariance, class_invariance, firing_invariance, summary
+from vidssl.apps.analysis.invariance import analyze_invariance, class_invariance, firing_invariance, invariance_summary
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
@@ -172,7 +172,7 @@ def test_left_out_transformations_are_named(options, digits, tmp_path):
     found = measure("random", path, tmp_path / "out", top_k=5, **one)
     assert set(found["left_out"]) == {"shift", "speed", "reverse", "instance"}
     assert "invariance_reverse" not in found and "invariance_gap" in found
-    assert "not measured: speed (a clip of one frame has no motion)" in summary({"random": found})
+    assert "not measured: speed (a clip of one frame has no motion)" in invariance_summary({"random": found})
     asked = {"transformations": ("instance", "gap"), "top_k": 5, "boxes": digits / "boxes.csv"}
     found = measure("random", path, tmp_path / "boxes", **asked, **options)
     assert found["details"]["instance"]["versions"] == 48 and "invariance_instance" in found
@@ -198,7 +198,7 @@ def test_broken_videos(options, digits, tmp_path):
         measure("random", **asked)
     found = measure("random", **asked, allow_missing=True)
     assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
-    assert summary({"random": found}).startswith("15 of 16 (1 missing) videos")
+    assert invariance_summary({"random": found}).startswith("15 of 16 (1 missing) videos")
 
 
 def test_what_is_refused(options, checkpoint, digits, tmp_path):
@@ -241,9 +241,11 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
         assert found["spread"][name] == pytest.approx(np.std(values, ddof=1))
         assert [found["splits"][n][name] for n in ("3", "4")] == values
     assert json.loads((tmp_path / "seeds/results.json").read_text()) == found
-    lines = summary({"random": found}).splitlines()
+    lines = invariance_summary({"random": found}).splitlines()
     assert "mean ± standard deviation of 2 splits" in lines[0]
-    assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary({"r": found})
+    assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in invariance_summary(
+        {"r": found}
+    )
     with pytest.raises(ConfigError, match="all splits would be the same"):
         measure("random", path, tmp_path / "same", splits=(3, 4), **FEW, **options)
 
@@ -276,11 +278,11 @@ def test_there_is_no_mean_of_different_transformations():
 
     clips = results(blur=1.5, reverse=1.9, mean=1.7, unchanged=2, shuffled=1)
     frames = results(blur=1.5, mean=1.5, unchanged=2, shuffled=1) | {"left_out": {"reverse": "one frame"}}
-    lines = summary({"clips": clips, "frames": frames}).splitlines()
+    lines = invariance_summary({"clips": clips, "frames": frames}).splitlines()
     assert "; clips 1 clip x 1 crop of 32², frames 1 clip x 1 crop of 24²; " in lines[0]  # of different tests
     assert [line.split()[0] for line in lines[2:6]] == ["unchanged", "blur", "reverse", "shuffled"]
     assert lines[6:] == [
         "not measured of frames: reverse (one frame)",
         "no mean: the networks were not measured with the same transformations",
     ]
-    assert any(line.startswith("mean") for line in summary({"a": clips, "b": clips}).splitlines())
+    assert any(line.startswith("mean") for line in invariance_summary({"a": clips, "b": clips}).splitlines())

@@ -21,7 +21,7 @@ from PIL import Image
 import vidssl.jobs
 from vidssl import cli
 from vidssl.apps.check.integrity import check_video
-from vidssl.apps.shrink.encode_key_frames import Signature, sign, signature_of
+from vidssl.apps.shrink.encode_key_frames import CopySignature, sign, signature_of
 from vidssl.base import output_folder
 from vidssl.base.errors import DataError, VidsslError
 from vidssl.base.output_folder import MARK, claim, only_run_in, remove_unused
@@ -430,7 +430,7 @@ def test_a_signed_copy_is_a_video_for_every_reader(tmp_path, write_video, number
     plain = video.read_bytes()
     assert signature_of(video) is None
     sign(video, 7, 8)
-    assert signature_of(video) == Signature(7, 8, len(plain)) and video.read_bytes().startswith(plain)
+    assert signature_of(video) == CopySignature(7, 8, len(plain)) and video.read_bytes().startswith(plain)
     with open_video(video) as signed:
         assert signed.meta.num_frames == 6
     assert check_video(video, None, 10**8, lambda: None)[1] == []

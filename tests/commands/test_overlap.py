@@ -16,7 +16,7 @@ from vidssl.cli import COMMANDS, Group, parser_of
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.evaluation.result_files import FORMAT
+from vidssl.evaluation.result_files import RESULTS_FORMAT
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -138,7 +138,7 @@ def test_results_state_what_they_are_of(data, tmp_path, name, caplog):
     with caplog.at_level("INFO"):
         results = run(data, tmp_path / "out", words)
     assert results.keys() >= EVERY
-    assert results["format"] == FORMAT and results["versions"]["vidssl"] == vidssl.__version__
+    assert results["format"] == RESULTS_FORMAT and results["versions"]["vidssl"] == vidssl.__version__
     assert results["command"].startswith(f"vidssl {words[0]} ") and str(tmp_path) in results["command"]
     age = datetime.now(timezone.utc) - datetime.fromisoformat(results["date"])
     assert timedelta(0) - timedelta(seconds=1) <= age < timedelta(minutes=10)
@@ -269,13 +269,13 @@ def test_results_of_another_format_or_version_are_measured_again(data, tmp_path,
         first = run(data, tmp_path / "out", words)
         said.append((first, [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]))
     assert said[0] == said[1] and len(said[0][1]) == 2  # with its date: reused
-    for change in ({"format": FORMAT - 1}, {"format": None}, {"versions": {"vidssl": "0.0.1"}}):
+    for change in ({"format": RESULTS_FORMAT - 1}, {"format": None}, {"versions": {"vidssl": "0.0.1"}}):
         edited = {**first, "knn": 0.123, **change}
         (tmp_path / "out/results.json").write_text(json.dumps({k: v for k, v in edited.items() if v is not None}))
         caplog.clear()
         with caplog.at_level("INFO"):
             again = run(data, tmp_path / "out", words)
-        assert again["knn"] == first["knn"] and again["format"] == FORMAT
+        assert again["knn"] == first["knn"] and again["format"] == RESULTS_FORMAT
         (line,) = (r.getMessage() for r in caplog.records if "replacing it" in r.getMessage())
         assert ("vidssl 0.0.1" if "versions" in change else "format") in line
 
@@ -294,7 +294,7 @@ def test_what_is_replaced_is_named(data, tmp_path, caplog, name):
 def test_the_format_is_raised_with_each_change_of_numbers():
     """results.json of before is not reused: FORMAT is the number of lines "Numbers change" in the changelog."""
     text = (TOP / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert len(re.findall(r"^\* .*numbers change", text, re.IGNORECASE | re.MULTILINE)) == FORMAT
+    assert len(re.findall(r"^\* .*numbers change", text, re.IGNORECASE | re.MULTILINE)) == RESULTS_FORMAT
 
 
 def test_the_model_card_knows_every_command_of_its_checkpoint(data, tmp_path, caplog):

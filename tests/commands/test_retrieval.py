@@ -461,7 +461,7 @@ def test_results_are_written_after_the_page(options, lists, tmp_path, one_line, 
     def full(*_):
         raise DataError("the disk is full")
 
-    monkeypatch.setattr(job, "write_page", full)
+    monkeypatch.setattr(job, "write_search_page", full)
     of = {"query": lists[1], "gallery": lists[0], "out": tmp_path / "out", **options}
     assert one_line(DataError, retrieval, **of) == "the disk is full"
     assert not (tmp_path / "out").exists()

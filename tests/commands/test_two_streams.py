@@ -17,7 +17,7 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.evaluation.features import TestClips, encode_videos, extract
+from vidssl.evaluation.features import TestClips, encode_videos, extract_features
 from vidssl.jobs.heat_maps import layers_of_maps
 from vidssl.jobs.load_network import load_subject
 from vidssl.models import build_backbone
@@ -68,7 +68,7 @@ def test_features_are_averaged_over_clips_and_then_made_unit_vectors(subject, qu
     clips = of_each_clip(subject, query)
     rgb, differences = clips.mean(dim=1).split(subject.backbone.dims, dim=1)
     expected = torch.cat([normalize(rgb, dim=1), normalize(differences, dim=1)], dim=1)
-    found = extract(subject.encoder, query, subject.test, subject.device, reverse=True)
+    found = extract_features(subject.encoder, query, subject.test, subject.device, reverse=True)
     torch.testing.assert_close(found.x, expected)
     assert found.reverse is not None
     for part in found.reverse.split(subject.backbone.dims, dim=1):
@@ -157,7 +157,7 @@ def test_exports_say_how_to_join_the_streams(run_folder, subject, query, tmp_pat
     assert described["streams"] == {"rgb": 64, "differences": 64} and described["num_features"] == 128
     assert described["test"]["pooling"].endswith(", then the part of each stream scaled to length 1")
     again = vidssl.extract(tmp_path / "exported", query, device="cpu", workers=0)
-    assert torch.equal(again.x, extract(subject.encoder, query, subject.test, subject.device).x)
+    assert torch.equal(again.x, extract_features(subject.encoder, query, subject.test, subject.device).x)
     cli.run("export", [str(run_folder), "--to", "pt2", "--out", str(tmp_path / "a.pt2"), "--quiet"])
     graph = torch.export.load(tmp_path / "a.pt2").module()
     clips = torch.randn(3, 3, 4, 32, 32)

@@ -23,10 +23,10 @@ from vidssl.base.randomness import generator
 from vidssl.data import moving_digits
 from vidssl.data.moving_digits import (
     ASYMMETRIC,
+    DIGIT_PARTS,
     FAINT,
     MOTIONS,
     OPPOSITES,
-    PARTS,
     REACH,
     SEEN,
     SWELL,
@@ -34,13 +34,13 @@ from vidssl.data.moving_digits import (
     Factors,
     MovingDigits,
     digit_images,
+    digit_track,
     draw_factors,
     ensure,
     make_glyph,
     opacity,
     part_mask,
     square_around,
-    track,
     visibility,
 )
 from vidssl.data.video_list import read_list
@@ -176,7 +176,7 @@ def test_camera_pans(made):
 def test_a_single_frame_does_not_predict_the_motion():
     """Place, tilt and scale of one frame are all that depends on the motion; chance is 0.125."""
     videos = many_factors(3200)
-    state = np.stack([track(factors, 48)[24] for factors in videos])
+    state = np.stack([digit_track(factors, 48)[24] for factors in videos])
     state = (state - state.mean(0)) / state.std(0)
     label = np.arange(len(videos)) % 8
     assert accuracy(KNeighborsClassifier(25), state, label) < 0.2
@@ -186,7 +186,7 @@ def test_a_single_frame_does_not_predict_the_motion():
 def test_sixteen_frames_predict_the_motion():
     """The same classifier on the movement within 16 frames; place and direction of view are taken out."""
     videos = many_factors(1600)
-    tracks = np.stack([track(factors, 48)[16:32] for factors in videos])
+    tracks = np.stack([digit_track(factors, 48)[16:32] for factors in videos])
     speed = np.diff(tracks, axis=1)
     length = np.hypot(speed[..., 0], speed[..., 1])
     turn = np.abs(np.diff(np.unwrap(np.arctan2(speed[..., 1], speed[..., 0])), axis=1))
@@ -209,7 +209,7 @@ def test_nothing_else_predicts_the_motion(made):
 @pytest.mark.parametrize("motion", MOTIONS)
 def test_digit_stays_on_the_canvas(motion):
     for factors in many_factors(400):
-        state = track(Factors(**{**vars(factors), "motion": motion}), 48)
+        state = digit_track(Factors(**{**vars(factors), "motion": motion}), 48)
         assert np.all(np.abs(state[:, :2] - 0.5) <= REACH + 1e-9)
         assert np.all(np.abs(state[:, 2]) <= TILT + 1e-9)
         assert np.all(np.abs(state[:, 3] - 1) <= SWELL + 1e-9)
@@ -380,7 +380,7 @@ def test_the_square_holds_the_box_and_stays_on_the_canvas(box):
 def test_parts_turn_with_the_digit():
     """Upright, the upper half is above; tilted, each part is the upright one turned about the centre."""
     images, pools = digit_images(None)
-    assert PARTS == ("background", "upper half", "lower half")
+    assert DIGIT_PARTS == ("background", "upper half", "lower half")
     for digit in range(10):
         glyph = make_glyph(images[pools["train"][digit][0]])
         zoom = 0.8 * 128 / len(glyph)
@@ -408,19 +408,19 @@ def test_opposite_motions_are_each_other_reversed():
     for n, pair in enumerate(OPPOSITES):
         one = draw_factors(pair[0], 3, [0], generator(0, 1, n))
         other = replace(one, motion=pair[1])
-        forward, backward = (np.column_stack([track(f, 40), visibility(f, 40)]) for f in (one, other))
+        forward, backward = (np.column_stack([digit_track(f, 40), visibility(f, 40)]) for f in (one, other))
         assert np.allclose(forward, backward[::-1], atol=1e-12) and not np.allclose(forward, backward)
         assert np.abs(forward[:, :2] - 0.5).max() <= REACH + 1e-9
 
 
 def test_what_changes_in_an_asymmetric_motion():
     found = {m: draw_factors(m, 3, [0], generator(0, 1, n)) for n, m in enumerate(ASYMMETRIC)}
-    speed = np.linalg.norm(np.diff(track(found["accelerate"], 40)[:, :2], axis=0), axis=1)
+    speed = np.linalg.norm(np.diff(digit_track(found["accelerate"], 40)[:, :2], axis=0), axis=1)
     assert (np.diff(speed) > 0).all() and speed[0] < speed[-1] / 10
-    assert np.allclose(track(found["grow"], 40)[:, 3], 1 + SWELL * np.linspace(-1, 1, 40))
+    assert np.allclose(digit_track(found["grow"], 40)[:, 3], 1 + SWELL * np.linspace(-1, 1, 40))
     assert np.allclose(visibility(found["fade_in"], 40), np.linspace(FAINT, 1, 40))
     for name, factors in found.items():
-        path = track(factors, 40)
+        path = digit_track(factors, 40)
         still = {"accelerate": 0, "decelerate": 0}.get(name, 1)
         assert (np.ptp(path[:, :2], axis=0).max() < 1e-12) == still and np.ptp(path[:, 2]) == 0
     assert all((visibility(factors, 9) == 1).all() for factors in many_factors(8))

@@ -13,7 +13,7 @@ from vidssl.apps.shrink import FrameSettings, shrink_list
 from vidssl.base.errors import DataError
 from vidssl.base.randomness import generator
 from vidssl.base.types import VideoRecord
-from vidssl.data.find_same_videos import compare, content_hash, copied_rows, own_rows, recording_group
+from vidssl.data.find_same_videos import content_hash, copied_rows, find_overlap, own_rows, recording_group
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.train_test_overlap import TrainingVideos, check_disjoint, measure_overlap
 
@@ -36,7 +36,7 @@ def test_copies_are_those_of_a_comparison_of_all_pairs(tmp_path):
     for name, choice in zip(names, random.integers(0, len(bytes_of), 40), strict=True):
         (tmp_path / name).write_bytes(bytes_of[choice])
     query, other = listed(tmp_path, *names[:25]), listed(tmp_path, *names[15:], "missing.mp4")
-    found = compare(query, other, every=True)
+    found = find_overlap(query, other, every=True)
     wanted = [
         [n, m]
         for n, one in enumerate(query.names)
@@ -47,7 +47,7 @@ def test_copies_are_those_of_a_comparison_of_all_pairs(tmp_path):
     assert wanted and found.copies.tolist() == wanted == copied_rows(other, query).tolist()
     assert found.same.tolist() == [[15 + n, n] for n in range(10)] == own_rows(other, query).tolist()
     assert found.missing == 1 and not found.one_list
-    few = compare(query, other)
+    few = find_overlap(query, other)
     assert {*few.copies[:, 0].tolist()} == {*found.copies[:, 0].tolist()} and few.groups == found.groups
 
 
@@ -57,7 +57,7 @@ def test_thousands_of_equal_files_are_no_millions_of_pairs(tmp_path):
     (tmp_path / names[0]).write_bytes(b"no video")
     for name in names[1:]:
         os.link(tmp_path / names[0], tmp_path / name)
-    found = compare(listed(tmp_path, *names), listed(tmp_path, *names))
+    found = find_overlap(listed(tmp_path, *names), listed(tmp_path, *names))
     assert found.copies.tolist()[:4] == [[0, 1], [0, 2], [1, 0], [1, 2]] and len(found.copies) == 4000
 
 
@@ -117,23 +117,23 @@ def _csv(folder, *names):
     ],
 )
 def test_every_form_of_a_video(kinds, query, other, same, copied):
-    found = compare(listed(kinds, query), listed(kinds, other))
+    found = find_overlap(listed(kinds, query), listed(kinds, other))
     assert (len(found.same), len(found.copies)) == (same, copied)
-    back = compare(listed(kinds, other), listed(kinds, query))
+    back = find_overlap(listed(kinds, other), listed(kinds, query))
     assert (len(back.same), len(back.copies)) == (same, copied)
 
 
 def test_spans_of_copies_overlap_or_not(kinds):
     query = listed(kinds, ("a.mp4", 0.0, 1.0), ("a.mp4", 1.0, 2.0), ("a.mp4", 1.5, None))
     other = listed(kinds, ("copy.avi", 1.0, 1.5), ("copy.avi", None, 0.5), ("a.mp4", 0.9, 1.1))
-    found = compare(query, other)
+    found = find_overlap(query, other)
     assert found.copies.tolist() == [[0, 1], [1, 0]] and found.same.tolist() == [[0, 2], [1, 2]]
 
 
 def test_copies_of_other_settings_have_the_names_of_the_originals(kinds):
     originals, packed = listed(kinds, "a.mp4", "copy.avi"), listed(kinds / "packed", "copy.avi")
-    assert not len(compare(originals, packed).copies)
-    assert compare(originals, packed, by_name=True).copies.tolist() == [[1, 0]]
+    assert not len(find_overlap(originals, packed).copies)
+    assert find_overlap(originals, packed, by_name=True).copies.tolist() == [[1, 0]]
     for train, query in ((originals, packed), (packed, originals)):
         with pytest.raises(DataError, match=r"1 videos of .* are in .* too, the first 'copy.avi'"):
             check_disjoint(train, query, "svm")
@@ -150,11 +150,11 @@ def test_a_list_and_itself(kinds):
     """Whatever its name: then a video does not count for itself, only for its copies."""
     query = listed(kinds, "a.mp4", "copy.avi", "same_size.mp4")
     for other in (query, listed(kinds, "linked/same_size.mp4", "link.mp4", "copy.avi")):
-        found = compare(query, other)
+        found = find_overlap(query, other)
         assert found.one_list and len(found.same) == 3 and len(found.copies) == 2
-    assert not compare(query, listed(kinds, "a.mp4", "copy.avi")).one_list
+    assert not find_overlap(query, listed(kinds, "a.mp4", "copy.avi")).one_list
     halves = [listed(kinds, *((name, *span) for name in query.names)) for span in ((0, 1), (1, 2))]
-    assert not compare(*halves).one_list and not len(compare(*halves).copies)
+    assert not find_overlap(*halves).one_list and not len(find_overlap(*halves).copies)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ def test_recordings_are_read_from_names(path, group):
 def test_recordings_are_shared_with_other_videos_only(tmp_path):
     names = [f"v_a_g0{group}_c0{clip}.mp4" for group in (1, 2) for clip in (1, 2)]
     query = listed(tmp_path, names[0], names[2], "own.mp4")
-    found = compare(query, listed(tmp_path, names[0], names[1], names[2]))
+    found = find_overlap(query, listed(tmp_path, names[0], names[1], names[2]))
     assert found.groups == {0: "v_a_g01"}  # of the other recording there is only the query itself
-    assert compare(query, query).groups == {}
-    assert compare(listed(tmp_path, *names), listed(tmp_path, *names)).groups.keys() == {0, 1, 2, 3}
+    assert find_overlap(query, query).groups == {}
+    assert find_overlap(listed(tmp_path, *names), listed(tmp_path, *names)).groups.keys() == {0, 1, 2, 3}
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path):

@@ -23,7 +23,7 @@ from vidssl.base.types import Tracks, VideoMeta, VideoRecord
 from vidssl.data.clip_samplers import SAMPLERS, ClipSettings, Pair, Random, Segments, Spaced, TrackedPair, Uniform
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.dataset import ClipDataset, resolve_span
-from vidssl.data.track_files import check_names
+from vidssl.data.track_files import check_video_names
 from vidssl.data.video_list import Records, VideoList, read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.page.previews import middle_frames
@@ -347,4 +347,4 @@ def test_the_page_of_views_has_the_seconds_of_the_file():
 def test_two_spans_never_share_a_file_of_tracks(one, other, clash):
     records = [VideoRecord("/d/a", **fields) for fields in (one, other)]
     with pytest.raises(DataError, match="two spans of a would have one file") if clash else nullcontext():
-        check_names(["a", "a"], records)
+        check_video_names(["a", "a"], records)

@@ -9,15 +9,15 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.randomness import generator
 from vidssl.data.fingerprint import identify
 from vidssl.data.loader import StepSampler, keys_of_step
-from vidssl.data.video_list import Part, join_lists, read_list
+from vidssl.data.video_list import ListPart, join_lists, read_list
 
 MIXES = {
-    "equal": (Part(40, 40), Part(16, 16)),
-    "twice": (Part(40, 40), Part(16, 32)),
-    "half": (Part(41, 20), Part(17, 17)),
-    "three": (Part(30, 30), Part(7, 21), Part(20, 6)),
-    "five": (Part(9, 9), Part(30, 41), Part(12, 5), Part(25, 25), Part(8, 8)),
-    "one": (Part(12, 30),),
+    "equal": (ListPart(40, 40), ListPart(16, 16)),
+    "twice": (ListPart(40, 40), ListPart(16, 32)),
+    "half": (ListPart(41, 20), ListPart(17, 17)),
+    "three": (ListPart(30, 30), ListPart(7, 21), ListPart(20, 6)),
+    "five": (ListPart(9, 9), ListPart(30, 41), ListPart(12, 5), ListPart(25, 25), ListPart(8, 8)),
+    "one": (ListPart(12, 30),),
 }
 
 
@@ -34,10 +34,10 @@ def mix(request):
 def test_one_list_has_the_order_that_it_always_had():
     orders = [generator(3, epoch).permutation(16) for epoch in range(4)]
     straight = [(n // 16, int(orders[n // 16][n % 16])) for n in range(60)]
-    for joined in ((), (Part(16, 16),)):
+    for joined in ((), (ListPart(16, 16),)):
         assert [key for step in range(10) for key in keys_of_step(step, 6, 16, 3, joined)] == straight
     # With a weight alone an epoch is longer, the order is the same.
-    assert [key for step in range(10) for key in keys_of_step(step, 6, 16, 3, (Part(16, 48),))] == straight
+    assert [key for step in range(10) for key in keys_of_step(step, 6, 16, 3, (ListPart(16, 48),))] == straight
 
 
 def test_no_two_keys_are_equal_and_each_record_is_used_equally_often(mix):
@@ -55,7 +55,7 @@ def test_no_two_keys_are_equal_and_each_record_is_used_equally_often(mix):
 
 
 def test_lists_have_orders_of_their_own():
-    mix = (Part(30, 30), Part(30, 30))
+    mix = (ListPart(30, 30), ListPart(30, 30))
     keys = keys_of_step(0, 60, 0, 0, mix)
     first, second = ([index % 30 for _, index in keys if of_list(mix, index) == number] for number in (0, 1))
     assert sorted(first) == sorted(second) and first != second
@@ -80,12 +80,12 @@ def test_keys_of_a_step_depend_on_nothing_but_the_step(mix):
 
 
 def test_a_batch_with_more_of_a_list_than_it_has_is_refused():
-    StepSampler(50, 12, 12, 0, 1, 0, joined=(Part(40, 40), Part(10, 200)))
+    StepSampler(50, 12, 12, 0, 1, 0, joined=(ListPart(40, 40), ListPart(10, 200)))
     message = r"^batch_size 13 has 10\.8 videos of data\.train\.1, a list of 10: lower its weight or the batch size$"
     with pytest.raises(ConfigError, match=message):
-        StepSampler(50, 13, 13, 0, 1, 0, joined=(Part(40, 40), Part(10, 200)))
+        StepSampler(50, 13, 13, 0, 1, 0, joined=(ListPart(40, 40), ListPart(10, 200)))
     with pytest.raises(ConfigError, match="batch_size 51 is more than the 50 records"):
-        StepSampler(50, 51, 51, 0, 1, 0, joined=(Part(40, 40), Part(10, 10)))
+        StepSampler(50, 51, 51, 0, 1, 0, joined=(ListPart(40, 40), ListPart(10, 10)))
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_joined_list_has_the_rows_of_all(write, tmp_path):
     assert list(joined.names) == ["x.mp4", "y.mp4", "x.mp4", "z.mp4", "x.mp4"]
     assert list(joined.records) == [*one.records, *other.records, *third.records]
     assert joined.labels.tolist() == [0, 1, 1, 0, 0] and joined.classes == ("yes", "no")
-    assert joined.joined == (Part(2, 2), Part(1, 2), Part(2, 1)) and joined.samples_per_epoch == 5
+    assert joined.joined == (ListPart(2, 2), ListPart(1, 2), ListPart(2, 1)) and joined.samples_per_epoch == 5
     assert list(joined.rows([4, 1, 2]).records) == [third.records[1], one.records[1], other.records[0]]
     assert joined.rows([4, 1]).samples_per_epoch == 2
 

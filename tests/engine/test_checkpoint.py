@@ -17,12 +17,12 @@ from vidssl.base import atomic
 from vidssl.base.errors import CheckpointError, Interrupted, UntrustedError
 from vidssl.engine import checkpoint
 from vidssl.models import checkpoint_files
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import CHECKPOINT_FORMAT
 
 
 def content(step):
     return {
-        "format": FORMAT,
+        "format": CHECKPOINT_FORMAT,
         "step": step,
         "config": {"backbone": {"name": "resnet3d18"}},
         "method": {"w": torch.full((50,), float(step))},
@@ -51,7 +51,7 @@ def test_a_checkpoint_and_its_hash(folder):
     path = folder / "step-00000008.pt"
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert (folder / "step-00000008.sha256").read_text() == digest
-    assert checkpoint.check(path) == checkpoint.check(folder / "last.pt") == digest
+    assert checkpoint.check_checkpoint(path) == checkpoint.check_checkpoint(folder / "last.pt") == digest
     loaded = checkpoint.newest_valid(folder)
     assert loaded["step"] == 8 and torch.equal(loaded["method"]["w"], content(8)["method"]["w"])
 
@@ -60,7 +60,7 @@ def test_last_is_a_relative_link(folder, tmp_path):
     assert (folder / "last.pt").readlink() == Path("step-00000008.pt")
     moved = tmp_path / "elsewhere"
     folder.rename(moved)
-    assert checkpoint.check(moved / "last.pt") == (moved / "step-00000008.sha256").read_text()
+    assert checkpoint.check_checkpoint(moved / "last.pt") == (moved / "step-00000008.sha256").read_text()
 
 
 @pytest.mark.parametrize("keep", [2, 3])
@@ -89,7 +89,7 @@ DAMAGES = {
 def test_fault_17_a_damaged_checkpoint_falls_back_to_the_one_before(damage, folder, caplog):
     DAMAGES[damage](folder / "step-00000008.pt")
     with pytest.raises(CheckpointError):
-        checkpoint.check(folder / "step-00000008.pt")
+        checkpoint.check_checkpoint(folder / "step-00000008.pt")
     with caplog.at_level(logging.WARNING):
         assert checkpoint.newest_valid(folder)["step"] == 4
     assert "step-00000008" in caplog.text and "falling back to the checkpoint before it" in caplog.text
@@ -162,7 +162,7 @@ def test_fault_16_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(call, coun
     kill_in(call, count, when, monkeypatch, folder, 12, content(12))
     complete = POINTS.index((call, count)) > 3 or (call, count, when) == ("replace", 2, "after")
     assert checkpoint.newest_valid(folder)["step"] == (12 if complete else 8)
-    checkpoint.check(folder / "last.pt")
+    checkpoint.check_checkpoint(folder / "last.pt")
     checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(8, 12)  # what the dead process left is gone
 
@@ -178,10 +178,10 @@ def test_fault_16_a_kill_while_a_step_is_saved_again(call, count, when, tmp_path
     kill_in(call, count, when, monkeypatch, tmp_path, 4, {**content(4), "other": 1})
     complete = AGAIN.index((call, count)) > 3 or (call, count, when) == ("replace", 2, "after")
     assert ("other" in checkpoint.newest_valid(tmp_path)) == complete and not caplog.text
-    checkpoint.check(tmp_path / "last.pt")
+    checkpoint.check_checkpoint(tmp_path / "last.pt")
     checkpoint.write_checkpoint(tmp_path, 4, {**content(4), "third": 1}, keep=2)
     assert "third" in checkpoint.newest_valid(tmp_path) and names(tmp_path) == files_of(4)
-    assert (tmp_path / "step-00000004.sha256").read_text() == checkpoint.check(tmp_path / "last.pt")
+    assert (tmp_path / "step-00000004.sha256").read_text() == checkpoint.check_checkpoint(tmp_path / "last.pt")
 
 
 def test_fault_16_names_are_on_disk_before_what_they_replace_goes(folder, monkeypatch):
@@ -353,7 +353,7 @@ def test_fault_18_a_limit_that_the_kernel_sets(size, folder, limited):
         checkpoint.write_checkpoint(folder, 12, large, keep=2)
     limited(None)
     assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
-    checkpoint.check(folder / "last.pt")
+    checkpoint.check_checkpoint(folder / "last.pt")
     checkpoint.write_checkpoint(folder, 12, large, keep=2)  # room again
     assert names(folder) == files_of(8, 12) and checkpoint.newest_valid(folder)["step"] == 12
 

@@ -19,7 +19,7 @@ from vidssl.engine.run_config import load_run
 from vidssl.methods.base import METHODS
 from vidssl.models import load_backbone
 from vidssl.models.backbones import BACKBONES
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import CHECKPOINT_FORMAT
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 MODULE = """from pathlib import Path
@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     config = run.model_dump(mode="json")
     config |= {"imports": ["model.hidden"], "method": {**config["method"], "name": "named_by_data"}}
     method = build(METHODS, run.method, build(BACKBONES, run.backbone)).state_dict()
-    content = {"format": FORMAT, "step": 3, "config": config, "method": method, "classes": []}
+    content = {"format": CHECKPOINT_FORMAT, "step": 3, "config": config, "method": method, "classes": []}
     torch.save(content, tmp_path / "model" / "last.pt")
     save_backbone(tmp_path / "model" / "last.pt", tmp_path / "model" / "model.safetensors")
     (tmp_path / "config.yaml").write_text(json.dumps(config))

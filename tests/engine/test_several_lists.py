@@ -10,7 +10,7 @@ import torch
 
 from vidssl import cli
 from vidssl.base.errors import CheckpointError, ConfigError, DataError
-from vidssl.data.video_list import Part, read_list
+from vidssl.data.video_list import ListPart, read_list
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -96,7 +96,7 @@ def test_labels_count_only_if_the_classes_are_equal(toy_run, two):
 def test_a_subset_is_drawn_from_each_list(toy_run, two, toy_folder):
     videos = training_list(toy_run("sce", "a", two("weight: 2", kind="digit"), "data.subset={per_class: 1}"))
     digits = len(read_list(toy_folder / "data/digit/test.csv").classes)
-    assert videos.joined == (Part(8, 8), Part(digits, 2 * digits))
+    assert videos.joined == (ListPart(8, 8), ListPart(digits, 2 * digits))
 
 
 def test_a_video_in_two_lists_is_refused(toy_run, toy_folder, two):

@@ -4,8 +4,8 @@ import pytest
 
 from vidssl.apps.analysis.verdicts import (
     Beside,
-    Sample,
-    Score,
+    ScoreSample,
+    ScoreTest,
     attention,
     background,
     classes,
@@ -18,13 +18,13 @@ from vidssl.apps.analysis.verdicts import (
 )
 from vidssl.evaluation.statistics import Estimate
 
-MANY, FEW = Sample(48, 30), Sample(8, 5)
+MANY, FEW = ScoreSample(48, 30), ScoreSample(8, 5)
 HIGH = Estimate(0.71, 0.55, 0.83)
 BY_CLASS, OF_ALL = "as a mean over classes, where 1 / classes is", "where the most frequent class gives"
 
 
 def score(right, level=0.17, exact=True):
-    return Score(right, level, BY_CLASS if exact else OF_ALL, exact)
+    return ScoreTest(right, level, BY_CLASS if exact else OF_ALL, exact)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_too_few_videos_say_nothing():
     for each in found:
         assert each.open
         assert each.text.startswith("Nothing can be said with 8 videos of 5 recordings, as 6 recordings are needed: ")
-    alone = recognition(Sample(1, 1), Score(right, 0.2)).text
+    alone = recognition(ScoreSample(1, 1), ScoreTest(right, 0.2)).text
     assert alone.startswith("Nothing can be said with 1 video, as 6 videos are needed: 90 % where guessing gives 20 %")
 
 

@@ -12,7 +12,7 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
-from vidssl.evaluation.features import TestClips, extract
+from vidssl.evaluation.features import TestClips, extract_features
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.video.reader import open_video
 
@@ -66,7 +66,7 @@ def test_features_are_the_average_of_thirty_crops(tmp_path, write_video):
         videos.append(f"{n}.mp4,{n}")
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *videos]) + "\n")
     listed = read_list(tmp_path / "list.csv")
-    found = extract(Pixels(), listed, clips(), CPU)
+    found = extract_features(Pixels(), listed, clips(), CPU)
     assert found.x.shape == (3, 4) and found.x.dtype == torch.float32
     assert found.index.tolist() == found.label.tolist() == [0, 1, 2]
     mean, std = np.array([0.4, 0.5, 0.6]), np.array([0.2, 0.25, 0.3])
@@ -86,8 +86,8 @@ def test_features_are_the_average_of_thirty_crops(tmp_path, write_video):
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 1), (5, 2), (50, 0)])
 def test_batches_and_workers_change_nothing(few, backbone, batch_size, workers):
     settings = {"clips": 2, "crops": 3}
-    expected = extract(backbone, few, clips(**settings), CPU)
-    found = extract(backbone, few, clips(**settings, batch_size=batch_size, workers=workers), CPU)
+    expected = extract_features(backbone, few, clips(**settings), CPU)
+    found = extract_features(backbone, few, clips(**settings, batch_size=batch_size, workers=workers), CPU)
     assert torch.equal(found.index, expected.index) and torch.equal(found.label, expected.label)
     torch.testing.assert_close(found.x, expected.x, rtol=1e-5, atol=1e-6)
     assert expected.label.tolist() == [record.label for record in few.records]
@@ -96,7 +96,9 @@ def test_batches_and_workers_change_nothing(few, backbone, batch_size, workers):
 
 
 def test_one_crop_and_one_clip(few):
-    found = extract(Pixels(), few, clips(clips=1, crops=1, size=48, clip=ClipSettings(frames=2, sampling_rate=3)), CPU)
+    found = extract_features(
+        Pixels(), few, clips(clips=1, crops=1, size=48, clip=ClipSettings(frames=2, sampling_rate=3)), CPU
+    )
     for row, record in zip(found.x, few.records, strict=True):
         with open_video(record.path) as video:
             frame = video.frames([10])[0].transpose(1, 2, 0) / 255  # 24 frames, span 4: starts at 10
@@ -106,7 +108,7 @@ def test_one_crop_and_one_clip(few):
 
 def test_the_short_side_of_a_test_can_be_longer_than_its_crops(few):
     """As on ImageNet, 256 and 224: here 48, the frames as they are, and the central 24."""
-    found = extract(Pixels(), few, clips(clips=1, crops=1, short_side=48), CPU)
+    found = extract_features(Pixels(), few, clips(clips=1, crops=1, short_side=48), CPU)
     for row, record in zip(found.x, few.records, strict=True):
         with open_video(record.path) as video:
             start = round((video.meta.num_frames - clips().clip.span(video.meta)) / 2)
@@ -130,7 +132,7 @@ def test_bfloat16_is_of_the_forward_pass_alone(few, backbone):
             return backbone(x)
 
     plain, half = (
-        extract(Watched(), few, clips(**settings, precision=name), CPU).x for name in ("float32", "bfloat16")
+        extract_features(Watched(), few, clips(**settings, precision=name), CPU).x for name in ("float32", "bfloat16")
     )
     seen = [each for each in seen if each[0][0] > 1]  # not the single clip that looks up the sizes of convolutions
     assert seen == [((5, 3, 3, 24, 24), torch.float32, on) for on in (False, True) for _ in range(6)]
@@ -150,14 +152,14 @@ def test_nothing_is_left_behind(few, backbone, training):
     torch.manual_seed(7)
     state = torch.get_rng_state()
     numpy_state = np.random.get_state()[1].copy()  # noqa: NPY002
-    first = extract(backbone, few, clips(clips=1, crops=1, workers=1), CPU)
+    first = extract_features(backbone, few, clips(clips=1, crops=1, workers=1), CPU)
     assert backbone.training is training
     assert all(module.training is training for module in backbone.modules())
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
     assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
     backbone.eval()
-    again = extract(backbone, few, clips(clips=1, crops=1), CPU)  # eval mode was on both times
+    again = extract_features(backbone, few, clips(clips=1, crops=1), CPU)  # eval mode was on both times
     torch.testing.assert_close(first.x, again.x, rtol=1e-5, atol=1e-6)
     assert not first.x.requires_grad
 
@@ -168,7 +170,7 @@ def test_fault_4_a_broken_video_is_an_error(digits, tmp_path):
     (tmp_path / "list.csv").write_text("path,label\ngood.mp4,0\nbroken.mp4,1\n")
     for workers in (0, 2):
         with pytest.raises(DataError, match=r"^\S+broken\.mp4: not a video[^\n]*$"):
-            extract(Pixels(), read_list(tmp_path / "list.csv"), clips(workers=workers, clips=1), CPU)
+            extract_features(Pixels(), read_list(tmp_path / "list.csv"), clips(workers=workers, clips=1), CPU)
 
 
 @pytest.fixture
@@ -188,11 +190,11 @@ def gaps(digits, tmp_path):
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (3, 2), (50, 1)])
 def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_size, workers, caplog):
     settings = {"clips": 2, "batch_size": batch_size, "workers": workers}
-    found = extract(Pixels(), gaps, clips(**settings, allow_missing=True), CPU)
+    found = extract_features(Pixels(), gaps, clips(**settings, allow_missing=True), CPU)
     there = [1, 2, 6, 8]
     assert found.index.tolist() == there
     assert found.label.tolist() == [gaps.records[n].label for n in there]
-    whole = extract(Pixels(), read_list(digits / "motion/test.csv"), clips(clips=2), CPU)
+    whole = extract_features(Pixels(), read_list(digits / "motion/test.csv"), clips(clips=2), CPU)
     torch.testing.assert_close(found.x, whole.x[there], rtol=1e-5, atol=1e-6)
     assert [Path(path).name for path, _ in found.missing] == ["0.mp4", "3.mp4", "4.mp4", "5.mp4", "7.mp4"]
     assert "not a video" in found.missing[0][1] and "No such file" in found.missing[-1][1]
@@ -202,7 +204,7 @@ def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_
     ]
     assert whole.missing == ()
     with pytest.raises(DataError, match=r"^\S+0\.mp4: not a video[^\n]*$"):
-        extract(Pixels(), gaps, clips(**settings), CPU)
+        extract_features(Pixels(), gaps, clips(**settings), CPU)
 
 
 def share_of(monkeypatch, rank, world, *arguments, **settings):
@@ -218,17 +220,17 @@ def share_of(monkeypatch, rank, world, *arguments, **settings):
         patch.setattr(distributed, "world", lambda: world)
         patch.setattr(distributed, "gather_outcomes", end)
         with pytest.raises(InterruptedError):
-            extract(*arguments, **settings)
+            extract_features(*arguments, **settings)
     return given[0]
 
 
 @pytest.mark.parametrize("world", [2, 4, 9, 12])
 def test_fault_4_missing_videos_are_gathered_over_processes(gaps, world, monkeypatch):
     settings = clips(clips=2, allow_missing=True, batch_size=2)
-    alone = extract(Pixels(), gaps, settings, CPU)
+    alone = extract_features(Pixels(), gaps, settings, CPU)
     parts = [share_of(monkeypatch, rank, world, Pixels(), gaps, settings, CPU) for rank in range(world)]
     monkeypatch.setattr(distributed, "gather_outcomes", lambda work: parts)
-    together = extract(Pixels(), gaps, settings, CPU)
+    together = extract_features(Pixels(), gaps, settings, CPU)
     assert torch.equal(together.index, alone.index) and torch.equal(together.label, alone.label)
     torch.testing.assert_close(together.x, alone.x, rtol=1e-5, atol=1e-6)
     assert together.missing == alone.missing
@@ -239,7 +241,7 @@ def test_fault_4_nothing_that_can_be_read(tmp_path):
         (tmp_path / f"{name}.mp4").write_text("<html>")
     (tmp_path / "list.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
     with pytest.raises(DataError, match=r"none of the 2 videos of \S+list\.csv can be read; .*a\.mp4: not a video"):
-        extract(Pixels(), read_list(tmp_path / "list.csv"), clips(clips=1, allow_missing=True), CPU)
+        extract_features(Pixels(), read_list(tmp_path / "list.csv"), clips(clips=1, allow_missing=True), CPU)
 
 
 # Parts, and several processes ----------------------------------------------------------------------------------
@@ -248,8 +250,8 @@ def test_fault_4_nothing_that_can_be_read(tmp_path):
 @pytest.mark.parametrize("parts", [1, 2, 5, 8])
 def test_fault_28_each_video_is_in_one_part(few, backbone, parts):
     settings = clips(clips=1, crops=1, batch_size=2)
-    alone = extract(backbone, few, settings, CPU)
-    found = [extract(backbone, few, settings, CPU, rows=range(n, 5, parts)) for n in range(parts)]
+    alone = extract_features(backbone, few, settings, CPU)
+    found = [extract_features(backbone, few, settings, CPU, rows=range(n, 5, parts)) for n in range(parts)]
     for n, part in enumerate(found):
         assert part.index.tolist() == list(range(n, 5, parts)) and part.x.shape[1] == backbone.dim
         torch.testing.assert_close(part.x, alone.x[n::parts], rtol=0, atol=1e-6)
@@ -299,7 +301,9 @@ def extract_all(cases):
             settings = clips(clips=2, crops=1, batch_size=2, allow_missing=allow_missing)
             videos = read_list(path)
             try:
-                found = vars(extract(network, videos, settings, CPU, rows=range(shard[0], len(videos), shard[1])))
+                found = vars(
+                    extract_features(network, videos, settings, CPU, rows=range(shard[0], len(videos), shard[1]))
+                )
             except VidsslError as error:
                 found = {"error": f"{type(error).__name__}: {error}"}
             results[name] = {**found, "world": distributed.world()}
@@ -325,7 +329,7 @@ def together(request, run_world, digits, tmp_path_factory):
 
 
 def alone(backbone, path, **settings):
-    return extract(backbone, read_list(path), clips(clips=2, crops=1, batch_size=2, **settings), CPU)
+    return extract_features(backbone, read_list(path), clips(clips=2, crops=1, batch_size=2, **settings), CPU)
 
 
 @pytest.mark.parametrize("name", ["of-1", "of-5", "of-7", "gaps", "first"])

@@ -52,7 +52,7 @@ LAYOUTS |= {("classes", layout): layout for layout in ((10, 2), (2,) * 6, (2,) *
 @pytest.mark.parametrize("accuracy", [0.2, 0.8, 0.97])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_intervals_hold_what_the_generator_has(monkeypatch, layout, accuracy):
-    monkeypatch.setattr(statistics, "DRAWS", 2000)
+    monkeypatch.setattr(statistics, "SIGN_DRAWS", 2000)
     (kind, count), of_classes = layout, LAYOUTS[layout]
     rng = generator(1, len(str(layout)), round(100 * accuracy))
     held, none, ten, rejected = 0, 0, 0, 0

@@ -3,7 +3,14 @@
 import numpy as np
 import torch
 
-from vidssl.apps.map.suspects import K, find_near_duplicates, find_outliers, mean_distances, own_rows, score_labels
+from vidssl.apps.map.suspects import (
+    SUSPECT_NEIGHBOURS,
+    find_near_duplicates,
+    find_outliers,
+    mean_distances,
+    score_labels,
+    self_matches,
+)
 from vidssl.base.randomness import generator
 from vidssl.evaluation.search import nearest
 
@@ -20,7 +27,7 @@ def clusters(classes=3, recordings=6, videos=4, dim=16):
 
 
 def neighbours(x):
-    return nearest(x, x, min(K, len(x)), own_rows(len(x)))
+    return nearest(x, x, min(SUSPECT_NEIGHBOURS, len(x)), self_matches(len(x)))
 
 
 def test_wrong_labels_are_found_with_the_right_class():
@@ -69,7 +76,9 @@ def test_a_far_video_is_an_outlier_and_copies_are_pairs():
     assert find_near_duplicates(near)[0][:2] == (9, 33)
     unit = torch.nn.functional.normalize(x.double(), dim=1)
     similarity = (unit @ unit.T).fill_diagonal_(-2)
-    np.testing.assert_allclose(mean_distances(near), 1 - similarity.topk(K).values.mean(dim=1), atol=1e-6)
+    np.testing.assert_allclose(
+        mean_distances(near), 1 - similarity.topk(SUSPECT_NEIGHBOURS).values.mean(dim=1), atol=1e-6
+    )
 
 
 def test_small_sets():

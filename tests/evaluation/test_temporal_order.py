@@ -16,7 +16,7 @@ from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
-from vidssl.evaluation.features import extract
+from vidssl.evaluation.features import extract_features
 from vidssl.evaluation.measure import check_measurable, measure
 from vidssl.evaluation.temporal_order import Order
 from vidssl.jobs.load_network import load_subject
@@ -92,8 +92,8 @@ def test_a_network_that_averages_frames_is_at_chance(subject, digits):
     for backbone, equal in (("{name: resnet18}", True), ("{name: resnet3d18, width: 8, zero_init: false}", False)):
         network = subject(backbone)
         test, device, encoder = network.test, network.device, network.encoder
-        both = extract(encoder, query, test, device, reverse=True)
-        assert torch.equal(both.x, extract(encoder, query, test, device).x)
+        both = extract_features(encoder, query, test, device, reverse=True)
+        assert torch.equal(both.x, extract_features(encoder, query, test, device).x)
         assert torch.allclose(both.x, both.reverse, atol=1e-5) is equal
         found = measure(network.backbone, {"order": Order(Order.Config())}, gallery, query, test, device).numbers
         assert 0 <= found["order"] <= 1 and (not equal or found["order"] == 0.5)
@@ -103,7 +103,7 @@ def test_reversed_clips_are_reversed(subject, digits):
     """The features of reversed clips are those of the flipped clip."""
     network = subject("{name: resnet3d18, width: 8, zero_init: false}")
     query = read_list(digits / "motion/test.csv").rows([0, 5])
-    both = extract(network.encoder, query, network.test, network.device, reverse=True)
+    both = extract_features(network.encoder, query, network.test, network.device, reverse=True)
     dataset, rows = network.test.dataset(query), []
     for n in range(2):
         views = [torch.from_numpy(view[::-1].copy()) for view in dataset[0, n].views]

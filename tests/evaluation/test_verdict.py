@@ -55,7 +55,7 @@ def test_several_are_worse():
 @pytest.mark.parametrize("count", [12, 30, 60])
 def test_a_bad_encoder_makes_no_best_of_two_equal_ones(monkeypatch, count):
     """Of 2,000 sets at most 6.5 % name a best of two encoders of 70 %, beside one of 20 %."""
-    monkeypatch.setattr(statistics, "DRAWS", 1000)
+    monkeypatch.setattr(statistics, "SIGN_DRAWS", 1000)
     rng, named_best, sizes, sets = generator(8, count), 0, np.full(count, 5), 2000
     for _ in range(sets):
         own = rng.beta(*np.array([[0.7, 0.7, 0.2], [0.3, 0.3, 0.8]])[:, :, None] * 7 / 3, (3, count))

@@ -40,7 +40,7 @@ from vidssl.evaluation.result_files import existing_results
 from vidssl.jobs.load_network import load_subject
 from vidssl.jobs.training_report import read_metrics
 from vidssl.models import build_backbone, load_backbone
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import CHECKPOINT_FORMAT
 from vidssl.models.weights import save_checkpoint_backbone as save_backbone
 from vidssl.page.charts import training_curves
 from vidssl.tracking.proposals import read_proposals, write_proposals
@@ -259,7 +259,7 @@ def _checkpoint() -> dict[str, Any]:
     backbone = build_backbone("resnet3d18", width=4)
     method = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
     method |= {"classifier.weight": torch.zeros(2, backbone.dim), "classifier.bias": torch.zeros(2)}
-    content = {"format": FORMAT, "step": 12, "config": run.model_dump(mode="json"), "method": method}
+    content = {"format": CHECKPOINT_FORMAT, "step": 12, "config": run.model_dump(mode="json"), "method": method}
     return {**content, "optimizer": {}, "rng": [], "versions": {}, "classes": ["run", "walk"], "fingerprint": "0"}
 
 

@@ -14,7 +14,7 @@ import pytest
 from vidssl.apps.detection import prepare as ava
 from vidssl.apps.prepare.match import read_json
 from vidssl.base.errors import DataError
-from vidssl.data.video_list import whole_number
+from vidssl.data.video_list import parse_whole_number
 from vidssl.evaluation.features import read_folder
 
 HERE = Path(__file__).parent
@@ -75,7 +75,7 @@ def test_huge_numbers_in_annotations(tmp_path):
         read_json(tmp_path / "instances.json")
     for text in (_DIGITS, f"-{_DIGITS}", f"{_DIGITS}.0"):
         with pytest.raises(ValueError, match="is not a whole number") as caught:
-            whole_number(text)
+            parse_whole_number(text)
         assert len(str(caught.value)) < 100
 
 

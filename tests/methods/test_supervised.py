@@ -10,7 +10,7 @@ from vidssl.base.types import Batch
 from vidssl.methods.supervised import Supervised
 from vidssl.models import build_backbone
 from vidssl.models.initial_weights import InitialWeights, load_initial
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import CHECKPOINT_FORMAT
 
 
 def make(seed=0, init=None, **settings):
@@ -34,7 +34,7 @@ def checkpoint(tmp_path):
     method.train()(batch())
     path = tmp_path / "step-1.pt"
     config = {"backbone": {"name": "resnet3d18"}}
-    torch.save({"format": FORMAT, "step": 1, "config": config, "method": method.state_dict()}, path)
+    torch.save({"format": CHECKPOINT_FORMAT, "step": 1, "config": config, "method": method.state_dict()}, path)
     return path, method.backbone.state_dict()
 
 

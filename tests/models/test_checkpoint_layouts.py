@@ -20,7 +20,7 @@ from vidssl.base.config import Settings, bind, dump
 from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.models import BACKBONES, Initial, InitialWeights, build_backbone, load_backbone, load_initial
 from vidssl.models.backbones import Backbone
-from vidssl.models.initial_weights import BRANCHES, LAYOUTS, choose_match, match_backbones
+from vidssl.models.initial_weights import BRANCHES, CHECKPOINT_LAYOUTS, choose_match, match_backbones
 
 BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models")]
 CLIPS = torch.randn(2, 3, 3, 48, 40, generator=torch.Generator().manual_seed(4))
@@ -670,7 +670,7 @@ def test_half_precision_becomes_single(slow, tmp_path):
 
 
 def test_signs_of_layouts_and_branches_are_distinct():
-    signs = [layout.sign for layout in LAYOUTS]
+    signs = [layout.sign for layout in CHECKPOINT_LAYOUTS]
     assert len(set(signs)) == len(signs)
     assert all(better != other for better, other in BRANCHES)
 

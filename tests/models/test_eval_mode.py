@@ -7,7 +7,7 @@ from torch import nn
 
 import vidssl
 from vidssl.data.clip_samplers import ClipSettings
-from vidssl.evaluation.features import BothDirections, TestClips, extract
+from vidssl.evaluation.features import BothDirections, TestClips, extract_features
 from vidssl.evaluation.grad_cam import similarity_cam
 from vidssl.models import build_backbone
 from vidssl.models.backbones import ModuleBackbone
@@ -25,7 +25,7 @@ def track(network, tmp_path):
 
 def encode(network, videos):
     test = TestClips(clip=ClipSettings(frames=4, seconds=0.5), size=32, workers=0)
-    extract(network, vidssl.read_input(videos), test, torch.device("cpu"))
+    extract_features(network, vidssl.read_input(videos), test, torch.device("cpu"))
 
 
 WAYS = {

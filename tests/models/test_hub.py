@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from vidssl.base.errors import CheckpointError
 from vidssl.engine.run_config import load_run
 from vidssl.models import build_backbone, load_backbone
-from vidssl.models.weights import FORMAT, weights_file
+from vidssl.models.weights import CHECKPOINT_FORMAT, weights_file
 from vidssl.models.weights import save_checkpoint_backbone as save_backbone
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml"
@@ -24,7 +24,7 @@ def run_folder(tmp_path):
     run = load_run(TOY, [f"output={tmp_path}/run", "backbone={name: resnet3d18, width: 4}"])
     torch.manual_seed(1)
     weights = build_backbone(**run.backbone.model_dump()).state_dict()
-    content = {"format": FORMAT, "config": run.model_dump(mode="json"), "step": 7}
+    content = {"format": CHECKPOINT_FORMAT, "config": run.model_dump(mode="json"), "step": 7}
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
     torch.save({**content, "method": {f"backbone.{name}": w for name, w in weights.items()}}, folder / "step-7.pt")

@@ -10,7 +10,7 @@ import vidssl
 from vidssl.base.errors import ConfigError
 from vidssl.models import InitialWeights, build_backbone, load_initial
 from vidssl.models.initial_weights import log_match
-from vidssl.models.weights import FORMAT, Normalization
+from vidssl.models.weights import CHECKPOINT_FORMAT, Normalization
 
 SMALL = {"name": "resnet3d18", "width": 4}
 OF_DIFFERENCES = {**SMALL, "frame_differences": True}
@@ -44,7 +44,7 @@ def of_stream(name):
 def test_differences_in_frames_warn(trained, here, keys, right, saved, tmp_path, caplog):
     state = {f"backbone.{name}": weight for name, weight in build_backbone(**trained).state_dict().items()}
     file = tmp_path / "last.pt"
-    torch.save({"format": FORMAT, "step": 1, "method": state, "config": {"backbone": trained}}, file)
+    torch.save({"format": CHECKPOINT_FORMAT, "step": 1, "method": state, "config": {"backbone": trained}}, file)
     if saved == "safetensors":
         vidssl.save_backbone(file, tmp_path / "net.safetensors")
         file = tmp_path / "net.safetensors"

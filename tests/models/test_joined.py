@@ -20,7 +20,7 @@ from vidssl.jobs.extract import extract
 from vidssl.jobs.load_network import joined_clips, load_subject
 from vidssl.jobs.measurements import name_networks
 from vidssl.models.floors import MotionHistogram
-from vidssl.models.joined import Part, parts_of
+from vidssl.models.joined import EncoderPart, parts_of
 from vidssl.video.reader import DecodeSettings
 
 FAST = {"workers": 0, "device": "cpu", "progress": False}
@@ -33,15 +33,18 @@ def videos(digits):
 
 
 WRITTEN = {
-    "a+b": [Part("a"), Part("b")],
-    "a+0.5*b#rgb+2*floor:motion": [Part("a"), Part("b", 0.5, "rgb"), Part("floor:motion", 2.0)],
-    "timm:x,count=4,frames=mean+hf-hub:o/n@v1": [Part("timm:x,count=4,frames=mean"), Part("hf-hub:o/n@v1")],
-    "a#rgb": [Part("a", 1.0, "rgb")],
+    "a+b": [EncoderPart("a"), EncoderPart("b")],
+    "a+0.5*b#rgb+2*floor:motion": [EncoderPart("a"), EncoderPart("b", 0.5, "rgb"), EncoderPart("floor:motion", 2.0)],
+    "timm:x,count=4,frames=mean+hf-hub:o/n@v1": [
+        EncoderPart("timm:x,count=4,frames=mean"),
+        EncoderPart("hf-hub:o/n@v1"),
+    ],
+    "a#rgb": [EncoderPart("a", 1.0, "rgb")],
     "a": [],
     "timm:x,count=4": [],
     "o/n@v1": [],
 }
-DEFAULT = [Part("vidssl-frames"), Part("floor:motion", 0.5)]
+DEFAULT = [EncoderPart("vidssl-frames"), EncoderPart("floor:motion", 0.5)]
 WRONG = (
     "0.5*vidssl-default+a",
     "vidssl-default#rgb",
@@ -64,13 +67,13 @@ def test_a_sum_is_written_as_names_with_weights_and_streams(tmp_path, monkeypatc
         with pytest.raises(ConfigError, match="write a sum of networks as A"):
             parts_of(text)
     assert parts_of("vidssl-default") == DEFAULT
-    assert parts_of("2*a+vidssl-default+b") == [Part("a", 2.0), *DEFAULT, Part("b")]
+    assert parts_of("2*a+vidssl-default+b") == [EncoderPart("a", 2.0), *DEFAULT, EncoderPart("b")]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs+more").mkdir()
-    assert parts_of("runs+more") == [] and parts_of("runs+more+b") == [Part("runs+more"), Part("b")]
+    assert parts_of("runs+more") == [] and parts_of("runs+more+b") == [EncoderPart("runs+more"), EncoderPart("b")]
     (tmp_path / "run#3").mkdir()
     (tmp_path / "2*x").mkdir()
-    assert parts_of("b+run#3+2*x") == [Part("b"), Part("run#3"), Part("2*x")]
+    assert parts_of("b+run#3+2*x") == [EncoderPart("b"), EncoderPart("run#3"), EncoderPart("2*x")]
     assert [name for name, _, _ in name_networks(["run#3", "2*x", "b+run#3"], None)] == ["run#3", "2*x", "b+run#3"]
 
 
@@ -96,7 +99,7 @@ def test_reversed_clips_of_a_sum_are_those_of_its_parts(videos):
     def reverse(name):
         subject = load_subject(name, {"workers": 0})
         listed = vidssl.read_input(videos)
-        return features.extract(subject.encoder, listed, subject.test, subject.device, reverse=True)
+        return features.extract_features(subject.encoder, listed, subject.test, subject.device, reverse=True)
 
     whole, parts = reverse("floor:motion+vidssl-free"), [reverse(name) for name in ("floor:motion", "vidssl-free")]
     for key in ("x", "reverse"):

@@ -9,7 +9,7 @@ from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.initial_weights import InitialWeights, load_initial
 from vidssl.models.layer_features import region_maps
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import CHECKPOINT_FORMAT
 
 NAMES = ("resnet18", "resnet50")
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_restores_its_stem(tmp_path):
     trained = build_backbone("resnet18", stem="cifar", zero_init=True).eval()
     state = {f"backbone.{name}": weight for name, weight in trained.state_dict().items()}
     settings = {"name": "resnet18", "stem": "cifar", "zero_init": True}
-    content = {"format": FORMAT, "step": 1, "method": state, "config": {"backbone": settings}}
+    content = {"format": CHECKPOINT_FORMAT, "step": 1, "method": state, "config": {"backbone": settings}}
     torch.save(content, tmp_path / "last.pt")
     found = load_backbone(tmp_path / "last.pt")
     clips = torch.randn(1, 3, 1, 32, 32)

@@ -15,7 +15,7 @@ from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.models import InitialWeights, build_backbone, load_initial
 from vidssl.models.resnet3d import ResNet3D18, ResNet3D50
-from vidssl.models.weights import FORMAT, Normalization, normalization_of
+from vidssl.models.weights import CHECKPOINT_FORMAT, Normalization, normalization_of
 
 TESTS = Path(__file__).parents[1]
 TOYS = TESTS.parent / "configs" / "toy"
@@ -177,7 +177,7 @@ def test_a_run_on_images_and_a_name_can_be_inflated(offline, tmp_path):
             state[name] = weight + 1
     data = {"mean": list(IMAGENET.mean), "std": list(IMAGENET.std)}
     config = {"backbone": {"name": "resnet18"}, "data": data}
-    torch.save({"format": FORMAT, "step": 1, "method": state, "config": config}, tmp_path / "last.pt")
+    torch.save({"format": CHECKPOINT_FORMAT, "step": 1, "method": state, "config": config}, tmp_path / "last.pt")
     image = torch.randn(1, 3, 45, 70)
     backbone, match = load("resnet3d18", tmp_path / "last.pt", IMAGENET, inflate=True)
     with torch.no_grad():

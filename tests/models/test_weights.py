@@ -25,7 +25,7 @@ from vidssl.jobs.load_network import load_subject
 from vidssl.methods import METHODS
 from vidssl.models import build_backbone, load_backbone, weights
 from vidssl.models.initial_weights import InitialWeights, load_initial
-from vidssl.models.weights import FORMAT, load_state, read_anything, read_checkpoint
+from vidssl.models.weights import CHECKPOINT_FORMAT, load_state, read_anything, read_checkpoint
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 
@@ -166,7 +166,7 @@ class Malicious:
 )
 def test_fault_25_a_malicious_checkpoint_runs_nothing(how, text, tmp_path):
     target, path = tmp_path / "executed", tmp_path / "bad.pt"
-    content = {"format": FORMAT, "method": Malicious(target)}
+    content = {"format": CHECKPOINT_FORMAT, "method": Malicious(target)}
     if how == "pickle":
         path.write_bytes(pickle.dumps(content, protocol=2))
     else:
@@ -319,7 +319,7 @@ def test_fault_24_flipped_bytes_are_a_checkpoint_error(trained, tmp_path):
             damaged += 1
             assert "\n" not in str(error) and str(path) in str(error)
         else:
-            assert content["format"] == FORMAT
+            assert content["format"] == CHECKPOINT_FORMAT
     assert damaged > 15
 
 
@@ -335,15 +335,17 @@ def test_fault_24_missing_or_other(tmp_path):
     assert "No such file" in one_line(read_checkpoint, tmp_path / "no.pt")
     assert "holds neither model.safetensors" in one_line(read_checkpoint, tmp_path)
     path = tmp_path / "other.pt"
-    for content in ({"model": torch.ones(1)}, torch.ones(3), [1], {"format": "other"}, {"format": FORMAT}):
+    for content in ({"model": torch.ones(1)}, torch.ones(3), [1], {"format": "other"}, {"format": CHECKPOINT_FORMAT}):
         torch.save(content, path)
-        assert f"{path} is not a vidssl checkpoint (format {FORMAT}): use" in one_line(read_checkpoint, path)
+        assert f"{path} is not a vidssl checkpoint (format {CHECKPOINT_FORMAT}): use" in one_line(read_checkpoint, path)
 
 
 def test_a_checkpoint_of_another_format_is_named(altered):
     path = altered(lambda c: c.update(format="vidssl-checkpoint-1"))
     for read in (read_checkpoint, read_anything, load_backbone):
-        assert one_line(read, path).startswith(f"{path} has format vidssl-checkpoint-1, this vidssl reads {FORMAT}: ")
+        assert one_line(read, path).startswith(
+            f"{path} has format vidssl-checkpoint-1, this vidssl reads {CHECKPOINT_FORMAT}: "
+        )
 
 
 # A backbone alone -------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def both(videos, tmp_path, capsys):
         words = [str(videos), *ARGUMENTS[name], "--out", str(out), "--workers", "1", "--quiet"]
         device = ["--device", "cpu"] if name in ("extract", "windows", "track") else []
         alone = outcome(lambda: cli.run(command, [*words, *device]), capsys, out)
-        return alone, outcome(lambda: on_ray.run(command, [*words, "--address", address]), capsys, out)
+        return alone, outcome(lambda: on_ray.run_on_ray(command, [*words, "--address", address]), capsys, out)
 
     return both
 

@@ -64,7 +64,7 @@ def test_no_video_can_be_read(videos, in_process, small_parts, tmp_path):
     (tmp_path / "list.csv").write_text("path\n3.mp4\n5.mp4\n8.mp4\n9.mp4\n")
     words = [str(tmp_path / "list.csv"), "--root", str(videos.parent), *ARGUMENTS["extract"]]
     with pytest.raises(DataError, match=r"^none of the 4 videos can be read; the first: "):
-        on_ray.run("extract", [*words, "--out", str(tmp_path / "out")])
+        on_ray.run_on_ray("extract", [*words, "--out", str(tmp_path / "out")])
 
 
 def test_parts_of_an_interrupted_extraction_are_kept(videos, in_process, small_parts, tmp_path, monkeypatch):
@@ -75,14 +75,14 @@ def test_parts_of_an_interrupted_extraction_are_kept(videos, in_process, small_p
     words = [str(videos), *ARGUMENTS["extract"], "--out", str(tmp_path / "out"), "--workers", "0"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(on_ray.Actors, "run", first_only)
-        on_ray.run("extract", words)
+        on_ray.run_on_ray("extract", words)
     before, seen = (tmp_path / "out/.parts/000000/meta.json").stat().st_mtime_ns, []
 
     def delete(folder, **_):
         seen.append((folder, (folder / "000000/meta.json").stat().st_mtime_ns, len([*folder.iterdir()])))
 
     monkeypatch.setattr(shutil, "rmtree", delete)
-    on_ray.run("extract", words)
+    on_ray.run_on_ray("extract", words)
     assert seen == [(tmp_path / "out/.parts", before, 4)]
 
 
@@ -99,7 +99,7 @@ def test_arguments_that_do_not_fit(command, words, message, tmp_path, monkeypatc
     monkeypatch.setattr(ray, "init", no_cluster)
     given = [] if command == "check" else ["--checkpoint", "vidssl-small"]
     with pytest.raises(ConfigError, match=message):
-        on_ray.run(command, [str(tmp_path), *given, "--out", str(tmp_path / "out"), *words])
+        on_ray.run_on_ray(command, [str(tmp_path), *given, "--out", str(tmp_path / "out"), *words])
 
 
 def no_cluster(*_, **__):

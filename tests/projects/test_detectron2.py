@@ -20,7 +20,7 @@ from vidssl.apps.export import save_backbone
 from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.engine.run_config import load_run
 from vidssl.models import build_backbone
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import CHECKPOINT_FORMAT
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml"
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -224,7 +224,7 @@ def checkpoint(tmp_path, *overrides):
     run = load_run(TOY, [f"output={tmp_path}", "backbone={name: resnet18}", *overrides])
     backbone = made("resnet18")
     weights = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
-    content = {"format": FORMAT, "config": run.model_dump(mode="json"), "step": 1, "method": weights}
+    content = {"format": CHECKPOINT_FORMAT, "config": run.model_dump(mode="json"), "step": 1, "method": weights}
     torch.save(content, tmp_path / "x.pt")
     return backbone, str(tmp_path / "x.pt")
 

@@ -202,7 +202,7 @@ def test_proposals_with_another_key_are_ignored(tmp_path, monkeypatch):
     assert read_proposals(path, proposals_key(Search(limit=10), "none.mp4", meta), numbers) is None
     assert read_proposals(path, proposals_key(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 65)), numbers) is None
     assert read_proposals(tmp_path / "none.npz", key, numbers) is None
-    monkeypatch.setattr(proposals, "FORMAT", proposals.FORMAT + 1)
+    monkeypatch.setattr(proposals, "PROPOSALS_FORMAT", proposals.PROPOSALS_FORMAT + 1)
     assert read_proposals(path, proposals_key(Search(), "none.mp4", meta), numbers) is None
     monkeypatch.undo()
     monkeypatch.setattr(cv2, "__version__", "0.1")

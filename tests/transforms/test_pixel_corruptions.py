@@ -81,7 +81,7 @@ def test_impulse_noise_is_that_of_skimage(large):
 
 def test_gaussian_blur_is_that_of_scipy(frames):
     wanted = ndimage.gaussian_filter(frames.astype(float), (0, 0, 1.5, 1.5), mode="mirror", truncate=4)
-    assert np.abs(corruptions.gaussian_blur(frames, 6, generator(0)) - wanted).max() <= 1  # 6 of 224 are 1.5 of 56
+    assert np.abs(corruptions.blur_corruption(frames, 6, generator(0)) - wanted).max() <= 1  # 6 of 224 are 1.5 of 56
 
 
 def test_defocus_blur_is_a_disk(frames):
@@ -192,6 +192,6 @@ def test_shuffles_take_the_largest_grid_that_divides():
     assert [corruptions.largest_grid(*pair) for pair in ((28, 16), (112, 32), (32, 32), (31, 8))] == [14, 28, 32, 1]
     frames = np.arange(28 * 28, dtype=np.uint16).reshape(1, 1, 28, 28) // 4
     small = np.repeat(frames.astype(np.uint8), 3, axis=1)
-    for change in (corruptions.global_shuffle, corruptions.local_shuffle):
+    for change in (corruptions.global_shuffle_corruption, corruptions.local_shuffle_corruption):
         found = change(small, 8, generator(0))  # 7 x 7 patches of 4 pixels
         assert (found != small).any() and sorted(found.ravel()) == sorted(small.ravel())

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from vidssl.apps.analysis.page import TERMS, Chart, Point, Section, term_key, with_terms, write_analysis_page
+from vidssl.apps.analysis.page import TERMS, PageChart, Point, Section, term_key, with_terms, write_analysis_page
 
 
 def chart(*values, references=(), top=None):
     rows = {str(n): {"trained": Point(value)} for n, value in enumerate(values)}
-    return Chart("q", rows, dict(references), top)
+    return PageChart("q", rows, dict(references), top)
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def test_an_axis_ends_at_a_tick_beyond_its_values(highest, end, ticks):
 
 
 def test_intervals_and_references_are_on_the_axis():
-    assert Chart("q", {"a": {"trained": Point(2, 1, 5)}}, {}).end == 5
+    assert PageChart("q", {"a": {"trained": Point(2, 1, 5)}}, {}).end == 5
     assert chart(2.0, references={"perfect": 7.0}.items()).end == 8
     assert chart(50.0, top=100).ticks == ["0", "25", "50", "75", "100"]
-    assert chart(1.0).overlaid and not Chart("q", {"a": {"trained": Point(2, 1, 5)}}, {}).overlaid
+    assert chart(1.0).overlaid and not PageChart("q", {"a": {"trained": Point(2, 1, 5)}}, {}).overlaid
 
 
 def test_terms_become_links_and_the_rest_stays_text():

@@ -13,11 +13,11 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.apps.analysis.page import Chart, Point, Section, Table, write_analysis_page
+from vidssl.apps.analysis.page import PageChart, PageTable, Point, Section, write_analysis_page
 from vidssl.apps.compare.page import Disagreements, EncoderNeighbours, ShownVideos, write_encoders_page
-from vidssl.apps.map.page import Suspects, classes_column, column, write_map_page
+from vidssl.apps.map.page import Suspects, classes_column, map_column, write_map_page
 from vidssl.apps.search.page import FoundVideo, Hit, QueryRow, store_preview, write_retrieval_page
-from vidssl.apps.show.page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
+from vidssl.apps.show.page import ClipBar, DrawnView, DrawViews, VideoCard, write_views_page
 from vidssl.base.types import VideoRecord
 from vidssl.data.video_list import read_list
 from vidssl.page.heat_maps import CamCell, CamRow, write_cam_page
@@ -94,11 +94,13 @@ def report_page(path: Path) -> None:
     networks = {"trained": Point(71, 50, 87), "untrained": Point(42, 24.4, 65)}
     scores = {"trained": Point(5.5), "untrained": Point(4.2)}
     charts = [
-        Chart("R@1, percent", {"R@1": networks, LONG: {"trained": Point(80)}}, {"guessing": 17, "most": 95}, 100),
-        Chart("Invariance score", {NASTY: scores, "unchanged": scores}, {"shuffled labels": 4.25}, digits=2),
+        PageChart("R@1, percent", {"R@1": networks, LONG: {"trained": Point(80)}}, {"guessing": 17, "most": 95}, 100),
+        PageChart("Invariance score", {NASTY: scores, "unchanged": scores}, {"shuffled labels": 4.25}, digits=2),
     ]
-    wide = Table(NASTY, ["", *["column"] * 30], [["R@1", *["12.3"] * 30], [LONG, *["–"] * 30]])
-    heat = Table("By severity", ["", "1", "2"], [["noise", "100", "0"], [NASTY, "50", "25"]], heat=True, folded=True)
+    wide = PageTable(NASTY, ["", *["column"] * 30], [["R@1", *["12.3"] * 30], [LONG, *["–"] * 30]])
+    heat = PageTable(
+        "By severity", ["", "1", "2"], [["noise", "100", "0"], [NASTY, "50", "25"]], heat=True, folded=True
+    )
     video, map = preview(clip(10)), preview(clip(120))
     cells = (CamCell("trained", (NASTY,), (("this video", map), (LONG, map)), "a.mp4"),)
     maps = (CamRow(video, NASTY, "Walk", cells), CamRow(map, LONG, "", cells))
@@ -134,8 +136,8 @@ def map_page(path: Path) -> None:
     texts = [("", "<b>Walk</b>", LONG)[record.label + 1] for record in POINTS]
     columns = [
         classes_column("class", texts),
-        column("seconds", [*(str(n / 2) for n in range(9)), ""]),
-        column(NASTY, ["<i>"] * 10),
+        map_column("seconds", [*(str(n / 2) for n in range(9)), ""]),
+        map_column(NASTY, ["<i>"] * 10),
     ]
     previews = {n: preview(clip(20 * n, t=1 if n == 1 else 6)) for n in range(9)}
     places = np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -161,8 +163,8 @@ def views_page(path: Path) -> None:
         )
         for n in (0, 1)
     )
-    draws = tuple(Draw(f"Epoch {n}", 0.0, 2.0, bars, views) for n in (0, 1))
-    broken = Draw("Epoch 0", 0.0, 2.0, (), (), notice=NASTY)
+    draws = tuple(DrawViews(f"Epoch {n}", 0.0, 2.0, bars, views) for n in (0, 1))
+    broken = DrawViews("Epoch 0", 0.0, 2.0, (), (), notice=NASTY)
     cards = [VideoCard(NASTY, "class rock", draws), VideoCard(LONG, NASTY, (broken,))]
     settings = [("<b>sampler</b>", f"name: random\nfile: {LONG}\n{NASTY}")]
     write_views_page(path, title=NASTY, details=[("List", LONG)], settings=settings, videos=cards)

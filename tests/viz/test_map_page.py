@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from vidssl.apps.map.page import Column, classes_column, column, write_map_page
+from vidssl.apps.map.page import MapColumn, classes_column, map_column, write_map_page
 from vidssl.base.types import VideoRecord
 from vidssl.page.render import preview
 
@@ -47,7 +47,7 @@ def test_the_page_has_each_feature_with_its_name_label_and_values(tmp_path):
     places = np.array([[-4.0, 1], [4, 3], [0, 2]])
     records = [VideoRecord(NASTY, 1), VideoRecord("b.mp4", -1, 1.5, 3.0), VideoRecord("c.mp4", 0)]
     clip = preview(np.full((3, 3, 48, 64), 90, np.uint8), 80, 60, 6, 60)
-    columns = [classes_column("class", ["run", "", NASTY]), column("seconds", ["1.5", "", "3"])]
+    columns = [classes_column("class", ["run", "", NASTY]), map_column("seconds", ["1.5", "", "3"])]
     page, points = write(tmp_path / "x.html", places, records, columns=columns, previews={2: clip})
     assert points["x"] == [-0.5, 0.5, 0.0] and points["y"] == [0.125, -0.125, 0.0]  # y of screens goes down
     assert points["rows"] == [[NASTY, 1, None, None], ["b.mp4", -1, 1.5, 3.0], ["c.mp4", 0, None, None]]
@@ -74,17 +74,20 @@ def test_a_page_stays_small(tmp_path):
 @pytest.mark.parametrize(
     ("texts", "wanted"),
     [
-        (["1.5", "", "-2e3"], Column("c", (), [1.5, None, -2000.0])),
-        (["a", "", "b", "a"], Column("c", ("a", "b"), [0, None, 1, 0])),
-        (["1.5", "x"], Column("c", ("1.5", "x"), [0, 1])),
-        (["nan", "1.5"], Column("c", ("1.5", "nan"), [1, 0])),
-        (["10", "9", " ", "10"], Column("c", ("9", "10"), [1, 0, None, 1])),  # few whole numbers are classes, by value
-        ([*map(str, range(13))], Column("c", (), [*map(float, range(13))])),
-        (["", ""], Column("c", (), [None, None])),
+        (["1.5", "", "-2e3"], MapColumn("c", (), [1.5, None, -2000.0])),
+        (["a", "", "b", "a"], MapColumn("c", ("a", "b"), [0, None, 1, 0])),
+        (["1.5", "x"], MapColumn("c", ("1.5", "x"), [0, 1])),
+        (["nan", "1.5"], MapColumn("c", ("1.5", "nan"), [1, 0])),
+        (
+            ["10", "9", " ", "10"],
+            MapColumn("c", ("9", "10"), [1, 0, None, 1]),
+        ),  # few whole numbers are classes, by value
+        ([*map(str, range(13))], MapColumn("c", (), [*map(float, range(13))])),
+        (["", ""], MapColumn("c", (), [None, None])),
     ],
 )
 def test_columns_are_numbers_or_classes(texts, wanted):
-    found = column("c", texts)
+    found = map_column("c", texts)
     assert (found.name, found.classes, list(found.values)) == (wanted.name, wanted.classes, list(wanted.values))
 
 

@@ -6,7 +6,7 @@ import pytest
 from vidssl.base.errors import DataError
 from vidssl.base.types import Tracks
 from vidssl.tracking import overlay as track_overlay
-from vidssl.tracking.overlay import COLOURS, draw_pairs, draw_tracks
+from vidssl.tracking.overlay import _COLOURS, draw_pairs, draw_tracks
 from vidssl.video import open_video
 from vidssl.video.write import write_mp4
 
@@ -18,7 +18,7 @@ def make_tracks(rows):
 
 
 def is_colour(picture, number):
-    return (picture == COLOURS[number]).all(axis=2)
+    return (picture == _COLOURS[number]).all(axis=2)
 
 
 def test_a_box_is_drawn_where_it_is_and_small_frames_are_enlarged():

@@ -46,7 +46,7 @@ _LARGEST = 1 << 18  # bytes of a YAML file: it is read at about 50 kB/s
 _MOST = 10**6  # values and characters of their texts, with aliases written out
 _DEEPEST = 100  # lists and mappings in each other
 _NEEDS_TEXT = ("string_type", "model_type", "model_attributes_type")  # mistakes; some sections can be a text
-Model = TypeVar("Model", bound=BaseModel)
+ModelT = TypeVar("ModelT", bound=BaseModel)
 Tree = dict[str, Any]
 
 
@@ -194,7 +194,7 @@ def in_home(value: Any) -> Any:
     return type(value)(os.path.expanduser(value)) if is_path else value  # noqa: PTH111 - no error without a home
 
 
-def bind(schema: type[Model], tree: Tree, source: str) -> Model:
+def bind(schema: type[ModelT], tree: Tree, source: str) -> ModelT:
     """Validate plain data of a source against a pydantic model; a ConfigError has one line for each mistake."""
     as_text = set[int]()
     while True:
@@ -254,7 +254,7 @@ def to_yaml(tree: Tree) -> str:
     return text.getvalue()
 
 
-def differences(one: Any, other: Any, name: str = "") -> list[tuple[str, Any, Any]]:
+def config_differences(one: Any, other: Any, name: str = "") -> list[tuple[str, Any, Any]]:
     """List the differences of two trees of settings: dotted name and both values; None for a missing one."""
     if one == other:
         return []
@@ -265,7 +265,7 @@ def differences(one: Any, other: Any, name: str = "") -> list[tuple[str, Any, An
         inner = [(str(place), *pair) for place, pair in enumerate(zip(one, other, strict=True))]
     else:
         return [(name, one, other)]
-    return [line for key, a, b in inner for line in differences(a, b, f"{name}.{key}".lstrip("."))]
+    return [line for key, a, b in inner for line in config_differences(a, b, f"{name}.{key}".lstrip("."))]
 
 
 class _Constructor(SafeConstructor):

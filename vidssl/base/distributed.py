@@ -20,7 +20,7 @@ from torch.autograd import Function
 
 from vidssl.base.errors import Interrupted, PeerError, TrainingError, VidsslError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _MEETING = timedelta(minutes=10)  # imports from a slow network drive take minutes
 _groups = itertools.count()  # of this process; all processes join equally often
@@ -196,7 +196,7 @@ def union(bits: int) -> int:
     return int(every)
 
 
-def gather_objects(value: T) -> list[T]:
+def gather_objects(value: _T) -> list[_T]:
     """List the picklable values of all processes in rank order."""
     if world() == 1:
         return [value]
@@ -205,12 +205,12 @@ def gather_objects(value: T) -> list[T]:
     return values
 
 
-def together(work: Callable[[], T]) -> T:
+def together(work: Callable[[], _T]) -> _T:
     """Call a function on every process and return this one's result; if it raises on one, all raise, and none waits.
 
     A VidsslError of another process is raised as a PeerError, an Interrupted as itself.
     """
-    result: T | None = None
+    result: _T | None = None
     failure: VidsslError | Interrupted | None = None
     try:
         result = work()
@@ -226,17 +226,17 @@ def together(work: Callable[[], T]) -> T:
         raise PeerError(errors[0])
     if signals:
         raise Interrupted(signals[0])
-    return cast(T, result)  # without a failure it is one
+    return cast(_T, result)  # without a failure it is one
 
 
-def gather_outcomes(work: Callable[[], T]) -> list[T]:
+def gather_outcomes(work: Callable[[], _T]) -> list[_T]:
     """Like `together`; returns the results of all processes in rank order."""
     return gather_objects(together(work))
 
 
-def on_main(work: Callable[[], T]) -> T:
+def on_main(work: Callable[[], _T]) -> _T:
     """Call a function on the main process while the others wait; all return its result, or raise."""
-    return cast(T, gather_outcomes(lambda: work() if is_main() else None)[0])
+    return cast(_T, gather_outcomes(lambda: work() if is_main() else None)[0])
 
 
 class _Gather(Function):

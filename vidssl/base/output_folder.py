@@ -231,7 +231,7 @@ def _source(folder: Path, inputs: Sequence[Path]) -> str | None:
     return _relative(inputs[0], folder) if inputs else None
 
 
-def check_names(folder: Path, names: Iterable[str]) -> None:
+def check_file_names(folder: Path, names: Iterable[str]) -> None:
     """Check that files of these names, which may have folders, can be written below a folder, through no link."""
     checked: dict[Path, None] = {}
     for name in names:

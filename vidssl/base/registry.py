@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from vidssl.base.errors import ConfigError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 # What apps add, by its kind and name: the module below vidssl/apps that is imported when the name is asked for, and not
 # before. What the core calls in it is named in a comment, or has the name of the entry.
@@ -110,7 +110,7 @@ def entries_of(tree: Any) -> list[Any]:
     return [entry for value in tree for entry in entries_of(value)] if isinstance(tree, list | tuple) else []
 
 
-class Registry(Generic[T]):
+class Registry(Generic[_T]):
     """A mapping of names to entries of a kind; the modules of its package, which register them, are imported late.
 
     Those of apps are imported when they are named.
@@ -119,15 +119,15 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, package: str) -> None:
         self.kind, self._package = kind, package
         self._apps = APPS.get(kind, {})
-        self._entries: dict[str, T] = {}
+        self._entries: dict[str, _T] = {}
         self._loading = self._loaded = False
         self._failure: Exception | None = None
         _REGISTRIES.append(self)
 
-    def register(self, name: str) -> Callable[[T], T]:
+    def register(self, name: str) -> Callable[[_T], _T]:
         """Return a decorator that registers a class or function."""
 
-        def add(entry: T) -> T:
+        def add(entry: _T) -> _T:
             owner = getattr(entry, "__module__", None)
             if name in self._entries or self._apps.get(name, owner) != owner:
                 raise ConfigError(f"{self.kind} '{name}' is registered twice: choose another name")
@@ -136,7 +136,7 @@ class Registry(Generic[T]):
 
         return add
 
-    def _all(self) -> dict[str, T]:
+    def _all(self) -> dict[str, _T]:
         if not self._loaded:  # other threads wait here until all names are known
             with importing:
                 if not (self._loaded or self._loading or self._failure):
@@ -158,11 +158,11 @@ class Registry(Generic[T]):
             self._loading = False
 
     @property
-    def loaded(self) -> dict[str, T]:
+    def loaded(self) -> dict[str, _T]:
         """The entries imported so far: those of apps only after their names were used."""
         return dict(self._all())
 
-    def __getitem__(self, name: str) -> T:
+    def __getitem__(self, name: str) -> _T:
         entries = self._all()
         if name not in entries and name in self._apps:
             load_app(self.kind, name)

@@ -25,7 +25,7 @@ from vidssl.base.errors import Interrupted, PeerError, VidsslError
 from vidssl.base.keep_memory import keep_memory
 from vidssl.base.registry import APPS
 from vidssl.base.running_command import running
-from vidssl.cli.arguments import OTHER_NAMES, Parser, Signature, add_options, parse, read_signature
+from vidssl.cli.arguments import OTHER_NAMES, JobSignature, Parser, add_options, parse, read_signature
 from vidssl.version import __version__
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
@@ -39,7 +39,7 @@ class Job(NamedTuple):
     of_splits: str | None = None  # the function that is called instead with `--splits`
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> JobSignature:
         """Its arguments."""
         own = read_signature(self.module, self.function)
         if self.of_splits is None:
@@ -70,10 +70,10 @@ def _group(summary: str, kind: str, prefix: str) -> Group:
     return Group(summary, jobs)
 
 
-_ANALYSES = _group("Find out what a network has learned: invariances and more.", "analysis", "analyze")
-_DATA_SETS = _group("Write the lists of a folder of videos or of a data set.", "data set", "prepare")
+ANALYSES = _group("Find out what a network has learned: invariances and more.", "analysis", "analyze")
+DATA_SETS = _group("Write the lists of a folder of videos or of a data set.", "data set", "prepare")
 _JOBS: dict[str, Job | Group] = {
-    **{"prepare": _DATA_SETS, "analyze": _ANALYSES},
+    **{"prepare": DATA_SETS, "analyze": ANALYSES},
     "train": Job("vidssl.jobs.train", "train", "train_splits"),
     **{name: Job(f"vidssl.jobs.{name}", name) for name in ("test", "extract", "track", "doctor")},
     **{"merge": Job("vidssl.jobs.extract", "merge"), "schema": Job("vidssl.jobs.names", "schema")},
@@ -192,7 +192,7 @@ def parser_of(
 _ARGUMENT = re.compile(r"""(?<![\w.'"/-])([a-z]\w*)=(True|[A-Z]+|[0-9.]*[0-9]|"\w+"|\[[\d, ]+\])(?![\w/'"])""")
 
 
-def in_options(text: str, signature: Signature) -> str:
+def in_options(text: str, signature: JobSignature) -> str:
     """Write the arguments of Python that a message names as options: `allow_missing=True` is `--allow-missing`.
 
     Only those that the command has: what a message says of others, such as settings of a run, stays as it is.
@@ -210,7 +210,7 @@ def in_options(text: str, signature: Signature) -> str:
 
 
 @contextmanager
-def errors_in_options(signature: Signature) -> Iterator[None]:
+def errors_in_options(signature: JobSignature) -> Iterator[None]:
     """Let the errors of this block name the options of a command, as `in_options`."""
     try:
         yield

@@ -31,7 +31,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Signature:
+class JobSignature:
     """A job."""
 
     summary: str  # the first paragraph of its docstring
@@ -41,7 +41,7 @@ class Signature:
 
 
 @cache
-def read_signature(module: str, name: str) -> Signature:
+def read_signature(module: str, name: str) -> JobSignature:
     """Read a function of a module of vidssl, such as `vidssl.jobs.test`, or of a file, `examples/x.py`."""
     tree = _tree(module)
     function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
@@ -58,7 +58,7 @@ def read_signature(module: str, name: str) -> Signature:
         unpacked = ast.unparse(function.args.kwarg.annotation)
         found += _options(tree, module, unpacked.removeprefix("Unpack[").removesuffix("]"))
     description = "\n\n".join(paragraphs)
-    return Signature(paragraphs[0], description, tuple(found), function.args.vararg is not None)
+    return JobSignature(paragraphs[0], description, tuple(found), function.args.vararg is not None)
 
 
 def _options(tree: ast.Module, module: str, name: str) -> list[Argument]:
@@ -213,7 +213,7 @@ def option_of(argument: Argument) -> dict[str, Any] | None:
     return _TYPES.get(argument.type)
 
 
-def add_options(parser: argparse.ArgumentParser, signature: Signature) -> None:
+def add_options(parser: argparse.ArgumentParser, signature: JobSignature) -> None:
     """Add an option for each argument, `--quiet` and `--json`; what is not given is not in the result of parsing."""
     first = next((a for a in signature.arguments if a.positional and a.name not in ("model", "cfg", "out")), None)
     for argument in signature.arguments:
@@ -244,7 +244,7 @@ def add_options(parser: argparse.ArgumentParser, signature: Signature) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
 
 
-def _has_settings(signature: Signature) -> bool:
+def _has_settings(signature: JobSignature) -> bool:
     return signature.takes_settings or any(argument.name == "settings" for argument in signature.arguments)
 
 
@@ -261,7 +261,7 @@ def _help(argument: Argument) -> str:
     return text.replace("`", "").replace("%", "%%")
 
 
-def parse(parser: argparse.ArgumentParser, signature: Signature, arguments: Sequence[str] | None) -> dict[str, Any]:
+def parse(parser: argparse.ArgumentParser, signature: JobSignature, arguments: Sequence[str] | None) -> dict[str, Any]:
     """Parse options and settings in any order: the arguments of the job, and `json`; apply `--quiet`."""
     given = vars(parser.parse_intermixed_args(arguments))
     if given.pop("quiet"):  # hides progress bars too

@@ -31,7 +31,7 @@ _END = 1 << 16  # bytes of each end
 _known: dict[tuple[str, bool], tuple[tuple[int, ...], str]] = {}
 
 
-class Part(NamedTuple):
+class VideoPart(NamedTuple):
     """Consecutive bytes of a file."""
 
     file: str
@@ -57,33 +57,33 @@ def content_hash(path: str, ends: bool = False) -> str | None:
     return None
 
 
-def _parts_of(path: str) -> tuple[Part, ...]:
+def _parts_of(path: str) -> tuple[VideoPart, ...]:
     try:
         status = os.stat(path)
     except FileNotFoundError:
         if member := find_member(path):
-            return (Part(member.tar, member.offset, member.size),)
+            return (VideoPart(member.tar, member.offset, member.size),)
         if place := find_frames(path):
             folder, index, row = place
             shard, frames = str(shard_path(folder, int(index.shards[row]))), index.frames(row)
             places = zip(index.offsets[frames].tolist(), index.sizes[frames].tolist(), strict=True)
-            return tuple(Part(shard, offset, size) for offset, size in places)
+            return tuple(VideoPart(shard, offset, size) for offset, size in places)
         return ()
     if stat.S_ISDIR(status.st_mode):
         with os.scandir(path) as entries:
             files = sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_file())
-        return tuple(Part(file, 0, os.stat(file).st_size) for file in files)
+        return tuple(VideoPart(file, 0, os.stat(file).st_size) for file in files)
     # Not of a device or a pipe, which may have no end.
-    return (Part(path, 0, status.st_size),) if stat.S_ISREG(status.st_mode) and status.st_size else ()
+    return (VideoPart(path, 0, status.st_size),) if stat.S_ISREG(status.st_mode) and status.st_size else ()
 
 
-def _ends_of(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _ends_of(parts: tuple[VideoPart, ...]) -> tuple[VideoPart, ...]:
     first, last = parts[0], parts[-1]
     size = min(_END, last.size)
-    return (first._replace(size=min(_END, first.size)), Part(last.file, last.offset + last.size - size, size))
+    return (first._replace(size=min(_END, first.size)), VideoPart(last.file, last.offset + last.size - size, size))
 
 
-def _hash(parts: tuple[Part, ...]) -> str:
+def _hash(parts: tuple[VideoPart, ...]) -> str:
     """Hash the bytes of all parts."""
     digest = hashlib.sha256()
     for file, together in groupby(parts, key=lambda part: part.file):  # packed frames are many parts of one file
@@ -102,8 +102,8 @@ MOST_READ = 50_000  # files whose content is compared, about 10 minutes on a dis
 # UCF101's names, `v_Archery_g08_c03.avi`: clips of one group were cut from one recording. Of the file or its folder.
 _GROUP = re.compile(r"(?:^|[/#])(v_[^/#]+?_g\d+)_[^/#]*(?:/[^/]*)?$")
 
-Key = TypeVar("Key", bound=Hashable)
-Rows = dict[Key, list[int]]
+ContentKey = TypeVar("ContentKey", bound=Hashable)
+RowsByContent = dict[ContentKey, list[int]]
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def copied_rows(gallery: VideoList, query: VideoList) -> Tensor:
     return _pairs(query, gallery, _copied(q, g, _states([*q, *g])))
 
 
-def compare(query: VideoList, other: VideoList, by_name: bool = False, every: bool = False) -> Overlap:
+def find_overlap(query: VideoList, other: VideoList, by_name: bool = False, every: bool = False) -> Overlap:
     """Compare a list with another one.
 
     With `by_name` files of the same name in both lists count as copies too: shrunk copies have the names of the
@@ -170,14 +170,14 @@ def spans_overlap(one: VideoRecord, other: VideoRecord) -> bool:
     return all(record.end is None or start < record.end for record in (one, other))
 
 
-def _rows_by(keys: Iterable[Key]) -> Rows[Key]:
-    rows: Rows[Key] = {}
+def _rows_by(keys: Iterable[ContentKey]) -> RowsByContent[ContentKey]:
+    rows: RowsByContent[ContentKey] = {}
     for n, key in enumerate(keys):
         rows.setdefault(key, []).append(n)
     return rows
 
 
-def _rows_of_files(query: VideoList, other: VideoList) -> tuple[Rows[str], Rows[str]]:
+def _rows_of_files(query: VideoList, other: VideoList) -> tuple[RowsByContent[str], RowsByContent[str]]:
     """The rows of both lists by the real paths of their files."""
     real_path = RealPath()
     q, o = (_rows_by(real_path(record.path) for record in each.records) for each in (query, other))
@@ -196,11 +196,13 @@ def _states(paths: Iterable[str]) -> dict[str, tuple[int, ...]]:
 Rowwise = Iterable[tuple[list[int], list[int]]]  # rows of both lists that show the same video, if their spans overlap
 
 
-def _common(q: Rows[Key], o: Rows[Key]) -> Rowwise:
+def _common(q: RowsByContent[ContentKey], o: RowsByContent[ContentKey]) -> Rowwise:
     return ((rows, o[key]) for key, rows in q.items() if key in o)
 
 
-def _copied(q: Rows[str], o: Rows[str], states: Mapping[str, tuple[int, ...]], most: int | None = None) -> Rowwise:
+def _copied(
+    q: RowsByContent[str], o: RowsByContent[str], states: Mapping[str, tuple[int, ...]], most: int | None = None
+) -> Rowwise:
     for copies in _equal_files(states, lambda part: not (q.keys().isdisjoint(part) or o.keys().isdisjoint(part))):
         mine, others = ([path for path in copies if path in rows] for rows in (q, o))
         for one in mine:

@@ -12,11 +12,11 @@ from vidssl.data.video_list import VideoList, read_rows
 
 _HEADER = ["path", "frame", "x1", "y1", "x2", "y2"]
 
-Boxes = Mapping[int, tuple[float, ...]]  # frame to xyxy, pixels of the decoded frame, the far edges exclusive
+InstanceBoxes = Mapping[int, tuple[float, ...]]  # frame to xyxy, pixels of the decoded frame, the far edges exclusive
 
 
 def pixels_of(
-    boxes: Boxes, numbers: NDArray[np.int64], fraction: float | None = None
+    boxes: InstanceBoxes, numbers: NDArray[np.int64], fraction: float | None = None
 ) -> Iterator[tuple[int, slice, slice]]:
     """Yield the place of each of some frames that has a box, and the rows and columns of the box.
 
@@ -30,7 +30,7 @@ def pixels_of(
             yield place, slice(top, bottom), slice(left, right)
 
 
-def read_instance_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:
+def read_instance_boxes(path: Path, videos: VideoList) -> dict[str, InstanceBoxes]:
     """Read the box of the instance in each frame from a CSV file `path,frame,x1,y1,x2,y2`, with paths as in the list.
 
     The boxes of each video are returned by the path of its record.

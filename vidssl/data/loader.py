@@ -17,21 +17,23 @@ from vidssl.base.randomness import generator
 from vidssl.base.types import Batch, DrawnOperations, Sample
 from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.dataset import ClipDataset, PlannedSample
-from vidssl.data.video_list import Part, VideoList
+from vidssl.data.video_list import ListPart, VideoList
 from vidssl.transforms.batched import grouped
 from vidssl.video.decode import Image
 
-Key = tuple[int, int]  # (epoch, index)
+SampleKey = tuple[int, int]  # (epoch, index)
 
 
-def keys_of_step(step: int, batch_size: int, num_records: int, seed: int, joined: Sequence[Part] = ()) -> list[Key]:
+def keys_of_step(
+    step: int, batch_size: int, num_records: int, seed: int, joined: Sequence[ListPart] = ()
+) -> list[SampleKey]:
     """Return the (epoch, index) keys of the global batch of a step; no two keys of a run are equal.
 
     Epochs follow each other without a gap: a batch may span two of them, so that every record is used equally often and
     none is dropped. Lists that are `joined` are evenly mixed: of any number of first samples each list has its fraction
     up to (lists - 1) / 2. The epoch in a key counts the passes over the record's own list.
     """
-    parts = joined or (Part(num_records, num_records),)
+    parts = joined or (ListPart(num_records, num_records),)
     lengths, samples = (tuple(column) for column in zip(*parts, strict=True))
     first, before = ([*accumulate(column, initial=0)] for column in (lengths, samples))
     order, permutations = _mixed(samples), _permutations(seed, lengths)
@@ -74,7 +76,7 @@ class StepSampler:
     seed: int
     rank: int = 0  # takes the rank-th slice of each global batch
     world: int = 1  # number of processes
-    joined: tuple[Part, ...] = ()  # the lists that the records are of; empty: one list
+    joined: tuple[ListPart, ...] = ()  # the lists that the records are of; empty: one list
 
     def __post_init__(self) -> None:
         size, world, micro = self.batch_size, self.world, self.micro_batch_size
@@ -94,7 +96,7 @@ class StepSampler:
     def __len__(self) -> int:
         return (self.stop - self.start) * (self.batch_size // self.world // self.micro_batch_size)
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def __iter__(self) -> Iterator[list[SampleKey]]:
         local = self.batch_size // self.world
         for step in range(self.start, self.stop):
             keys = keys_of_step(step, self.batch_size, self.num_records, self.seed, self.joined)
@@ -121,12 +123,12 @@ def file_numbers(videos: VideoList) -> NDArray[np.int64]:
     return np.cumsum(begins) - 1
 
 
-def make_samples(dataset: ClipDataset, keys: Sequence[Key], guard: ItemGuard) -> list[Sample]:
+def make_samples(dataset: ClipDataset, keys: Sequence[SampleKey], guard: ItemGuard) -> list[Sample]:
     """Make the samples of keys as `dataset.sample` does; keys of one file that follow each other share a pass."""
     samples: list[Sample] = []
     for _, group in groupby(keys, key=lambda key: _file(dataset, key[1])):
         together = list(group)
-        made: dict[Key, Sample] = {}
+        made: dict[SampleKey, Sample] = {}
         if len(together) > 1 and not dataset.reading.changes_frames:
             with suppress(FramesOutOfOrderError):  # from now on the frames of this file are counted
                 made = _one_pass(dataset, together, guard)
@@ -140,19 +142,19 @@ def _file(dataset: ClipDataset, index: int) -> tuple[str, float | None]:
     return record.path, record.fps
 
 
-def _one_pass(dataset: ClipDataset, keys: Sequence[Key], guard: ItemGuard) -> dict[Key, Sample]:
+def _one_pass(dataset: ClipDataset, keys: Sequence[SampleKey], guard: ItemGuard) -> dict[SampleKey, Sample]:
     """Make samples of one file; those that cannot be made are left out.
 
     A sample is made when its last frame is decoded. A frame is kept until the last sample that needs it is made, so
     memory holds the frames of the samples that overlap, whatever their number.
     """
-    made: dict[Key, Sample] = {}
+    made: dict[SampleKey, Sample] = {}
     keys = [key for key in keys if key[1] not in guard.failed]
     if not keys:
         return made
     guard.at(keys[0][1])
     with suppress(DataError), dataset.reading.open(dataset.videos.records[keys[0][1]]) as video:
-        waiting: dict[Key, PlannedSample] = {}
+        waiting: dict[SampleKey, PlannedSample] = {}
         for key in keys:
             guard.at(key[1])
             with suppress(DataError):
@@ -160,7 +162,7 @@ def _one_pass(dataset: ClipDataset, keys: Sequence[Key], guard: ItemGuard) -> di
         if not waiting:
             return made
         guard.at(next(iter(waiting))[1])
-        users: defaultdict[int, list[Key]] = defaultdict(list)  # of each frame
+        users: defaultdict[int, list[SampleKey]] = defaultdict(list)  # of each frame
         for key, planned in waiting.items():
             for number in planned.frames.tolist():
                 users[number].append(key)
@@ -199,7 +201,7 @@ class Loader:
     """
 
     dataset: ClipDataset
-    batches: StepSampler | Sequence[list[Key]]  # the keys of each batch
+    batches: StepSampler | Sequence[list[SampleKey]]  # the keys of each batch
     workers: int  # processes; with 0 this process makes the batches, and a hang or crash is not caught
     timeout: float | None = None  # seconds for one video; after that its worker is stopped and it counts as broken
 
@@ -222,7 +224,7 @@ class Loader:
         # No variable refers to a batch, so that the consumer can free its memory.
         yield from ordered(self._stack, self.batches, self.workers, timeout=self.timeout, on_failure=on_failure)
 
-    def _stack(self, keys: list[Key], guard: ItemGuard) -> Batch:
+    def _stack(self, keys: list[SampleKey], guard: ItemGuard) -> Batch:
         """Make the samples of a batch, and stack them."""
         # Each as `dataset.sample` makes it; rows of one file that follow each other share a decode.
         samples = make_samples(self.dataset, keys, guard)

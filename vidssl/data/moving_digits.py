@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from vidssl.base.atomic import creating_folder
-from vidssl.base.config import Settings, differences
+from vidssl.base.config import Settings, config_differences
 from vidssl.base.errors import DataError
 from vidssl.base.progress import progress
 from vidssl.base.randomness import generator
@@ -31,11 +31,11 @@ from vidssl.base.types import VideoRecord
 from vidssl.data.write_lists import write_lists
 from vidssl.video.write import encode
 
-Floats = NDArray[np.float32]
+DigitFloats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
 
-def make_glyph(pixels: NDArray[np.float64]) -> Floats:
+def make_glyph(pixels: NDArray[np.float64]) -> DigitFloats:
     """Turn the image of a digit (0 to 1) into a sharp opacity (56, 56), with the margin of MNIST."""
     inner = 40 if len(pixels) == 8 else 56  # the 8x8 digits have no margin
     large = cv2.resize(pixels.astype(np.float32), (inner, inner), interpolation=cv2.INTER_CUBIC)
@@ -141,7 +141,7 @@ def draw_factors(motion: str, digit: int, images: Sequence[int], rng: np.random.
     )
 
 
-def track(factors: Factors, frames: int) -> NDArray[np.float64]:
+def digit_track(factors: Factors, frames: int) -> NDArray[np.float64]:
     """Path of the digit (T, 4): x and y of its center in canvas edges, tilt in radians, scale.
 
     Each motion repeats around a fixed position: two clips of a video show it in the same part of the canvas. Those of
@@ -212,13 +212,13 @@ def camera(factors: Factors, frames: int) -> NDArray[np.float64]:
 
 DIGITS = tuple("0123456789")
 SETS = {"periodic": MOTIONS, "asymmetric": ASYMMETRIC}
-FORMAT = 1  # version of the rendered set: raise it when the pixels change
-PARTS = ("background", "upper half", "lower half")
+DIGITS_FORMAT = 1  # version of the rendered set: raise it when the pixels change
+DIGIT_PARTS = ("background", "upper half", "lower half")
 SEEN = 0.25  # opacity above which a pixel belongs to the digit
 GLYPH = 0.44  # edge of an unscaled digit's image, margin included, in canvas edges
-MARGIN = 0.1  # of a crop of the digit, on each side, relative to the longer side of its box
+CROP_MARGIN = 0.1  # of a crop of the digit, on each side, relative to the longer side of its box
 
-Box = tuple[int, int, int, int]  # xyxy, pixels, far edges exclusive
+DigitBox = tuple[int, int, int, int]  # xyxy, pixels, far edges exclusive
 
 
 class MovingDigits(Settings):
@@ -270,7 +270,7 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
         ) from None
     if not settings.masks:
         found.pop("masks", None)  # the videos are the same
-    other = [f"{key} is {old}, requested {new}" for key, old, new in differences(found, _describe(settings))]
+    other = [f"{key} is {old}, requested {new}" for key, old, new in config_differences(found, _describe(settings))]
     if other:
         raise DataError(f"{out} has moving digits of other settings ({', '.join(other)}): choose another folder")
     return True
@@ -282,7 +282,7 @@ def _describe(settings: MovingDigits) -> dict[str, object]:
     older = {"masks"} if not settings.masks else set()
     older |= {"motions"} if settings.motions == "periodic" else set()
     described = set(MovingDigits.model_fields) - older
-    return {"format": FORMAT, **settings.model_dump(include=described), "mnist": mnist}
+    return {"format": DIGITS_FORMAT, **settings.model_dump(include=described), "mnist": mnist}
 
 
 def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
@@ -325,7 +325,7 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     if settings.motions == "asymmetric":
         (folder / "pairs.csv").write_text("".join(f"{one},{other}\n" for one, other in OPPOSITES), encoding="utf-8")
     if settings.masks:
-        (folder / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in PARTS), encoding="utf-8")
+        (folder / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in DIGIT_PARTS), encoding="utf-8")
     for file_name, rows in {"factors.csv": factors, "boxes.csv": boxes}.items():
         with (folder / file_name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
@@ -333,14 +333,14 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
 
 
 def _render_video(
-    factors: Factors, glyph: Floats, textures: Sequence[Floats], settings: MovingDigits
+    factors: Factors, glyph: DigitFloats, textures: Sequence[DigitFloats], settings: MovingDigits
 ) -> tuple[Pixels, NDArray[np.bool_]]:
     """Render the frames (T, S, S, 3) of one video, and the mask of the digit in each (T, S, S)."""
     size = settings.size
     colour = np.array(COLOURS[factors.colour], np.float32)
     frames = np.empty((settings.frames, size, size, 3), np.uint8)
     seen = np.empty((settings.frames, size, size), bool)
-    each = (motion(factors, settings.frames) for motion in (track, camera, visibility))
+    each = (motion(factors, settings.frames) for motion in (digit_track, camera, visibility))
     for t, ((x, y, tilt, scale), view, visible) in enumerate(zip(*each, strict=True)):
         shift = np.column_stack([np.eye(2), size * view])
         backward = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
@@ -355,17 +355,17 @@ def _render_video(
     return frames, seen
 
 
-def _box(mask: NDArray[np.bool_]) -> Box:
+def _box(mask: NDArray[np.bool_]) -> DigitBox:
     """Return the smallest box of a mask (S, S)."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
-def _texture(size: int, rng: np.random.Generator) -> Floats:
+def _texture(size: int, rng: np.random.Generator) -> DigitFloats:
     """Make a periodic texture (E, E, 3), E = TEXTURE_EDGE canvases: dim hills and valleys of all hues."""
     edge = TEXTURE_EDGE * size
 
-    def noise(cells: int) -> Floats:
+    def noise(cells: int) -> DigitFloats:
         """Smooth periodic noise around 0, with `cells` bumps along an edge."""
         grid = np.pad(rng.normal(size=(cells, cells)).astype(np.float32), 2, mode="wrap")
         large = cv2.resize(grid, None, fx=edge / cells, fy=edge / cells, interpolation=cv2.INTER_CUBIC)
@@ -390,11 +390,11 @@ def _write_video(path: Path, frames: Pixels, fps: int, crf: int = 18) -> None:
 
 
 def _write_crop(
-    folder: Path, name: str, factors: Factors, glyph: Floats, frames: Pixels, boxes: Sequence[Box]
+    folder: Path, name: str, factors: Factors, glyph: DigitFloats, frames: Pixels, boxes: Sequence[DigitBox]
 ) -> VideoRecord:
     """Write a crop of the digit in the middle frame and its part mask, and return the row of the list."""
     t, size = len(frames) // 2, frames.shape[1]
-    x, y, tilt, scale = track(factors, len(frames))[t]
+    x, y, tilt, scale = digit_track(factors, len(frames))[t]
     parts = part_mask(glyph, rotation(tilt, scale, size, len(glyph)), x, y, size)
     left, top, side = square_around(boxes[t], size)
     here = np.s_[top : top + side, left : left + side]
@@ -403,16 +403,16 @@ def _write_crop(
     return VideoRecord(f"{name}.png", factors.digit, mask=f"{name}_parts.png")
 
 
-def square_around(box: Box, size: int) -> tuple[int, int, int]:
+def square_around(box: DigitBox, size: int) -> tuple[int, int, int]:
     """Return left, top and side of a square around a box with a margin, shifted into the canvas."""
     x1, y1, x2, y2 = box
     longer = max(x2 - x1, y2 - y1)
-    side = min(longer + 2 * max(1, round(MARGIN * longer)), size)
+    side = min(longer + 2 * max(1, round(CROP_MARGIN * longer)), size)
     left, top = (min(max((low + high - side) // 2, 0), size - side) for low, high in ((x1, x2), (y1, y2)))
     return left, top, side
 
 
-def opacity(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Floats:
+def opacity(glyph: DigitFloats, turn: NDArray[np.float64], x: float, y: float, size: int) -> DigitFloats:
     """Draw a glyph with its center at (x, y) canvas edges, turned by `rotation`; return its opacity (S, S)."""
     double = 2 * size  # drawn at twice the size for smooth edges
     move = np.array([x, y]) * double - turn @ np.full(2, len(glyph) / 2)
@@ -420,7 +420,7 @@ def opacity(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: 
     return np.asarray(cv2.resize(large, (size, size), interpolation=cv2.INTER_AREA), np.float32)
 
 
-def part_mask(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Pixels:
+def part_mask(glyph: DigitFloats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Pixels:
     """Return the part of each pixel (S, S) of a canvas as an index of `PARTS`; the halves rotate with the glyph."""
     inked = np.flatnonzero(glyph.max(axis=1) > 0.5)
     middle = (int(inked[0]) + int(inked[-1]) + 1) // 2

@@ -77,7 +77,7 @@ def read_input(
     if len(others) == len(names):
         raise DataError(f"{others[0]!r} is not UTF-8: rename it")
     if others:
-        _log.warning("%s", left_out(path, NOT_UTF8, [*map(repr, others)]))
+        _log.warning("%s", left_out_line(path, NOT_UTF8, [*map(repr, others)]))
     return VideoList(path, Records(folder, [VideoRecord(name) for name in names if is_utf8(name)]), ())
 
 
@@ -164,7 +164,7 @@ def _match(pattern: Path) -> tuple[Path, Sequence[str]]:
     found = [path.absolute() for path in listed if is_file(path) and str(path) not in {*written}]
     for reason, paths in ((WRITTEN, written), (UNREAD, unread)):
         if paths:
-            _log.warning("%s", left_out(pattern, reason, paths))
+            _log.warning("%s", left_out_line(pattern, reason, paths))
     if not found:
         hint = "; a [ that is in a name is written [[]" * ("[" in "".join(parts))
         raise DataError(f"no video or image matches {pattern}: known extensions are {' '.join(sorted(_KNOWN))}{hint}")
@@ -239,14 +239,14 @@ class FileIndex:
         """Notes on what was left out, if there is something."""
         unread = [f"{name!r}: {reason}" for name, reason in sorted(self.unread.items())]
         why = {NOT_UTF8: [*map(repr, self.unlisted)], UNREAD: unread, WRITTEN: [*map(repr, self.written)]}
-        return [left_out(self.root, reason, names) for reason, names in why.items() if names]
+        return [left_out_line(self.root, reason, names) for reason, names in why.items() if names]
 
     def warn_of_others(self) -> None:
         """Log the number of files that are videos or images by their extensions, and that are not listed."""
         found = Counter({suffix: count for suffix, count in self.others.items() if suffix in _OTHER_VIDEOS})
         if found:
             text = "%s: %s are not listed, other extensions are: %s; convert them, for example with ffmpeg"
-            _log.warning(text, self.root, describe(found), " ".join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES)))
+            _log.warning(text, self.root, describe_suffixes(found), " ".join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES)))
 
     @cached_property
     def _by_stem(self) -> dict[str, list[str]]:
@@ -360,7 +360,7 @@ def _kind(entry: "os.DirEntry[str]") -> tuple[bool, str]:
     return False, "a pipe, socket or device" if os.path.exists(entry.path) else "a link to nothing"  # noqa: PTH110
 
 
-def describe(suffixes: Counter[str]) -> str:
+def describe_suffixes(suffixes: Counter[str]) -> str:
     """The number of files of each extension, from the most frequent on: `2 .y4m, 1 .mxf`."""
     counts = sorted(suffixes.items(), key=lambda item: (-item[1], item[0]))
     return first_few((f"{count} {suffix}" for suffix, count in counts), 6)
@@ -369,7 +369,7 @@ def describe(suffixes: Counter[str]) -> str:
 NOT_UTF8, UNREAD, WRITTEN = "as their names are not UTF-8", "as they cannot be read", "as vidssl wrote them"
 
 
-def left_out(place: Path, reason: str, names: Sequence[str]) -> str:
+def left_out_line(place: Path, reason: str, names: Sequence[str]) -> str:
     """The line on what is not listed."""
     return f"{place}: left out, {reason}: {len(names)} ({first_few(names)})" + "; rename them" * (reason == NOT_UTF8)
 

@@ -63,7 +63,7 @@ def recordings_by(pattern: str, paths: Iterable[str]) -> list[str | None]:
     return [(match and match[min(1, compiled.groups)]) or None for match in matches]
 
 
-def numbered(names: Sequence[str], how: str = "") -> Groups:
+def number_recordings(names: Sequence[str], how: str = "") -> Groups:
     """Number recordings (N,) by their names, in the order of these."""
     return Groups(np.unique(names, return_inverse=True)[1].astype(np.int64), how)
 
@@ -96,7 +96,7 @@ def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
     named = zip(paths, found, strict=True)
     names = [f"\n{existing_path(videos.root, path)}" if name is None else name for path, name in named]
     row = {path: n for n, path in enumerate(paths)}
-    groups = replace(numbered(names, how), stated=stated)
+    groups = replace(number_recordings(names, how), stated=stated)
     copies = [(row[copy], row[first]) for copy, first in find_copies(videos.root, paths).items()]
     several = sum(groups.number[one] != groups.number[other] for one, other in copies)
     if stated and several:

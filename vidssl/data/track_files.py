@@ -32,7 +32,7 @@ def tracks_name(name: str, record: VideoRecord) -> str:
     return "/".join(parts) + span
 
 
-def check_names(names: Iterable[str], records: Iterable[VideoRecord]) -> None:
+def check_video_names(names: Iterable[str], records: Iterable[VideoRecord]) -> None:
     """Raise a DataError if two rows of a list that show different frames would have one file of tracks.
 
     Names have milliseconds, and no frame rate.

@@ -80,7 +80,7 @@ _MAX_DIGITS = 4000  # int() refuses more than 4,300
 _WHOLE = re.compile(rf"([+-]?[0-9]{{1,{_MAX_DIGITS}}})(?:\.0+)?")
 
 
-def whole_number(text: str) -> int:
+def parse_whole_number(text: str) -> int:
     """Read `12`, `-1` or `12.0`; anything else is a ValueError."""
     if len(text) <= _MAX_DIGITS and text.isdecimal() and text.isascii():  # most numbers, in a quarter of the time
         return int(text)
@@ -233,7 +233,7 @@ _MAX_CLASSES = 10_000_000  # without classes.txt: a larger label is an id, and r
 _HEADER = "path[,label or labels][,start][,end][,fps][,mask]"
 
 
-class Part(NamedTuple):
+class ListPart(NamedTuple):
     """A list that was joined with others."""
 
     records: int
@@ -247,7 +247,7 @@ class VideoList:
     path: Path
     records: Records  # with full paths
     classes: tuple[str, ...]  # name of class n; empty without classes.txt
-    joined: tuple[Part, ...] = ()  # the lists that it was made of
+    joined: tuple[ListPart, ...] = ()  # the lists that it was made of
     unit: str = "video"  # what a row is, for progress
 
     def __len__(self) -> int:
@@ -334,7 +334,7 @@ def parse_labels(text: str) -> dict[int, int]:
     """Parse `3 7 12?`: classes 3 and 7 are present (1), 12 is not counted (-1). Anything else is a ValueError."""
     found = {}
     for word in text.split():
-        number = whole_number(word.removesuffix("?"))
+        number = parse_whole_number(word.removesuffix("?"))
         if number < 0 or number in found:
             raise ValueError(f"labels {text!r}: {number} is negative or given twice")
         found[number] = -1 if word.endswith("?") else 1
@@ -394,7 +394,7 @@ def join_lists(lists: Sequence[VideoList], weights: Sequence[float]) -> VideoLis
         for row in map(videos.records.row, range(len(videos))):
             records.append(row if same_classes else replace(row, label=-1, label_set=None), videos.root)
     lengths = [len(videos) for videos in lists]
-    parts = (Part(n, max(1, round(weight * n))) for n, weight in zip(lengths, weights, strict=True))
+    parts = (ListPart(n, max(1, round(weight * n))) for n, weight in zip(lengths, weights, strict=True))
     path = Path(" and ".join(str(videos.path) for videos in lists))
     return VideoList(path, records, lists[0].classes if same_classes else (), tuple(parts))
 
@@ -438,7 +438,7 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
     if "mask" in fields:  # a list has masks in all rows or in none
         rule.check(fields["mask"], "mask")
     try:
-        label = whole_number(fields.get("label", "-1"))
+        label = parse_whole_number(fields.get("label", "-1"))
         several = parse_labels(fields["labels"]) if "labels" in fields else {}
     except ValueError as error:
         remedy = "vidssl prepare folder --labels writes lists of class names"

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing, sync, temporary_for
-from vidssl.base.config import Tree, differences
+from vidssl.base.config import Tree, config_differences
 from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError, first_few
 from vidssl.base.plugins import changed_files, own_code
 from vidssl.base.randomness import generator
@@ -28,14 +28,14 @@ from vidssl.methods.base import Method
 from vidssl.models.checkpoint_files import (
     LAST,
     check_hash,
+    checkpoint_path,
     hash_file,
     meaning_of_last,
-    path_of,
     read_hashes,
     saved,
     step_of,
 )
-from vidssl.models.weights import FORMAT, load_state, read_checkpoint
+from vidssl.models.weights import CHECKPOINT_FORMAT, load_state, read_checkpoint
 from vidssl.version import __version__
 from vidssl.video.other_decoders import backend_version
 
@@ -50,7 +50,7 @@ def write_checkpoint(folder: Path, step: int, content: dict[str, Any], keep: int
     and the file has its name only once it is complete. This holds too when a step is saved again. A CheckpointError
     if the disk is full or the folder not writable.
     """
-    path = path_of(folder, step)
+    path = checkpoint_path(folder, step)
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def _delete_old(folder: Path, path: Path, keep: int) -> None:
 def _is_valid(path: Path) -> bool:
     if path.resolve() not in _valid:
         with suppress(CheckpointError):
-            check(path)
+            check_checkpoint(path)
     return path.resolve() in _valid
 
 
@@ -128,7 +128,7 @@ def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
     errors: list[CheckpointError] = []
     for path in saved(folder):
         try:
-            check(path)
+            check_checkpoint(path)
             content = read_checkpoint(path, trust)
             if content.get("step") != step_of(path):
                 raise CheckpointError(f"{path} holds step {content.get('step')}, unlike its name")
@@ -146,7 +146,7 @@ def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
     return None
 
 
-def check(path: Path) -> str:
+def check_checkpoint(path: Path) -> str:
     """Compare a checkpoint with the sha256 beside it, as `check_hash`, and remember that it is valid."""
     digest = check_hash(path)
     _valid.add(path.resolve())
@@ -187,7 +187,7 @@ def save(run: RunSettings, videos: VideoList, method: Method, optimizer: Optimiz
 
     def write() -> None:
         content = {
-            "format": FORMAT,
+            "format": CHECKPOINT_FORMAT,
             **asdict(state),
             "config": run.model_dump(mode="json"),
             "method": method.state_dict(),
@@ -229,7 +229,7 @@ def resume(
     step: int = distributed.gather_objects(found["step"] if found else 0)[0]
     if not step:
         return RunState(0, 0, {}, data, code)
-    path = path_of(folder, step)
+    path = checkpoint_path(folder, step)
 
     def check() -> tuple[Tree, dict[int, str]]:
         content = _check_same_run(found or read_checkpoint(path, trust), run, videos, bind)
@@ -241,7 +241,7 @@ def resume(
     _restore_rng(run, content, path, _on_gpu(method))
     if distributed.is_main():
         _log.info("resumed %s at step %d", run.output, step)
-        if changes := differences(content["data"], data, "data"):
+        if changes := config_differences(content["data"], data, "data"):
             changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in changes)
             _log.warning("%s was trained on other files: %s; exact only if their content is the same", path, changed)
     return RunState(step, content["evaluated"], content["broken"], data, code, changed_code)
@@ -342,6 +342,6 @@ def _changes(before: Tree, run: RunSettings) -> list[str]:
     """List the settings that differ but may not: `optimizer.lr 0.1, now 0.2`."""
     return [
         f"{name} {json.dumps(a)}, now {json.dumps(b)}"
-        for name, a, b in differences(before, run.model_dump(mode="json"))
+        for name, a, b in config_differences(before, run.model_dump(mode="json"))
         if not any(f"{name}.".startswith(f"{free}.") for free in _FREE)
     ]

@@ -13,7 +13,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_config import Run
 from vidssl.evaluation.features import FeatureSettings, TestClips, encode_videos
-from vidssl.evaluation.measure import check_measurable, check_names, chosen_protocols, measure, need_gallery
+from vidssl.evaluation.measure import check_class_names, check_measurable, chosen_protocols, measure, need_gallery
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
@@ -77,7 +77,7 @@ class Monitor:
         self.protocols = chosen_protocols(where.protocols, self.classes > 0, gallery, query)
         check_measurable(self.protocols, gallery, query, self.classes, test.cells)
         if any(protocol.probabilities for protocol in self.protocols.values()):
-            check_names(query, videos.classes, f"in {videos.path}")
+            check_class_names(query, videos.classes, f"in {videos.path}")
         compared = gallery if any(protocol.gallery for protocol in self.protocols.values()) else None
         self.overlap = measure_overlap(
             query, compared, lambda: TrainingVideos(str(videos.path), videos, "", videos.fingerprint, identify(videos))

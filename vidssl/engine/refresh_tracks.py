@@ -10,7 +10,7 @@ import torch
 
 from vidssl.base import distributed
 from vidssl.base.errors import ConfigError
-from vidssl.data.track_files import check_names, tracks_file, tracks_name, write_tracks
+from vidssl.data.track_files import check_video_names, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_config import Run
@@ -39,7 +39,7 @@ class RunTracks:
                     "or set tracks=null"
                 )
         if config is not None and not videos.joined:
-            check_names(videos.names, videos.records)
+            check_video_names(videos.names, videos.records)
         self._given = Path(config.folder) if config and config.folder else None
         self._every = None  # steps
         if config and config.refresh:

@@ -222,7 +222,7 @@ class Run(RunSettings):
         return int(self.evaluate.size or self.data.views[0].size)
 
 
-def schema() -> type[Run]:
+def run_schema() -> type[Run]:
     """Make the type of a run, with all methods, backbones, samplers, recipes and protocols registered so far.
 
     The first call imports the modules of five packages. Plug-ins may register more later, so each makes a new class.
@@ -314,7 +314,7 @@ def _bind(tree: Tree, source: str) -> Run:
             "backbone with init and vidssl.load_backbone"
         )
     load_named(tree)
-    return bind(schema(), tree, source)
+    return bind(run_schema(), tree, source)
 
 
 def bfloat16_is_emulated(device: torch.device) -> bool:

@@ -95,7 +95,7 @@ class Training:
         self.method.train()
 
         def open_log() -> RunLog:
-            log = start_log(run, self.state, self.steps, run.batch_size * len(run.data.views))
+            log = start_run_log(run, self.state, self.steps, run.batch_size * len(run.data.views))
             stack.callback(log.close)
             if run.data.augment == "device" and device.type == "cpu":
                 _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
@@ -212,7 +212,7 @@ def write_config(run: RunSettings) -> None:
     write_whole(Path(run.output) / "config.yaml", dump(run).encode())
 
 
-def start_log(run: RunSettings, state: RunState, steps: int, clips_per_step: int) -> RunLog:
+def start_run_log(run: RunSettings, state: RunState, steps: int, clips_per_step: int) -> RunLog:
     """Write `config.yaml`, and open the log, which states the code that was changed since the checkpoint."""
     write_config(run)
     log = RunLog(Path(run.output), state.step, steps, clips_per_step, run.checkpoint.on_error == "stop")

@@ -234,7 +234,7 @@ class BothDirections(nn.Module):
         return torch.cat([self.encoder(clips, **part), self.encoder(clips.flip(2), **part)], dim=1)
 
 
-def extract(
+def extract_features(
     encoder: Backbone,
     videos: VideoList,
     test: TestClips,
@@ -318,7 +318,7 @@ def _describe_clips(protocol: Tree) -> dict[str, Any]:
     }
 
 
-def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def feature_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Name in words why features of two networks are not comparable; empty if they are, or it is not known."""
     found = []
     if one and other and not {*one["weights"]} & {*other["weights"]}:
@@ -357,7 +357,9 @@ class KeptFeatures:
         key = (videos.fingerprint, str(videos.root), clips)
         if key not in self._found:
             whole = self._classify if test.layer is None else None
-            self._found[key] = extract(encoder, videos, test, device, title, check=check, classify=whole, reverse=True)
+            self._found[key] = extract_features(
+                encoder, videos, test, device, title, check=check, classify=whole, reverse=True
+            )
         kept = self._found[key]
         x = kept.x if classify is not None else kept.x[:, : encoder.dim]
         return replace(kept, x=x, reverse=kept.reverse if reverse else None)
@@ -660,7 +662,7 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         label, index = (torch.from_numpy(np.fromiter(map(int, columns[key]), np.int64)) for key in ("label", "index"))
         missing = tuple((gap["path"], gap["reason"]) for gap in meta["missing"])
         made_by = meta.get("made_by") or describe_network(meta["network"], meta["request"])
-        difference(made_by, made_by)  # is complete
+        feature_difference(made_by, made_by)  # is complete
         spans = [[float(text) if text else None for text in columns[key]] if key in columns else None for key in _SPAN]
         root, files = Path(meta["root"]), {}
         if "size" in columns:

@@ -18,7 +18,7 @@ from vidssl.losses import unit
 from vidssl.models.backbones import Backbone
 from vidssl.models.eval_mode import eval_mode
 
-Score = Callable[[Tensor], Tensor]  # features (B, D) to one score for each clip, or for each pair of clips
+ClipScore = Callable[[Tensor], Tensor]  # features (B, D) to one score for each clip, or for each pair of clips
 
 
 class GradCam(NamedTuple):
@@ -29,7 +29,7 @@ class GradCam(NamedTuple):
     features: Tensor  # (B, D)
 
 
-def grad_cam(network: Backbone, clips: Tensor, layer: str, score: Score) -> GradCam:
+def grad_cam(network: Backbone, clips: Tensor, layer: str, score: ClipScore) -> GradCam:
     """Compute the maps of clips (B, 3, T, H, W) for a score of the network's output.
 
     A channel's weight is the mean over all positions, in time too, of the gradient of the score with respect to its

@@ -16,9 +16,9 @@ from vidssl.evaluation import metrics
 from vidssl.evaluation.protocols import choose_cost, of_many_classes
 from vidssl.evaluation.search import Neighbours, nearest
 
-K = 20  # neighbours that vote, at most
+VOTES = 20  # neighbours that vote, at most
 FOLDS = 5
-DRAWS = 20  # of few labels
+FEW_LABEL_DRAWS = 20  # of few labels
 COSTS = tuple(10.0**n for n in range(-4, 2))  # of the logistic regression of all labels
 _FEW_COST = 1.0  # with few labels there is nothing to choose it by
 _FOLD_STREAM, _DRAW_STREAM = 36, 37
@@ -70,7 +70,7 @@ def num_neighbours(label: NDArray[np.int64]) -> int:
     With more, a vote counts mostly videos of other classes.
     """
     counts = np.unique(label, return_counts=True)[1]
-    return int(max(1, min(K, np.median(counts) - 1)))
+    return int(max(1, min(VOTES, np.median(counts) - 1)))
 
 
 def draw_labels(
@@ -114,9 +114,11 @@ def predict(
             logistic[test] = _classify(z, label, np.flatnonzero(rest), test, COSTS, groups)
             advance()
             for n in shots:
-                for draw in range(DRAWS):
+                for draw in range(FEW_LABEL_DRAWS):
                     rows = draw_labels(rest, label, n, draw, fold, seed)
-                    few[n][test] += (_classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]) / DRAWS
+                    few[n][test] += (
+                        _classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]
+                    ) / FEW_LABEL_DRAWS
                     advance()
     return Predictions(voted.numpy(), first, logistic, few)
 
@@ -162,4 +164,4 @@ def _classify(
 
 def fits(folds: NDArray[np.int64], shots: Sequence[int]) -> int:
     """Count the fits of `predict`."""
-    return (int(folds.max()) + 1) * (1 + DRAWS * len(shots))
+    return (int(folds.max()) + 1) * (1 + FEW_LABEL_DRAWS * len(shots))

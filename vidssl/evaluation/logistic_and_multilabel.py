@@ -23,7 +23,7 @@ from vidssl.evaluation.protocols import (
     EvaluationProtocol,
     Measured,
     accuracies,
-    check_classes,
+    check_class_sizes,
     choose_cost,
     of_many_classes,
     unit_rows,
@@ -75,7 +75,7 @@ class Logistic(EvaluationProtocol):
 
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the folds."""
-        check_classes(
+        check_class_sizes(
             "logistic", label, self.config.folds if len(self.config.costs) > 1 else 1, "lower folds, give one cost"
         )
 

@@ -17,7 +17,7 @@ from vidssl.base.running_command import log_once
 from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.features import Classifier, Extract, TestClips, extract
+from vidssl.evaluation.features import Classifier, Extract, TestClips, extract_features
 from vidssl.evaluation.metrics import level_of, majority
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.evaluation.train_test_overlap import check_disjoint, count_equal_features
@@ -115,7 +115,7 @@ def check_classes(gallery: VideoList, query: VideoList) -> None:
             )
 
 
-def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
+def check_class_names(videos: VideoList, names: Sequence[str], where: str) -> None:
     """Raise a DataError if a class of a list has another name than `where`; without names on one side all is fine."""
     for n, (name, other) in enumerate(zip(videos.classes, names, strict=False)):
         if name != other:
@@ -123,7 +123,7 @@ def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ListMeasurement:
     """The results of all protocols."""
 
     found: Mapping[str, Measured]  # by name of the protocol
@@ -222,8 +222,8 @@ def measure(
     classify: Classifier | None = None,
     classes: int = 0,
     check: Callable[[], None] = lambda: None,
-    extract: Extract = extract,
-) -> Measurement:
+    extract: Extract = extract_features,
+) -> ListMeasurement:
     """Run all protocols on a network; each video is decoded once.
 
     The gallery is not read if no protocol needs it. `classify` is the network's own classifier of `classes`. The main
@@ -250,4 +250,4 @@ def measure(
         return found, count_equal_features(q.x, g.x, queries.records, galleries.records)
 
     found, equal = distributed.on_main(compute)
-    return Measurement(found, galleries, queries, g.missing if g else (), q.missing, tuple(q.index.tolist()), equal)
+    return ListMeasurement(found, galleries, queries, g.missing if g else (), q.missing, tuple(q.index.tolist()), equal)

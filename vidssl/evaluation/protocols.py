@@ -24,7 +24,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.evaluation import metrics
 from vidssl.evaluation.search import check_finite, nearest
 
-Score = Callable[[Any, Any, Any], float]  # of a fitted model, features and labels, as scikit-learn's scoring
+FitScore = Callable[[Any, Any, Any], float]  # of a fitted model, features and labels, as scikit-learn's scoring
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def choose_cost(
     folds: Any,
     *,
     groups: NDArray[Any] | None = None,
-    scoring: Score | None = None,
+    scoring: FitScore | None = None,
     pooled: bool = False,
     threads: int = 1,
     equal: Literal["smallest", "middle"] = "smallest",
@@ -239,7 +239,7 @@ class LinearSVM(EvaluationProtocol):
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the folds."""
         needed = self.config.folds if len(self.config.costs) > 1 else 1
-        check_classes("svm", label, needed, "lower folds, give one cost")
+        check_class_sizes("svm", label, needed, "lower folds, give one cost")
 
 
 @PROTOCOLS.register("lowshot")
@@ -282,10 +282,10 @@ class LowShot(EvaluationProtocol):
 
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the fewest shots."""
-        check_classes("lowshot", label, min(self.config.shots), "lower shots")
+        check_class_sizes("lowshot", label, min(self.config.shots), "lower shots")
 
 
-def check_classes(name: str, label: Tensor, needed: int, remedy: str) -> None:
+def check_class_sizes(name: str, label: Tensor, needed: int, remedy: str) -> None:
     """Raise a DataError if there are fewer than two classes, or fewer than `needed` videos of one."""
     counts = np.unique(label.numpy(), return_counts=True)[1]
     if len(counts) < 2 or counts.min() < needed:

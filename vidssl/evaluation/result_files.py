@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from vidssl.base.atomic import write_json
-from vidssl.base.config import Tree, differences
+from vidssl.base.config import Tree, config_differences
 from vidssl.base.running_command import command_line, leave_out
 from vidssl.base.safe_parse import read_json
 from vidssl.evaluation.train_test_overlap import report_equal_features, report_overlap
@@ -31,7 +31,7 @@ _HASHED = {  # what they are of, where the name does not say it
 }
 # The number of entries "Numbers change" in CHANGELOG.md, as tests/commands/test_overlap.py checks: results of another
 # format are measured again.
-FORMAT = 43
+RESULTS_FORMAT = 43
 
 
 def complete(
@@ -58,7 +58,7 @@ def _origin() -> Tree:
         "command": command_line(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
-        "format": FORMAT,
+        "format": RESULTS_FORMAT,
     }
 
 
@@ -103,8 +103,8 @@ def _why_not(results: Any, request: Tree) -> str | None:
         return "no results of a test"
     if stored != request:
         return f"results of another test ({describe_changes(stored, request)})"
-    if results.get("format") != FORMAT or not {"overlap", "list"} <= results.keys():
-        return f"results of format {results.get('format')}, and those of this vidssl have format {FORMAT}"
+    if results.get("format") != RESULTS_FORMAT or not {"overlap", "list"} <= results.keys():
+        return f"results of format {results.get('format')}, and those of this vidssl have format {RESULTS_FORMAT}"
     versions = results.get("versions")
     version = versions.get("vidssl") if isinstance(versions, dict) else None
     return None if version == __version__ else f"results of vidssl {version}, and this is {__version__}"
@@ -121,7 +121,7 @@ def weights_of(results: Any) -> str | None:
 def describe_changes(stored: Tree, requested: Tree) -> str:
     """List in words what differs between two requests: of hashes only what they are of."""
     found: dict[str, None] = {}
-    for name, *values in differences(stored, requested):
+    for name, *values in config_differences(stored, requested):
         if any(isinstance(value, str) and _HASH.fullmatch(value) for value in values):
             words = f"another {_HASHED.get(name, name)}"
         else:

@@ -14,14 +14,14 @@ from torch import Tensor
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.types import Features, VideoRecord
 from vidssl.data.allowed_paths import RealPath
-from vidssl.data.find_same_videos import compare, own_rows, spans_overlap
+from vidssl.data.find_same_videos import find_overlap, own_rows, spans_overlap
 from vidssl.data.video_list import Records, VideoList
-from vidssl.evaluation.features import difference
-from vidssl.evaluation.train_test_overlap import describe, report_overlap
+from vidssl.evaluation.features import feature_difference
+from vidssl.evaluation.train_test_overlap import describe_overlap, report_overlap
 from vidssl.models.eval_mode import usual_torch
 
 Array = NDArray[np.floating[Any]]
-Rows = NDArray[np.int64]
+QueryRows = NDArray[np.int64]
 _BLOCK = 2**24  # numbers in a block of the gallery or of similarities
 
 
@@ -184,11 +184,11 @@ class _Vectors:
             raise DataError(f"the {name} features are too large to be centred: the network is broken")
         self._scale = np.divide(1, self.norm, out=np.ones(len(x)), where=self.norm > 0)
 
-    def unit(self, which: slice | Rows) -> Array:
+    def unit(self, which: slice | QueryRows) -> Array:
         """Return unit vectors (N, D), and zeros for rows of zeros."""
         return (self._rows(which) * self._scale[which, None]).astype(np.float32)
 
-    def similarity(self, unit: Array, which: slice | Rows) -> Array:
+    def similarity(self, unit: Array, which: slice | QueryRows) -> Array:
         """Return the cosine similarities (Q, N) of unit vectors (Q, D) to some rows."""
         scale = self._scale[which]
         if scale.max() > 1e20 or scale.min() < 1e-30:  # float32 products of such rows over- or underflow
@@ -197,7 +197,7 @@ class _Vectors:
         product *= scale.astype(np.float32)
         return product
 
-    def _rows(self, which: slice | Rows) -> Array:
+    def _rows(self, which: slice | QueryRows) -> Array:
         return self.x[which] if self._mean is None else self.x[which] - self._mean
 
 
@@ -207,9 +207,9 @@ class _Copies(NamedTuple):
     Matrix products of equal rows can differ in the last bit, so their similarities are computed once, for the first.
     """
 
-    rows: Rows  # all of them, ascending
-    kind: Rows  # of each: its place in `first`
-    first: Rows  # the first row of each kind
+    rows: QueryRows  # all of them, ascending
+    kind: QueryRows  # of each: its place in `first`
+    first: QueryRows  # the first row of each kind
 
 
 def _find_copies(gallery: _Vectors) -> _Copies:
@@ -222,7 +222,7 @@ def _find_copies(gallery: _Vectors) -> _Copies:
     return _Copies(rows[repeated], kind, kinds)
 
 
-def _search(unit: Array, g: _Vectors, copies: _Copies, k: int, own: Rows) -> tuple[Tensor, Tensor]:
+def _search(unit: Array, g: _Vectors, copies: _Copies, k: int, own: QueryRows) -> tuple[Tensor, Tensor]:
     """Return rows and similarities (Q, k) for unit vectors (Q, D); `own` are pairs to exclude."""
     step = max(1, _BLOCK // max(unit.shape))
     of_first = np.empty((len(unit), len(copies.first)), np.float32)
@@ -301,7 +301,7 @@ def search(
             raise DataError("the gallery has one row, which does not find itself: give a query, or more videos")
         k = min(k, len(g) - 1)  # not itself, even if there is nothing else
     if isinstance(asked, Features) and isinstance(gallery, Features):
-        if changes := difference(gallery.made_by, asked.made_by):
+        if changes := feature_difference(gallery.made_by, asked.made_by):
             raise DataError(f"gallery and query are not comparable: {changes}; extract both with the same network")
         lists = _list_of(asked), _list_of(gallery)
         pairs.append(own_rows(lists[1], lists[0]))
@@ -321,7 +321,7 @@ def search(
 def _report_copies(query: Features, gallery: Features, q: VideoList, g: VideoList) -> None:
     """Warn of copies of the queries in the gallery, and of other videos of their recordings; `q` and `g` list them."""
     labelled = len(q) > 1 and bool((query.label >= 0).all() and (gallery.label >= 0).all())
-    overlap = {"gallery": describe(q, g, compare(q, g)), "training": None}
+    overlap = {"gallery": describe_overlap(q, g, find_overlap(q, g)), "training": None}
     report_overlap(overlap, q.path, measured=labelled, remedy="`exclude` leaves out pairs")
 
 

@@ -28,7 +28,7 @@ from vidssl.base.randomness import generator
 FEWEST = 6  # recordings: with five, no test of flipped signs has p < 0.05
 LEVEL = 0.95
 ALPHA = 0.05  # of p by Holm's method
-DRAWS = 20_000  # of signs, if more than `_ALL_FLIPS` recordings differ
+SIGN_DRAWS = 20_000  # of signs, if more than `_ALL_FLIPS` recordings differ
 _ALL_FLIPS = 12
 # Least correlation within recordings (Kish, 1965): with few errors its estimate is often 0, and intervals too narrow.
 _CORRELATION = 0.1
@@ -37,7 +37,7 @@ _ROUNDING = 1e-12  # below it a sum of weighted values is 0
 _STREAM = 35  # of random numbers
 
 Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
+_Rows = NDArray[np.int64]
 
 
 class Estimate(NamedTuple):
@@ -82,7 +82,7 @@ class _Design:
         classes: (N,) class of each video; None: all videos count alike.
     """
 
-    def __init__(self, recordings: Rows, classes: Rows | None):
+    def __init__(self, recordings: _Rows, classes: _Rows | None):
         _, self.recording = np.unique(recordings, return_inverse=True)
         classes = np.zeros(len(recordings), np.int64) if classes is None else classes
         _, self.one_class, sizes = np.unique(classes, return_inverse=True, return_counts=True)
@@ -117,14 +117,14 @@ class _Design:
         return np.asarray((_sums(residuals, self.of_cells) ** 2).sum(axis=1))
 
 
-def _sums(values: Floats, places: Rows) -> Floats:
+def _sums(values: Floats, places: _Rows) -> Floats:
     """Sum the columns of values (E, N) that have one place."""
     order = np.argsort(places, kind="stable")
     starts = np.flatnonzero(np.diff(places[order], prepend=-1))
     return np.add.reduceat(values[:, order], starts, axis=1)
 
 
-def proportions(values: Floats, recordings: Rows, classes: Rows | None = None) -> list[Estimate]:
+def proportions(values: Floats, recordings: _Rows, classes: _Rows | None = None) -> list[Estimate]:
     """Estimate the means of rows of values in [0, 1], such as 1 for a video that is right, by Wilson's interval.
 
     If nothing varies, the effective number of videos is that of the recordings; it is at most that of videos with a
@@ -150,13 +150,13 @@ def proportions(values: Floats, recordings: Rows, classes: Rows | None = None) -
     return found
 
 
-def proportion(values: Floats, recordings: Rows, classes: Rows | None = None) -> Estimate:
+def proportion(values: Floats, recordings: _Rows, classes: _Rows | None = None) -> Estimate:
     """Estimate the mean of values (N,) as `proportions`."""
     return proportions(values[None], recordings, classes)[0]
 
 
 def differences(
-    values: Floats, recordings: Rows, classes: Rows | None = None, draws: int | None = None
+    values: Floats, recordings: _Rows, classes: _Rows | None = None, draws: int | None = None
 ) -> list[Estimate]:
     """Estimate the means of rows of differences in [-1, 1] between two networks on the same videos.
 
@@ -170,7 +170,7 @@ def differences(
         draws: Of signs; by default `DRAWS`.
     """
     design, found = _Design(recordings, classes), []
-    tests = flip_signs(design.sums(values), DRAWS if draws is None else draws)
+    tests = flip_signs(design.sums(values), SIGN_DRAWS if draws is None else draws)
     means, variances = (values @ design.weights).tolist(), design.variance(values).tolist()
     for value, variance, p, row in zip(means, variances, tests, values, strict=True):
         if not row.any() or not design.has_interval:
@@ -184,12 +184,12 @@ def differences(
     return found
 
 
-def difference(first: Floats, second: Floats, recordings: Rows, classes: Rows | None = None) -> Estimate:
+def difference(first: Floats, second: Floats, recordings: _Rows, classes: _Rows | None = None) -> Estimate:
     """Estimate the mean of the first values (N,) minus the second, of the same videos, as `differences`."""
     return differences((first - second)[None], recordings, classes)[0]
 
 
-def flip_signs(sums: Floats, draws: int = DRAWS) -> list[float]:
+def flip_signs(sums: Floats, draws: int = SIGN_DRAWS) -> list[float]:
     """Return p of the hypothesis that the differences of recordings, rows of sums (P, R), have symmetric distributions.
 
     Signs are flipped in all ways if up to 12 recordings differ, else in so many random ways, the same for all rows.
@@ -219,7 +219,7 @@ def _all_signs(count: int) -> Floats:
 
 
 def compare_pairs(
-    values: Floats, recordings: Rows, classes: Rows | None = None, floors: Collection[int] = ()
+    values: Floats, recordings: _Rows, classes: _Rows | None = None, floors: Collection[int] = ()
 ) -> list[Difference]:
     """Compare each pair of encoders by `differences`.
 
@@ -234,7 +234,7 @@ def compare_pairs(
     """
     pairs = [*combinations(range(len(values)), 2)]
     delta = np.array([values[first] - values[second] for first, second in pairs])
-    draws = max(DRAWS, 40 * len(pairs))  # with fewer, the least p times the number of pairs is not small
+    draws = max(SIGN_DRAWS, 40 * len(pairs))  # with fewer, the least p times the number of pairs is not small
     estimates, design = differences(delta, recordings, classes, draws), _Design(recordings, classes)
     differ = np.count_nonzero(np.abs(design.sums(delta)) > _ROUNDING, axis=1).tolist()
     families: dict[int, dict[int, float]] = {0: {}, 1: {}, 2: {}}  # p of the pairs with so many floors
@@ -264,7 +264,7 @@ def _holm(p: Mapping[int, float], wanted: int) -> float:
     return largest
 
 
-def doubts(recordings: Rows, classes: Rows | None = None) -> list[str]:
+def doubts(recordings: _Rows, classes: _Rows | None = None) -> list[str]:
     """Say why intervals and tests may be wrong: few recordings, or some that are much larger than others."""
     design, found = _Design(recordings, classes), []
     if design.count < _FEW:

@@ -38,7 +38,7 @@ def _read_pairs(value: Any) -> Any:
         ) from None
 
 
-Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_read_pairs)]
+ClassPairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_read_pairs)]
 
 
 @PROTOCOLS.register("order")
@@ -58,7 +58,7 @@ class Order(EvaluationProtocol):
     reverse: ClassVar[bool] = True
 
     class Config(Settings):
-        pairs: Pairs = ()  # a CSV file with the names of two classes a row, or the pairs
+        pairs: ClassPairs = ()  # a CSV file with the names of two classes a row, or the pairs
         costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(0.001, 0.01, 0.1, 1.0), min_length=1)
         folds: int = Field(default=3, ge=2)  # of the cross-validation that chooses the cost
         seed: int = Field(default=0, ge=0)  # of the folds

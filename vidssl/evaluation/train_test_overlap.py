@@ -13,7 +13,7 @@ from vidssl.base.errors import DataError
 from vidssl.base.running_command import log_once
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import RealPath
-from vidssl.data.find_same_videos import Overlap, compare
+from vidssl.data.find_same_videos import Overlap, find_overlap
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList
 
@@ -45,7 +45,7 @@ def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
     """
 
     def check() -> None:
-        found = compare(query, train, by_name=identify(query)["copies"] != identify(train)["copies"])
+        found = find_overlap(query, train, by_name=identify(query)["copies"] != identify(train)["copies"])
         pairs = torch.cat([found.same, found.copies])
         if len(pairs):
             n, row = pairs[0].tolist()
@@ -67,14 +67,14 @@ def measure_overlap(query: VideoList, gallery: VideoList | None, training: Calla
 
     def count() -> Tree:
         return {
-            "gallery": None if gallery is None else describe(query, gallery, compare(query, gallery)),
+            "gallery": None if gallery is None else describe_overlap(query, gallery, find_overlap(query, gallery)),
             "training": None if training is None else _describe_training(query, training()),
         }
 
     return distributed.on_main(count)
 
 
-def describe(query: VideoList, gallery: VideoList, found: Overlap) -> Tree:
+def describe_overlap(query: VideoList, gallery: VideoList, found: Overlap) -> Tree:
     """Describe the overlap of a tested list with a gallery, as plain data.
 
     In a search within one list a video does not count for itself, only for its copies.
@@ -88,7 +88,7 @@ def _describe_training(query: VideoList, training: TrainingVideos) -> Tree:
     if training.videos is None:
         return {**known, "not_checked": training.reason}
     other_kind = training.data is not None and training.data["copies"] != identify(query)["copies"]
-    found = compare(query, training.videos, by_name=other_kind)
+    found = find_overlap(query, training.videos, by_name=other_kind)
     # A network may be tested on its own training list: there a video counts under its own name.
     counts = _counts(query, training.videos, replace(found, one_list=False), torch.cat([found.same, found.copies]))
     return {**known, "changed": training.changed, **counts}

@@ -34,7 +34,7 @@ from vidssl.evaluation.features import (
     Piece,
     TestClips,
     claim_features,
-    difference,
+    feature_difference,
     find_rows,
     read_folder,
     write_folder,
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 _REMEDY = "choose another folder for the features"
 _THERE = "%s holds these features already"
 _OF_LIST = ("list", "data", "videos", "shard")  # of a request: what does not change the features of a video
-PARTS = ".parts"  # folder below the output, for the parts until all are there
+PARTS_FOLDER = ".parts"  # folder below the output, for the parts until all are there
 
 
 class Cluster(Protocol):
@@ -149,7 +149,7 @@ def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, option
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping_few()
         rows = listed if windows is None else windows_of(listed, windows, subject.test)
-        found = features.extract(subject.encoder, rows, subject.test, subject.device)
+        found = features.extract_features(subject.encoder, rows, subject.test, subject.device)
     records = rows.rows(found.index.tolist()).records
     return replace(found, records=records, windows=windows is not None, made_by=subject.made_by())
 
@@ -208,7 +208,9 @@ def extract_to(
         lacking, others = distributed.on_main(lambda: kept.find(videos, rows))
         if cluster is None:
             encoder, test = subject.encoder, subject.test
-            found = [features.extract(encoder, videos, test, subject.device, title, rows=lacking, others=others)]
+            found = [
+                features.extract_features(encoder, videos, test, subject.device, title, rows=lacking, others=others)
+            ]
         else:
             found = []
             for some in cluster.extract(subject, videos, lacking):
@@ -233,7 +235,7 @@ class _Kept:
         """Whether the folder holds the features of a list; those of another network or other clips are an error."""
         self._made_by = self._subject.made_by()
         folder = _stored(self._path, self._request, self._made_by)
-        parts = [_stored(path, self._request, self._made_by) for path in sorted((self._path / PARTS).glob("*"))]
+        parts = [_stored(path, self._request, self._made_by) for path in sorted((self._path / PARTS_FOLDER).glob("*"))]
         self._folders = [each for each in (folder, *parts) if each is not None]
         if folder is None or folder.classes != videos.classes:
             return False
@@ -276,11 +278,11 @@ class _Kept:
             pairs = [(row, n) for n, (of, row) in sorted(self._taken.items()) if of == number]
             pieces.append(Piece(folder.features.x, *torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()))
         self._write(self._path, videos, pieces, found)
-        shutil.rmtree(self._path / PARTS, ignore_errors=True)
+        shutil.rmtree(self._path / PARTS_FOLDER, ignore_errors=True)
 
     def write_part(self, videos: VideoList, part: Features) -> None:
         """Write features to a folder of their own, which counts if this run is interrupted."""
-        parts = self._path / PARTS
+        parts = self._path / PARTS_FOLDER
         self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [Piece.of(part)], [part])
 
     def _write(self, path: Path, videos: VideoList, pieces: Sequence[Piece], found: Sequence[Features]) -> None:
@@ -306,7 +308,7 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
     index = _open(path, remedy, again, verify=False)
     if index.request["shard"] != [0, 1]:
         raise DataError(f"{path} has a part of its list: merge the parts")
-    if changes := difference(index.features.made_by, subject.made_by()):
+    if changes := feature_difference(index.features.made_by, subject.made_by()):
         raise DataError(
             f"{path} is not comparable with the query: {changes}: search with the same network and clips, or choose "
             "another index"

@@ -15,7 +15,7 @@ from vidssl.base.running_command import leave_out
 from vidssl.base.types import Batch, Frames, VideoMeta, VideoRecord
 from vidssl.data.clip_samplers import COPY, Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.instance_boxes import Boxes, pixels_of
+from vidssl.data.instance_boxes import InstanceBoxes, pixels_of
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList
@@ -189,7 +189,7 @@ def class_maps(
 
 
 def box_masks(
-    subject: Subject, videos: VideoList, boxes: Mapping[str, Boxes]
+    subject: Subject, videos: VideoList, boxes: Mapping[str, InstanceBoxes]
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield rows, and masks (T, S, S) of the boxes in the clips that the network sees: 1 inside, 0 outside."""
     test = subject.test
@@ -230,7 +230,7 @@ def _clip_maps(views: Tensor, maps: Tensor) -> list[ClipMap]:
     ]
 
 
-def _show_boxes(boxes: Mapping[str, Boxes]) -> Make:
+def _show_boxes(boxes: Mapping[str, InstanceBoxes]) -> Make:
     """Make a version that shows the boxes; `boxes` are by the path of the record. Frames without a box are black."""
 
     def draw(request: VersionRequest) -> Frames:

@@ -29,7 +29,7 @@ from vidssl.evaluation.features import TestClips
 from vidssl.models.eval_mode import usual_torch
 
 P = ParamSpec("P")
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 # Types of arguments. Commands make options of them: vidssl/cli/arguments.py.
 File = str | Path
@@ -92,7 +92,7 @@ class NetworkOptions(TypedDict, total=False):
     imports: Sequence[str]
 
 
-def job(function: Callable[P, T]) -> Callable[P, T]:
+def job(function: Callable[P, _T]) -> Callable[P, _T]:
     """Make a job of a function: its arguments are checked, and what it changes in the process is restored.
 
     Those are logging of progress, random numbers and settings of torch, see `usual_torch`. A job that fails before it
@@ -101,7 +101,7 @@ def job(function: Callable[P, T]) -> Callable[P, T]:
     signature = inspect.signature(function)
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    def call(*args: P.args, **kwargs: P.kwargs) -> _T:
         bound = signature.bind(*args, **kwargs)
         bound.arguments = arguments = in_home(bound.arguments)
         check_arguments(function, arguments)

@@ -31,7 +31,7 @@ from vidssl.evaluation.features import (
     LibraryClips,
     TestClips,
     describe_network,
-    extract,
+    extract_features,
 )
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.jobs.job import Model, NetworkOptions
@@ -39,7 +39,7 @@ from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
 from vidssl.models.external import Encoder, facts_of, is_external, load_external
 from vidssl.models.initial_weights import InitialWeights, load_initial, log_match
-from vidssl.models.joined import Joined, Part, parts_of
+from vidssl.models.joined import EncoderPart, Joined, parts_of
 from vidssl.models.layer_features import check_grid
 from vidssl.models.weights import (
     Normalization,
@@ -79,7 +79,7 @@ class Subject:
     class_names: tuple[str, ...] = ()  # of the list that it was trained on, if that has names
     # Reads the list that it was trained on; None: untrained, or not known.
     training: Callable[[], TrainingVideos] | None = None
-    extractor: Extract = extract  # one that keeps the features of each list, if several jobs need them
+    extractor: Extract = extract_features  # one that keeps the features of each list, if several jobs need them
 
     def __post_init__(self) -> None:
         network = self.test.network(self.backbone)
@@ -108,7 +108,7 @@ class Subject:
         return replace(self, test=self.test.skipping_few())
 
     def extract(self, videos: VideoList, title: str = "features", classify: Classifier | None = None) -> Features:
-        """Extract the features of videos, as `vidssl.evaluation.features.extract`."""
+        """Extract the features of videos, as `vidssl.evaluation.features.extract_features`."""
         return self.extractor(self.encoder, videos, self.test, self.device, title, classify=classify)
 
     def request(self, **parts: Any) -> Tree:
@@ -192,7 +192,7 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
     return _load_checkpoint(str(Path(model)), path, content, options, device)
 
 
-def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, shared_config: bool) -> Subject:
+def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions, shared_config: bool) -> Subject:
     """Load the networks of a sum, or a stream of one network."""
     own = [option for option in sorted({*_CLIP_OPTIONS, "test"} - _OF_ALL) if options.get(option) is not None]
     if len(parts) == 1:
@@ -221,7 +221,7 @@ def _load_parts(name: str, parts: Sequence[Part], options: NetworkOptions, share
     )
 
 
-def load_parts(parts: Sequence[Part], options: NetworkOptions) -> list[Subject]:
+def load_parts(parts: Sequence[EncoderPart], options: NetworkOptions) -> list[Subject]:
     """Load the networks of a sum, each with its own clips."""
     found = []
     for part in parts:

@@ -16,7 +16,7 @@ from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError
-from vidssl.base.output_folder import check_names, claim, only_run_in
+from vidssl.base.output_folder import check_file_names, claim, only_run_in
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.run_config import fill_split
@@ -152,8 +152,10 @@ class Measurement:
         raise NotImplementedError
 
 
-Table = Callable[[Mapping[str, Results]], str]  # formats the numbers of networks, by their names, as a short table
-Chart = Callable[[Mapping[str, Results]], bytes]  # draws them, as PNG
+FormatNumbers = Callable[
+    [Mapping[str, Results]], str
+]  # formats the numbers of networks, by their names, as a short table
+DrawChart = Callable[[Mapping[str, Results]], bytes]  # draws them, as PNG
 
 
 def measure_networks(
@@ -165,8 +167,8 @@ def measure_networks(
     train_list: Videos | None = None,
     splits: Sequence[int] | None = None,
     *,
-    table: Table,
-    chart: tuple[str, Chart] | None = None,
+    table: FormatNumbers,
+    chart: tuple[str, DrawChart] | None = None,
 ) -> JobResults:
     """Measure networks, unless their results exist; return the results of each by its name.
 
@@ -330,7 +332,7 @@ def name_networks(models: Sequence[Model], out: Path | None) -> list[tuple[str, 
         if len({*names}) == len(names):
             if out is None or len(names) == 1:
                 return [(name, model, out) for name, model in zip(names, models, strict=True)]
-            check_names(out, [f"{name}/results.json" for name in names])
+            check_file_names(out, [f"{name}/results.json" for name in names])
             return [(name, model, out / name) for name, model in zip(names, models, strict=True)]
     raise ConfigError(f"model names a network twice: {', '.join(paths)}")
 
@@ -363,7 +365,7 @@ def over_splits(splits: Sequence[int], out: Path | None, one: Callable[[int, Pat
     from the results of the first split.
     """
     if out is not None:
-        check_names(out, [f"split{split}/results.json" for split in splits])
+        check_file_names(out, [f"split{split}/results.json" for split in splits])
     of_split = {split: one(split, None if out is None else out / f"split{split}") for split in splits}
     own = {
         str(split): {n: v for n, v in results.items() if isinstance(v, float) or n in _PER_SPLIT}

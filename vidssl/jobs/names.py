@@ -5,7 +5,7 @@ from typing import Any
 
 from vidssl.base.config import installed_configs
 from vidssl.data.clip_samplers import SAMPLERS
-from vidssl.engine.run_config import schema as schema_of_runs
+from vidssl.engine.run_config import run_schema as schema_of_runs
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES

@@ -23,12 +23,12 @@ from vidssl.base.registry import APPS, load_app, load_named
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.run_config import Run
-from vidssl.evaluation.features import extract, split_features
-from vidssl.evaluation.measure import Measurement as Measured
+from vidssl.evaluation.features import extract_features, split_features
+from vidssl.evaluation.measure import ListMeasurement as Measured
 from vidssl.evaluation.measure import (
     apply_protocols,
+    check_class_names,
     check_measurable,
-    check_names,
     chosen_protocols,
     measure,
     need_gallery,
@@ -82,8 +82,8 @@ def measure_floors(
     reverse = any(protocol.reverse for protocol in applied.values())
     g = None
     if gallery is not None:
-        g = extract(encoder, gallery, clips, subject.device, "gallery of floors", check=check, reverse=reverse)
-    q = extract(encoder, query, clips, subject.device, "queries of floors", check=check, reverse=reverse)
+        g = extract_features(encoder, gallery, clips, subject.device, "gallery of floors", check=check, reverse=reverse)
+    q = extract_features(encoder, query, clips, subject.device, "queries of floors", check=check, reverse=reverse)
 
     def compute() -> Results:
         queries = query.rows(q.index.tolist())
@@ -189,7 +189,7 @@ def test(
     if settings:
         options["settings"] = [*options.get("settings", ()), *settings]
     work = Protocols(protocols, floors=floors)
-    results = measure_networks(work, [model], videos, options, folder, train_list, splits, table=table)
+    results = measure_networks(work, [model], videos, options, folder, train_list, splits, table=test_table)
     only = JobResults(next(iter(results.values())))
     only.text, only.file = results.text, results.file
     return only
@@ -302,7 +302,7 @@ def plan_protocols(
     chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
     check_measurable(chosen, gallery, query, subject.classes, subject.test.cells)
     if any(protocol.probabilities for protocol in chosen.values()):
-        check_names(query, subject.class_names, f"when {subject.name} was trained")
+        check_class_names(query, subject.class_names, f"when {subject.name} was trained")
     return chosen, gallery if any(protocol.gallery for protocol in chosen.values()) else None
 
 
@@ -369,7 +369,7 @@ def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tenso
     write_whole(out / f"confusion_{name}.png", png(confusion_matrix(counts.numpy(), names), dpi=120))
 
 
-def table(networks: Mapping[str, Results]) -> str:
+def test_table(networks: Mapping[str, Results]) -> str:
     """Format the numbers of a test of one network as a short table; with floors in rows."""
     name, results = next(iter(networks.items()))
     test, splits = results["protocol"], list(results.get("splits", {}).values())

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from vidssl.base.config import Tree, bind, override
 from vidssl.base.errors import ConfigError
-from vidssl.base.output_folder import check_names, claim, only_run_in
+from vidssl.base.output_folder import check_file_names, claim, only_run_in
 from vidssl.base.progress import Report, progress
 from vidssl.base.types import Tracks, VideoRecord
 from vidssl.base.worker_pool import usable_cpus
@@ -21,7 +21,7 @@ from vidssl.jobs.extract import shard_of
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, read_videos
 from vidssl.jobs.load_network import load_subject, one_network
 from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
-from vidssl.tracking.overlay import Image, draw_pairs, draw_tracks
+from vidssl.tracking.overlay import _Image, draw_pairs, draw_tracks
 from vidssl.video.reader import DecodeSettings, Video
 from vidssl.video.write import write_mp4
 
@@ -89,7 +89,7 @@ def _claim(out: Path, listed: VideoList) -> None:
     claim(out, "tracks", names, inputs={"root": listed.root}, read=[listed.path])
     files = [tracks_name(name, record) for name, record in zip(listed.names, listed.records, strict=True)]
     for folder in names:
-        check_names(out / folder, [f"{file}.npz" for file in files])
+        check_file_names(out / folder, [f"{file}.npz" for file in files])
 
 
 def tracker_settings(settings: Sequence[str | Mapping[str, Any]]) -> TrackerSettings:
@@ -127,14 +127,14 @@ def _draw_video(target: Path, record: VideoRecord, tracks: Tracks, decoding: Dec
             write_mp4(target, _paths(video, offset, tracks), part.fps, shown)
 
 
-def _paths(video: Video, offset: int, tracks: Tracks) -> Iterator[Image]:
+def _paths(video: Video, offset: int, tracks: Tracks) -> Iterator[_Image]:
     numbers = np.unique(tracks.frames)
     for start in range(0, len(numbers), _CHUNK):
         chunk = numbers[start : start + _CHUNK]
         yield from draw_tracks(video.frames(offset + chunk), chunk.tolist(), tracks)
 
 
-def _pairs(video: Video, offset: int, tracks: Tracks) -> Iterator[Image]:
+def _pairs(video: Video, offset: int, tracks: Tracks) -> Iterator[_Image]:
     frames = tracks.frames.reshape(-1, 2)
     pairs = np.unique(frames, axis=0)
     for pair in pairs[np.unique(np.linspace(0, len(pairs) - 1, _PAIRS).round().astype(np.int64))]:

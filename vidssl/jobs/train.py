@@ -10,7 +10,7 @@ from vidssl.base import distributed
 from vidssl.base.config import Tree, find_config, override, read, set_value
 from vidssl.base.distributed import choose_device
 from vidssl.base.errors import ConfigError
-from vidssl.base.output_folder import check_names, only_run_in
+from vidssl.base.output_folder import check_file_names, only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.registry import load_app
 from vidssl.data.read_input import read_input
@@ -26,7 +26,7 @@ from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.train_test_overlap import check_disjoint
 from vidssl.jobs.job import NetworkOptions, Videos, job
 from vidssl.jobs.measurements import JobResults, Work, claim_results, over_splits
-from vidssl.jobs.test import Protocols, table
+from vidssl.jobs.test import Protocols, test_table
 from vidssl.jobs.training_report import report_training
 from vidssl.models.weights import weights_file
 
@@ -116,7 +116,7 @@ def train_splits(
             return _test(runs[split], train_run(runs[split]), folder, request.check)
 
         results = JobResults(over_splits(splits, out, one))
-    results.text, results.file = table({"": results}), out / "results.json"
+    results.text, results.file = test_table({"": results}), out / "results.json"
     return results
 
 
@@ -180,7 +180,7 @@ class NewList(NamedTuple):
     def write(self) -> None:
         """Write the list."""
         folder, videos = self.file.parent, self.videos
-        check_names(folder.parent, [f"{folder.name}/{self.file.name}"])
+        check_file_names(folder.parent, [f"{folder.name}/{self.file.name}"])
         rows = map(videos.records.row, range(len(videos)))
         write_lists(folder, videos.root, {self.file.stem: rows}, videos.classes, [videos.path])
 

@@ -31,7 +31,7 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_config import Run
 from vidssl.engine.run_setup import fresh_backbone
 from vidssl.engine.training_lists import training_list
-from vidssl.evaluation.features import extract, join_features, split_features
+from vidssl.evaluation.features import extract_features, join_features, split_features
 from vidssl.evaluation.group_folds import vote_of_others
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import KNN
@@ -39,7 +39,7 @@ from vidssl.evaluation.statistics import difference, proportions
 from vidssl.jobs.job import NetworkOptions
 from vidssl.jobs.load_network import Subject, joined_clips, load_parts, load_subject
 from vidssl.jobs.measurements import format_clips
-from vidssl.models.joined import Joined, Part, parts_of
+from vidssl.models.joined import EncoderPart, Joined, parts_of
 from vidssl.page.charts import training_curves
 from vidssl.page.figure import png
 from vidssl.page.render import TEMPLATES, render_page
@@ -190,9 +190,9 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         before = fresh_backbone(run).to(subject.device).eval()
-    parts, others, clips, lacking = list[Part](), list[Subject](), joined_clips([subject.test] * 2), None
+    parts, others, clips, lacking = list[EncoderPart](), list[Subject](), joined_clips([subject.test] * 2), None
     try:
-        parts = [] if beside is None else parts_of(beside) or [Part(beside)]
+        parts = [] if beside is None else parts_of(beside) or [EncoderPart(beside)]
         others = load_parts(parts, {**options, "precision": subject.test.precision})
         clips = joined_clips([subject.test, subject.test, *(other.test for other in others)])
     except VidsslError as error:  # its weights are not installed
@@ -210,7 +210,7 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
         return rows
 
     with StopRequest().listening() as request:
-        found = partial(extract, every, test=clips, device=subject.device, check=request.check)
+        found = partial(extract_features, every, test=clips, device=subject.device, check=request.check)
         g = None if test.gallery is None else found(test.gallery, title="gallery")
         q = found(test.tested, title="tested")
 

@@ -27,7 +27,7 @@ LAST = "last.pt"  # stands for the newest checkpoint of a run, see `meaning_of_l
 _log = logging.getLogger(__name__)
 
 
-def path_of(folder: Path, step: int) -> Path:
+def checkpoint_path(folder: Path, step: int) -> Path:
     """Return the path of the checkpoint of a step."""
     return folder / f"step-{step:08d}.pt"
 
@@ -85,7 +85,7 @@ def meaning_of_last(folder: Path, trust: bool = False) -> tuple[Path | None, boo
         with suppress(CheckpointError, LookupError, TypeError, ValueError):
             content = read_file(last, trust)
             if str(content["format"]).startswith("vidssl-checkpoint-"):
-                return path_of(folder, content["step"]), True
+                return checkpoint_path(folder, content["step"]), True
         return None, True
     return (folder / name if _STEP.fullmatch(name) else None), False
 

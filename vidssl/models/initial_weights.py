@@ -20,12 +20,12 @@ from vidssl.base.running_command import log_once
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.eval_mode import usual_torch
 from vidssl.models.external import is_external, load_encoder
-from vidssl.models.resnet2d import NETWORKS
+from vidssl.models.resnet2d import RESNETS_2D
 from vidssl.models.resnet3d import ResNet3D
 from vidssl.models.weights import (
     Normalization,
     backbone_weights,
-    check_finite,
+    check_finite_weights,
     is_checkpoint,
     load_state,
     normalization_of,
@@ -62,7 +62,7 @@ _BASIC = (
 )
 
 # Where the signs of several layouts match at one prefix, the first layout counts.
-LAYOUTS = (
+CHECKPOINT_LAYOUTS = (
     Layout("SlowFast", r"s2\.pathway0_res0\.branch2\.c\.weight", _SLOWFAST),
     Layout("SlowFast, basic blocks", r"s2\.pathway0_res0\.branch2\.b\.weight", _SLOWFAST + _BASIC),
     Layout("pytorchvideo", r"blocks\.1\.res_blocks\.0\.branch2\.conv_c\.weight", _HEAD),
@@ -141,7 +141,7 @@ def find_networks(
     top = "net." if first.startswith("net.") else ""
     own = Layout("vidssl", re.escape(first.removeprefix(top)))
     found: dict[str, Layout] = {}  # by prefix
-    for layout in (*LAYOUTS, own) if layouts is None else layouts:
+    for layout in (*CHECKPOINT_LAYOUTS, own) if layouts is None else layouts:
         for name in names:
             if match := re.fullmatch(rf"((?:.*?\.)??)(?:net\.)?{layout.sign}", name):
                 found.setdefault(match[1], layout)
@@ -232,7 +232,7 @@ def _shapes(**backbone: Any) -> Shapes:
         return shapes_of(build_backbone(**backbone))
 
 
-def compare(network: Network, weights: Weights, own: Shapes, source: str, backbone: dict[str, Any]) -> Match:
+def match_weights(network: Network, weights: Weights, own: Shapes, source: str, backbone: dict[str, Any]) -> Match:
     """Compare a network in the `weights` of a file with a backbone whose weights have the shapes `own`."""
     theirs = {name: weights[old] for name, old in network.names.items()}
     fitting, misfits = {}, []
@@ -270,7 +270,7 @@ def match_backbones(weights: Weights, keys: Mapping[str, str], source: str, arch
             stem = weights.get(network.names.get("net.blocks.0.conv.weight", ""))
             if name in ("resnet3d18", "resnet3d50") and stem is not None and stem.ndim == 5:
                 backbone["width"] = max(4, len(stem))  # the stem has as many channels as the network is wide
-            matches.append(compare(network, weights, _shapes(**backbone), source, backbone))
+            matches.append(match_weights(network, weights, _shapes(**backbone), source, backbone))
     return matches
 
 
@@ -524,11 +524,11 @@ def _fill(
         networks = [Network("vidssl", "backbone.", online)]
     else:
         networks = find_networks(weights, settings.keys, source, own)
-    matches = [compare(network, weights, own, source, {"name": "the backbone"}) for network in networks]
+    matches = [match_weights(network, weights, own, source, {"name": "the backbone"}) for network in networks]
     if architecture is not None and not settings.partial:
         check_architecture(architecture, name, matches, source)
     match = choose_match(matches, weights, source, settings.partial, trained)
-    check_finite(match.weights, source)
+    check_finite_weights(match.weights, source)
     if is_checkpoint(content):
         _warn_of_differences(match, content["config"]["backbone"], backbone)
     backbone.load_state_dict(match.weights, strict=False)
@@ -585,7 +585,7 @@ def _read_by_name(name: str, trust: bool) -> tuple[str, dict[str, Tensor], Norma
         raise ConfigError(f"init={name}: settings of clips are for tests: leave out ,{name.partition(',')[2]}")
     architecture = network.partition(".")[0]
     # Others of timm have the same weights and another computation: resnetaa50, resnetblur50.
-    if library == "timm" and architecture not in NETWORKS:
-        raise CheckpointError(f"{name} is a {architecture}: of timm, init takes {', '.join(NETWORKS)}")
+    if library == "timm" and architecture not in RESNETS_2D:
+        raise CheckpointError(f"{name} is a {architecture}: of timm, init takes {', '.join(RESNETS_2D)}")
     encoder = load_encoder(name, trust)
     return architecture, encoder.network.state_dict(), Normalization(encoder.mean, encoder.std)

@@ -17,7 +17,7 @@ _PART = re.compile(r"((?P<weight>\d+(\.\d+)?)\*)?(?P<name>[^*#]+)(#(?P<stream>\w
 
 
 @dataclass(frozen=True)
-class Part:
+class EncoderPart:
     """A network of a sum, by its name."""
 
     name: str
@@ -30,7 +30,7 @@ class Part:
         return self.name if self.stream is None else f"{self.name}#{self.stream}"
 
 
-def parts_of(model: object) -> list[Part]:
+def parts_of(model: object) -> list[EncoderPart]:
     """Return the parts of `[WEIGHT*]NAME[#STREAM]+…`: one for a stream of one network, none for a plain name.
 
     A path that exists is a plain name, also as the name of a part; `SUMS` have names of their own.
@@ -48,13 +48,13 @@ def parts_of(model: object) -> list[Part]:
             pieces[-1] = longer[0]
         else:
             pieces.append(piece)
-    found = list[Part]()
+    found = list[EncoderPart]()
     for piece in pieces:
         match = _PART.fullmatch(piece)
         if os.path.lexists(piece):  # also with # or * in its name
-            found.append(Part(piece))
+            found.append(EncoderPart(piece))
         elif match is not None and float(match["weight"] or 1) and match["name"] not in SUMS:
-            found.append(Part(match["name"], float(match["weight"] or 1), match["stream"]))
+            found.append(EncoderPart(match["name"], float(match["weight"] or 1), match["stream"]))
     if len(found) < len(pieces) or (len(found) == 1 and (found[0].weight != 1 or not found[0].stream)):
         form = "A+B, and each part as [WEIGHT*]NAME[#STREAM], such as A+0.5*B#differences"
         raise ConfigError(f"{model}: write a sum of networks as {form}; weights are above 0")

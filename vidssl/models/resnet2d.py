@@ -73,6 +73,14 @@ class ResNet2D(Backbone):
         return features.view(*frames.shape[:2], self.dim).mean(dim=1)
 
 
-NETWORKS = ("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d", "resnext152_32x8d")
-for _name in NETWORKS:
+RESNETS_2D = (
+    "resnet18",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnext50_32x4d",
+    "resnext101_32x8d",
+    "resnext152_32x8d",
+)
+for _name in RESNETS_2D:
     BACKBONES.register(_name)(ResNet2D)

@@ -13,7 +13,7 @@ from vidssl.base.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, run_stages
 
 # torchvision.models.list_models(module=torchvision.models.video), without the slow import.
-NETWORKS = ("mvit_v1_b", "mvit_v2_s", "s3d", "swin3d_b", "swin3d_s", "swin3d_t")
+TORCHVISION_NETWORKS = ("mvit_v1_b", "mvit_v2_s", "s3d", "swin3d_b", "swin3d_s", "swin3d_t")
 # The modules with the last maps. MViT's last block reads out its class token, so its maps are those before that block.
 LAST_MAPS = {"mvit": "net.blocks.14", "s3d": "net.features", "swin3d": "net.norm"}
 RESNETS = ("mc3_18", "r2plus1d_18", "r3d_18")
@@ -83,5 +83,5 @@ class TorchvisionResNet(TorchvisionVideo):
 
 for _name in RESNETS:
     BACKBONES.register(_name)(TorchvisionResNet)
-for _name in NETWORKS:
+for _name in TORCHVISION_NETWORKS:
     BACKBONES.register(_name)(TorchvisionVideo)

@@ -57,7 +57,7 @@ EXPORTED = "model.safetensors"  # in a folder of `vidssl export`
 # Of networks on the Hugging Face Hub, as `vidssl export --to folder` writes them.
 _NAME = re.compile(r"(?P<prefix>hf-hub:)?(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 _FILE = re.compile(r"\.(pt|pth|pyth|ckpt|pkl|tar|bin|onnx|pt2|safetensors)$")
-FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
+CHECKPOINT_FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 
 
 def own_weights() -> dict[str, Path]:
@@ -69,7 +69,9 @@ def read_checkpoint(path: str | Path, trust: bool = False) -> dict[str, Any]:
     """Load a checkpoint of vidssl onto the CPU; arguments and errors are those of `read_anything`."""
     content = read_anything(path, trust)
     if not is_checkpoint(content):
-        raise CheckpointError(f"{path} is not a vidssl checkpoint (format {FORMAT}): use a file that vidssl wrote")
+        raise CheckpointError(
+            f"{path} is not a vidssl checkpoint (format {CHECKPOINT_FORMAT}): use a file that vidssl wrote"
+        )
     return content
 
 
@@ -92,9 +94,10 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
         if content is None or is_checkpoint(content):
             raise
     found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT and str(found).startswith("vidssl-checkpoint-"):
+    if found != CHECKPOINT_FORMAT and str(found).startswith("vidssl-checkpoint-"):
         raise CheckpointError(
-            f"{path} has format {found}, this vidssl reads {FORMAT}: use the version that wrote it, or train again"
+            f"{path} has format {found}, this vidssl reads {CHECKPOINT_FORMAT}: use the version that wrote it, or "
+            "train again"
         )
     if is_checkpoint(content):
         # A pickle can refer to one part many times, so that a small file holds a config of gigabytes.
@@ -121,7 +124,7 @@ def _wrong_part(content: dict[str, Any]) -> str | None:
 
 def is_checkpoint(content: Any) -> TypeGuard[dict[str, Any]]:
     """Whether the content of a file is a vidssl checkpoint."""
-    return isinstance(content, dict) and content.get("format") == FORMAT and "method" in content
+    return isinstance(content, dict) and content.get("format") == CHECKPOINT_FORMAT and "method" in content
 
 
 def backbone_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
@@ -230,7 +233,7 @@ def write_backbone(
 ) -> None:
     """Write the backbone of the content of a checkpoint, as `save_checkpoint_backbone`; `source` is for errors."""
     weights: dict[str, Tensor] = {}
-    check_finite(backbone_weights(content), source)
+    check_finite_weights(backbone_weights(content), source)
     for name, weight in backbone_weights(content).items():
         if not isinstance(weight, Tensor) or weight.layout != torch.strided:
             raise CheckpointError(f"{source}: {name} is not a dense tensor, and cannot be saved as safetensors")
@@ -245,7 +248,7 @@ def write_backbone(
     write_safetensors(Path(path), weights, {**kept, "backbone_only": True, **described})
 
 
-def check_finite(weights: Mapping[str, Any], source: str) -> None:
+def check_finite_weights(weights: Mapping[str, Any], source: str) -> None:
     """Raise a CheckpointError if weights of a file are NaN or infinite: so would be its features."""
     wrong = [
         name
@@ -268,7 +271,7 @@ def load_state(module: nn.Module, state: Mapping[str, Any], source: str) -> None
     Raises:
         CheckpointError: Names or shapes differ, or a module refuses its extra state.
     """
-    check_finite(state, source)
+    check_finite_weights(state, source)
     try:
         module.load_state_dict(state)
     except (RuntimeError, ValueError, LookupError) as error:  # the latter two: of a module's own extra state

@@ -25,7 +25,7 @@ from vidssl.video.reader import state_of_video
 
 Boxes = NDArray[np.float32]  # (R, 4) xyxy, pixels of the frame, the far edges exclusive
 
-FORMAT = 1  # of the files; raise it when a change of this module changes boxes
+PROPOSALS_FORMAT = 1  # of the files; raise it when a change of this module changes boxes
 _SIGMA, _STEP, _SEGMENT = 0.8, 150, 100  # OpenCV's: smoothing, steps of `scale`, and pixels of the smallest segments
 _FINEST = 1 / 3  # the least factor of `scale` and of _SEGMENT
 _MAX_RATIO = 4  # of the longer to the shorter side of the searched image
@@ -130,7 +130,7 @@ def proposals_key(search: Search, path: str, meta: VideoMeta) -> str:
     if meta.times is not None:  # the frames of a span depend on them
         video.append(hashlib.sha256(meta.times.tobytes()).hexdigest())
     made_with = {"opencv": cv2.__version__, "search": search.model_dump(mode="json"), "video": video}
-    return json.dumps({"format": FORMAT, **made_with}, sort_keys=True)
+    return json.dumps({"format": PROPOSALS_FORMAT, **made_with}, sort_keys=True)
 
 
 def read_proposals(path: Path, key: str, numbers: NDArray[np.int64]) -> list[Boxes] | None:

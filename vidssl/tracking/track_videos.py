@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from vidssl.base.config import differences
+from vidssl.base.config import config_differences
 from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.progress import progress
 from vidssl.base.types import Frames, VideoMeta, VideoRecord
 from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.clip_samplers import chunk_starts
 from vidssl.data.dataset import resolve_span
-from vidssl.data.track_files import check_names, read_tracks, tracks_file, tracks_name, write_tracks
+from vidssl.data.track_files import check_video_names, read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
 from vidssl.models.backbones import Backbone
 from vidssl.tracking.proposals import (
@@ -38,7 +38,7 @@ from vidssl.video.reader import DecodeSettings, is_video_file, state_of_video
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 1  # of the tracks; raise it when a change of the tracker changes tracks
+TRACKS_FORMAT = 1  # of the tracks; raise it when a change of the tracker changes tracks
 
 
 @dataclass
@@ -114,7 +114,7 @@ def track_list(
     started = time.monotonic()
     check_tracking(tracker.backbone)
     how = {"tracker": tracker.config.model_dump(mode="json"), "mean": list(tracker.mean), "std": list(tracker.std)}
-    tasks, kept = _tasks(videos, reading, out, {"format": FORMAT, **how, **made_with}, shard)
+    tasks, kept = _tasks(videos, reading, out, {"format": TRACKS_FORMAT, **how, **made_with}, shard)
     done = Tracked(kept)
     prepared = ordered(
         lambda task, guard: _prepare(task, guard, proposals or out, tracker.config, reading),
@@ -173,7 +173,7 @@ def _tasks(
 ) -> tuple[list[_Task], int]:
     """Return the videos of a shard that have no valid tracks, and the number of the others."""
     rows: dict[Path, tuple[str, VideoRecord]] = {}
-    check_names(videos.names, videos.records)
+    check_video_names(videos.names, videos.records)
     for name, record in zip(videos.names, videos.records, strict=True):
         rows.setdefault(tracks_file(out, name, record), (name, record))
     mine = list(rows.items())[shard[0] :: shard[1]]
@@ -188,7 +188,7 @@ def _tasks(
         if before and not record.start is record.end is None and is_video_file(Path(record.path)):
             with suppress(DataError), reading.open(record) as video:  # an error is reported when it is tracked
                 needed["video"] |= _variable_rate(record, video.meta)
-        changed = differences(before, needed) if before else []
+        changed = config_differences(before, needed) if before else []
         if changed:
             stale.append(f"{path}, was made with another {', '.join(name for name, _, _ in changed)}")
         if changed or not before:

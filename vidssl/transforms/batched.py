@@ -20,10 +20,10 @@ from vidssl.transforms.invariance_changes import GRAY
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in `color`
 _FIXED = 1024  # OpenCV mixes the channels of uint8 pixels with weights of 10 bits
 
-Groups = tuple[tuple[str, int, int], ...]
+OperationGroups = tuple[tuple[str, int, int], ...]
 
 
-def grouped(clips: Sequence[Sequence[Operation]]) -> tuple[Groups, NDArray[np.int64], NDArray[np.float64]]:
+def grouped(clips: Sequence[Sequence[Operation]]) -> tuple[OperationGroups, NDArray[np.int64], NDArray[np.float64]]:
     """Order the operations of B clips into few groups of one operation each, and return what `DrawnOperations` holds.
 
     The operations of a clip keep their order. Next is always the operation of which the largest part can be done.

@@ -111,7 +111,7 @@ def _check_odd(value: int) -> int:
 
 
 Side = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
+Draws = Annotated[int, Field(ge=0)]
 Strength = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Range = Annotated[tuple[float, float], AfterValidator(_check_range)]
@@ -234,9 +234,9 @@ class ViewRecipe(DrawnRecipe):
         blur_kernel: Annotated[Side, AfterValidator(_check_odd)] = 23
         sigma: Range = (0.1, 2.0)  # of the blur, pixels
         solarize_probability: Probability = 0.0
-        operations: Count = 0  # of RandAugment
+        operations: Draws = 0  # of RandAugment
         operation_probability: Probability = 1.0  # of each
-        magnitude: Annotated[Count, Field(le=LARGEST)] = 10
+        magnitude: Annotated[Draws, Field(le=LARGEST)] = 10
         geometry: bool = True  # whether RandAugment rotates, shears and translates too
         difference: Probability = 0.0
 
@@ -313,7 +313,7 @@ class InfoMin(ViewRecipe):
 
     class Config(ViewRecipe.Config):
         area: Area = (0.2, 1.0)
-        operations: Count = 2
+        operations: Draws = 2
 
 
 @RECIPES.register("train_crop")
@@ -328,7 +328,7 @@ class TrainCrop(DrawnRecipe):
 
         size: Side = 224
         short_side: tuple[Side, Side] = (256, 320)  # pixels, uniform, both ends included
-        padding: Count = 0  # black pixels on each side before the crop: 4 on CIFAR
+        padding: Draws = 0  # black pixels on each side before the crop: 4 on CIFAR
         color: Strength = 0.0
         gray_probability: Probability = 0.0
 
@@ -398,7 +398,7 @@ class Patches(Recipe):
 
     class Config(ViewSettings):
         size: Side = 64
-        distance: Count = 64  # pixels, in x and in y; below `size` the patches overlap
+        distance: Draws = 64  # pixels, in x and in y; below `size` the patches overlap
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make two views."""

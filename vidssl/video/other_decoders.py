@@ -17,7 +17,7 @@ from vidssl.video.decode import Decoder, Image, PyAV, orientation
 from vidssl.video.open_container import video_stream
 from vidssl.video.packet_index import Packets
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _Read = Callable[[list[int]], Iterable[Image]]  # ascending frame numbers to their images
 
 
@@ -75,7 +75,7 @@ class ExternalDecoder:
         """Close the file: the reader holds it open."""
         del self._read
 
-    def _guarded(self, action: Callable[[], T]) -> T:
+    def _guarded(self, action: Callable[[], _T]) -> _T:
         try:
             return action()
         except Exception as error:  # each package raises its own classes

@@ -223,7 +223,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     header = float(stream.average_rate or stream.guessed_rate or Fraction(25))
     presented = presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
     fields = bool((kinds == FIELD).any())
-    frame_of = numbered(presented, kinds) if ordered and presented is not None and not fields else None
+    frame_of = number_fields(presented, kinds) if ordered and presented is not None and not fields else None
     if typed and frame_of is not None and name != "avi" and codec.codec.reorder:
         doubt = first_doubt(stamps, kinds)
         if doubt is not None and _differs(path, frame_of[: doubt + _PREFIX].tolist(), max_pixels):
@@ -466,7 +466,7 @@ def _hevc_type(length: int, packet: Any) -> int:
     return UNKNOWN
 
 
-def numbered(times: NDArray[np.int64], types: NDArray[np.uint8]) -> NDArray[np.int32] | None:
+def number_fields(times: NDArray[np.int64], types: NDArray[np.uint8]) -> NDArray[np.int32] | None:
     """Number the frames by time of presentation; None where two have the same."""
     shown = np.flatnonzero(types != HIDDEN)
     order = shown[np.argsort(times[shown], kind="stable")]
@@ -500,16 +500,16 @@ def presentation_in_avi(dts: NDArray[np.int64], types: NDArray[np.uint8], codec:
 
 # Cache in memory and on disk ---------------------------------------------------------------------------------
 
-Key = tuple[str, int, int]  # path, size and modification time: a changed file is indexed again
+IndexKey = tuple[str, int, int]  # path, size and modification time: a changed file is indexed again
 _CACHE_SIZE = 4096  # files; a few kB each
 # Of the files under data.cache, each an npz file and its sha256. The number is in the name: others are not read.
 _CACHE_FORMAT = 5
 _ARRAYS = ("frame_of", "keys", "key_times")
 _SHA256 = 32  # bytes
-_cache: dict[Key, Packets] = {}
+_cache: dict[IndexKey, Packets] = {}
 
 
-def cached_packets(key: Key, folder: Path | None, read: Callable[[], Packets]) -> Packets:
+def cached_packets(key: IndexKey, folder: Path | None, read: Callable[[], Packets]) -> Packets:
     """Return the index of a file from the cache of this process, else from `folder`, else from `read`."""
     packets = _cache.get(key)
     if packets is None:
@@ -523,20 +523,20 @@ def cached_packets(key: Key, folder: Path | None, read: Callable[[], Packets]) -
     return packets
 
 
-def replace_packets(key: Key, folder: Path | None, packets: Packets) -> None:
+def replace_packets(key: IndexKey, folder: Path | None, packets: Packets) -> None:
     """Put another index of a file into the caches."""
     if folder:
         _save(_cache_file(folder, key), packets)
     _keep(key, packets)
 
 
-def _keep(key: Key, packets: Packets) -> None:
+def _keep(key: IndexKey, packets: Packets) -> None:
     _cache[key] = packets
     for oldest in [*_cache][:-_CACHE_SIZE] if len(_cache) > _CACHE_SIZE else ():  # a copy: other threads write too
         _cache.pop(oldest, None)
 
 
-def _cache_file(folder: Path, key: Key) -> Path:
+def _cache_file(folder: Path, key: IndexKey) -> Path:
     digest = hashlib.sha256(repr((_CACHE_FORMAT, *key)).encode()).hexdigest()
     return folder / digest[:2] / f"{digest}.npz"
 

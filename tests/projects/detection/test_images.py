@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.apps.detection.dataset import BoxDataset, DetectionBatch, ImageSettings, batches, outline_mask, resized
+from vidssl.apps.detection.dataset import BoxDataset, DetectionBatch, ImageSettings, batches, outline_mask, resized_size
 from vidssl.apps.detection.lists_with_boxes import read_boxes
 from vidssl.base.errors import DataError
 
@@ -34,8 +34,8 @@ def test_boxes_and_masks_follow_the_pixels(boxes, flip, short):
 
 
 def test_sizes():
-    assert resized(480, 640, 256, 1333) == (256, 341)
-    assert resized(100, 400, 80, 200) == (50, 200)
+    assert resized_size(480, 640, 256, 1333) == (256, 341)
+    assert resized_size(100, 400, 80, 200) == (50, 200)
 
 
 def test_random_choices_depend_on_the_key_alone(boxes):

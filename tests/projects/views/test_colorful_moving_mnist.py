@@ -18,7 +18,7 @@ from vidssl.apps.views.colorful_moving_mnist import (
     FACTORS,
     FREE,
     SPEED,
-    TEXTURES,
+    TEXTURE_NAMES,
     center,
     digit_opacity,
     draw_texture,
@@ -122,7 +122,7 @@ def test_a_frame_is_the_digit_in_white_over_the_background():
 
 def test_textures_have_their_size_and_all_classes():
     drawn = [draw_texture(generator(0, n)) for n in range(60)]
-    assert {kind for _, kind in drawn} == set(range(len(TEXTURES)))
+    assert {kind for _, kind in drawn} == set(range(len(TEXTURE_NAMES)))
     for image, _ in drawn:
         assert image.shape == (CANVAS, CANVAS, 3) and image.dtype == np.uint8
         assert image.max() <= 200 and image.reshape(-1, 3).std(axis=0).max() > 2  # darker than digits, not uniform
@@ -151,7 +151,7 @@ def test_lists_and_factors_agree(rendered):
     assert len(rows) == 18 * 13
     for split, count in (("train", 12), ("test", 6)):
         digits, grounds = (read_list(rendered / name / f"{split}.csv") for name in ("digit", "background"))
-        assert len(digits) == count and digits.classes == tuple("0123456789") and grounds.classes == TEXTURES
+        assert len(digits) == count and digits.classes == tuple("0123456789") and grounds.classes == TEXTURE_NAMES
         assert {**digits.columns, **grounds.columns}.keys() == {"x", "y"}
         for name in "xy":
             np.testing.assert_array_equal(digits.columns[name], grounds.columns[name])

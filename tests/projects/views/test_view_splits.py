@@ -6,7 +6,7 @@ import torch
 from scipy.ndimage import gaussian_filter1d
 from skimage import color
 
-from vidssl.apps.views.cmc import SPACES, Channels, Frequency, Learned, Split, first_and_others, gaussian_blur
+from vidssl.apps.views.cmc import SPACES, Channels, Frequency, Learned, Split, blur_images, first_and_others
 from vidssl.apps.views.invertible_colors import ColorFlow
 from vidssl.base.errors import ConfigError
 from vidssl.models import build_backbone
@@ -53,7 +53,7 @@ def test_low_and_high_frequencies_are_those_of_scipy(sigma, shape):
     low, high = Split(Frequency(name="frequency", sigma=sigma))(x)
     np.testing.assert_allclose(low.numpy(), expected, atol=2e-6)
     np.testing.assert_allclose(high.numpy(), x.numpy() - expected, atol=2e-6)
-    np.testing.assert_allclose(gaussian_blur(torch.ones(1, 1, 1, *shape), sigma).numpy(), 1, atol=1e-6)
+    np.testing.assert_allclose(blur_images(torch.ones(1, 1, 1, *shape), sigma).numpy(), 1, atol=1e-6)
 
 
 def test_a_view_of_some_channels_is_a_network_of_fewer_channels():
@@ -120,12 +120,12 @@ def test_two_encoders_see_a_view_each():
     torch.manual_seed(0)
     network = build_backbone("two_encoders", encoder=SMALL, split={"name": "frequency", "sigma": 2.0}).eval()
     x, other = clips(2, 3, 2, 16, 16), clips(2, 3, 2, 16, 16, seed=1)
-    low, high = gaussian_blur(x, 2.0), x - gaussian_blur(x, 2.0)
+    low, high = blur_images(x, 2.0), x - blur_images(x, 2.0)
     first, second = network.encoders
     with torch.no_grad():
         torch.testing.assert_close(network(x), torch.cat([first(low), second(high)], dim=1))
         torch.testing.assert_close(
-            network(x, other), torch.cat([first(low), second(other - gaussian_blur(other, 2.0))], dim=1)
+            network(x, other), torch.cat([first(low), second(other - blur_images(other, 2.0))], dim=1)
         )
         whole = build_backbone("two_encoders", encoder=SMALL).eval()
         torch.testing.assert_close(whole(x, other), torch.cat([whole.encoders[0](x), whole.encoders[1](other)], dim=1))

@@ -33,7 +33,7 @@ from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.output_folder import check_names
+from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report
 from vidssl.base.randomness import generator
 from vidssl.base.running_command import left_out
@@ -48,14 +48,14 @@ from vidssl.jobs import test as tests
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
 from vidssl.jobs.load_network import untrained as build_untrained
-from vidssl.jobs.measurements import Chart, JobResults, Measurement, claim_results, format_clips, prepare
+from vidssl.jobs.measurements import DrawChart, JobResults, Measurement, claim_results, format_clips, prepare
 
 _log = logging.getLogger(__name__)
 _TRAIN = 4  # times as many training videos as tested ones
 
 
 @dataclass(frozen=True)
-class Part:
+class AnalysisPart:
     """One analysis, with a folder of its own and a section of the page."""
 
     name: str  # of the folder
@@ -64,15 +64,15 @@ class Part:
     measurement: Callable[[Path | None], Measurement]  # made with the file of boxes
     content: Content  # what the page says of the results
     needs: str  # what results have that the page is made of
-    chart: tuple[str, Chart] | None = None
+    chart: tuple[str, DrawChart] | None = None
     trains: bool = False  # uses the training videos
     boxes: bool = False  # needs the boxes
     link: tuple[str, str] | None = None  # text, and a file in the folder
     costly: bool = False  # too much for the untrained network, unless it is asked for
 
 
-PARTS = (
-    Part(
+ANALYSIS_PARTS = (
+    AnalysisPart(
         "numbers",
         "Recognition",
         "Does the network recognise the classes of the list? For each tested video the training videos with the most "
@@ -82,7 +82,7 @@ PARTS = (
         "per_video",
         trains=True,
     ),
-    Part(
+    AnalysisPart(
         "order",
         "Order of time",
         "Does the network notice whether a clip plays backwards? A linear classifier of the features learns from the "
@@ -92,17 +92,17 @@ PARTS = (
         "per_video",
         trains=True,
     ),
-    Part(
+    AnalysisPart(
         "classes",
         "Classes",
         "Do the features of the tested videos form a group for each class? Distances of two videos of one class are "
         "compared with those of two videos of different classes: distance within, distance between.",
-        lambda boxes: analyze_uniformity.Uniformity(per_video=True),
+        lambda boxes: analyze_uniformity.UniformityOfFeatures(per_video=True),
         classes_content,
         "without_recording",
-        ("classes.png", analyze_uniformity.chart),
+        ("classes.png", analyze_uniformity.uniformity_chart),
     ),
-    Part(
+    AnalysisPart(
         "invariance",
         "Invariance",
         "Does the network still see the class when the clip is changed: covered, rotated, slower …? The invariance "
@@ -111,9 +111,9 @@ PARTS = (
         lambda boxes: analyze_invariance.Invariance(boxes=boxes, per_video=True),
         invariance_content,
         "shuffles",
-        ("invariance.png", analyze_invariance.chart),
+        ("invariance.png", analyze_invariance.invariance_chart),
     ),
-    Part(
+    AnalysisPart(
         "robustness",
         "Robustness",
         "How much is still recognised if the tested videos are corrupted: noisy, blurred, compressed, out of order? "
@@ -121,12 +121,12 @@ PARTS = (
         lambda boxes: analyze_robustness.Robustness(per_video=True),
         robustness_content,
         "per_video",
-        ("robustness.png", analyze_robustness.chart),
+        ("robustness.png", analyze_robustness.robustness_chart),
         trains=True,
         link=("The corruptions as images", "examples.png"),
         costly=True,
     ),
-    Part(
+    AnalysisPart(
         "background",
         "Background",
         "Does the network recognise the place instead of the action? The instance of each tested video is put before "
@@ -134,7 +134,7 @@ PARTS = (
         lambda boxes: analyze_background.Background(boxes=boxes, per_video=True),
         background_content,
         "per_video",
-        ("background.png", analyze_background.chart),
+        ("background.png", analyze_background.background_chart),
         trains=True,
         boxes=True,
         link=("The videos as images", "examples.png"),
@@ -183,9 +183,9 @@ def analyze_all(
         raise ConfigError(f"limit={limit} is less than 2")
     folder, where = Path(out), None if boxes is None else Path(boxes)
     lists = {"list": path_of(videos), "train_list": path_of(train_list)}
-    folders = [*(part.name for part in PARTS), GRADCAM.name, "lists/test", "lists/train"]
-    folders += [f"{UNTRAINED}/{part.name}" for part in PARTS]
-    check_names(folder, [f"{name}/results.json" for name in folders])
+    folders = [*(part.name for part in ANALYSIS_PARTS), GRADCAM.name, "lists/test", "lists/train"]
+    folders += [f"{UNTRAINED}/{part.name}" for part in ANALYSIS_PARTS]
+    check_file_names(folder, [f"{name}/results.json" for name in folders])
     claim_results(folder, "analysis", lists, [file_of(model), options.get("cfg"), where])
     # The same clips in every section, so that each number is there once: one, as 95 versions of each are corrupted.
     options = {**options, "clips": options.get("clips") or 1, "crops": options.get("crops") or 1}
@@ -202,7 +202,8 @@ def analyze_all(
         groups = distributed.on_main(lambda: recording_groups(query))
         work = _Work(folder, query, train, groups, options, where)
         sections = [
-            work.section(part, subject, None if part.costly and untrained != "all" else beside) for part in PARTS
+            work.section(part, subject, None if part.costly and untrained != "all" else beside)
+            for part in ANALYSIS_PARTS
         ]
         sections.append(work.gradcam(subject, beside))
         results = _results(subject, query, train, sections, overlap)
@@ -267,7 +268,7 @@ class _Work:
     options: NetworkOptions
     boxes: Path | None
 
-    def section(self, part: Part, subject: Subject, beside: Subject | None) -> Section:
+    def section(self, part: AnalysisPart, subject: Subject, beside: Subject | None) -> Section:
         """Run one analysis; an error that the user could fix becomes the reason why it is left out."""
         section = Section(part.name, part.title, part.about)
         if part.boxes and self.boxes is None:
@@ -296,7 +297,7 @@ class _Work:
         content = {**content, "notes": [*content["notes"], *notes], "setting": setting(results)}
         return replace(section, **content, links=links)
 
-    def _measure(self, part: Part, subject: Subject, out: Path) -> Results:
+    def _measure(self, part: AnalysisPart, subject: Subject, out: Path) -> Results:
         """Return the results of one network; existing ones that lack what the page needs are measured again."""
         measurement = part.measurement(self.boxes)
         measurement.options(self.options)  # an error if it does not measure such clips

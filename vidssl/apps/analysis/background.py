@@ -27,10 +27,10 @@ from vidssl.base.types import Batch, Frames, VideoRecord
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.dataset import ClipDataset, resolve_span
 from vidssl.data.fingerprint import identify
-from vidssl.data.instance_boxes import Boxes, pixels_of, read_instance_boxes
+from vidssl.data.instance_boxes import InstanceBoxes, pixels_of, read_instance_boxes
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.features import encode_videos, finished
-from vidssl.evaluation.measure import check_classes, check_measurable, check_names
+from vidssl.evaluation.measure import check_class_names, check_classes, check_measurable
 from vidssl.evaluation.metrics import majority, vote
 from vidssl.evaluation.protocols import KNN, Accuracy
 from vidssl.evaluation.result_files import Results
@@ -95,7 +95,15 @@ def analyze_background(
     work = Background(None if masks is None else Path(masks), None if boxes is None else Path(boxes), seed)
     folder = None if out is None else Path(out)
     return measure_networks(
-        work, models(model), videos, options, folder, train_list, splits, table=summary, chart=("background.png", chart)
+        work,
+        models(model),
+        videos,
+        options,
+        folder,
+        train_list,
+        splits,
+        table=background_summary,
+        chart=("background.png", background_chart),
     )
 
 
@@ -174,7 +182,7 @@ def _check(subject: Subject, listed: VideoList, gallery: VideoList | None) -> bo
         check_disjoint(gallery, listed, "the search")
     try:
         check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, listed, subject.classes)
-        check_names(listed, subject.class_names, "when the network was trained")
+        check_class_names(listed, subject.class_names, "when the network was trained")
     except (ConfigError, DataError):
         if gallery is None:
             raise
@@ -267,7 +275,7 @@ def examples(dataset: ClipDataset, crops: int, index: np.ndarray, predicted: np.
     return png(retrieval_sheet(rows, ("original", "same class", "another class")))
 
 
-def chart(networks: Mapping[str, Results]) -> bytes:
+def background_chart(networks: Mapping[str, Results]) -> bytes:
     """Draw the accuracies of networks before and after the swaps, as PNG."""
     means = {name: results.get("mean", results) for name, results in networks.items()}
     groups = [(name, key) for name, numbers in means.items() for key in _MEASURES if key in numbers]
@@ -288,7 +296,7 @@ def _count(results: Results) -> str:
     return ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in list(splits)[:1])
 
 
-def summary(networks: Mapping[str, Results]) -> str:
+def background_summary(networks: Mapping[str, Results]) -> str:
     """Format the accuracies of networks as a short table, in percent."""
     head = ["", "", "original", "same class", "another class", "gap", "shortcut", "before"]
     ends = ("", "_same", "_other", "_gap", "_shortcut", "_shortcut_original")
@@ -312,10 +320,12 @@ def _cell(results: Results, name: str) -> str:
 
 
 VERSIONS = ("original", "same", "other")
-MARGIN = 0.1  # of the sides of a box: what is filled around an instance, since its edge and shadow are often outside
+BOX_MARGIN = (
+    0.1  # of the sides of a box: what is filled around an instance, since its edge and shadow are often outside
+)
 _INSIDE = 128  # pixels of a mask from this value on, in any channel, belong to the instance
 
-Pixels = NDArray[np.uint8]  # (T, H, W, 3) or (H, W, 3)
+_Pixels = NDArray[np.uint8]  # (T, H, W, 3) or (H, W, 3)
 Masks = NDArray[np.bool_]  # (T, H, W): whether a pixel belongs to the instance
 
 
@@ -367,7 +377,7 @@ def draw_backgrounds(videos: VideoList, seed: int) -> NDArray[np.int64]:
     return drawn
 
 
-def fill_box(frame: Pixels, box: tuple[int, int, int, int]) -> None:
+def fill_box(frame: _Pixels, box: tuple[int, int, int, int]) -> None:
     """Fill a box xyxy of a frame (H, W, 3), in place, from the pixels around it.
 
     Each pixel is the mean of the nearest pixels left, right, above and below the box, weighted by their inverse
@@ -398,7 +408,7 @@ def box_around(mask: NDArray[np.bool_]) -> tuple[int, int, int, int] | None:
     edges = []
     for found, end in ((columns, mask.shape[1]), (rows, mask.shape[0])):
         low, high = int(found[0]), int(found[-1]) + 1
-        more = max(1, round(MARGIN * (high - low)))
+        more = max(1, round(BOX_MARGIN * (high - low)))
         edges.append((max(low - more, 0), min(high + more, end)))
     (x1, x2), (y1, y2) = edges
     return x1, y1, x2, y2
@@ -408,7 +418,7 @@ def box_around(mask: NDArray[np.bool_]) -> tuple[int, int, int, int] | None:
 class Swaps:
     """Where the instance of each video is, and the videos whose backgrounds it gets."""
 
-    instances: Mapping[str, Boxes | str]  # by the path of the record: boxes, or the path of masks
+    instances: Mapping[str, InstanceBoxes | str]  # by the path of the record: boxes, or the path of masks
     backgrounds: Mapping[VideoRecord, Sequence[VideoRecord]]  # of its class, and of another one
 
     def dataset(self, plain: ClipDataset, clip: ClipSettings, clips: int) -> ClipDataset:

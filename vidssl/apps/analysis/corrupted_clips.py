@@ -31,7 +31,7 @@ from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.invariance_changes import Change, choose_changes
 from vidssl.video.reader import DecodeSettings, Video
 
-Image = NDArray[np.uint8]  # (H, W, 3) RGB
+_Image = NDArray[np.uint8]  # (H, W, 3) RGB
 
 
 def crf_options(crf: int) -> dict[str, str]:
@@ -53,7 +53,7 @@ class Recompressed:
         self._reformatter = VideoReformatter()  # one for all: a new one for each frame costs 2-3 ms
         self._options, self._fps = options, Fraction(fps).limit_denominator(100_000)
 
-    def __call__(self, images: Iterable[Image], wanted: Container[int]) -> Iterator[Image]:
+    def __call__(self, images: Iterable[_Image], wanted: Container[int]) -> Iterator[_Image]:
         """Yield the images with the `wanted` numbers, from 0, in their order: some frames later than they are read."""
         decoder = av.CodecContext.create("h264", "r")
         decoder.thread_count = 1
@@ -81,7 +81,7 @@ class Recompressed:
 
     def _decoded(
         self, decoder: Any, packets: Sequence[Any], shape: tuple[int, int], wanted: Container[int]
-    ) -> Iterator[Image]:
+    ) -> Iterator[_Image]:
         for packet in packets:
             self.bits += 0 if packet is None else 8 * packet.size
             for frame in decoder.decode(packet):
@@ -128,16 +128,16 @@ def compress(request: VersionRequest) -> Frames:
     return np.stack([*encode(_run(request.video, numbers[0], numbers[-1]), wanted)]).transpose(0, 3, 1, 2)
 
 
-def _run(video: Video, first: int, last: int) -> Iterator[Image]:
+def _run(video: Video, first: int, last: int) -> Iterator[_Image]:
     """Decode consecutive frames, both ends included."""
     for start in range(first, last + 1, _AT_A_TIME):
         yield from video.frames(range(start, min(start + _AT_A_TIME, last + 1))).transpose(0, 2, 3, 1)
 
 
-Rng = np.random.Generator
+_Rng = np.random.Generator
 
 
-def freeze(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+def freeze(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Replace a random fraction of the frames after the first by the frame before: at 1, all are the first."""
     length = len(clip.indices)
     frozen = 1 + generator.permutation(length - 1)[: _at_least(1, fraction * (length - 1))]
@@ -146,7 +146,7 @@ def freeze(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float,
     return replace(clip, indices=clip.indices[np.maximum.accumulate(shown)])
 
 
-def drop(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+def drop(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Lose a random fraction of the native frames from the first on: the clip runs on faster, and unevenly.
 
     The clip keeps its stride, counted in the frames that are left. Where the video ends, the last one is held.
@@ -157,7 +157,7 @@ def drop(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, g
     return Clip(indices, clip.first, int(indices.max()))
 
 
-def shuffle(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+def shuffle(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Displace a random fraction of the frames, at least two: each takes the place of another."""
     length = len(clip.indices)
     places = generator.permutation(length)[: _at_least(2, fraction * length)]
@@ -166,7 +166,7 @@ def shuffle(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float
     return replace(clip, indices=clip.indices[shown])
 
 
-def reverse(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: Rng) -> Clip:
+def reverse_part(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Play a stretch of the clip backwards, at a random place; at 1 the whole clip."""
     length = len(clip.indices)
     stretch = _at_least(2, fraction * length)
@@ -176,7 +176,7 @@ def reverse(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float
     return replace(clip, indices=clip.indices[shown])
 
 
-def jumble(settings: ClipSettings, meta: VideoMeta, clip: Clip, parts: float, generator: Rng) -> Clip:
+def jumble(settings: ClipSettings, meta: VideoMeta, clip: Clip, parts: float, generator: _Rng) -> Clip:
     """Cut the clip into equal parts, at most T, and play them in another order: none stays in its place."""
     pieces = np.array_split(clip.indices, min(round(parts), len(clip.indices)))
     order = generator.permutation(len(pieces))
@@ -185,7 +185,7 @@ def jumble(settings: ClipSettings, meta: VideoMeta, clip: Clip, parts: float, ge
     return replace(clip, indices=np.concatenate([pieces[n] for n in shown]))
 
 
-def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, generator: Rng) -> Clip:
+def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, generator: _Rng) -> Clip:
     """Play at a wrong rate: the clip spans `factor` times its native frames, about the same centre."""
     whole = settings.span(meta) if settings.in_time(meta) else clip.last - clip.first + 1
     span = max(1, round(factor * whole))
@@ -202,7 +202,7 @@ TIME_CORRUPTIONS = {
     "freeze": Change(freeze, _FRACTIONS, "fraction of the frames after the first", "time"),
     "drop": Change(drop, (0.1, 0.25, 0.5, 0.75, 0.9), "fraction of the native frames", "time"),
     "shuffle": Change(shuffle, _FRACTIONS, "fraction of the frames", "time"),
-    "reverse": Change(reverse, _FRACTIONS, "fraction of the frames", "time"),
+    "reverse": Change(reverse_part, _FRACTIONS, "fraction of the frames", "time"),
     "jumble": Change(jumble, (2, 3, 4, 6, 8), "parts", "time"),
     "rate": Change(rate, (0.8, 0.6, 0.4, 0.2, 0.1), "factor of the span", "time"),
 }

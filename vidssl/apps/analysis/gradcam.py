@@ -20,7 +20,7 @@ from vidssl.base.randomness import generator
 from vidssl.base.running_command import left_out
 from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.instance_boxes import Boxes, read_instance_boxes
+from vidssl.data.instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.grad_cam import coarse, mass_inside, randomized, rank_correlation, stages
 from vidssl.evaluation.result_files import Results
@@ -83,7 +83,7 @@ def write_overlay(path: Path, one: Explained) -> None:
     write_whole(path.with_suffix(".png"), film_strip(clips))
 
 
-def write_page(
+def write_gradcam_page(
     out: Path,
     listed: VideoList,
     searched: VideoList,
@@ -117,7 +117,7 @@ def write_page(
     write_cam_page(
         out / "index.html",
         title=f"Grad-CAM: {listed.path.parent.name}/{listed.path.stem}",
-        table=table(found),
+        table=gradcam_table(found),
         details=[("Videos", videos), ("Drawn with seed", str(first["seed"])), *legend(found)],
         rows=rows,
         left_out=[each["reason"] or each["path"] for each in first["missing"]],
@@ -154,7 +154,7 @@ def _described(videos: VideoList, row: int) -> str:
     return f"{videos.class_name(label)}, {file}" if label >= 0 else file
 
 
-def table(found: Mapping[str, Results]) -> list[list[str]]:
+def gradcam_table(found: Mapping[str, Results]) -> list[list[str]]:
     """Format the numbers of networks: a header, and a row for each."""
     stages = [*dict.fromkeys(stage for results in found.values() for stage in results.get("randomized", {}))]
     masses = {"mass_in_box": "mass in box (%)", "box_area": "area of box (%)", "mass_limit": "limit (%)"}
@@ -234,13 +234,13 @@ def analyze_gradcam(
         for name, one, place in name_networks(several, folder):
             assert place is not None
             subject = one_clip(load_subject(one, options, shared_config=len(several) > 1)).skipping_few()
-            work = GradCam(target, gallery is not None, where, limit, overlays, seed, randomize, drawn)
+            work = GradCamJob(target, gallery is not None, where, limit, overlays, seed, randomize, drawn)
             explained = explain_layers(work, subject, listed, searched, place, layer)
             for stream, (results, overlaid) in explained.items():
                 key = f"{name} {stream}".rstrip()
                 found[key], shown[key], folders[key] = results, overlaid, str((place / stream).relative_to(folder))
-        distributed.on_main(lambda: write_page(folder, listed, searched, drawn, found, shown, folders))
-    found.text, found.file = summary(found), folder / "index.html"
+        distributed.on_main(lambda: write_gradcam_page(folder, listed, searched, drawn, found, shown, folders))
+    found.text, found.file = gradcam_summary(found), folder / "index.html"
     return found
 
 
@@ -255,29 +255,29 @@ def draw_maps(subjects: Mapping[str, Subject], listed: VideoList, out: Path, box
     """Explain networks that are loaded, by their names, with the default settings, and write the page."""
     read = [Path(subject.name) for subject in subjects.values()]
     claim_results(out, "gradcam", {"list": listed.path}, [*read, boxes])
-    drawn = generator(0).permutation(len(listed))[: GradCam.limit].tolist()
+    drawn = generator(0).permutation(len(listed))[: GradCamJob.limit].tolist()
     found, shown, folders = {}, {}, {}
     for name, subject in subjects.items():
         place = out / name if len(subjects) > 1 else out
         explained = explain_layers(
-            GradCam(boxes=boxes, drawn=drawn), one_clip(subject).skipping_few(), listed, listed, place, None
+            GradCamJob(boxes=boxes, drawn=drawn), one_clip(subject).skipping_few(), listed, listed, place, None
         )
         for stream, (results, overlaid) in explained.items():
             key = f"{name} {stream}".rstrip()
             found[key], shown[key], folders[key] = results, overlaid, str((place / stream).relative_to(out))
-    rows = distributed.on_main(lambda: write_page(out, listed, listed, drawn, found, shown, folders))
+    rows = distributed.on_main(lambda: write_gradcam_page(out, listed, listed, drawn, found, shown, folders))
     return DrawnMaps(found, rows)
 
 
 def explain_layers(
-    work: "GradCam", subject: Subject, listed: VideoList, searched: VideoList, out: Path, layer: str | None
+    work: "GradCamJob", subject: Subject, listed: VideoList, searched: VideoList, out: Path, layer: str | None
 ) -> dict[str, tuple[Results, dict[int, Explained]]]:
     """Measure a layer of a network, of one with streams a layer of each: results and drawn videos, by stream."""
     pairs = cache(partial(_nearest_videos, subject, listed, searched, work.drawn))  # the same for all layers
     layers, prepared = layers_of_maps(subject, layer), {}
     for each in layers:  # all of them before the first is measured: an error comes before the long work
         stream = each.partition(".")[0] if len(layers) > 1 else ""
-        of_layer = GradCam(**{**vars(work), "layer": each, "pairs": pairs, "shown": {}})
+        of_layer = GradCamJob(**{**vars(work), "layer": each, "pairs": pairs, "shown": {}})
         claim_results(out / stream, "gradcam", {"list": listed.path}, [subject.origin["path"], work.boxes])
         prepared[stream] = of_layer, prepare(of_layer, subject, listed, searched)
     return {
@@ -287,7 +287,7 @@ def explain_layers(
 
 
 @dataclass(frozen=True)
-class GradCam(Measurement):
+class GradCamJob(Measurement):
     """The maps of one layer of a network."""
 
     kind: ClassVar[str] = "gradcam"
@@ -336,7 +336,7 @@ class GradCam(Measurement):
         listed: VideoList,
         gallery: VideoList | None,
         target: str,
-        boxes: Mapping[str, Boxes] | None,
+        boxes: Mapping[str, InstanceBoxes] | None,
     ) -> Computed:
         pairs = None if gallery is None else self.pairs()
         searched = listed if gallery is None else gallery
@@ -422,7 +422,9 @@ def _explain(
         yield rows[n], Explained(clip, similarity, neighbour=pairs[rows[n]], other=other)
 
 
-def _mass(subject: Subject, listed: VideoList, found: Mapping[int, Explained], boxes: Mapping[str, Boxes]) -> Results:
+def _mass(
+    subject: Subject, listed: VideoList, found: Mapping[int, Explained], boxes: Mapping[str, InstanceBoxes]
+) -> Results:
     """Measure the mass inside of the boxes, their area, and the mass that the boxes themselves would have as maps."""
     rows = list(found)
     masks = {rows[n]: mask for n, mask in box_masks(subject, listed.rows(rows), boxes)}
@@ -474,9 +476,9 @@ def _of_map(network: Backbone, layer: str) -> Backbone:
     return network.stream(stream) if isinstance(network, TwoStreams) else network
 
 
-def summary(found: Mapping[str, Results]) -> str:
+def gradcam_summary(found: Mapping[str, Results]) -> str:
     """Format the numbers of all networks as a short table."""
-    first, rows = next(iter(found.values())), table(found)
+    first, rows = next(iter(found.values())), gradcam_table(found)
     lines = [
         f"{format_count(first['num_videos'], first['missing'])} videos; {format_tests(found)}",
         *format_table(rows, "<<<<" + ">" * (len(rows[0]) - 4)),

@@ -23,7 +23,7 @@ from vidssl.base.randomness import generator
 from vidssl.base.types import Batch, Frames, VideoMeta
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
-from vidssl.data.instance_boxes import Boxes, pixels_of, read_instance_boxes
+from vidssl.data.instance_boxes import InstanceBoxes, pixels_of, read_instance_boxes
 from vidssl.data.recording_groups import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import encode_videos
@@ -47,7 +47,7 @@ from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY, Change, choose_changes
 from vidssl.video.reader import DecodeSettings
 
-Floats = NDArray[np.floating]
+_Floats = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 Population = Literal["all", "samples"]  # values that a threshold divides: of samples and versions, or of samples only
 _BLOCK = 1 << 24  # values compared at a time
@@ -66,8 +66,8 @@ class UnitInvariance:
 
 
 def class_invariance(
-    features: Floats,
-    versions: Floats,
+    features: _Floats,
+    versions: _Floats,
     labels: NDArray[np.int64],
     *,
     top_k: int = 10,
@@ -116,8 +116,8 @@ def class_invariance(
 
 
 def firing_invariance(
-    features: Floats,
-    versions: Floats,
+    features: _Floats,
+    versions: _Floats,
     *,
     top_k: int = 10,
     counted: Mask | None = None,
@@ -151,7 +151,7 @@ def firing_invariance(
     return UnitInvariance(score, total / size, int(counted.sum()), int(used.sum()), none, none.astype(np.float64))
 
 
-def _check(features: Floats, versions: Floats, counted: Mask | None, top_k: int) -> tuple[Mask, Mask]:
+def _check(features: _Floats, versions: _Floats, counted: Mask | None, top_k: int) -> tuple[Mask, Mask]:
     """Check values; return which versions exist, and which samples have any."""
     if counted is None:
         counted = np.ones(versions.shape[:2], bool)
@@ -165,8 +165,8 @@ def _check(features: Floats, versions: Floats, counted: Mask | None, top_k: int)
 
 
 def _blocks(
-    features: Floats, versions: Floats, counted: Mask, population: Population
-) -> Iterator[tuple[slice, Floats]]:
+    features: _Floats, versions: _Floats, counted: Mask, population: Population
+) -> Iterator[tuple[slice, _Floats]]:
     """Split the units into blocks, to bound memory; yield each with the sorted values (M, units) of its population."""
     samples, length, dim = versions.shape
     units = max(1, _BLOCK // (samples * (1 + length)))
@@ -187,7 +187,7 @@ def _top_mean(scores: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 FRACTIONS = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left: version 1 to 3
 
 
-def covering(boxes: Mapping[str, Boxes]) -> Make:
+def covering(boxes: Mapping[str, InstanceBoxes]) -> Make:
     """Make versions with a fraction of the instance covered; `boxes` are by the path of the record.
 
     Frames without a box are equal in all versions.
@@ -224,7 +224,7 @@ def speed(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float) ->
     return settings.clip(meta, min(max(start, 0), starts - 1), span)
 
 
-def reverse(settings: ClipSettings, meta: VideoMeta, clip: Clip, _: float) -> Clip:
+def reverse_clip(settings: ClipSettings, meta: VideoMeta, clip: Clip, _: float) -> Clip:
     """Play backwards."""
     return Clip(clip.indices[::-1], clip.first, clip.last)
 
@@ -241,7 +241,7 @@ MOVES = {
     "shift": Change(shift, (-0.5, -0.25, 0.25, 0.5), "fraction of the clip's span", needs_motion=True),
     "gap": Change(gap, (5, 10, 20, 40), "frames between the clips"),
     "speed": Change(speed, (0.5, 0.75, 1.5, 2.0), "factor", needs_motion=True),
-    "reverse": Change(reverse, (-1.0,), "factor of the speed", needs_motion=True),
+    "reverse": Change(reverse_clip, (-1.0,), "factor of the speed", needs_motion=True),
 }
 
 
@@ -298,7 +298,11 @@ class Trajectories:
         return found
 
     def dataset(
-        self, videos: VideoList, reading: DecodeSettings, boxes: Mapping[str, Boxes] | None = None, skip: bool = False
+        self,
+        videos: VideoList,
+        reading: DecodeSettings,
+        boxes: Mapping[str, InstanceBoxes] | None = None,
+        skip: bool = False,
     ) -> ClipDataset:
         """Build the dataset whose samples hold, clip by clip, the clip and its versions.
 
@@ -382,7 +386,7 @@ def score_features(
     by_class = measure.variant == "class"
 
     def score(
-        labels: NDArray[np.int64], versions: Floats, counted: Mask | None, population: Population
+        labels: NDArray[np.int64], versions: _Floats, counted: Mask | None, population: Population
     ) -> UnitInvariance:
         if by_class:
             return class_invariance(x, versions, labels, top_k=measure.top_k, counted=counted, population=population)
@@ -485,8 +489,10 @@ def analyze_invariance(
         The results of each network, by its name.
     """
     work = Invariance(transformations, top_k, variant, population, None if boxes is None else Path(boxes))
-    folder, charted = None if out is None else Path(out), ("invariance.png", chart)
-    return measure_networks(work, models(model), videos, options, folder, splits=splits, table=summary, chart=charted)
+    folder, charted = None if out is None else Path(out), ("invariance.png", invariance_chart)
+    return measure_networks(
+        work, models(model), videos, options, folder, splits=splits, table=invariance_summary, chart=charted
+    )
 
 
 @dataclass(frozen=True)
@@ -532,7 +538,7 @@ class Invariance(Measurement, Measure):
         self,
         subject: Subject,
         query: VideoList,
-        boxes: Mapping[str, Boxes] | None,
+        boxes: Mapping[str, InstanceBoxes] | None,
         names: tuple[str, ...],
         left_out: Mapping[str, str],
         settings: Tree,
@@ -566,7 +572,7 @@ class Invariance(Measurement, Measure):
         return Computed(results)
 
 
-def chart(found: Mapping[str, Results]) -> bytes:
+def invariance_chart(found: Mapping[str, Results]) -> bytes:
     """Draw the scores of networks, one colour each, as PNG."""
     names = _measured(found)
     first = next(iter(found.values()))
@@ -591,7 +597,7 @@ def _measured(found: Mapping[str, Results]) -> list[str]:
     return [COMPARED[0], *names, *(["mean"] if all(names == own[0] for names in own) else []), COMPARED[1]]
 
 
-def summary(found: Mapping[str, Results]) -> str:
+def invariance_summary(found: Mapping[str, Results]) -> str:
     """Format the scores of networks as a short table."""
     first, names = next(iter(found.values())), _measured(found)
     splits = list(first.get("splits", {}).values())

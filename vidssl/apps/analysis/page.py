@@ -52,7 +52,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Chart:
+class PageChart:
     """One quantity: rows with the points of networks, over one axis."""
 
     quantity: str  # with its unit: the name of the axis
@@ -92,7 +92,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Numbers; the first cell of a row is its name."""
 
     caption: str
@@ -112,8 +112,8 @@ class Section:
     setting: str = ""  # videos and clips
     verdict: str = ""
     open: bool = False  # the verdict is that nothing can be said
-    charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
+    charts: Sequence[PageChart] = ()
+    tables: Sequence[PageTable] = ()
     notes: Sequence[str] = ()
     maps: Sequence[CamRow] = ()
     links: Sequence[tuple[str, str]] = ()  # text and file

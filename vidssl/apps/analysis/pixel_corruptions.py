@@ -21,25 +21,25 @@ from vidssl.transforms import gamma_and_shuffles as distortions
 from vidssl.transforms.crops import each_image
 from vidssl.transforms.invariance_changes import Change
 
-Floats = NDArray[np.floating[Any]]
-Rng = np.random.Generator
+_Floats = NDArray[np.floating[Any]]
+_Rng = np.random.Generator
 _REFERENCE = 224  # pixels, the shorter side that lengths refer to
 _RAIN = 220.0  # gray value of a streak
 
 
-def gaussian_noise(frames: Frames, sigma: float, generator: Rng) -> Frames:
+def gaussian_noise(frames: Frames, sigma: float, generator: _Rng) -> Frames:
     """Add normal noise of standard deviation `sigma`, a fraction of 255."""
     images = _images(frames)
     return _bytes(images + 255 * sigma * generator.standard_normal(images.shape, np.float32))
 
 
-def shot_noise(frames: Frames, photons: float, generator: Rng) -> Frames:
+def shot_noise(frames: Frames, photons: float, generator: _Rng) -> Frames:
     """Draw each value from a Poisson distribution, as if white were `photons` photons."""
     images = _images(frames)
     return _bytes(generator.poisson(images / 255 * photons).astype(np.float32) * (255 / photons))
 
 
-def impulse_noise(frames: Frames, fraction: float, generator: Rng) -> Frames:
+def impulse_noise(frames: Frames, fraction: float, generator: _Rng) -> Frames:
     """Set a fraction of the values to 0 or 255, equally often."""
     images = frames.transpose(0, 2, 3, 1)
     drawn = generator.random(images.shape, np.float32)
@@ -47,13 +47,13 @@ def impulse_noise(frames: Frames, fraction: float, generator: Rng) -> Frames:
     return noisy.transpose(0, 3, 1, 2)
 
 
-def gaussian_blur(frames: Frames, sigma: float, generator: Rng) -> Frames:
+def blur_corruption(frames: Frames, sigma: float, generator: _Rng) -> Frames:
     """Blur with a Gaussian."""
     sigma *= _scale(frames)
     return color.gaussian_blur(frames, 2 * math.ceil(3.5 * sigma) + 1, sigma)
 
 
-def defocus_blur(frames: Frames, radius: float, generator: Rng) -> Frames:
+def defocus_blur(frames: Frames, radius: float, generator: _Rng) -> Frames:
     """Blur with a disk, whose edge is one pixel wide."""
     radius *= _scale(frames)
     reach = math.ceil(radius)
@@ -61,7 +61,7 @@ def defocus_blur(frames: Frames, radius: float, generator: Rng) -> Frames:
     return _filtered(frames, np.clip(radius + 0.5 - np.hypot(rows, columns), 0, 1))
 
 
-def motion_blur(frames: Frames, length: float, generator: Rng) -> Frames:
+def motion_blur(frames: Frames, length: float, generator: _Rng) -> Frames:
     """Blur along a line, as a camera that moves does; its angle is drawn within 45 degrees of the horizontal."""
     return _filtered(frames, line_kernel(length * _scale(frames), generator.uniform(-45, 45)))
 
@@ -79,7 +79,7 @@ def line_kernel(length: float, degrees: float) -> NDArray[np.float64]:
     return kernel
 
 
-def fog(frames: Frames, amount: tuple[float, float], generator: Rng) -> Frames:
+def fog(frames: Frames, amount: tuple[float, float], generator: _Rng) -> Frames:
     """Add fog (its thickness, the decay of its details) and scale the clip back to its largest value."""
     thickness, decay = amount
     images = _images(frames)
@@ -88,7 +88,7 @@ def fog(frames: Frames, amount: tuple[float, float], generator: Rng) -> Frames:
     return _bytes((images + layer) * (largest / max(largest + 255 * thickness, 1)))
 
 
-def fog_layer(height: int, width: int, decay: float, generator: Rng) -> Floats:
+def fog_layer(height: int, width: int, decay: float, generator: _Rng) -> _Floats:
     """Sum uniform noise on grids of 2, 4, 8, … cells, each with 1 / decay the amplitude of the one before: [0, 1]."""
     layer = np.zeros((height, width), np.float32)
     for octave in range(1, max(2, int(math.log2(max(height, width))) + 1)):
@@ -98,7 +98,7 @@ def fog_layer(height: int, width: int, decay: float, generator: Rng) -> Floats:
     return np.asarray((layer - low) / max(high - low, 1e-9), np.float32)
 
 
-def rain(frames: Frames, amount: tuple[float, float, float], generator: Rng) -> Frames:
+def rain(frames: Frames, amount: tuple[float, float, float], generator: _Rng) -> Frames:
     """Draw streaks (number, length) of one slant, others in each frame, and lower the contrast (factor)."""
     number, length, factor = amount
     height, width = frames.shape[2:]
@@ -115,27 +115,27 @@ def rain(frames: Frames, amount: tuple[float, float, float], generator: Rng) -> 
     return _lower_contrast(images, factor)
 
 
-def contrast(frames: Frames, factor: float, generator: Rng) -> Frames:
+def contrast(frames: Frames, factor: float, generator: _Rng) -> Frames:
     """Scale the distance of all values to the mean of their frame and channel."""
     return _lower_contrast(_images(frames), factor)
 
 
-def brightness(frames: Frames, amount: float, generator: Rng) -> Frames:
+def brightness(frames: Frames, amount: float, generator: _Rng) -> Frames:
     """Add to the value of HSV, a fraction."""
     return _change_hsv(frames, 2, 1.0, amount)
 
 
-def saturate(frames: Frames, amount: tuple[float, float], generator: Rng) -> Frames:
+def saturate(frames: Frames, amount: tuple[float, float], generator: _Rng) -> Frames:
     """Multiply the saturation of HSV, and add to it."""
     return _change_hsv(frames, 1, *amount)
 
 
-def gamma(frames: Frames, exponent: float, generator: Rng) -> Frames:
+def gamma_corruption(frames: Frames, exponent: float, generator: _Rng) -> Frames:
     """Raise all values in [0, 1] to a power."""
     return distortions.gamma(frames, exponent)
 
 
-def jpeg(frames: Frames, quality: int, generator: Rng) -> Frames:
+def jpeg(frames: Frames, quality: int, generator: _Rng) -> Frames:
     """Compress each frame as JPEG."""
 
     def compress(image: NDArray[np.uint8], dst: NDArray[np.uint8]) -> None:
@@ -150,12 +150,12 @@ def largest_grid(side: int, grid: int) -> int:
     return max(n for n in range(1, grid + 1) if side % n == 0)
 
 
-def global_shuffle(frames: Frames, grid: int, generator: Rng) -> Frames:
+def global_shuffle_corruption(frames: Frames, grid: int, generator: _Rng) -> Frames:
     """Permute n x n patches, n the largest number up to `grid` that divides the side."""
     return distortions.global_shuffle(frames, largest_grid(frames.shape[3], grid), generator)
 
 
-def local_shuffle(frames: Frames, grid: int, generator: Rng) -> Frames:
+def local_shuffle_corruption(frames: Frames, grid: int, generator: _Rng) -> Frames:
     """Permute the pixels within each of n x n patches, n the largest number up to `grid` that divides the side."""
     return distortions.local_shuffle(frames, largest_grid(frames.shape[3], grid), generator)
 
@@ -173,7 +173,7 @@ PIXEL_CORRUPTIONS = {
     ),
     "shot_noise": Change(shot_noise, (60, 25, 12, 5, 3), "photons of white", "noise"),
     "impulse_noise": Change(impulse_noise, (0.03, 0.06, 0.09, 0.17, 0.27), "fraction of the values", "noise"),
-    "gaussian_blur": Change(gaussian_blur, (1, 2, 3, 4, 6), "standard deviation, pixels of 224", "blur"),
+    "gaussian_blur": Change(blur_corruption, (1, 2, 3, 4, 6), "standard deviation, pixels of 224", "blur"),
     "defocus_blur": Change(defocus_blur, (3, 4, 6, 8, 10), "radius, pixels of 224", "blur"),
     "motion_blur": Change(motion_blur, (10, 15, 20, 25, 30), "length, pixels of 224", "blur"),
     "fog": Change(fog, _FOG, "thickness and decay of details", "weather"),
@@ -181,11 +181,11 @@ PIXEL_CORRUPTIONS = {
     "contrast": Change(contrast, (0.5, 0.4, 0.3, 0.2, 0.1), "factor", "light"),
     "brightness": Change(brightness, (0.1, 0.2, 0.3, 0.4, 0.5), "added to the value of HSV", "light"),
     "saturate": Change(saturate, _SATURATIONS, "factor of the saturation, and added to it", "light"),
-    "gamma_bright": Change(gamma, (0.8, 0.6, 0.4, 0.3, 0.2), "exponent", "light"),
-    "gamma_dark": Change(gamma, (1.25, 1.5, 1.75, 2.0, 2.5), "exponent", "light"),
+    "gamma_bright": Change(gamma_corruption, (0.8, 0.6, 0.4, 0.3, 0.2), "exponent", "light"),
+    "gamma_dark": Change(gamma_corruption, (1.25, 1.5, 1.75, 2.0, 2.5), "exponent", "light"),
     "jpeg": Change(jpeg, (25, 18, 15, 10, 7), "quality", "compression"),
-    "global_shuffle": Change(global_shuffle, (2, 4, 8, 16, 32), _PATCHES, "patches"),
-    "local_shuffle": Change(local_shuffle, (16, 8, 4, 2, 1), _PATCHES, "patches"),
+    "global_shuffle": Change(global_shuffle_corruption, (2, 4, 8, 16, 32), _PATCHES, "patches"),
+    "local_shuffle": Change(local_shuffle_corruption, (16, 8, 4, 2, 1), _PATCHES, "patches"),
 }
 
 
@@ -193,12 +193,12 @@ def _scale(frames: Frames) -> float:
     return float(min(frames.shape[2:]) / _REFERENCE)
 
 
-def _images(frames: Frames) -> Floats:
+def _images(frames: Frames) -> _Floats:
     """Copy as floats (T, H, W, 3) in 0-255."""
     return np.asarray(frames.transpose(0, 2, 3, 1), np.float32, copy=True)
 
 
-def _bytes(images: Floats) -> Frames:
+def _bytes(images: _Floats) -> Frames:
     """Round floats (T, H, W, 3) to frames."""
     return np.rint(np.clip(images, 0, 255)).astype(np.uint8).transpose(0, 3, 1, 2)
 
@@ -208,7 +208,7 @@ def _filtered(frames: Frames, kernel: NDArray[np.float64]) -> Frames:
     return each_image(change, frames.transpose(0, 2, 3, 1))
 
 
-def _lower_contrast(images: Floats, factor: float) -> Frames:
+def _lower_contrast(images: _Floats, factor: float) -> Frames:
     mean = images.mean(axis=(1, 2), keepdims=True)
     return _bytes(mean + factor * (images - mean))
 

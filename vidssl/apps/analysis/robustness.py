@@ -97,8 +97,10 @@ def analyze_robustness(
         raise ConfigError(f"severities=[{wrong[0]}]: write numbers from 1 to {SEVERITIES[-1]}, such as 1 3 5")
     chosen = tuple(n for n in SEVERITIES if n in severities)
     work, folder = Robustness(corruptions, chosen, seed, protocols), None if out is None else Path(out)
-    charted = ("robustness.png", chart)
-    return measure_networks(work, models(model), videos, options, folder, train_list, table=summary, chart=charted)
+    charted = ("robustness.png", robustness_chart)
+    return measure_networks(
+        work, models(model), videos, options, folder, train_list, table=robustness_summary, chart=charted
+    )
 
 
 @dataclass(frozen=True)
@@ -303,7 +305,7 @@ def _headlines(results: Results) -> list[str]:
     return [metric for metric in _HEADLINES.values() if metric in results]
 
 
-def chart(found: Mapping[str, Results]) -> bytes:
+def robustness_chart(found: Mapping[str, Results]) -> bytes:
     """Draw the headline of each protocol over the severities, or the first one of each of several networks, as PNG."""
     first = next(iter(found.values()))
     metric = _headlines(first)[0]
@@ -328,7 +330,7 @@ def chart(found: Mapping[str, Results]) -> bytes:
     return png(severity_map(rows, [*first["severities"]], panels, title))
 
 
-def summary(found: Mapping[str, Results]) -> str:
+def robustness_summary(found: Mapping[str, Results]) -> str:
     """Format the numbers of all networks as a short table."""
     lines = []
     for label, results in found.items():

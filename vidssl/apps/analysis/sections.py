@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from vidssl.apps.analysis import verdicts
 from vidssl.apps.analysis.invariance import COMPARED
-from vidssl.apps.analysis.page import Chart, Point, Table
-from vidssl.apps.analysis.verdicts import SHUFFLES, Beside, Sample, Score, Verdict
+from vidssl.apps.analysis.page import PageChart, PageTable, Point
+from vidssl.apps.analysis.verdicts import SHUFFLES, AnalysisVerdict, Beside, ScoreSample, ScoreTest
 from vidssl.data.recording_groups import Groups, of_several_recordings
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.metrics import majority
@@ -56,10 +56,10 @@ class Evidence:
         return {TRAINED: self.trained} | ({} if self.untrained is None else {UNTRAINED: self.untrained})
 
     @property
-    def sample(self) -> Sample:
+    def sample(self) -> ScoreSample:
         """Videos and recordings that were measured."""
         rows = self.trained.get("per_video", {}).get("rows", range(len(self.labels)))
-        return Sample(self.trained["num_videos"], len(np.unique(self.groups.number[[*rows]])))
+        return ScoreSample(self.trained["num_videos"], len(np.unique(self.groups.number[[*rows]])))
 
     @property
     def primary(self) -> str | None:
@@ -97,15 +97,15 @@ class Evidence:
         found[rows] = np.where(several, self.labels[rows], -1)
         return found if several.mean() > 0.5 and len({*found.tolist()} - {-1}) > 1 else np.zeros_like(self.labels)
 
-    def score(self, key: str, of: str = TRAINED) -> Score:
+    def score(self, key: str, of: str = TRAINED) -> ScoreTest:
         """Estimate the mean over `classes` of an accuracy."""
         per_video = self.networks[of]["per_video"]
         classes = self.classes[per_video["rows"]]
         kept, rows = classes >= 0, np.array(per_video["rows"])
         right = proportion(np.array(per_video[key])[kept], self.groups.number[rows[kept]], classes[kept])
         if not classes.any():
-            return Score(right, self.levels["majority"], "where the most frequent class gives", exact=False)
-        return Score(right, 1 / len({*classes[kept].tolist()}), "as a mean over classes, where 1 / classes is")
+            return ScoreTest(right, self.levels["majority"], "where the most frequent class gives", exact=False)
+        return ScoreTest(right, 1 / len({*classes[kept].tolist()}), "as a mean over classes, where 1 / classes is")
 
     def beside(self, first: str, second: str | None = None, by_class: bool = False) -> Beside | None:
         """Compare a number with the untrained network's, or the first minus the second; None without that.
@@ -135,10 +135,12 @@ def numbers_content(evidence: Evidence) -> dict[str, Any]:
     """What retrieval, kNN and the classifier say."""
     results, key = evidence.trained, evidence.primary
     if key is None:
-        return _said(Verdict("Nothing is judged: whether classes are recognised is measured with labels.", open=True))
+        return _said(
+            AnalysisVerdict("Nothing is judged: whether classes are recognised is measured with labels.", open=True)
+        )
     score = evidence.score(key)
     named = [name for name in ("R@1", "knn", "top1") if name in results]
-    chart = Chart(
+    chart = PageChart(
         "Right videos, percent",
         {_name(name): _points(evidence, name) for name in named},
         {"majority": 100 * evidence.levels["majority"]},
@@ -148,7 +150,7 @@ def numbers_content(evidence: Evidence) -> dict[str, Any]:
     if score.exact and not math.isclose(score.level, evidence.levels["majority"]):
         of_networks = {network: _point(evidence.score(key, network).right, 100) for network in evidence.networks}
         means = {f"{_name(key)}, mean of classes": of_networks}
-        charts.append(Chart("Mean over classes, percent", means, {"1 / classes": 100 * score.level}, 100))
+        charts.append(PageChart("Mean over classes, percent", means, {"1 / classes": 100 * score.level}, 100))
     ranks = [name for name in results if name.startswith("R@")]
     rows = [_row(evidence, name) for name in [*ranks, *(name for name in ("knn", "top1") if name in results)]]
     others = {"knn_mean_class": "kNN, mean of classes", "mean_class": "classifier, mean of classes", "ece": "ECE"}
@@ -156,7 +158,7 @@ def numbers_content(evidence: Evidence) -> dict[str, Any]:
     titles = {"majority": "majority", "majority_mean_class": "1 / classes"}
     rows += [_level(evidence, titles[name], value) for name, value in evidence.levels.items()]
     notes = [detail["note"] for detail in results["details"].values() if "note" in detail]
-    table = Table("All numbers, percent", _header(evidence), rows, folded=True)
+    table = PageTable("All numbers, percent", _header(evidence), rows, folded=True)
     verdict = verdicts.recognition(evidence.sample, score, evidence.beside(key, by_class=True))
     return _said(verdict, charts, [table], [f"The verdict is about {_name(key)}.", *notes])
 
@@ -166,10 +168,10 @@ def order_content(evidence: Evidence) -> dict[str, Any]:
     right = evidence.estimate("order")
     assert right is not None
     equal = evidence.trained["details"]["order"]["equal_videos"]
-    chart = Chart(
+    chart = PageChart(
         "Clips whose direction is recognised, percent", {"direction": _points(evidence, "order")}, {"guessing": 50}, 100
     )
-    table = Table("All numbers, percent", _header(evidence), [_row(evidence, "order", "direction")], folded=True)
+    table = PageTable("All numbers, percent", _header(evidence), [_row(evidence, "order", "direction")], folded=True)
     return _said(verdicts.order(evidence.sample, right, equal, evidence.beside("order")), [chart], [table])
 
 
@@ -177,7 +179,7 @@ def classes_content(evidence: Evidence) -> dict[str, Any]:
     """How far classes are apart."""
     names = {"distance_within": "distance within", "distance_between": "distance between"}
     found = {network: _distances(results) for network, results in evidence.networks.items()}
-    chart = Chart(
+    chart = PageChart(
         "Mean squared distance of features",
         {
             title: {network: _point(numbers[key]) for network, numbers in found.items() if key in numbers}
@@ -192,11 +194,11 @@ def classes_content(evidence: Evidence) -> dict[str, Any]:
         [title, *(text for numbers in found.values() for text in _plain(numbers.get(key)))]
         for key, title in titles.items()
     ]
-    table = Table("All numbers", header, rows, folded=True)
+    table = PageTable("All numbers", header, rows, folded=True)
     own = found[TRAINED]
     if "ratio" not in own:
         text = "Nothing can be said: no class has two videos, or all features are equal."
-        return _said(Verdict(text, open=True), [chart], [table])
+        return _said(AnalysisVerdict(text, open=True), [chart], [table])
     other = found.get(UNTRAINED, {}).get("ratio")
     beside = None if other is None else (other.value, verdicts.standing(_ratio_of_ratios(evidence), 1))
     verdict = verdicts.classes(evidence.sample, own["ratio"], own["uniformity"].value, beside)
@@ -209,7 +211,7 @@ def invariance_content(evidence: Evidence) -> dict[str, Any]:
     scores = _scores(results)
     highest = {network: max(found["shuffles"]) for network, found in networks.items()}
     rows = {COMPARED[0]: f"invariance_{COMPARED[0]}"} | {_changed(name): f"invariance_{name}" for name in scores}
-    chart = Chart(
+    chart = PageChart(
         "Invariance score",
         {
             name: {network: Point(found[key]) for network, found in networks.items() if key in found}
@@ -225,7 +227,7 @@ def invariance_content(evidence: Evidence) -> dict[str, Any]:
         learned = other["invariance_unchanged"] > highest[UNTRAINED]
         how = f"under {kept} of {len(_scores(other))}" if learned else "chance alone would do as well"
         untrained = f"; untrained network: {how}"
-    table = Table(
+    table = PageTable(
         "All numbers",
         ["", *networks, "changed clips"],
         [
@@ -273,13 +275,13 @@ def robustness_content(evidence: Evidence) -> dict[str, Any]:
     severities = {"clean": key} | {f"severity {n}": f"{key}_severity_{n}" for n in results["severities"]}
     kinds = {"clean": key} | {_GROUPS.get(name, name): f"{key}_{name}" for name in results["groups"]}
     charts = [
-        Chart(
+        PageChart(
             f"{_name(key)} by severity, percent",
             {title: _points(evidence, name) for title, name in severities.items()},
             lines,
             100,
         ),
-        Chart(
+        PageChart(
             f"{_name(key)} by kind of corruption, percent",
             {title: _points(evidence, name) for title, name in kinds.items()},
             lines,
@@ -291,7 +293,7 @@ def robustness_content(evidence: Evidence) -> dict[str, Any]:
         for name, corruption in results["corruptions"].items()
     ]
     header = ["", *(f"severity {n}" for n in results["severities"])]
-    heat = Table(f"{_name(key)} of each corruption, percent", header, rows, heat=True, folded=True)
+    heat = PageTable(f"{_name(key)} of each corruption, percent", header, rows, heat=True, folded=True)
     measured = [name for name in ("R@1", "knn", "top1") if f"{name}_mPC" in results]
     every = []
     for name in measured:
@@ -299,7 +301,7 @@ def robustness_content(evidence: Evidence) -> dict[str, Any]:
         every.append(_row(evidence, f"{name}_mPC", f"{_name(name)}, mPC"))
         every.append(_row(evidence, f"{name}_rPC", f"{_name(name)}, rPC"))
     every.append(_level(evidence, "majority", evidence.levels["majority"]))
-    table = Table("All numbers, percent", _header(evidence), every, folded=True)
+    table = PageTable("All numbers, percent", _header(evidence), every, folded=True)
     return _said(verdict, charts, [heat, table], _left_out(results))
 
 
@@ -312,7 +314,7 @@ def background_content(evidence: Evidence) -> dict[str, Any]:
     gap, beside = evidence.gap(f"{key}_same", f"{key}_other"), evidence.beside(f"{key}_same", f"{key}_other")
     verdict = verdicts.background(evidence.sample, evidence.score(f"{key}_same"), same, other, gap, beside)
     names = {"": "original", "_same": "same class", "_other": "another class"}
-    chart = Chart(
+    chart = PageChart(
         f"{_name(key)} by background, percent",
         {title: _points(evidence, f"{key}{end}") for end, title in names.items()},
         {"majority": 100 * evidence.levels["majority"]},
@@ -326,7 +328,7 @@ def background_content(evidence: Evidence) -> dict[str, Any]:
         if f"{name}{end}" in results
     ]
     rows.append(_level(evidence, "majority", evidence.levels["majority"]))
-    return _said(verdict, [chart], [Table("All numbers, percent", _header(evidence), rows, folded=True)])
+    return _said(verdict, [chart], [PageTable("All numbers, percent", _header(evidence), rows, folded=True)])
 
 
 def gradcam_content(
@@ -353,10 +355,10 @@ def gradcam_content(
         ours, theirs = pairs[[rows.index(n) for n in common], 0], others[[other_rows.index(n) for n in common], 0]
         found_gap = difference(ours, theirs, groups.number[common])
         beside = Beside(float(theirs.mean()), found_gap)
-    sample = Sample(len(rows), len(np.unique(groups.number[rows])))
+    sample = ScoreSample(len(rows), len(np.unique(groups.number[rows])))
     verdict = verdicts.attention(sample, first["mass_in_box"], first["box_area"], gap, beside)
     measured = {name: of_videos(results) for name, results in {**found, **untrained}.items()}
-    chart = Chart(
+    chart = PageChart(
         "Heat in the boxes, percent of all",
         {
             name: {TRAINED: _point(proportion(values[:, 0], groups.number[where]), 100)}
@@ -381,7 +383,10 @@ def setting(results: Results) -> str:
 
 
 def _said(
-    verdict: Verdict, charts: Sequence[Chart] = (), tables: Sequence[Table] = (), notes: Sequence[str] = ()
+    verdict: AnalysisVerdict,
+    charts: Sequence[PageChart] = (),
+    tables: Sequence[PageTable] = (),
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     charts = [chart for chart in charts if any(chart.rows.values())]
     return {"verdict": verdict.text, "open": verdict.open, "charts": charts, "tables": tables, "notes": [*notes]}

@@ -25,7 +25,7 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
 from vidssl.data.recording_groups import recording_groups
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.measure import check_measurable, check_names
+from vidssl.evaluation.measure import check_class_names, check_measurable
 from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, write_results
@@ -85,10 +85,10 @@ def analyze_uniformity(
     with distributed.joined(device_of(several[0], options)):
         for name, one, place in name_networks(several, folder):
             results[name] = _measure(one, videos, place, options, shared_config=len(several) > 1)
-        results.text = summary(results)
+        results.text = uniformity_summary(results)
         if folder is not None:
             results.file = file = folder / "classes.png"
-            distributed.on_main(lambda: write_whole(file, chart(results)))
+            distributed.on_main(lambda: write_whole(file, uniformity_chart(results)))
     return results
 
 
@@ -96,7 +96,7 @@ def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOpt
     """Measure a checkpoint, or every checkpoint of a run."""
 
     def measure(one: Model, folder: Path | None) -> Results:
-        return Work(Uniformity(), one, videos, options, shared_config=shared_config).measure(folder)
+        return Work(UniformityOfFeatures(), one, videos, options, shared_config=shared_config).measure(folder)
 
     run = file_of(model)
     if run is None or not run.is_dir():
@@ -119,7 +119,7 @@ def point(results: Results) -> Results:
 
 
 @dataclass(frozen=True)
-class Uniformity(Measurement):
+class UniformityOfFeatures(Measurement):
     """Uniformity and class distances of one checkpoint."""
 
     kind: ClassVar[str] = "classes"
@@ -155,7 +155,7 @@ def _classifies(subject: Subject, listed: VideoList) -> tuple[bool, dict[str, st
     """Whether the network's classifier has the classes of the list, and if not why."""
     try:
         check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, listed, subject.classes)
-        check_names(listed, subject.class_names, "when the network was trained")
+        check_class_names(listed, subject.class_names, "when the network was trained")
     except (ConfigError, DataError) as error:
         return False, {"ece": str(error) if subject.classes else "the network has no classifier"}
     return True, {}
@@ -195,7 +195,7 @@ def _number(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def chart(found: Mapping[str, Results]) -> bytes:
+def uniformity_chart(found: Mapping[str, Results]) -> bytes:
     """Draw curves over training, or bars if all networks have a single checkpoint, as PNG."""
     if any(len(results["curve"]) > 1 for results in found.values()):
         return png(class_curves({name: results["curve"] for name, results in found.items()}))
@@ -212,7 +212,7 @@ def chart(found: Mapping[str, Results]) -> bytes:
     return png(figure)
 
 
-def summary(found: Mapping[str, Results]) -> str:
+def uniformity_summary(found: Mapping[str, Results]) -> str:
     """Format the numbers of all checkpoints as a short table."""
     first = next(iter(found.values()))
     used = [key for key in _NUMBERS if any(key in results for results in found.values())]

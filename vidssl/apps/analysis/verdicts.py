@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from vidssl.evaluation.statistics import FEWEST, Estimate
 
-MARGIN = 0.10  # of fractions: ten points
+CHANGE_MARGIN = 0.10  # of fractions: ten points
 RATIO_MARGIN = 0.10  # of a ratio of distances
 SHUFFLES = 39
 COLLAPSED = 0.05  # uniformity below which all features are nearly alike
@@ -25,14 +25,14 @@ COLLAPSED = 0.05  # uniformity below which all features are nearly alike
 Standing = Literal["above", "equal", "below", "open"]
 
 
-class Verdict(NamedTuple):
+class AnalysisVerdict(NamedTuple):
     """What a section says."""
 
     text: str
     open: bool = False  # nothing can be said
 
 
-class Sample(NamedTuple):
+class ScoreSample(NamedTuple):
     """What was measured."""
 
     videos: int
@@ -46,7 +46,7 @@ class Sample(NamedTuple):
         return videos if self.recordings == self.videos else f"{videos} of {self.recordings} {self.unit}"
 
 
-class Score(NamedTuple):
+class ScoreTest(NamedTuple):
     """An accuracy, and what answers reach that do not depend on the videos."""
 
     right: Estimate
@@ -67,7 +67,7 @@ class Beside(NamedTuple):
     difference: Estimate
 
 
-def standing(estimate: Estimate, reference: float, margin: float = MARGIN) -> Standing:
+def standing(estimate: Estimate, reference: float, margin: float = CHANGE_MARGIN) -> Standing:
     """Compare a number with a reference."""
     if estimate.low is None or estimate.high is None:
         return "open"
@@ -78,24 +78,24 @@ def standing(estimate: Estimate, reference: float, margin: float = MARGIN) -> St
     return "equal" if estimate.low >= reference - margin and estimate.high <= reference + margin else "open"
 
 
-def recognition(sample: Sample, score: Score, untrained: Beside | None = None) -> Verdict:
+def recognition(sample: ScoreSample, score: ScoreTest, untrained: Beside | None = None) -> AnalysisVerdict:
     """Whether classes are recognised."""
     words = "Recognises classes", "Does not recognise classes", "whether it recognises classes"
     return _against_level(sample, score, words, untrained)
 
 
-def order(sample: Sample, right: Estimate, equal: int, untrained: Beside | None = None) -> Verdict:
+def order(sample: ScoreSample, right: Estimate, equal: int, untrained: Beside | None = None) -> AnalysisVerdict:
     """Whether clips are separated from the same clips reversed; `equal` videos have the same features both ways."""
     if equal == sample.videos:
         text = "Does not notice reversal: every clip has the same features as its reversal, which gives 50 % exactly"
-        return Verdict(text + _beside(untrained))
+        return AnalysisVerdict(text + _beside(untrained))
     words = "Notices reversal", "Does not notice reversal", "whether it notices reversal"
-    return _against_level(sample, Score(right, 0.5), words, untrained)
+    return _against_level(sample, ScoreTest(right, 0.5), words, untrained)
 
 
 def classes(
-    sample: Sample, ratio: Estimate, uniformity: float | None, untrained: tuple[float, Standing] | None = None
-) -> Verdict:
+    sample: ScoreSample, ratio: Estimate, uniformity: float | None, untrained: tuple[float, Standing] | None = None
+) -> AnalysisVerdict:
     """Whether videos of different classes are farther apart than those of one; `ratio` is of the mean distances.
 
     `untrained` is the ratio of the untrained network, and where the trained one stands to it.
@@ -120,12 +120,12 @@ def classes(
         text += f"; untrained network {untrained[0]:.2f} ({words})"
     if uniformity is not None and uniformity < COLLAPSED:
         text += f"; all features are nearly alike (uniformity {uniformity:.2f}, and 0 is collapse)"
-    return Verdict(f"{text}.", found == "open")
+    return AnalysisVerdict(f"{text}.", found == "open")
 
 
 def invariance(
-    sample: Sample, unchanged: float, scores: Mapping[str, float], shuffled: float, untrained: str = ""
-) -> Verdict:
+    sample: ScoreSample, unchanged: float, scores: Mapping[str, float], shuffled: float, untrained: str = ""
+) -> AnalysisVerdict:
     """Under which changes the units of a class keep responding.
 
     Args:
@@ -142,7 +142,7 @@ def invariance(
             f"Nothing can be said with {sample.text}: the best units respond to classes ({unchanged:.2f}) no more than "
             f"chance allows (up to {shuffled:.2f} with shuffled labels)"
         )
-        return Verdict(f"{text}{untrained}.", open=True)
+        return AnalysisVerdict(f"{text}{untrained}.", open=True)
     lost = sorted((name for name in scores if scores[name] <= shuffled), key=scores.__getitem__)
     kept = len(scores) - len(lost)
     numbers = f"unchanged clips score {unchanged:.2f}, shuffled labels up to {shuffled:.2f}"
@@ -156,18 +156,18 @@ def invariance(
         text = f"Keeps its classes under {kept} of {len(scores)} changes, not under {under}{more}: {numbers}"
     else:
         text = f"Loses its classes under all {len(scores)} changes: {numbers}"
-    return Verdict(f"{text}{untrained}.")
+    return AnalysisVerdict(f"{text}{untrained}.")
 
 
 def robustness(
-    sample: Sample,
-    score: Score,
+    sample: ScoreSample,
+    score: ScoreTest,
     clean: Estimate,
     corrupted: Estimate,
     loss: Estimate,
     groups: Mapping[str, float],
     untrained: Beside | None = None,
-) -> Verdict:
+) -> AnalysisVerdict:
     """How much accuracy corruption costs a network that recognises classes by its `score` without.
 
     `loss` is `clean` minus `corrupted`, `groups` are those of corruptions.
@@ -179,7 +179,7 @@ def robustness(
     if loss.identical or found == "equal":
         text = f"Keeps its accuracy on corrupted videos: {numbers}"
     elif found == "above":
-        little = loss.high is not None and loss.high < MARGIN
+        little = loss.high is not None and loss.high < CHANGE_MARGIN
         text = f"Loses {'little' if little else 'accuracy'} on corrupted videos: {numbers}"
     elif found == "below":
         text = f"Is better on corrupted videos: {numbers}"
@@ -188,12 +188,17 @@ def robustness(
     if groups:
         worst, best = min(groups, key=groups.__getitem__), max(groups, key=groups.__getitem__)
         text += f"; worst with {worst} ({_percent(groups[worst])}), best with {best} ({_percent(groups[best])})"
-    return Verdict(text + _beside(untrained), found == "open" and not loss.identical)
+    return AnalysisVerdict(text + _beside(untrained), found == "open" and not loss.identical)
 
 
 def background(
-    sample: Sample, score: Score, same: Estimate, other: Estimate, gap: Estimate, untrained: Beside | None = None
-) -> Verdict:
+    sample: ScoreSample,
+    score: ScoreTest,
+    same: Estimate,
+    other: Estimate,
+    gap: Estimate,
+    untrained: Beside | None = None,
+) -> AnalysisVerdict:
     """Whether the background decides: `gap` is `same` minus `other`, by the class of the video of the background.
 
     It is said of a network that recognises classes by its `score` before backgrounds of the same class.
@@ -211,14 +216,16 @@ def background(
         "below": f"Is better before backgrounds of another class: {numbers}",
         "open": f"{_unsaid(sample)} whether it uses the background: {numbers}",
     }["equal" if gap.identical else found]
-    return Verdict(text + _beside(untrained, "{:.0f} points"), found == "open" and not gap.identical)
+    return AnalysisVerdict(text + _beside(untrained, "{:.0f} points"), found == "open" and not gap.identical)
 
 
-def attention(sample: Sample, inside: float, area: float, gap: Estimate, untrained: Beside | None = None) -> Verdict:
+def attention(
+    sample: ScoreSample, inside: float, area: float, gap: Estimate, untrained: Beside | None = None
+) -> AnalysisVerdict:
     """Whether it looks at the instance: `inside` is the fraction of the heat in its box, `gap` that minus its area."""
     if sample.recordings < FEWEST:
         return _too_few(sample, f"{_percent(inside)} of the heat in {_percent(area)} of the frame")
-    found = standing(gap, 0, min(MARGIN, area))
+    found = standing(gap, 0, min(CHANGE_MARGIN, area))
     numbers = f"{_percent(inside)} of the heat is in the boxes, which cover {_percent(area)} of the frame, "
     numbers += _points(gap)
     text = {
@@ -227,27 +234,31 @@ def attention(sample: Sample, inside: float, area: float, gap: Estimate, untrain
         "below": f"Looks beside the instance: {numbers}",
         "open": f"{_unsaid(sample)} whether it looks at the instance: {numbers}",
     }[found]
-    return Verdict(text + _beside(untrained), found == "open")
+    return AnalysisVerdict(text + _beside(untrained), found == "open")
 
 
-def without_boxes(maps: int, empty: int) -> Verdict:
+def without_boxes(maps: int, empty: int) -> AnalysisVerdict:
     """What is said of maps without boxes."""
     some = f"; {empty} of {maps} maps have no heat" if empty else ""
-    return Verdict(f"Not judged: whether the heat lies on the instance is measured with boxes=FILE{some}.", open=True)
+    return AnalysisVerdict(
+        f"Not judged: whether the heat lies on the instance is measured with boxes=FILE{some}.", open=True
+    )
 
 
-def _against_level(sample: Sample, score: Score, words: tuple[str, str, str], untrained: Beside | None) -> Verdict:
+def _against_level(
+    sample: ScoreSample, score: ScoreTest, words: tuple[str, str, str], untrained: Beside | None
+) -> AnalysisVerdict:
     if sample.recordings < FEWEST:
         return _too_few(sample, score.text)
     yes, no, whether = words
-    found = standing(score.right, score.level, min(MARGIN, score.level))
+    found = standing(score.right, score.level, min(CHANGE_MARGIN, score.level))
     if not score.exact and found != "above":
         found = "open"
     start = {"above": yes, "equal": no, "below": no, "open": f"{_unsaid(sample)} {whether}"}
-    return Verdict(f"{start[found]}: {score.text}{_beside(untrained)}", found == "open")
+    return AnalysisVerdict(f"{start[found]}: {score.text}{_beside(untrained)}", found == "open")
 
 
-def _not_recognised(sample: Sample, score: Score) -> Verdict | None:
+def _not_recognised(sample: ScoreSample, score: ScoreTest) -> AnalysisVerdict | None:
     if sample.recordings < FEWEST:
         return _too_few(sample, score.text)
     if standing(score.right, score.level) == "above":
@@ -256,7 +267,7 @@ def _not_recognised(sample: Sample, score: Score) -> Verdict | None:
         f"Nothing can be said with {sample.text}: even without the change it is not shown that classes are recognised, "
         f"{score.text}."
     )
-    return Verdict(text, open=True)
+    return AnalysisVerdict(text, open=True)
 
 
 def _beside(untrained: Beside | None, form: str = "{:.0f} %") -> str:
@@ -269,12 +280,14 @@ def _beside(untrained: Beside | None, form: str = "{:.0f} %") -> str:
     return f"; untrained network {number} ({words['equal' if untrained.difference.identical else found]})."
 
 
-def _too_few(sample: Sample, numbers: str) -> Verdict:
+def _too_few(sample: ScoreSample, numbers: str) -> AnalysisVerdict:
     what = "videos" if sample.recordings == sample.videos else sample.unit
-    return Verdict(f"Nothing can be said with {sample.text}, as {FEWEST} {what} are needed: {numbers}.", open=True)
+    return AnalysisVerdict(
+        f"Nothing can be said with {sample.text}, as {FEWEST} {what} are needed: {numbers}.", open=True
+    )
 
 
-def _unsaid(sample: Sample) -> str:
+def _unsaid(sample: ScoreSample) -> str:
     return f"With {sample.text} it cannot be said"
 
 

@@ -93,7 +93,7 @@ class Actors:
         def work(numbers: list[int]) -> Iterator[Features]:
             encoder.to(device)
             for n in numbers:
-                yield features.extract(encoder, videos, test, device, rows=parts[n])
+                yield features.extract_features(encoder, videos, test, device, rows=parts[n])
 
         yield from progress(self.run(work, len(parts)), title="extract", unit="part", total=len(parts))
 
@@ -135,10 +135,10 @@ class _Actor:
             yield None, error
 
 
-COMMANDS = ("extract", "check", "shrink", "track")
+ON_RAY = ("extract", "check", "shrink", "track")
 
 
-def run(command: str, arguments: Sequence[str]) -> None:
+def run_on_ray(command: str, arguments: Sequence[str]) -> None:
     """Run a command with its arguments on a Ray cluster; errors are raised."""
     job, parser, _ = parser_of(command, prog=f"python -m vidssl.apps.cluster.ray {command}")
     parser.epilog = "--workers: of each actor, and its CPUs (default 1)"
@@ -190,16 +190,16 @@ def _connect(address: str, count: int | None, cpus: int, gpus: float) -> Actors:
     return Actors(count or int(room), cpus, gpus)
 
 
-def main() -> None:
+def ray_main() -> None:
     """Run `python -m vidssl.apps.cluster.ray COMMAND …`."""
     parser = Parser(prog="python -m vidssl.apps.cluster.ray", description="Commands on a Ray cluster.")
-    parser.add_argument("command", choices=COMMANDS, help="--help lists its options")
+    parser.add_argument("command", choices=ON_RAY, help="--help lists its options")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
-    guarded(lambda: run(parsed.command, parsed.arguments))
+    guarded(lambda: run_on_ray(parsed.command, parsed.arguments))
 
 
 if __name__ == "__main__":  # by its name: other processes import what this one refers to
     from vidssl.apps.cluster import ray
 
-    ray.main()
+    ray.ray_main()

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from vidssl.apps.compare.page import Disagreements, EncoderNeighbours, ShownVideos, column, write_encoders_page
+from vidssl.apps.compare.page import Disagreements, EncoderNeighbours, ShownVideos, score_column, write_encoders_page
 from vidssl.apps.compare.scores import (
     OUTPUTS,
-    Encoder,
+    ComparedEncoder,
     common_rows,
     extract_all,
     of_rows,
@@ -175,7 +175,7 @@ def compare(
             write_json(folder / "results.json", dict(results))
 
         distributed.on_main(write)
-    text = "\n\n".join([table(results, section) for section in sections] or sentences)
+    text = "\n\n".join([comparison_table(results, section) for section in sections] or sentences)
     results.text, results.file = text, folder / "index.html"
     return results
 
@@ -213,7 +213,7 @@ def _names(lists: Sequence[VideoList]) -> list[str]:
     return folders if len({*folders}) == len(folders) else [f"{path.parent.name}/{path.stem}" for path in paths]
 
 
-def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[Encoder]) -> list[Tree]:
+def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[ComparedEncoder]) -> list[Tree]:
     """Describe the videos that are not compared, as an encoder could not read them."""
     reasons = {path: reason for each in encoders if each.features is not None for path, reason in each.features.missing}
     lacking = np.setdiff1d(np.arange(len(videos)), rows).tolist()
@@ -221,7 +221,7 @@ def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[Enco
 
 
 def _with_copies(
-    groups: Groups, encoders: Sequence[Encoder], features: Sequence[Features]
+    groups: Groups, encoders: Sequence[ComparedEncoder], features: Sequence[Features]
 ) -> tuple[Groups, list[tuple[int, int]]]:
     """Find near copies by the floors, and join them into one recording if the recordings are not stated."""
     of_path = {encoder.facts["checkpoint"]["path"]: each for encoder, each in zip(encoders, features, strict=True)}
@@ -255,7 +255,7 @@ def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
 
 
 def _section(
-    encoders: Sequence[Encoder],
+    encoders: Sequence[ComparedEncoder],
     name: str,
     videos: VideoList,
     rows: NDArray[np.int64],
@@ -320,7 +320,7 @@ def _section(
     }
 
 
-def _seen(encoder: Encoder) -> int | None:
+def _seen(encoder: ComparedEncoder) -> int | None:
     """How many of the videos a network of vidssl was trained on; None if its list is not there."""
     overlap: Tree = encoder.facts["overlap"] or {}
     if "not_checked" not in overlap:
@@ -342,12 +342,12 @@ def _pair(pair: Difference, names: Sequence[str]) -> Tree:
     }
 
 
-def table(results: JobResults, section: Tree) -> str:
+def comparison_table(results: JobResults, section: Tree) -> str:
     """Format the accuracies of a section, the best encoder first, and its verdict."""
     encoders: dict[str, Any] = results["encoders"]
     accuracy: dict[str, Any] = section["accuracy"]
     measures = [*next(iter(accuracy.values()))]
-    rows = [["encoder", *(column(measure, section) for measure in measures), "s a video", "MB"]]
+    rows = [["encoder", *(score_column(measure, section) for measure in measures), "s a video", "MB"]]
     for name in sorted(accuracy, key=lambda one: -accuracy[one][PRIMARY]):
         seconds = encoders[name].get("seconds_per_video")
         cost = ["–" if seconds is None else f"{seconds:.2f}", f"{encoders[name]['megabytes']:.1f}"]

@@ -155,7 +155,7 @@ def _section(section: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str
     return {
         "name": section["name"] if len(results["sections"]) > 1 else "",
         "verdict": section["verdict"],
-        "columns": [column(measure, section) for measure in measures],
+        "columns": [score_column(measure, section) for measure in measures],
         "guessing": [section["guessing"][measure] for measure in measures],
         "rows": [_row(name, encoders[name], measures, section) for name in order],
         "classes": _classes(section, encoders, order),
@@ -175,7 +175,7 @@ def _unlabelled(results: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def column(measure: str, section: Mapping[str, Any]) -> str:
+def score_column(measure: str, section: Mapping[str, Any]) -> str:
     """Name a measure; `at most` where a class has fewer videos to learn from."""
     if measure in _MEASURES:
         return _MEASURES[measure]

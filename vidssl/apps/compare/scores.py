@@ -25,7 +25,7 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import JoinedClips, join_features
-from vidssl.evaluation.group_folds import DRAWS, Predictions, num_neighbours, predict
+from vidssl.evaluation.group_folds import FEW_LABEL_DRAWS, Predictions, num_neighbours, predict
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.jobs.extract import extract_to, loaded
 from vidssl.jobs.job import Model, NetworkOptions
@@ -44,7 +44,7 @@ _LONG = 60.0  # seconds, after which the time that is left is logged
 
 
 @dataclass
-class Encoder:
+class ComparedEncoder:
     """An encoder of a comparison: what it is, its features and what they cost, or why there are none."""
 
     name: str
@@ -63,14 +63,14 @@ def extract_all(
     same_seconds: float | None = None,
     strict: bool = True,
     limit: int | None = None,
-) -> list[Encoder]:
+) -> list[ComparedEncoder]:
     """Extract the features of each encoder, unless they are in `out`; one that fails does not lose the others.
 
     With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
     Without `strict` a few videos that cannot be read are left out, instead of the encoder. The features of a sum are
     those of its parts, which are among the models: see `with_parts`. Floors come last.
     """
-    found, of_model = list[Encoder](), dict[str, Encoder]()
+    found, of_model = list[ComparedEncoder](), dict[str, ComparedEncoder]()
     models = sorted(models, key=lambda named: len(parts_of(named[1])) > 1)  # parts first
     slow = sum(not str(model).startswith(_FLOOR) for _, model in models)  # floors come last, and take little
     _log.info("encoders: %d, floors: %d; one after another", slow, len(models) - slow)
@@ -96,7 +96,7 @@ def extract_all(
             if isinstance(error, DataError) and not any(each.features is not None for each in found):
                 raise  # the videos are at fault: the other encoders would say the same
             _log.warning("%s is left out: %s", name, error)
-            of_model[str(model)] = of_model[f"{model}, same clips"] = Encoder(name, failure=error)
+            of_model[str(model)] = of_model[f"{model}, same clips"] = ComparedEncoder(name, failure=error)
             found.append(of_model[str(model)])
     return sorted(found, key=lambda encoder: encoder.floor)
 
@@ -117,7 +117,9 @@ def with_clips(subject: Subject, seconds: float) -> Subject:
     return replace(subject, test=test)
 
 
-def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, limit: int | None) -> Encoder:
+def _extract(
+    name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, limit: int | None
+) -> ComparedEncoder:
     # Rows that are there are taken; those of a part of the videos have a folder of their own.
     path = out / _FEATURES / _key(subject.request(**({} if limit is None else {"limit": limit})))
     _reset_peak()
@@ -136,8 +138,14 @@ def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Pa
 
 
 def _join(
-    parts: Sequence[Encoder], name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, limit: int | None
-) -> Encoder:
+    parts: Sequence[ComparedEncoder],
+    name: str,
+    subject: Subject,
+    videos: VideoList,
+    data: Tree,
+    out: Path,
+    limit: int | None,
+) -> ComparedEncoder:
     """Make the features of a sum of those of its parts."""
     for part in parts:
         if part.failure is not None:
@@ -157,7 +165,9 @@ def _sum(numbers: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(numbers) else None
 
 
-def _described(name: str, subject: Subject, videos: VideoList, features: Features, folder: str, costs: Tree) -> Encoder:
+def _described(
+    name: str, subject: Subject, videos: VideoList, features: Features, folder: str, costs: Tree
+) -> ComparedEncoder:
     weights = sum(each.numel() * each.element_size() for each in subject.backbone.state_dict().values())
     facts = {
         "checkpoint": subject.origin,
@@ -169,7 +179,7 @@ def _described(name: str, subject: Subject, videos: VideoList, features: Feature
         **costs,
     }
     floor = all(str(one["path"]).startswith(_FLOOR) for one in subject.origin.get("parts", [subject.origin]))
-    return Encoder(name, floor, facts, features)
+    return ComparedEncoder(name, floor, facts, features)
 
 
 @torch.no_grad()
@@ -205,7 +215,7 @@ def _peak() -> float | None:
     return float(status.partition("VmHWM:")[2].split()[0]) / 1e3
 
 
-def common_rows(encoders: Sequence[Encoder]) -> NDArray[np.int64]:
+def common_rows(encoders: Sequence[ComparedEncoder]) -> NDArray[np.int64]:
     """Return the rows of the list that all measured encoders have."""
     found = [each.features.index.numpy() for each in encoders if each.features is not None]
     return reduce(np.intersect1d, found) if found else np.empty(0, np.int64)
@@ -218,7 +228,7 @@ def of_rows(features: Features, rows: NDArray[np.int64]) -> Features:
 
 
 def predict_all(
-    encoders: Sequence[Encoder],
+    encoders: Sequence[ComparedEncoder],
     rows: NDArray[np.int64],
     label: NDArray[np.int64],
     groups: NDArray[np.int64],
@@ -233,7 +243,7 @@ def predict_all(
         assert encoder.features is not None
         features = replace(of_rows(encoder.features, rows), label=torch.from_numpy(label))
         digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()).tobytes())
-        for part in (label, groups, folds, np.array([*shots, DRAWS, num_neighbours(label), _VERSION])):
+        for part in (label, groups, folds, np.array([*shots, FEW_LABEL_DRAWS, num_neighbours(label), _VERSION])):
             digest.update(np.ascontiguousarray(part).tobytes())
         file = out / _PREDICTIONS / f"{digest.hexdigest()[:16]}.npz"
         predictions = _read(file, shots)

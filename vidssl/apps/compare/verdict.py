@@ -13,7 +13,7 @@ from vidssl.apps.compare.without_labels import Agreement
 from vidssl.base.errors import first_few
 from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference
 
-MARGIN = 0.05  # of the primary number
+WORSE_MARGIN = 0.05  # of the primary number
 _LESS = 1.5  # times the operations of another encoder, from which on it needs less
 _FEW_VIDEOS = 10  # of a class
 
@@ -44,7 +44,7 @@ class Verdict:
     doubts: list[str]
 
 
-Pairs = Mapping[tuple[int, int], Difference]  # either way round
+EncoderPairs = Mapping[tuple[int, int], Difference]  # either way round
 
 
 def decide(
@@ -93,7 +93,7 @@ def _names(candidates: Sequence[Candidate], chosen: Sequence[int]) -> str:
     return _listed([candidates[n].name for n in chosen])
 
 
-def _not_told_apart(candidates: Sequence[Candidate], found: Pairs, best: int, rest: Sequence[int]) -> str:
+def _not_told_apart(candidates: Sequence[Candidate], found: EncoderPairs, best: int, rest: Sequence[int]) -> str:
     names, pairs = _names(candidates, rest), [found[pair] for pair in permutations(rest, 2)]
     if all(pair.reason == "equal" for pair in pairs):
         return f"{names} are equal: kNN is right for the same videos"
@@ -104,12 +104,12 @@ def _not_told_apart(candidates: Sequence[Candidate], found: Pairs, best: int, re
     return f"{names} are not told apart"
 
 
-def _cheapest(candidates: Sequence[Candidate], found: Pairs, best: int, rest: Sequence[int]) -> tuple[int, str]:
+def _cheapest(candidates: Sequence[Candidate], found: EncoderPairs, best: int, rest: Sequence[int]) -> tuple[int, str]:
     """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
     most, able = candidates[best].operations or 0.0, {}
     for n in rest:
         low, own = None if n == best else found[n, best].low, candidates[n].operations
-        if low is not None and low > -MARGIN and own and own * _LESS <= most:
+        if low is not None and low > -WORSE_MARGIN and own and own * _LESS <= most:
             able[n] = own
     if not able:
         return best, ""
@@ -118,11 +118,11 @@ def _cheapest(candidates: Sequence[Candidate], found: Pairs, best: int, rest: Se
     points = " to ".join(f"{100 * (end or 0):+.1f}".replace("-", "−") for end in (pair.low, pair.high))
     return cheapest, (
         f" {candidates[cheapest].name} needs {part:.2g} % of the operations of {candidates[best].name}, and is not "
-        f"worse by more than {100 * MARGIN:.0f} points (95 % interval of the difference {points})."
+        f"worse by more than {100 * WORSE_MARGIN:.0f} points (95 % interval of the difference {points})."
     )
 
 
-def _doubts_of_best(candidates: Sequence[Candidate], found: Pairs, best: int, chance: float) -> list[str]:
+def _doubts_of_best(candidates: Sequence[Candidate], found: EncoderPairs, best: int, chance: float) -> list[str]:
     """Say what is not shown: above guessing, above the floors, and why encoders are not told apart."""
     trained, name = [n for n, each in enumerate(candidates) if not each.floor], candidates[best].name
     said = _equal_ones(candidates, found, trained)
@@ -145,7 +145,7 @@ def _doubts_of_best(candidates: Sequence[Candidate], found: Pairs, best: int, ch
     return said
 
 
-def _equal_ones(candidates: Sequence[Candidate], found: Pairs, trained: Sequence[int]) -> list[str]:
+def _equal_ones(candidates: Sequence[Candidate], found: EncoderPairs, trained: Sequence[int]) -> list[str]:
     """Name the encoders that are one network, and others whose predictions are the same."""
     said, left = [], [*trained]
     while left:

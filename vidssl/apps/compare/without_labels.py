@@ -53,7 +53,7 @@ def near_copies(layout: Features, motion: Features, groups: NDArray[np.int64]) -
     """
     check_same_rows(layout, motion)
     x = torch.cat([_centred(layout), _centred(motion)], dim=1)
-    found = nearest(x, x, K, same_group(groups))
+    found = nearest(x, x, NEIGHBOURS_COMPARED, same_group(groups))
     distance = 1 - found.similarity.double().numpy()  # (N, k), infinite where there are no more neighbours
     there = np.isfinite(distance)
     # Of fewer than K others the last one. It may be the only one: then nothing says what is near.
@@ -73,7 +73,7 @@ def _centred(features: Features) -> Tensor:
     return functional.normalize(x - x.mean(dim=0), dim=1)
 
 
-K = 10  # neighbours that are compared; the distance of the last is the measure of near copies
+NEIGHBOURS_COMPARED = 10  # neighbours that are compared; the distance of the last is the measure of near copies
 _STREAM = 39  # of random numbers
 
 
@@ -94,7 +94,9 @@ class Agreement:
         return float(there.mean()) if len(there) else np.nan
 
 
-def compare_neighbours(encoders: Sequence[Features], groups: NDArray[np.int64], k: int = K) -> list[Agreement]:
+def compare_neighbours(
+    encoders: Sequence[Features], groups: NDArray[np.int64], k: int = NEIGHBOURS_COMPARED
+) -> list[Agreement]:
     """Compare the k nearest videos of each pair of encoders, by the overlap: common ones, divided by k.
 
     This is the mutual nearest-neighbour metric of Huh et al. (2024, The Platonic Representation Hypothesis, Eq. 11),

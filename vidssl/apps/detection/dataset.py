@@ -98,7 +98,7 @@ class BoxDataset:
                 f"{width}x{height}: prepare the list again"
             )
         short = self.short_sides[int(random.integers(len(self.short_sides)))]
-        new_height, new_width = resized(height, width, short, self.settings.max_side)
+        new_height, new_width = resized_size(height, width, short, self.settings.max_side)
         rule = cv2.INTER_AREA if new_height < height else cv2.INTER_LINEAR
         image = np.asarray(cv2.resize(image, (new_width, new_height), interpolation=rule), np.uint8)
         mirrored = bool(random.random() < self.flip)
@@ -136,7 +136,7 @@ def read_image(path: str) -> Frames:
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)  # type: ignore[return-value]
 
 
-def resized(height: int, width: int, short: int, longest: int) -> tuple[int, int]:
+def resized_size(height: int, width: int, short: int, longest: int) -> tuple[int, int]:
     """Height and width with a short side of `short` pixels, or less if the long side would exceed `longest`."""
     scale = min(short / min(height, width), longest / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))

@@ -121,7 +121,7 @@ def task_of(run: AnyDetectionRun) -> AnyTask:
     return ActionTask(run) if isinstance(run, ActionRun) else ObjectTask(run)
 
 
-def training_list(task: AnyTask) -> BoxList:
+def detection_list(task: AnyTask) -> BoxList:
     """Read the lists that a run trains on; images without an object are left out, as in Detectron2."""
     data = task.run.data
     paths = [data.train] if isinstance(data.train, str) else data.train

@@ -14,11 +14,18 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import progress
 from vidssl.base.types import Positive
 from vidssl.data.read_input import FileIndex, index_files, quoted
-from vidssl.data.video_list import decimal_number, read_lines, read_official_json, read_rows, read_text, whole_number
+from vidssl.data.video_list import (
+    decimal_number,
+    parse_whole_number,
+    read_lines,
+    read_official_json,
+    read_rows,
+    read_text,
+)
 from vidssl.data.write_lists import check_images
 from vidssl.video.reader import open_video
 
-SPLITS = ("train", "val", "trainval", "test")
+VOC_SPLITS = ("train", "val", "trainval", "test")
 
 
 class VOCObject(NamedTuple):
@@ -68,7 +75,7 @@ def prepare_voc(root: Path, out: Path) -> str:
         out: Folder for what is written.
     """
     years = [root] if (root / "Annotations").is_dir() else sorted(path.parent for path in root.glob("*/Annotations"))
-    files = [(year, split, year / "ImageSets" / "Main" / f"{split}.txt") for year in years for split in SPLITS]
+    files = [(year, split, year / "ImageSets" / "Main" / f"{split}.txt") for year in years for split in VOC_SPLITS]
     files = [(year, split, file) for year, split, file in files if file.is_file()]
     if not files:
         raise DataError(
@@ -108,7 +115,7 @@ def prepare_voc(root: Path, out: Path) -> str:
 def _image(path: Path, folder: Path) -> Tree:
     try:
         size = ElementTree.parse(path).getroot()
-        height, width = (whole_number(_text(size, f"size/{side}")) for side in ("height", "width"))
+        height, width = (parse_whole_number(_text(size, f"size/{side}")) for side in ("height", "width"))
         if min(height, width) < 1:
             raise ValueError(f"its image is {width}x{height}")
         file = size.findtext("filename", "").strip() or f"{path.stem}.jpg"
@@ -283,7 +290,7 @@ def prepare_ava(
 def _read_classes(path: Path) -> dict[int, str]:
     """Names of the actions of a label map, by their number."""
     try:
-        found = {whole_number(number): name for name, number in _CLASS.findall(read_text(path, _REMEDY))}
+        found = {parse_whole_number(number): name for name, number in _CLASS.findall(read_text(path, _REMEDY))}
     except ValueError as error:
         raise DataError(f"{path}: {error}: {_REMEDY}") from None
     if not found:
@@ -296,7 +303,7 @@ def _read_excluded(path: Path) -> set[tuple[str, int]]:
     for line, row in read_rows(path, _REMEDY):
         try:
             video, second = row
-            found.add((video, whole_number(second)))
+            found.add((video, parse_whole_number(second)))
         except ValueError:
             raise DataError(f"{path}:{line}: {','.join(row)!r} is not video,second") from None
     return found
@@ -310,8 +317,10 @@ def _read(path: Path) -> list[_Person]:
             x1, y1, x2, y2 = (min(max(decimal_number(number), 0.0), 1.0) for number in numbers[:4])
             if not all(map(isfinite, map(decimal_number, (*numbers[:4], numbers[5])))):
                 raise ValueError
-            action = None if numbers[4] in ("", "-1") else whole_number(numbers[4])
-            person = _Person(f"{path}:{line}", video, whole_number(second), (x1, y1, x2, y2), action, float(numbers[5]))
+            action = None if numbers[4] in ("", "-1") else parse_whole_number(numbers[4])
+            person = _Person(
+                f"{path}:{line}", video, parse_whole_number(second), (x1, y1, x2, y2), action, float(numbers[5])
+            )
         except (ValueError, IndexError):
             raise DataError(
                 f"{path}:{line}: {','.join(row)!r} is not video,second,x1,y1,x2,y2,action,person or score"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vidssl.apps.detection.config import AnyDetectionRun, bind_run, bind_stored
 from vidssl.apps.detection.dataset import DetectionBatch, batches, next_together
-from vidssl.apps.detection.evaluation import AnyDetector, Evaluation, task_of, training_list
+from vidssl.apps.detection.evaluation import AnyDetector, Evaluation, detection_list, task_of
 from vidssl.base import distributed
 from vidssl.base.distributed import choose_device
 from vidssl.base.errors import Interrupted, VidsslError
@@ -42,7 +42,7 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
         core.set_determinism(run.deterministic, device)
 
         # Lists: their errors come before hours of training.
-        boxes = training_list(task)
+        boxes = detection_list(task)
         test = None if run.evaluate.list is None else Evaluation(task, boxes)
         steps = run.total_steps(boxes.samples_per_epoch)
         stop = steps if until is None else min(until, steps)
@@ -71,7 +71,7 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
         stack.callback(made.close)
 
         def open_log() -> RunLog:
-            log = core.start_log(run, state, steps, run.batch_size)
+            log = core.start_run_log(run, state, steps, run.batch_size)
             stack.callback(log.close)
             data = f"{len(boxes)} {task.samples} of {boxes.path}"
             data += f"; steps {state.step}-{steps} of {run.batch_size} {task.samples}"

@@ -19,7 +19,7 @@ from vidssl.base.registry import load_app
 from vidssl.engine import run_config as config_schema
 from vidssl.jobs.measurements import JobResults
 from vidssl.models.backbones import BACKBONES, Backbone
-from vidssl.models.resnet2d import NETWORKS, ResNet2D
+from vidssl.models.resnet2d import RESNETS_2D, ResNet2D
 from vidssl.models.weights import backbone_weights, load_state, read_checkpoint, weights_file
 
 # Regular expressions and replacements, all applied in order.
@@ -71,7 +71,7 @@ def save_detectron2(backbone: Backbone, path: Path, mean: Sequence[float], std: 
         raise ConfigError(f"cannot write {path}: detectron2 reads this format from .pkl only; name the file *.pkl")
     if not isinstance(backbone, ResNet2D) or backbone.net.conv1.kernel_size != (7, 7):
         stem = " with stem: cifar" if isinstance(backbone, ResNet2D) else ""
-        fitting = ", ".join(NETWORKS)
+        fitting = ", ".join(RESNETS_2D)
         raise ConfigError(
             f"detectron2 has no {type(backbone).__name__}{stem}: use a run whose backbone is one of {fitting}, with "
             "stem: imagenet"

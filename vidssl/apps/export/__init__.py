@@ -29,11 +29,11 @@ from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.eval_mode import eval_mode, usual_torch
 from vidssl.models.floors import has_no_graph
 from vidssl.models.initial_weights import InitialWeights
-from vidssl.models.joined import Part, parts_of
+from vidssl.models.joined import EncoderPart, parts_of
 from vidssl.models.two_streams import TwoStreams
 from vidssl.models.weights import (
+    CHECKPOINT_FORMAT,
     EXPORTED,
-    FORMAT,
     load_state,
     read_checkpoint,
     save_checkpoint_backbone,
@@ -47,7 +47,7 @@ _FORMAT = "vidssl-network-1"
 _TEST = {"clips", "crops", "stream", "layer", "grid", "grid_frames", "precision", "join"}
 
 
-def describe_network(run: Run | None, test: TestClips, network: Backbone, checkpoint: Tree) -> Tree:
+def describe_export(run: Run | None, test: TestClips, network: Backbone, checkpoint: Tree) -> Tree:
     """State all that is needed to use a network, as plain data: the content of `config.json`.
 
     Lists are named by file and folder. `checkpoint` has its file, sha256 and step, or what another library states.
@@ -306,7 +306,7 @@ def export(
     # A file that was exported before describes the checkpoint that it was made of.
     origin = content.get("network", {}).get("checkpoint")
     origin = origin or {"file": file.resolve().name, "sha256": file_hash(file), "step": content["step"]}
-    description = describe_network(run, test, network, origin)
+    description = describe_export(run, test, network, origin)
     worst = None  # the largest difference of the features of a graph to torch's
     if to == "folder":
         given = None if results is None else [Path(each) for each in results]
@@ -331,7 +331,7 @@ def export(
     return found
 
 
-def _export_sum(name: str, parts: Sequence[Part], to: str, path: Path, options: NetworkOptions) -> JobResults:
+def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, options: NetworkOptions) -> JobResults:
     """Write the networks of a sum that have a graph to a folder, and `sum.json`, which says how they are joined."""
     if to not in ("onnx", "pt2"):
         raise ConfigError(f'{name} is a sum or a stream: to="onnx" or "pt2" writes its networks as graphs, to a folder')
@@ -340,7 +340,7 @@ def _export_sum(name: str, parts: Sequence[Part], to: str, path: Path, options: 
         for number, (part, subject) in enumerate(zip(parts, load_parts(parts, options), strict=True), 1):
             network = subject.encoder.eval()
             origin = subject.origin if subject.run is None else {**subject.origin, "path": Path(subject.name).name}
-            description = describe_network(subject.run, subject.test, network, origin)
+            description = describe_export(subject.run, subject.test, network, origin)
             file = None if has_no_graph(network) else f"{number}{_SUFFIXES[to]}"
             worst = file and save(network, folder / file, subject.test.clip.frames, subject.test.size, description)
             stated = {"name": part.model, "weight": part.weight, "file": file, "largest_difference": worst}
@@ -385,7 +385,7 @@ def save_backbone(
     load_state(stated, weights, f"this {type(model).__name__}")
     _check_same_features(model, stated, run)
     named = {f"backbone.{name}": weight for name, weight in weights.items()}
-    content = {"format": FORMAT, "config": run.model_dump(mode="json"), "step": 0, "method": named}
+    content = {"format": CHECKPOINT_FORMAT, "config": run.model_dump(mode="json"), "step": 0, "method": named}
     write_backbone(content, f"this {type(model).__name__}", path, half=half)
 
 

@@ -16,13 +16,20 @@ from typing_extensions import Unpack
 
 from vidssl.apps.map import layout_2d as layouts
 from vidssl.apps.map.layout_2d import UMAP_NEEDS, check_layout, has_umap, kept_neighbours
-from vidssl.apps.map.page import THUMBNAIL, Column, Suspects, classes_column, column, write_map_page
-from vidssl.apps.map.suspects import K, find_near_duplicates, find_outliers, mean_distances, own_rows, score_labels
+from vidssl.apps.map.page import THUMBNAIL, MapColumn, Suspects, classes_column, map_column, write_map_page
+from vidssl.apps.map.suspects import (
+    SUSPECT_NEIGHBOURS,
+    find_near_duplicates,
+    find_outliers,
+    mean_distances,
+    score_labels,
+    self_matches,
+)
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.output_folder import check_names
+from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report, progress
 from vidssl.base.running_command import leave_out
 from vidssl.base.types import Frames, VideoRecord
@@ -87,7 +94,7 @@ def map(
         if videos is None or model is None:
             raise ConfigError("a map needs features=FOLDER (of vidssl extract), or videos and a network")
         features = folder / "features"
-        check_names(folder, ["features/features.npy"])
+        check_file_names(folder, ["features/features.npy"])
         claim_results(folder, "map", {}, [path_of(videos), file_of(model), values])
         listed = read_videos(videos, options)
         for name in listed.names:
@@ -103,7 +110,7 @@ def map(
     root = options.get("root")
     place = None if root is None else Path(root)
     found = JobResults(draw_map(Path(features), folder, layout, values, thumbnails, seed, place, to == "parquet"))
-    found.text, found.file = "\n".join(summary(found)), folder / "index.html"
+    found.text, found.file = "\n".join(map_summary(found)), folder / "index.html"
     return found
 
 
@@ -137,7 +144,7 @@ def draw_map(
     _log.info("layout of %d features: %s%s", count, _NAMES[name], f", {reason}" if reason else "")
     x = folder.features.x.numpy()
     places = layouts.layout(x, name, seed)
-    near = nearest(folder.features.x, folder.features.x, K, own_rows(count))
+    near = nearest(folder.features.x, folder.features.x, SUSPECT_NEIGHBOURS, self_matches(count))
     class_kind, labels = _class_names(videos)
     found = find_suspects(videos, folder.features.x, near)
     previews, animations, missing = _previews(videos, folder, thumbnails, parquet)
@@ -245,7 +252,7 @@ def _kept(results: Results) -> str:
     return "" if kept is None else f"{100 * kept:.0f}%"
 
 
-def summary(results: Results) -> list[str]:
+def map_summary(results: Results) -> list[str]:
     """Describe the map in a line or two."""
     reason = f" ({results['layout_reason']})" if results["layout_reason"] else ""
     lines = [
@@ -264,7 +271,7 @@ def summary(results: Results) -> list[str]:
 # Columns to colour by ---------------------------------------------------------------------------------------
 
 
-def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[Column], int]:
+def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[MapColumn], int]:
     """Read the columns of a CSV file `path[,start,end],…` for videos with paths as in their list.
 
     Rows are found by path, and by start and end too if the file has both columns. Returns the columns other than these,
@@ -297,7 +304,7 @@ def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[Colum
         first = next((key[0] for key in found), "nothing")
         raise DataError(f"{path} has no row of the {len(records)} videos: it has {first!r}, they {records[0].path!r}")
     columns = [
-        column(name, ["" if row is None else row[n] for row in matched])
+        map_column(name, ["" if row is None else row[n] for row in matched])
         for n, name in enumerate(header)
         if name not in keys
     ]

@@ -19,7 +19,7 @@ _NUMBERED = 12  # a column of at most so many different whole numbers has classe
 
 
 @dataclass(frozen=True)
-class Column:
+class MapColumn:
     """What points can be coloured by: one of several classes, or a number."""
 
     name: str
@@ -36,7 +36,7 @@ class Suspects:
     total: int  # the page can list fewer
 
 
-def classes_column(name: str, texts: Sequence[str], order: Sequence[str] = ()) -> Column:
+def classes_column(name: str, texts: Sequence[str], order: Sequence[str] = ()) -> MapColumn:
     """Make a column of classes of the text of each point, "" if unknown; `order` are classes to list first."""
     counts = Counter(text for text in texts if text)
     names = [text for text in order if text in counts]
@@ -45,10 +45,10 @@ def classes_column(name: str, texts: Sequence[str], order: Sequence[str] = ()) -
         names = [text for text, _ in counts.most_common(_MOST_CLASSES - 1)]
         names.append(f"{len(counts) - len(names):,} other values")
     number = {text: n for n, text in enumerate(names)}
-    return Column(name, tuple(names), [number.get(text, len(names) - 1) if text else None for text in texts])
+    return MapColumn(name, tuple(names), [number.get(text, len(names) - 1) if text else None for text in texts])
 
 
-def column(name: str, texts: Sequence[str]) -> Column:
+def map_column(name: str, texts: Sequence[str]) -> MapColumn:
     """Make a column of numbers if every text is a finite number or empty, unless they are few whole numbers.
 
     Up to 12 different whole numbers are classes, as any other text.
@@ -63,7 +63,7 @@ def column(name: str, texts: Sequence[str]) -> Column:
     if len(known) <= _NUMBERED and all(number == round(number) for number in known):
         shown = ["" if number is None else str(round(number)) for number in numbers]
         return classes_column(name, shown, [str(round(number)) for number in sorted(known)])
-    return Column(name, (), numbers)
+    return MapColumn(name, (), numbers)
 
 
 def scaled_places(places: NDArray[np.floating[Any]]) -> dict[str, list[float]]:
@@ -79,7 +79,7 @@ def write_map_page(
     title: str,
     places: NDArray[np.floating[Any]],
     records: Sequence[VideoRecord],
-    columns: Sequence[Column],
+    columns: Sequence[MapColumn],
     previews: Mapping[int, Preview],
     near: Sequence[Sequence[int]] = (),
     suspects: Sequence[Suspects] = (),

@@ -11,36 +11,36 @@ from vidssl.evaluation.group_folds import fold_table
 from vidssl.evaluation.protocols import of_many_classes
 from vidssl.evaluation.search import Neighbours, nearest
 
-K = 10  # neighbours
+SUSPECT_NEIGHBOURS = 10  # neighbours
 _TEMPERATURE = 0.07  # of the vote, as in the kNN of the evaluation
 _COST = 0.01  # of the logistic regression
 _FLOOR = 1e-3  # of a probability: neither of the two classifiers alone excludes a class
 LEAST_MARGIN = 0.7  # of a probable wrong label; benchmarks/suspects.py measures it
 NEAR = 0.25  # a near-duplicate is nearer than this fraction of the median distance to the nearest videos
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
+_Floats = NDArray[np.float64]
+_Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class LabelScores:
     """How probable it is that each video has another class than its label."""
 
-    margin: Floats  # (N,) confidence in `proposed` minus that in the label, -1 to 1; NaN: cannot be judged
-    proposed: Rows  # (N,) the most probable other class; -1: cannot be judged
+    margin: _Floats  # (N,) confidence in `proposed` minus that in the label, -1 to 1; NaN: cannot be judged
+    proposed: _Rows  # (N,) the most probable other class; -1: cannot be judged
 
     @property
-    def suspects(self) -> Rows:
+    def suspects(self) -> _Rows:
         """Rows of probable wrong labels, the most probable first."""
         rows = np.flatnonzero(self.margin > LEAST_MARGIN)  # NaN is not
         return rows[np.argsort(-self.margin[rows], kind="stable")]
 
 
-def own_rows(count: int) -> Tensor:
+def self_matches(count: int) -> Tensor:
     """Return the pairs (N, 2) of each row with itself, for `exclude` of a search within one set."""
     return torch.arange(count)[:, None].expand(-1, 2)
 
 
-def score_labels(x: Tensor, label: Rows, groups: Rows, seed: int = 0) -> LabelScores:
+def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> LabelScores:
     """Score the labels (N,) of videos with features (N, D) by the labels of the others; -1 is no label.
 
     The confidence in a class is the geometric mean of two out-of-sample estimates, as in confident learning (Northcutt
@@ -69,7 +69,7 @@ def score_labels(x: Tensor, label: Rows, groups: Rows, seed: int = 0) -> LabelSc
 
 
 @of_many_classes()
-def _left_out(x: Floats, target: Rows, groups: Rows, classes: int, seed: int) -> Floats:
+def _left_out(x: _Floats, target: _Rows, groups: _Rows, classes: int, seed: int) -> _Floats:
     """Estimate the probabilities (N, classes) by logistic regressions on the other folds of recordings."""
     from sklearn.linear_model import LogisticRegression
 
@@ -88,21 +88,21 @@ def _left_out(x: Floats, target: Rows, groups: Rows, classes: int, seed: int) ->
     return found
 
 
-def _voted(x: Tensor, target: Rows, classes: int) -> Floats:
+def _voted(x: Tensor, target: _Rows, classes: int) -> _Floats:
     """Estimate the probabilities (N, classes) by the nearest others, weighted by exp(cosine / temperature)."""
-    near = nearest(x, x, min(K, len(x) - 1), own_rows(len(x)))
+    near = nearest(x, x, min(SUSPECT_NEIGHBOURS, len(x) - 1), self_matches(len(x)))
     weights = torch.softmax(near.similarity.double() / _TEMPERATURE, dim=1)
     votes = torch.zeros(len(x), classes, dtype=torch.float64)
     return np.asarray(votes.scatter_add_(1, torch.from_numpy(target)[near.index], weights).numpy())
 
 
-def mean_distances(near: Neighbours) -> Floats:
+def mean_distances(near: Neighbours) -> _Floats:
     """Return the mean cosine distance (N,) of each video to its nearest others; NaN without any."""
     distance = torch.where(near.index >= 0, 1 - near.similarity, torch.nan).double()
     return np.asarray(distance.nanmean(dim=1).numpy())
 
 
-def find_outliers(near: Neighbours) -> Rows:
+def find_outliers(near: Neighbours) -> _Rows:
     """Return rows that are far from their neighbours, the farthest first.
 
     Far is beyond the upper quartile of the mean distances by 1.5 times the range between the quartiles (Tukey, 1977).

@@ -13,14 +13,14 @@ from vidssl.base.randomness import generator
 from vidssl.base.types import Natural, Positive, VideoRecord
 from vidssl.data.allowed_paths import existing_path, is_file
 from vidssl.data.find_same_videos import find_copies
-from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, describe, frame_folders, index_files, quoted
-from vidssl.data.recording_groups import numbered, recordings_by
+from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, describe_suffixes, frame_folders, index_files, quoted
+from vidssl.data.recording_groups import number_recordings, recordings_by
 from vidssl.data.write_lists import write_lists
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, has_other_images, numbers_by_name
 
 # Names of folders that are splits if one of them is for training, in any case.
 _TRAIN = ("train", "training")
-SPLITS = (*_TRAIN, "val", "valid", "validation", "dev", "test", "testing", "eval")
+SPLIT_FOLDERS = (*_TRAIN, "val", "valid", "validation", "dev", "test", "testing", "eval")
 _DRAWS = 20  # orders of groups, of which the one is used whose test list has the fraction of each class most nearly
 _TIE = 1e-9  # numerical tolerance
 
@@ -56,7 +56,7 @@ def splits_of(root: Path, paths: Sequence[str], unlabeled: bool) -> dict[str, st
 
 def is_split(folder: str) -> bool:
     """Whether a folder has the name of a split."""
-    return folder.casefold() in SPLITS
+    return folder.casefold() in SPLIT_FOLDERS
 
 
 def lists_of_splits(
@@ -158,7 +158,9 @@ _MOST_CLIPS = 10  # of a recording on average; more clips of one name are counte
 def keep_copies_together(root: Path, videos: Sequence[FolderVideo]) -> tuple[list[FolderVideo], list[str]]:
     """Join the groups of exact copies; return the report too."""
     first, row = find_copies(root, [video.path for video in videos]), {video.path: n for n, video in enumerate(videos)}
-    groups = numbered([video.group for video in videos]).joined([(row[a], row[b]) for a, b in first.items()], "")
+    groups = number_recordings([video.group for video in videos]).joined(
+        [(row[a], row[b]) for a, b in first.items()], ""
+    )
     names: dict[int, str] = {}
     joined = [
         video._replace(group=names.setdefault(number, video.group))
@@ -411,7 +413,7 @@ def _write(
     inputs: Sequence[Path],
 ) -> None:
     """Write the lists, but not beside stale ones, which would belong to another root or other classes."""
-    others = [f"{name}.csv" for name in SPLITS if name not in lists] + ([] if classes else ["classes.txt"])
+    others = [f"{name}.csv" for name in SPLIT_FOLDERS if name not in lists] + ([] if classes else ["classes.txt"])
     stale = [name for name in others if (out / name).exists()]
     if stale:
         raise DataError(f"{out} holds {' and '.join(stale)} of other lists: choose another folder")
@@ -437,7 +439,7 @@ def _report(
     kind = "images" if images else "folders of images" if len(frames) == len(listed) else "videos"
     used = len(listed - frames) + sum(index.image_folders[path].num_images for path in frames)
     others = index.others + Counter({"videos, images or hidden files": index.num_files - used - index.others.total()})
-    detail = f" ({describe(others)})" if others else ""
+    detail = f" ({describe_suffixes(others)})" if others else ""
     lines = [f"{len(listed)} {kind} found, {index.num_files - used} other files ignored{detail}"]
     for name, videos in lists.items():
         lines.append(f"{name}: {len(videos)} videos of {len({video.group for video in videos})} groups")

@@ -16,7 +16,7 @@ from vidssl.base.types import Count, Positive, VideoRecord
 from vidssl.data.clip_samplers import chunk_starts
 from vidssl.data.dataset import resolve_span
 from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, index_files, quoted
-from vidssl.data.video_list import read_lines, read_list, whole_number
+from vidssl.data.video_list import parse_whole_number, read_lines, read_list
 from vidssl.data.write_lists import place_of_copy, write_lists
 from vidssl.video.reader import open_video
 
@@ -115,7 +115,7 @@ def _readings(line: str, form: str, separator: str) -> list[_Reading]:
         path, *texts = _split(line, separator, len(fields) - 1)
         quoted = re.fullmatch(r'"((?:[^"]|"")+)"', path)
         try:
-            numbers = dict(zip(fields[1:], map(whole_number, texts), strict=True))
+            numbers = dict(zip(fields[1:], map(parse_whole_number, texts), strict=True))
         except ValueError:
             continue
         if not path or (path[0] == '"' and not quoted) or any(n < least.get(name, 0) for name, n in numbers.items()):

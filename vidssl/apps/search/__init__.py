@@ -31,7 +31,7 @@ from vidssl.base.types import Features, VideoRecord
 from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.cut_windows import TimeWindows, parse_windows
-from vidssl.data.find_same_videos import compare, copied_rows, own_rows
+from vidssl.data.find_same_videos import copied_rows, find_overlap, own_rows
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.features import JoinedClips, TestClips, claim_features
@@ -40,7 +40,7 @@ from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks,
 from vidssl.evaluation.protocols import Retrieval
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest, nearest_moments
-from vidssl.evaluation.train_test_overlap import describe, report_equal_features, report_overlap
+from vidssl.evaluation.train_test_overlap import describe_overlap, report_equal_features, report_overlap
 from vidssl.jobs.extract import extract_to, open_index, windows_of
 from vidssl.jobs.heat_maps import layers_of_maps, one_clip, pair_maps
 from vidssl.jobs.job import (
@@ -72,7 +72,7 @@ def with_span(name: str, start: float | None, end: float | None) -> str:
     return f"{name} {span_text(start, end)}".rstrip()
 
 
-def write_page(
+def write_search_page(
     out: Path,
     subject: Subject,
     results: Results,
@@ -413,12 +413,12 @@ def retrieval(
             shown = [n * len(q.x) // count for n in range(count)]
             hits = k if one_video else page_hits
             near, copies = found.neighbours, found.copies
-            write_page(folder, subject, results, found.videos, own, near, copies, shown, hits, layer)
+            write_search_page(folder, subject, results, found.videos, own, near, copies, shown, hits, layer)
             write_results(folder, results)  # last: if it exists, the rest is complete
             return results
 
         results = JobResults(distributed.on_main(search))
-    results.text, results.file = table(results), folder / "index.html"
+    results.text, results.file = recalls_table(results), folder / "index.html"
     return results
 
 
@@ -565,14 +565,14 @@ def _compare(
     """
     remedy = "they are left out" if dropped else "drop_duplicates=True leaves copies out"
     real_path = RealPath()
-    found = compare(query_videos, videos, every=True)
+    found = find_overlap(query_videos, videos, every=True)
     equal = [
         (n, row)
         for n, row in equal_rows(query, gallery).tolist()
         if real_path(query_videos.records[n].path) != real_path(videos.records[row].path)
     ]
     pairs = torch.tensor(equal, dtype=torch.int64).reshape(-1, 2)
-    counts = describe(query_videos, videos, found) | {"equal_features": len(torch.unique(pairs[:, 0]))}
+    counts = describe_overlap(query_videos, videos, found) | {"equal_features": len(torch.unique(pairs[:, 0]))}
     overlap = {"gallery": counts, "training": None}  # that of the training list was reported already
     report_overlap(overlap, query_videos.path, measured=measured, remedy=remedy)
     report_equal_features(overlap, query_videos.path, remedy)
@@ -618,7 +618,7 @@ def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, k: i
     return _Found(videos, neighbours, results, counts, [(0, n) for n in sorted(duplicates)])
 
 
-def table(results: Results) -> str:
+def recalls_table(results: Results) -> str:
     """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
     test = results["protocol"]
     protocol = format_clips(test)

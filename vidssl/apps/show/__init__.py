@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vidssl.apps.show.page import ClipBar, Draw, DrawnView, VideoCard, views_sheet, write_views_page
+from vidssl.apps.show.page import ClipBar, DrawnView, DrawViews, VideoCard, views_sheet, write_views_page
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree, build, to_yaml
 from vidssl.base.distributed import choose_device
@@ -25,7 +25,7 @@ from vidssl.base.running_command import leave_out, left_out
 from vidssl.base.types import Frames, VideoMeta
 from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Key, keys_of_step
+from vidssl.data.loader import SampleKey, keys_of_step
 from vidssl.data.track_files import tracks_name
 from vidssl.data.video_list import VideoList
 from vidssl.engine.interrupt import StopRequest
@@ -173,7 +173,7 @@ def _first_tracks(run: Run, listed: VideoList, rows: Sequence[int]) -> Path | No
     return tracks.folder(0)
 
 
-def _samples(dataset: ClipDataset, keys: Sequence[Key], workers: int, timeout: float) -> Iterator[ShownSample]:
+def _samples(dataset: ClipDataset, keys: Sequence[SampleKey], workers: int, timeout: float) -> Iterator[ShownSample]:
     return ordered(
         lambda key, guard: _sample(dataset, key, guard),
         keys,
@@ -183,7 +183,7 @@ def _samples(dataset: ClipDataset, keys: Sequence[Key], workers: int, timeout: f
     )
 
 
-def _sample(dataset: ClipDataset, key: Key, guard: ItemGuard) -> ShownSample:
+def _sample(dataset: ClipDataset, key: SampleKey, guard: ItemGuard) -> ShownSample:
     """Make a sample, in training with the video that replaces a broken one."""
     epoch, row = key
     try:
@@ -271,7 +271,7 @@ def _write_page(
     """Write the page and its still."""
     claim(out, "views", ["index.html", "views.png"], read=[listed.path])
     cards: list[VideoCard] = []
-    still: list[tuple[str, Draw, list[Frames]]] = []
+    still: list[tuple[str, DrawViews, list[Frames]]] = []
     for samples in bar(made, title="show", unit="video", total=total, leave=False):
         leave_out(pair for sample in samples for pair in sample.replaced)
         drawn = [_draw(sample, listed, trains) for sample in samples]
@@ -306,7 +306,7 @@ def _facts(sample: ShownSample, listed: VideoList) -> str:
     return ", ".join([*facts, f"row {sample.row} of the list"])
 
 
-def _draw(sample: ShownSample, listed: VideoList, trains: bool = True) -> Draw:
+def _draw(sample: ShownSample, listed: VideoList, trains: bool = True) -> DrawViews:
     """Place the clips of a sample on the time line, and describe its views."""
     title = f"Epoch {sample.epoch}" if trains else "Clips"
     notice = None
@@ -315,7 +315,7 @@ def _draw(sample: ShownSample, listed: VideoList, trains: bool = True) -> Draw:
         what = "training stops here" if sample.meta is None else f"training uses {listed.names[sample.used]} instead"
         notice = f"{reasons}: {what}" if trains else reasons
     if sample.meta is None:
-        return Draw(title, 0.0, 1.0, (), (), notice)
+        return DrawViews(title, 0.0, 1.0, (), (), notice)
 
     def time_of(frame: float) -> float:
         """Second of the file at which a frame of the file begins; between two frames if it is not a whole number."""
@@ -335,7 +335,7 @@ def _draw(sample: ShownSample, listed: VideoList, trains: bool = True) -> Draw:
             DrawnView(f"view {n}", color, preview(view.frames, height=128), _notes(view, first, end), _box(view))
         )
     end = sample.start + sample.meta.duration
-    return Draw(title, sample.start, end, tuple(bars.values()), tuple(views), notice)
+    return DrawViews(title, sample.start, end, tuple(bars.values()), tuple(views), notice)
 
 
 def _notes(view: ShownView, first: float, end: float) -> tuple[str, ...]:

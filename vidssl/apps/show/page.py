@@ -38,7 +38,7 @@ class DrawnView:
 
 
 @dataclass(frozen=True)
-class Draw:
+class DrawViews:
     """What training makes of a video in an epoch."""
 
     title: str
@@ -55,7 +55,7 @@ class VideoCard:
 
     name: str
     facts: str
-    draws: tuple[Draw, ...]
+    draws: tuple[DrawViews, ...]
 
 
 def write_views_page(
@@ -84,7 +84,7 @@ def write_views_page(
 _SIDE, _LINE = 1.15, 2.6  # inches: side of a view, width of a time line
 
 
-def views_sheet(rows: Sequence[tuple[str, Draw, Sequence[Frames]]]) -> "Figure":
+def views_sheet(rows: Sequence[tuple[str, DrawViews, Sequence[Frames]]]) -> "Figure":
     """Draw a row for each draw: the time line of its video, and the middle frame of each view (T, 3, S, S).
 
     A row is the name of the video, the draw, and the frames of its views.

@@ -15,9 +15,9 @@ from annotated_types import Ge
 
 from vidssl.apps.shrink.encode_key_frames import encode_frames, encode_key_frames, sign, signature_of
 from vidssl.base.atomic import write_json
-from vidssl.base.config import differences
+from vidssl.base.config import config_differences
 from vidssl.base.errors import ConfigError, DataError, DecodeError
-from vidssl.base.output_folder import check_names, claim, only_run_in
+from vidssl.base.output_folder import check_file_names, claim, only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.progress import progress as bar
 from vidssl.base.safe_parse import read_json
@@ -42,7 +42,7 @@ class Copied(NamedTuple):
     after: int  # bytes of the copy
 
 
-class Encoded(NamedTuple):
+class EncodedCopy(NamedTuple):
     """A video that is to be stored."""
 
     before: int  # bytes of the original
@@ -129,7 +129,7 @@ class KeyFrameVideos:
 
     def check(self, names: Iterable[str]) -> None:
         """Raise a DataError if a file under the name of a copy is not one: call it before the work."""
-        check_names(self._out, names)
+        check_file_names(self._out, names)
         for name in names:
             source, target = Path(existing_path(self._root, name)), self._out / name
             try:
@@ -165,7 +165,7 @@ def _partial(target: Path) -> Path:
     return target.parent / f".{hashlib.sha256(target.name.encode()).hexdigest()[:16]}.part"
 
 
-class PackedFrames:
+class PackedFormat:
     """Copies whose frames are images in tar files with an index.
 
     Workers encode whole videos in memory, and the main process writes them in the order of the list: the shards do not
@@ -183,14 +183,14 @@ class PackedFrames:
         """Read the index of what is packed already, with the folder locked."""
         self._writer = ShardWriter(self._out, self._settings.format, self._shard_bytes)
 
-    def __enter__(self) -> "PackedFrames":
+    def __enter__(self) -> "PackedFormat":
         self._writer.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._writer.__exit__(*error)
 
-    def copy(self, name: str, fps: float | None, alive: Callable[[], None]) -> Copied | Encoded | str:
+    def copy(self, name: str, fps: float | None, alive: Callable[[], None]) -> Copied | EncodedCopy | str:
         """Encode a video, unless it is packed already; called in a worker. Returns the reason if that is impossible."""
         source = Path(existing_path(self._root, name))
         size, changed = state_of_video(str(source)) or (0, 0)
@@ -203,7 +203,7 @@ class PackedFrames:
                 encoded = encode_frames(video, settings.short_side, settings.format, settings.quality, alive)
         except DecodeError as error:
             return str(error).removeprefix(f"{source}: ")
-        return Encoded(size, changed, encoded)
+        return EncodedCopy(size, changed, encoded)
 
     def check(self, names: Iterable[str]) -> None:
         """Do nothing: `claim` has checked the files of the folder."""
@@ -211,7 +211,7 @@ class PackedFrames:
     def clean(self, name: str) -> None:
         """Do nothing: workers write no files."""
 
-    def store(self, name: str, copied: Copied | Encoded) -> Copied:
+    def store(self, name: str, copied: Copied | EncodedCopy) -> Copied:
         """Write an encoded video to a shard, and return the sizes."""
         if isinstance(copied, Copied):
             return copied
@@ -343,9 +343,9 @@ def shrink_list(
     _check_settings(out, settings)
     rates = _frame_rates(listed, settings)
     names, pixels = list(rates), max_pixels or MAX_PIXELS
-    copies: KeyFrameVideos | PackedFrames
+    copies: KeyFrameVideos | PackedFormat
     if isinstance(settings, FrameSettings):
-        copies = PackedFrames(listed.root, out, settings, pixels, shard_size)
+        copies = PackedFormat(listed.root, out, settings, pixels, shard_size)
     else:
         copies = KeyFrameVideos(listed.root, out, settings, pixels)
     copies.check(names)
@@ -419,5 +419,5 @@ def _check_settings(out: Path, settings: ShrinkSettings | FrameSettings) -> None
         there = read_json(file)
     except ValueError as error:
         raise DataError(f"{file} is damaged: {error}; choose another folder") from None
-    if other := [f"{name} is {a}, not {b}" for name, a, b in differences(there, wanted)]:
+    if other := [f"{name} is {a}, not {b}" for name, a, b in config_differences(there, wanted)]:
         raise ConfigError(f"{out} holds copies of other settings ({'; '.join(other)}): choose another folder")

@@ -142,7 +142,7 @@ _MOST = 4096  # bytes of a box: the name of a file has at most 255
 
 
 @dataclass(frozen=True)
-class Signature:
+class CopySignature:
     """What a copy was made of."""
 
     size: int  # bytes of the original; of an image folder, of all its files
@@ -154,7 +154,7 @@ def sign(path: Path, size: int, changed: int) -> None:
     """Append the signature to a complete MP4 file, and sync it to disk."""
     with open(path, "rb+") as file:
         length = file.seek(0, os.SEEK_END)
-        content = json.dumps(asdict(Signature(size, changed, length))).encode()
+        content = json.dumps(asdict(CopySignature(size, changed, length))).encode()
         total = _HEAD.size + len(content) + 4
         # The size stands at the end too, where it is looked up.
         file.write(_HEAD.pack(total, b"uuid", _UUID) + content + struct.pack(">I", total))
@@ -162,7 +162,7 @@ def sign(path: Path, size: int, changed: int) -> None:
         os.fsync(file.fileno())
 
 
-def signature_of(path: Path) -> Signature | None:
+def signature_of(path: Path) -> CopySignature | None:
     """Read the signature of a copy; None if the file is not one, or was cut or lengthened since."""
     with open(path, "rb") as file:
         length = file.seek(0, os.SEEK_END)
@@ -177,7 +177,7 @@ def signature_of(path: Path) -> Signature | None:
     if box[: _HEAD.size] != _HEAD.pack(total, b"uuid", _UUID):
         return None
     try:
-        found = Signature(**json.loads(box[_HEAD.size : -4]))
+        found = CopySignature(**json.loads(box[_HEAD.size : -4]))
     except (ValueError, TypeError):
         return None
     return found if found.copy == length - total else None

@@ -130,7 +130,7 @@ class Split(nn.Module):
         """Split a clip (B, 3, T, H, W) into two, in its own precision: autocast does not apply."""
         with torch.autocast(x.device.type, enabled=False):
             if isinstance(self.config, Frequency):
-                low = gaussian_blur(x, self.config.sigma)
+                low = blur_images(x, self.config.sigma)
                 return low, x - low
             if isinstance(self.config, Learned):
                 return first_and_others(self.flow.transform(x))
@@ -148,7 +148,7 @@ def first_and_others(x: Tensor) -> tuple[Tensor, Tensor]:
     return x * first, x * (1 - first)
 
 
-def gaussian_blur(x: Tensor, sigma: float) -> Tensor:
+def blur_images(x: Tensor, sigma: float) -> Tensor:
     """Blur the frames of clips (B, C, T, H, W), reflected at their border; the kernel ends at 4 sigma."""
     rows, columns = (_blur_matrix(side, sigma).to(x) for side in x.shape[3:])
     return rows @ x @ columns.T

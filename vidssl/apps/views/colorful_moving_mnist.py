@@ -26,7 +26,7 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import progress
 from vidssl.base.randomness import generator
 from vidssl.base.types import Features, Natural, VideoRecord
-from vidssl.data.moving_digits import Floats, Pixels, digit_images, make_glyph
+from vidssl.data.moving_digits import DigitFloats, Pixels, digit_images, make_glyph
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
@@ -118,11 +118,11 @@ CANVAS, EDGE = 64, 28  # sides of a frame and of the digit's image, pixels
 FREE = CANVAS - EDGE
 SPEED = 0.1 * CANVAS  # pixels a frame
 CLIP = 10  # frames of the first view
-TEXTURES = ("stripes", "checks", "dots", "rings", "clouds", "waves")
-TEXTURE_EDGE = 96  # as the images of STL-10
+TEXTURE_NAMES = ("stripes", "checks", "dots", "rings", "clouds", "waves")
+STL_EDGE = 96  # as the images of STL-10
 
-Background = tuple[Pixels, int]  # an image (CANVAS, CANVAS, 3) and its class
-Draw = Callable[[np.random.Generator], Background]
+_Background = tuple[Pixels, int]  # an image (CANVAS, CANVAS, 3) and its class
+_Draw = Callable[[np.random.Generator], _Background]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Scene:
 def draw_video(
     share: Collection[str],
     pools: Sequence[Sequence[int]],
-    background: Draw,
+    background: _Draw,
     reference: int,
     second_views: int,
     rng: np.random.Generator,
@@ -182,7 +182,7 @@ def center(scene: Scene) -> tuple[int, int]:
     return x + EDGE // 2, y + EDGE // 2
 
 
-def render(scene: Scene, digit: Floats) -> Pixels:
+def render(scene: Scene, digit: DigitFloats) -> Pixels:
     """Render a frame (CANVAS, CANVAS, 3): the digit (EDGE, EDGE), an opacity, in white over the background."""
     frame = scene.background.copy()
     x, y = np.rint(scene.position).astype(int)
@@ -191,27 +191,27 @@ def render(scene: Scene, digit: Floats) -> Pixels:
     return frame
 
 
-def digit_opacity(pixels: NDArray[np.float64]) -> Floats:
+def digit_opacity(pixels: NDArray[np.float64]) -> DigitFloats:
     """Return the image of a digit (0 to 1) as an opacity (EDGE, EDGE): MNIST's as it is, one of 8x8 sharpened."""
     if len(pixels) == EDGE:
         return np.asarray(pixels, np.float32)
     return np.asarray(cv2.resize(make_glyph(pixels), (EDGE, EDGE), interpolation=cv2.INTER_AREA), np.float32)
 
 
-def random_crop(image: Pixels, rng: np.random.Generator) -> Pixels:
+def random_texture_crop(image: Pixels, rng: np.random.Generator) -> Pixels:
     """Cut a random square of the canvas's side from an image (H, W, 3)."""
     top, left = (int(rng.integers(side - CANVAS, endpoint=True)) for side in image.shape[:2])
     return image[top : top + CANVAS, left : left + CANVAS]
 
 
-def draw_texture(rng: np.random.Generator) -> Background:
+def draw_texture(rng: np.random.Generator) -> _Background:
     """Draw a crop of a texture in two random colours; the class is its kind, an index of `TEXTURES`."""
-    kind = int(rng.integers(len(TEXTURES)))
+    kind = int(rng.integers(len(TEXTURE_NAMES)))
     angle, phase, period = rng.uniform(0, 2 * np.pi), rng.uniform(0, 2 * np.pi, size=2), rng.uniform(8, 16)
-    y, x = np.mgrid[:TEXTURE_EDGE, :TEXTURE_EDGE]
+    y, x = np.mgrid[:STL_EDGE, :STL_EDGE]
     u, v = x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
     along, across = np.sin(2 * np.pi * u / period + phase[0]), np.sin(2 * np.pi * v / period + phase[1])
-    match TEXTURES[kind]:
+    match TEXTURE_NAMES[kind]:
         case "stripes":
             value = np.sign(along)
         case "checks":
@@ -219,16 +219,16 @@ def draw_texture(rng: np.random.Generator) -> Background:
         case "dots":
             value = np.sign(along + across - 1)
         case "rings":
-            middle = rng.uniform(0, TEXTURE_EDGE, size=2)
+            middle = rng.uniform(0, STL_EDGE, size=2)
             value = np.sign(np.sin(2 * np.pi * np.hypot(x - middle[0], y - middle[1]) / period))
         case "clouds":
             coarse = rng.normal(size=(12, 12))
-            value = np.clip(cv2.resize(coarse, (TEXTURE_EDGE, TEXTURE_EDGE), interpolation=cv2.INTER_CUBIC), -1, 1)
+            value = np.clip(cv2.resize(coarse, (STL_EDGE, STL_EDGE), interpolation=cv2.INTER_CUBIC), -1, 1)
         case _:  # waves
             value = np.sin(2 * np.pi * u / period + 2 * across)
     dark, bright = rng.uniform(0, 100, size=3), rng.uniform(80, 200, size=3)  # the digit is brighter than both
     image = dark + (value[..., None] + 1) / 2 * (bright - dark)
-    return random_crop(np.rint(image).astype(np.uint8), rng), kind
+    return random_texture_crop(np.rint(image).astype(np.uint8), rng), kind
 
 
 _FPS = 10
@@ -307,10 +307,10 @@ def prepare_colorful_moving_mnist(
     return f"{train} training and {test} test videos, {' and '.join(share)} shared, {len(classes)} background classes"
 
 
-def _draws(folder: Path | None) -> tuple[dict[str, Draw], tuple[str, ...]]:
+def _draws(folder: Path | None) -> tuple[dict[str, _Draw], tuple[str, ...]]:
     """Return what draws the backgrounds of each split, and the names of their classes."""
     if folder is None:
-        return {"train": draw_texture, "test": draw_texture}, TEXTURES
+        return {"train": draw_texture, "test": draw_texture}, TEXTURE_NAMES
     lists = {split: read_list(folder / f"{split}.csv") for split in ("train", "test")}
     for videos in lists.values():
         if not videos.classes or videos.classes != lists["train"].classes or (videos.labels < 0).any():
@@ -318,7 +318,7 @@ def _draws(folder: Path | None) -> tuple[dict[str, Draw], tuple[str, ...]]:
     return {split: partial(_draw_image, videos) for split, videos in lists.items()}, lists["train"].classes
 
 
-def _draw_image(videos: VideoList, rng: np.random.Generator) -> Background:
+def _draw_image(videos: VideoList, rng: np.random.Generator) -> _Background:
     """Draw a crop of the first frame of a random row."""
     record = videos.records[int(rng.integers(len(videos)))]
     with DecodeSettings().open(record) as video:
@@ -326,7 +326,7 @@ def _draw_image(videos: VideoList, rng: np.random.Generator) -> Background:
             size = f"{video.meta.width}x{video.meta.height}"
             raise DataError(f"{record.path} is {size}, less than the canvas of {CANVAS}x{CANVAS}: use larger images")
         image: NDArray[np.uint8] = video.frames(np.array([0]))[0].transpose(1, 2, 0)
-    return random_crop(image, rng), record.label
+    return random_texture_crop(image, rng), record.label
 
 
 def _describe(scene: Scene) -> _Factor:

@@ -4,7 +4,8 @@ BIN := .venv/bin
 # One process per core, and one thread in each and in what it starts: more wait for each other. The tests of a file stay
 # together, as they share what their fixtures make.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
-OUT := output/demo
+# The folder of the demo, as its config has it.
+override OUT := output/demo
 DATA := $(OUT)/data
 
 # Nothing is written to the home folder. Byte code stays where pip compiles it, beside what it installs: commands that are
@@ -53,6 +54,7 @@ check: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/python tests/budget.py
 
 format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,170 @@
+"""Compare what two checkouts of vidssl write: `python benchmarks/same_results.py OLD NEW [--only NAME …]`.
+
+Both run the same commands on small rendered videos, in the same folder one after the other, so that paths are equal:
+lists, a training, features, every measurement, and every page. All files are compared: JSON, arrays and weights by
+value, other files by text or bytes. What is of the time and the machine is left out: dates, seconds, memory.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+MEASURED = ["--workers", "0", "--device", "cpu", "--clips", "1", "--crops", "1"]
+TEST, TRAIN = "data/motion/test.csv", "data/motion/train.csv"
+RUN = ["--checkpoint", "run", *MEASURED]
+COMMANDS = {
+    "digits": "prepare moving-digits --out data --train 40 --test 16 --frames 24 --size 48 --masks",
+    "folder": "prepare folder data/videos --out folder --unlabeled",
+    "show": f"show --cfg CFG data.moving_digits=null data.train={TRAIN} --out show --limit 3",
+    "train": f"train --cfg CFG data.moving_digits=null data.train={TRAIN} output=run steps=4 data.workers=0 "
+    f"evaluate.every=2 evaluate.gallery={TRAIN} evaluate.query={TEST}",
+    "check": f"check {TEST} --out check --workers 1",
+    "frames": f"shrink {TEST} --out frames --to frames --workers 1",
+    "shrink": f"shrink {TEST} --out small --short-side 32 --workers 1",
+    "track": f"track {TEST} --checkpoint run --workers 0 --device cpu --out tracks --overlay 2",
+    "extract": f"extract {TEST} RUN --out features",
+    "parts": f"extract {TEST} RUN --out parts --shard 0/2",
+    "part": f"extract {TEST} RUN --out parts --shard 1/2",
+    "merge": "merge --out parts",
+    "test": f"test {TEST} RUN --train-list {TRAIN} --protocol retrieval knn svm lowshot uniformity --floors --out test",
+    "order": f"test {TEST} RUN --train-list {TRAIN} --protocol order --out order",
+    "retrieval": f"retrieval --gallery {TRAIN} --query {TEST} RUN --out search",
+    "windows": f"retrieval --gallery {TRAIN} --query data/videos/test/00000.mp4 RUN --window 0.5 --out moments",
+    "gradcam": f"retrieval --gallery {TRAIN} --query {TEST} RUN --gradcam --out search_gradcam",
+    "map": f"map {TEST} RUN --layout pca --out map",
+    "analyze": f"analyze all {TEST} RUN --train-list {TRAIN} --boxes data/boxes.csv --out analyses",
+    "analyze gradcam": f"analyze gradcam {TEST} --checkpoint run --workers 0 --boxes data/boxes.csv --out gradcam",
+    "compare": f"compare {TEST} --checkpoint run random --cfg CFG {' '.join(MEASURED)} --shots 1 --out compare",
+    "export": "export run --to folder --out exported",
+    "onnx": "export run --to onnx --out run.onnx",
+    "schema": "schema",
+}
+VOLATILE = {
+    "date",
+    "seconds",
+    "seconds_per_video",
+    "memory",
+    "mib",
+    "created",
+    "elapsed",
+    "clips_per_second",
+    "code",
+    "commit",
+}
+_TIMES = (
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(\+\d\d:\d\d|Z)?"), "DATE"),
+    (re.compile(r"\b\d+(\.\d+)?(e-\d+)? ?(s a video|s each|ms|seconds?|MiB|MB)\b"), "TIME"),
+)
+
+
+def work(checkout: Path, folder: Path, names: list[str]) -> None:
+    """Run the commands with the vidssl of a checkout in a folder."""
+    folder.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    for name in names:
+        words = COMMANDS[name].replace("RUN", " ".join(RUN)).replace("CFG", "toy/sce")
+        command = [sys.executable, "-m", "vidssl", *words.split()]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        (folder / f"{name}.stdout").write_text(done.stdout)
+        for path in (folder / "data").rglob("*") if name == "digits" else ():
+            os.utime(path, (1e9, 1e9))  # copies and caches record the times of their originals
+        if done.returncode:
+            print(
+                f"{checkout.name}: {name}: exit status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}",
+                flush=True,
+            )
+
+
+def content(path: Path, checkout: Path) -> Any:
+    """Return what is compared of a file."""
+    if path.suffix in (".json", ".jsonl"):
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        return [steady(json.loads(line)) for line in lines if line]
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False).tobytes()
+    if path.suffix == ".npz":
+        return {name: array.tobytes() for name, array in np.load(path, allow_pickle=False).items()}
+    if path.suffix == ".pt":
+        return steady(torch.load(path, weights_only=True, map_location="cpu"))
+    data = path.read_bytes()
+    if b"\0" in data:
+        return hashlib.sha256(data).hexdigest()
+    text = data.decode(errors="replace").replace(str(checkout), "CHECKOUT")
+    for pattern, word in _TIMES:
+        text = pattern.sub(word, text)
+    return text
+
+
+def steady(tree: Any) -> Any:
+    """Leave out what is of the time and the machine."""
+    if isinstance(tree, dict):
+        return {key: steady(value) for key, value in tree.items() if key not in VOLATILE}
+    if isinstance(tree, list | tuple):
+        return [steady(value) for value in tree]
+    if isinstance(tree, torch.Tensor):
+        return hashlib.sha256(tree.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+    return str(tree) if isinstance(tree, float) else tree
+
+
+def differences(old: Any, new: Any, place: str = "") -> list[str]:
+    """Name the values that differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [line for key in {**old, **new} for line in differences(old.get(key), new.get(key), f"{place}.{key}")]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            line for n, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{place}[{n}]")
+        ]
+    if isinstance(old, str) and isinstance(new, str) and "\n" in old and old.count("\n") == new.count("\n"):
+        return differences(old.split("\n"), new.split("\n"), place)
+    return [] if old == new else [f"{place}: {str(old)[:200]} | {str(new)[:200]}"]
+
+
+def main() -> None:
+    """Run both, and print every difference; the exit status is 1 if there is one."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--only", nargs="+", choices=COMMANDS, default=[*COMMANDS], metavar="NAME")
+    parser.add_argument("--out", type=Path, help="folder that keeps what both wrote")
+    parsed = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        out = parsed.out or Path(temporary)
+        out.mkdir(parents=True, exist_ok=True)
+        for name in ("old", "new"):
+            for folder in (out / name, out / "work"):
+                shutil.rmtree(folder, ignore_errors=True)
+            work(getattr(parsed, name).resolve(), out / "work", parsed.only)
+            (out / "work").rename(out / name)
+        files = {
+            path.relative_to(out / name)
+            for name in ("old", "new")
+            for path in (out / name).rglob("*")
+            if path.is_file()
+        }
+        count = 0
+        for file in sorted(files):
+            pair = [out / name / file for name in ("old", "new")]
+            if all(path.is_file() for path in pair):
+                checkouts = (parsed.old.resolve(), parsed.new.resolve())
+                lines = differences(*(content(path, root) for path, root in zip(pair, checkouts, strict=True)))
+            else:
+                lines = [f": only in {'old' if pair[0].is_file() else 'new'}"]
+            count += len(lines)
+            print(*(f"{file}{line}" for line in lines[:5]), sep="\n", end="\n" if lines else "")
+        print(f"{len(files)} files of {len(parsed.only)} commands, {count} differences")
+    sys.exit(count > 0)
+
+
+if __name__ == "__main__":
+    main()

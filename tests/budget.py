@@ -2,8 +2,8 @@
 
     python tests/budget.py
 
-Code lines are no blanks, comments or docstrings; words of docs are those of its Markdown pages. The difference is to the
-last commit on main.
+Code lines are no blanks, comments or docstrings; words of docs are those of its Markdown pages. The difference is to
+the last commit on main.
 """
 
 import ast

@@ -1,7 +1,8 @@
 """Compare the speed of two checkouts of vidssl: `python benchmarks/pairs.py OLD NEW --videos FOLDER`.
 
-CPU time of all threads and workers of a process, of three kinds of work: `loader`, batches of `ClipDataset` with one
-worker; `decode`, random frames of each video by PyAV; `lists`, the reading of a list of `--rows` rows. Each process
+CPU time of all threads and workers of a process, of five kinds of work: `loader`, batches of `ClipDataset` with one
+worker; `decode`, random frames of each video by PyAV; `lists`, the reading of a list of `--rows` rows; `extract`,
+features by `vidssl-small`; `train`, eight steps of the toy of SCE with all that a run writes. Each process
 imports the vidssl of one checkout, warms up, and works once; old and new take turns, the other one first in every
 second round. Printed are the median over rounds of new / old, of the same round, and the smallest and largest ratio.
 """
@@ -28,11 +29,8 @@ def work(kind: str, source: Path, repeat: int) -> Callable[[], object]:
     import numpy as np
 
     import vidssl
-    from vidssl.base.randomness import generator
-    from vidssl.data import read_list
+    from vidssl.data import ClipDataset, Loader, StepSampler, read_list  # names that checkouts have in common
     from vidssl.data.clip_samplers import Random
-    from vidssl.data.dataset import ClipDataset
-    from vidssl.data.loader import Loader, StepSampler
     from vidssl.transforms import RECIPES
 
     if kind == "lists":
@@ -42,8 +40,8 @@ def work(kind: str, source: Path, repeat: int) -> Callable[[], object]:
     def decode() -> None:
         for number, record in enumerate(repeat * [*videos.records]):
             with vidssl.open_video(record.path) as video:
-                wanted = generator(0, number).integers(video.meta.num_frames, size=8)
-                for _ in video.fetch(np.unique(wanted)):
+                frames = np.random.Generator(np.random.PCG64(number)).integers(video.meta.num_frames, size=8)
+                for _ in video.fetch(np.unique(frames)):
                     pass
 
     def load() -> None:
@@ -53,7 +51,18 @@ def work(kind: str, source: Path, repeat: int) -> Callable[[], object]:
         for _ in Loader(dataset, StepSampler(len(videos), batch, batch, 0, repeat * -(-len(videos) // batch), 0), 1):
             pass
 
-    return {"decode": decode, "loader": load}[kind]
+    def extract() -> None:
+        vidssl.extract("vidssl-small", source, clips=2, crops=1, workers=0, device="cpu")
+
+    def train() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = ("data.moving_digits=null", f"data.train={folder}/list.csv", f"output={folder}/run")
+            work = ("data.workers=0", "steps=8", "log_every=8", "device=cpu", f"batch_size={min(8, len(videos))}")
+            rows = "".join(f"{Path(record.path).resolve()}\n" for record in videos.records)
+            Path(folder, "list.csv").write_text(f"path\n{rows}")
+            vidssl.train("toy/sce", *settings, "data.root=/", *work)
+
+    return {"decode": decode, "loader": load, "extract": extract, "train": train}[kind]
 
 
 def timed(checkout: Path, kind: str, source: Path, repeat: int) -> float:
@@ -72,7 +81,7 @@ def main() -> None:
     parser.add_argument("old", type=Path, help="folder of a checkout, the base of the ratios")
     parser.add_argument("new", type=Path)
     parser.add_argument("--videos", type=Path, required=True, help="folder of videos")
-    parser.add_argument("--kinds", nargs="+", default=["loader", "decode", "lists"])
+    parser.add_argument("--kinds", nargs="+", default=["loader", "decode", "lists", "extract", "train"])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--repeat", type=int, default=1, help="times that each process repeats its work")

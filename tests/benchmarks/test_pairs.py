@@ -22,5 +22,5 @@ def test_a_slower_checkout_is_seen(digits, tmp_path):
     more = ["--videos", str(tmp_path / "videos"), "--rounds", "1", "--rows", "20000"]
     printed = subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout
     ratios = {name: float(ratio) for name, ratio in re.findall(r"^\| (\w+) \| ([\d.]+) \|", printed, re.MULTILINE)}
-    assert ratios.keys() == {"loader", "decode", "lists"}
+    assert ratios.keys() == {"loader", "decode", "lists", "extract", "train"}
     assert 2 < ratios["lists"] < 4 and all(0 < each < 100 for each in ratios.values())

@@ -45,7 +45,7 @@ from vidssl.page.figure import png
 from vidssl.page.render import TEMPLATES, render_page
 
 _log = logging.getLogger(__name__)
-PAGE, NUMBERS = TEMPLATES / "training.html", "training.json"
+PAGE, NUMBERS = "training.html", "training.json"
 _ALWAYS = 60.0  # seconds that the measurement may take, however short the training was
 _AT_MOST = 600.0  # seconds
 _FRACTION = 0.1  # of the time of the training

@@ -2,14 +2,13 @@
 
 Both run the same commands on small rendered videos, in the same folder one after the other, so that paths are equal:
 lists, a training, features, every measurement, and every page. All files are compared: JSON, arrays and weights by
-value, other files by text or bytes. What is of the time and the machine is left out: dates, seconds, memory.
+value, other files by text or bytes. OLD runs twice: what differs between its runs, times and memory, is left out.
 """
 
 import argparse
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -50,22 +49,6 @@ COMMANDS = {
     "onnx": "export run --to onnx --out run.onnx",
     "schema": "schema",
 }
-VOLATILE = {
-    "date",
-    "seconds",
-    "seconds_per_video",
-    "memory",
-    "mib",
-    "created",
-    "elapsed",
-    "clips_per_second",
-    "code",
-    "commit",
-}
-_TIMES = (
-    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(\+\d\d:\d\d|Z)?"), "DATE"),
-    (re.compile(r"\b\d+(\.\d+)?(e-\d+)? ?(s a video|s each|ms|seconds?|MiB|MB)\b"), "TIME"),
-)
 
 
 def work(checkout: Path, folder: Path, names: list[str]) -> None:
@@ -86,7 +69,7 @@ def work(checkout: Path, folder: Path, names: list[str]) -> None:
             )
 
 
-def content(path: Path, checkout: Path) -> Any:
+def content(path: Path) -> Any:
     """Return what is compared of a file."""
     if path.suffix in (".json", ".jsonl"):
         lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
@@ -100,16 +83,13 @@ def content(path: Path, checkout: Path) -> Any:
     data = path.read_bytes()
     if b"\0" in data:
         return hashlib.sha256(data).hexdigest()
-    text = data.decode(errors="replace").replace(str(checkout), "CHECKOUT")
-    for pattern, word in _TIMES:
-        text = pattern.sub(word, text)
-    return text
+    return data.decode(errors="replace")
 
 
 def steady(tree: Any) -> Any:
-    """Leave out what is of the time and the machine."""
+    """Make values comparable: tensors by the hash of their bytes, numbers as they are written."""
     if isinstance(tree, dict):
-        return {key: steady(value) for key, value in tree.items() if key not in VOLATILE}
+        return {key: steady(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return [steady(value) for value in tree]
     if isinstance(tree, torch.Tensor):
@@ -117,17 +97,30 @@ def steady(tree: Any) -> Any:
     return str(tree) if isinstance(tree, float) else tree
 
 
-def differences(old: Any, new: Any, place: str = "") -> list[str]:
-    """Name the values that differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [line for key in {**old, **new} for line in differences(old.get(key), new.get(key), f"{place}.{key}")]
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [
-            line for n, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{place}[{n}]")
-        ]
+def differences(old: Any, new: Any, place: str = "") -> dict[str, str]:
+    """Return the values that differ, by where they are."""
     if isinstance(old, str) and isinstance(new, str) and "\n" in old and old.count("\n") == new.count("\n"):
-        return differences(old.split("\n"), new.split("\n"), place)
-    return [] if old == new else [f"{place}: {str(old)[:200]} | {str(new)[:200]}"]
+        old, new = old.split("\n"), new.split("\n")
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return {} if old == new else {place: f"{str(old)[:200]} | {str(new)[:200]}"}
+    found: dict[str, str] = {}
+    for key in {**old, **new}:
+        found |= differences(old.get(key), new.get(key), f"{place}.{key}")
+    return found
+
+
+def differing_files(old: Path, new: Path) -> dict[str, str]:
+    """Return what differs between two folders, by file and place."""
+    names = {path.relative_to(top).as_posix() for top in (old, new) for path in top.rglob("*") if path.is_file()}
+    found: dict[str, str] = {}
+    for name in sorted(name for name in names if "events.out" not in name):
+        if (old / name).is_file() and (new / name).is_file():
+            found |= differences(content(old / name), content(new / name), name)
+        else:
+            found[name] = f"only in {'old' if (old / name).is_file() else 'new'}"
+    return found
 
 
 def main() -> None:
@@ -141,29 +134,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         out = parsed.out or Path(temporary)
         out.mkdir(parents=True, exist_ok=True)
-        for name in ("old", "new"):
+        for name, checkout in (("old", parsed.old), ("again", parsed.old), ("new", parsed.new)):
             for folder in (out / name, out / "work"):
                 shutil.rmtree(folder, ignore_errors=True)
-            work(getattr(parsed, name).resolve(), out / "work", parsed.only)
+            work(checkout.resolve(), out / "work", parsed.only)
             (out / "work").rename(out / name)
-        files = {
-            path.relative_to(out / name)
-            for name in ("old", "new")
-            for path in (out / name).rglob("*")
-            if path.is_file()
-        }
-        count = 0
-        for file in sorted(files):
-            pair = [out / name / file for name in ("old", "new")]
-            if all(path.is_file() for path in pair):
-                checkouts = (parsed.old.resolve(), parsed.new.resolve())
-                lines = differences(*(content(path, root) for path, root in zip(pair, checkouts, strict=True)))
-            else:
-                lines = [f": only in {'old' if pair[0].is_file() else 'new'}"]
-            count += len(lines)
-            print(*(f"{file}{line}" for line in lines[:5]), sep="\n", end="\n" if lines else "")
-        print(f"{len(files)} files of {len(parsed.only)} commands, {count} differences")
-    sys.exit(count > 0)
+        by_itself = differing_files(out / "old", out / "again")
+        found = differing_files(out / "old", out / "new")
+        different = {place: values for place, values in found.items() if place not in by_itself}
+        for place, values in different.items():
+            print(f"{place}: {values}")
+        print(f"{len(parsed.only)} commands, {len(different)} differences; {len(by_itself)} values vary by themselves")
+    sys.exit(bool(different))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch import nn
 
 from vidssl.base.errors import ConfigError
 from vidssl.base.randomness import generator
-from vidssl.evaluation.grad_cam import (
+from vidssl.jobs.grad_cam import (
     class_cam,
     coarse,
     grad_cam,

@@ -23,8 +23,8 @@ from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, to
 from vidssl.jobs.extract import extract
 from vidssl.jobs.load_network import load_subject
 from vidssl.jobs.measurements import over_splits
+from vidssl.jobs.test import format_measured
 from vidssl.jobs.test import test as measure
-from vidssl.jobs.test import test_table
 from vidssl.jobs.train import train_splits
 from vidssl.models.backbones import BACKBONES
 from vidssl.transforms.crops import uniform_crops
@@ -412,14 +412,14 @@ def test_mean_and_spread(tmp_path):
     assert results["request"] == {"splits": {"1": {"seed": 1}, "2": {"seed": 1}, "3": {"seed": 1}}}
     assert results["overlap"]["3"] == {"gallery": None} and results["fingerprints"]["1"] == {"query": "f"}
     assert json.loads((tmp_path / "results.json").read_text()) == results
-    lines = test_table({"": results}).splitlines()
+    lines = format_measured({"": results}).splitlines()
     assert (
         lines[0]
         == "4 videos, 4 videos, 4 videos; 1 clip x 1 crop of 8², percent; mean ± standard deviation of 3 splits"
     )
     assert lines[1].split() == ["top1", "61.7", "±", "12.6", "(50.0,", "75.0,", "60.0)"]
     alone = over_splits((2,), tmp_path, one)
-    assert alone["spread"] == {} and test_table({"": alone}).splitlines()[1].split() == ["top1", "75.0"]
+    assert alone["spread"] == {} and format_measured({"": alone}).splitlines()[1].split() == ["top1", "75.0"]
 
 
 @pytest.fixture
@@ -474,7 +474,7 @@ def test_a_signal_ends_a_test_between_two_trainings(splits, tmp_path, monkeypatc
         signal.raise_signal(signal.SIGUSR1)
         return measured(*arguments)
 
-    measured = test_table.__globals__["measure"]
+    measured = format_measured.__globals__["measure"]
     monkeypatch.setattr("vidssl.jobs.test.measure", late)
     with pytest.raises(Interrupted) as raised:
         train_splits(toy, *splits, splits=(1, 2))

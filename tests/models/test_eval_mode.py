@@ -8,7 +8,7 @@ from torch import nn
 import vidssl
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.evaluation.features import BothDirections, TestClips, extract_features
-from vidssl.evaluation.grad_cam import similarity_cam
+from vidssl.jobs.grad_cam import similarity_cam
 from vidssl.models import build_backbone
 from vidssl.models.backbones import ModuleBackbone
 from vidssl.models.eval_mode import eval_mode

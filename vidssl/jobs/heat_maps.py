@@ -20,7 +20,7 @@ from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import TestClips
-from vidssl.evaluation.grad_cam import class_cam, similarity_cam, upsampled
+from vidssl.jobs.grad_cam import class_cam, similarity_cam, upsampled
 from vidssl.jobs.load_network import Subject, one_network
 from vidssl.models.backbones import Backbone
 from vidssl.models.two_streams import TwoStreams

@@ -189,7 +189,7 @@ def test(
     if settings:
         options["settings"] = [*options.get("settings", ()), *settings]
     work = Protocols(protocols, floors=floors)
-    results = measure_networks(work, [model], videos, options, folder, train_list, splits, table=test_table)
+    results = measure_networks(work, [model], videos, options, folder, train_list, splits, table=format_measured)
     only = JobResults(next(iter(results.values())))
     only.text, only.file = results.text, results.file
     return only
@@ -369,7 +369,7 @@ def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tenso
     write_whole(out / f"confusion_{name}.png", png(confusion_matrix(counts.numpy(), names), dpi=120))
 
 
-def test_table(networks: Mapping[str, Results]) -> str:
+def format_measured(networks: Mapping[str, Results]) -> str:
     """Format the numbers of a test of one network as a short table; with floors in rows."""
     name, results = next(iter(networks.items()))
     test, splits = results["protocol"], list(results.get("splits", {}).values())

@@ -26,7 +26,7 @@ from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.train_test_overlap import check_disjoint
 from vidssl.jobs.job import NetworkOptions, Videos, job
 from vidssl.jobs.measurements import JobResults, Work, claim_results, over_splits
-from vidssl.jobs.test import Protocols, test_table
+from vidssl.jobs.test import Protocols, format_measured
 from vidssl.jobs.training_report import report_training
 from vidssl.models.weights import weights_file
 
@@ -116,7 +116,7 @@ def train_splits(
             return _test(runs[split], train_run(runs[split]), folder, request.check)
 
         results = JobResults(over_splits(splits, out, one))
-    results.text, results.file = test_table({"": results}), out / "results.json"
+    results.text, results.file = format_measured({"": results}), out / "results.json"
     return results
 
 

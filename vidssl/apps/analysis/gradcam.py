@@ -22,9 +22,9 @@ from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.grad_cam import coarse, mass_inside, randomized, rank_correlation, stages
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
+from vidssl.jobs.grad_cam import coarse, mass_inside, randomized, rank_correlation, stages
 from vidssl.jobs.heat_maps import ClipMap, box_masks, class_maps, layers_of_maps, one_clip, pair_maps
 from vidssl.jobs.job import (
     Count,

@@ -122,7 +122,7 @@ def bind_config(path, settings=(), config=None):
 
 
 def bound(path, settings, split):
-    """Bind a config, of a project too."""
+    """Bind a config, of an app too."""
     return train.bind_config(read(path, settings), str(path))[0] if split is None else load_run(path, settings, split)
 
 

@@ -33,7 +33,7 @@ class VideoRecord:
     fps: float | None = None  # frame rate of a folder of images
     mask: str | None = None  # path of a PNG with the part number of each pixel; 255: ignored
     label_set: str | None = None  # several labels, as in the column `labels`; None: the list has `label`, or none
-    columns: Mapping[str, float] = field(default_factory=dict, hash=False)  # numbers that a project reads, by column
+    columns: Mapping[str, float] = field(default_factory=dict, hash=False)  # numbers that an app reads, by column
 
     def __post_init__(self) -> None:
         if self.label < -1:
@@ -296,7 +296,7 @@ class Features:
     cells: int = 1  # positions of the feature maps that `x` consists of: (N, C * cells), channels first
     reverse: Tensor | None = None  # (N, D) of the same clips with their frames in reversed order; None: not asked for
     classes: tuple[str, ...] = ()  # names of the list's classes
-    columns: Mapping[str, Tensor] = field(default_factory=dict)  # (N,) float64 that a project reads, NaN: missing
+    columns: Mapping[str, Tensor] = field(default_factory=dict)  # (N,) float64 that an app reads, NaN: missing
     records: Sequence[VideoRecord] = ()  # (N,) file and span of each row, as in `vidssl.extract`; none: not known
     windows: bool = False  # the rows are windows of videos, one after another or overlapping
     path: Path | None = None  # the folder that they were read from

@@ -156,7 +156,7 @@ class Records(Column[VideoRecord]):
         self.names, self._masks, self._label_sets = Strings(), Strings(), Strings()  # masks, sets: in all rows or none
         self._labels = array("q")
         self._numbers = array("d")  # start, end and fps of each row, NaN if missing; empty if all are
-        self._columns: dict[str, array[float]] = {}  # numbers that a project reads, NaN if missing
+        self._columns: dict[str, array[float]] = {}  # numbers that an app reads, NaN if missing
         for row in rows:
             self.append(row)
 
@@ -188,7 +188,7 @@ class Records(Column[VideoRecord]):
 
     @property
     def columns(self) -> dict[str, NDArray[np.float64]]:
-        """(N,) numbers of each row that a project reads, by column, NaN where missing."""
+        """(N,) numbers of each row that an app reads, by column, NaN where missing."""
         return {name: np.array(column) for name, column in self._columns.items()}
 
     def __len__(self) -> int:
@@ -292,7 +292,7 @@ class VideoList:
 
     @property
     def columns(self) -> dict[str, NDArray[np.float64]]:
-        """(N,) numbers of the columns that a project reads, NaN where missing."""
+        """(N,) numbers of the columns that an app reads, NaN where missing."""
         return self.records.columns
 
     @cached_property

@@ -27,14 +27,7 @@ GUIDES = {
 }
 API = (
     *("vidssl", "vidssl.video", "vidssl.transforms", "vidssl.models", "vidssl.losses", "vidssl.data"),
-    *(
-        "vidssl.methods",
-        "vidssl.evaluation",
-        "vidssl.tracking",
-        "vidssl.apps.analysis",
-        "vidssl.apps.prepare",
-        "vidssl.base.types",
-    ),
+    *("vidssl.methods", "vidssl.evaluation", "vidssl.tracking", "vidssl.base.types", "vidssl.apps.prepare"),
 )
 LANGUAGES = {".py": "python", ".sbatch": "bash"}
 IMAGES = Path("docs/images/gallery")  # the image and the printed text of each example

@@ -14,13 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.base.types import DrawnOperations, Operation
+from vidssl.base.types import DrawnOperations, Operation, OperationGroups
 from vidssl.transforms.invariance_changes import GRAY
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in `color`
 _FIXED = 1024  # OpenCV mixes the channels of uint8 pixels with weights of 10 bits
-
-OperationGroups = tuple[tuple[str, int, int], ...]
 
 
 def grouped(clips: Sequence[Sequence[Operation]]) -> tuple[OperationGroups, NDArray[np.int64], NDArray[np.float64]]:

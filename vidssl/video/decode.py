@@ -63,18 +63,19 @@ class PyAV:
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
         """Yield (number, image) of the wanted frames."""
         to_rgb = _ToRGB()
-        numbers, left = np.array(wanted), set(wanted)
+        numbers, missing = np.array(wanted), set(wanted)
         if self._packets.frame_of is None:
             attempts = [self._decode_counting(max(wanted))]
         else:
             # The second attempt skips nothing, for streams in which a skipped frame was needed after all.
             whole = [(0, int(self._packets.packet_of[numbers].max()))]
-            attempts = [self._decode_spans(left, self._spans(numbers), True), self._decode_spans(left, whole, False)]
-        while left and attempts:
+            spans = self._spans(numbers)
+            attempts = [self._decode_spans(missing, spans, True), self._decode_spans(missing, whole, False)]
+        while missing and attempts:
             try:
                 for number, frame in attempts.pop(0):
-                    if number in left:
-                        left.discard(number)
+                    if number in missing:
+                        missing.discard(number)
                         yield number, to_rgb(frame)
             except FramesOutOfOrderError:
                 self.out_of_order = True
@@ -112,7 +113,7 @@ class PyAV:
         assert frame_of is not None
         codec, set_mode = video_stream(self._container).codec_context, None
         can_skip = skip and codec.name in _CAN_SKIP
-        feed: Iterator[tuple[int, Any]] = iter(())  # (number, packet) from the current position in the file
+        feed: Iterator[tuple[int, Any]] = iter(())  # (position, packet) from the current one in the file
         last = -_MAX_READ_ON - 1  # the packet that was read last
         for start, end in spans:
             codec.flush_buffers()
@@ -121,10 +122,10 @@ class PyAV:
                 codec, set_mode = video_stream(self._container).codec_context, None
             first, last = int(frame_of[start]), end
             before = -1  # number of the frame that the decoder returned last
-            for place, packet in feed:
-                number = int(frame_of[place])
+            for position, packet in feed:
+                number = int(frame_of[position])
                 # Frames stored after the key frame but shown before it refer to frames that were not decoded.
-                if place < start or (skip and 0 <= number < first):
+                if position < start or (skip and 0 <= number < first):
                     continue
                 packet.pts = number if number >= 0 else None
                 # NONREF: the decoder drops the frame if no other frame refers to it.
@@ -134,7 +135,7 @@ class PyAV:
                 for frame in self._decode(codec, packet):
                     before = self._in_order(frame, before)
                     yield frame.pts, frame
-                if place == end:
+                if position == end:
                     break
             for frame in self._decode(codec, None):
                 before = self._in_order(frame, before)

@@ -68,8 +68,8 @@ def sorted_times(pts: Sequence[int | None], restarts: bool) -> NDArray[np.float6
         return np.empty(0)
     step = float(np.median(steps[steps > 0]))
     if restarts:
-        for place in np.flatnonzero(np.diff(stamps) < -_REORDERED * step).tolist():
-            stamps[place + 1 :] += stamps[place] + step - stamps[place + 1]
+        for end in np.flatnonzero(np.diff(stamps) < -_REORDERED * step).tolist():  # of one of the joined recordings
+            stamps[end + 1 :] += stamps[end] + step - stamps[end + 1]
     numbers = np.arange(len(pts))
     filled = np.interp(numbers, known, stamps)
     filled += step * (np.minimum(numbers - known[0], 0) + np.maximum(numbers - known[-1], 0))
@@ -95,7 +95,9 @@ def frame_times(pts: NDArray[np.int64] | NDArray[np.float64], time_base: float |
     is further than a quarter of a frame from its place at that rate, with a coarse clock 0.4 frames.
     """
     span = int(pts[-1]) - int(pts[0]) if len(pts) else 0
-    if not is_plausible(span, float(time_base), len(pts)):
+    # With damaged timestamps a video lasts for years. 2**53: above it floats pass over ticks, and frames would have one
+    # time.
+    if not 0 < span < 2**53 or (len(pts) - 1) / (span * float(time_base)) <= _SLOWEST:
         return FrameTimes(header)
     times = (pts - pts[0]) * float(time_base)
     measured = float((len(pts) - 1) / (span * time_base))
@@ -103,12 +105,6 @@ def frame_times(pts: NDArray[np.int64] | NDArray[np.float64], time_base: float |
         if is_regular(times, rate, float(time_base)):
             return FrameTimes(rate)
     return FrameTimes(measured, times)
-
-
-def is_plausible(span: int, time_base: float, count: int) -> bool:
-    """Whether a video of `count` frames may span so many ticks: with damaged timestamps it lasts for years."""
-    # 2**53: above it floats pass over ticks, and frames would have one time.
-    return 0 < span < 2**53 and (count - 1) / (span * time_base) > _SLOWEST
 
 
 def is_regular(times: NDArray[np.float64], fps: float, tick: float) -> bool:
@@ -359,8 +355,8 @@ class H264Types:
         while at < end:
             kind = content[at] & 31
             if kind in _SLICES:
-                found = _h264_slice(content[at + 1])
-                return FIELD if self.frame_num_bits and self._is_field(content, at) else found
+                is_field = self.frame_num_bits and self._is_field(content, at)
+                return FIELD if is_field else _h264_slice(content[at + 1])
             size = int.from_bytes(content[at - length : at], "big")
             if kind == _SEQUENCE:
                 self.frame_num_bits = _frame_num_bits(bytes(content[at : at + size]))
@@ -512,14 +508,12 @@ _cache: dict[IndexKey, Packets] = {}
 def cached_packets(key: IndexKey, folder: Path | None, read: Callable[[], Packets]) -> Packets:
     """Return the index of a file from the cache of this process, else from `folder`, else from `read`."""
     packets = _cache.get(key)
+    if packets is None and folder:
+        packets = _load(_cache_file(folder, key))
     if packets is None:
-        file = _cache_file(folder, key) if folder else None
-        packets = _load(file) if file else None
-        if packets is None:
-            packets = read()
-            if file:
-                _save(file, packets)
-        _keep(key, packets)
+        packets = read()
+        replace_packets(key, folder, packets)
+    _keep(key, packets)
     return packets
 
 

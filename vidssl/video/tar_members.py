@@ -58,11 +58,11 @@ def _members(tar: str) -> tuple[dict[str, tuple[int, int]], int]:
         try:
             # Without decompression, in which offsets mean nothing. Names that are not UTF-8 stay what they are.
             with tarfile.open(tar, "r:", errors="surrogateescape") as file:
-                found = {_normal(m.name): (m.offset_data, m.size) for m in file if m.isreg() and not m.issparse()}
+                members = {_normal(m.name): (m.offset_data, m.size) for m in file if m.isreg() and not m.issparse()}
         # The others: fields of damaged headers, as numbers or names.
         except (tarfile.TarError, ValueError, OverflowError, EOFError, UnicodeError) as error:
             raise DecodeError(f"{tar}: not an uncompressed tar, or damaged: {error}; unpack it") from None
-        _known[tar] = state, found
+        _known[tar] = state, members
     return _known[tar][1], state[1]
 
 

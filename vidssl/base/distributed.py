@@ -35,8 +35,17 @@ def joined(device: torch.device) -> Iterator[None]:
         _start(device)
     failed = False
     try:
-        with lost_peers_reported():
-            yield
+        yield
+    except RuntimeError as error:
+        failed = True
+        # gloo's failures for processes that have ended are plain RuntimeErrors.
+        signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
+        if world() > 1 and (isinstance(error, dist.DistError) or re.search(signs, str(error))):
+            raise PeerError(
+                f"process {rank()} of {world()} lost the others ({str(error).splitlines()[0][:160]}); "
+                "the process that ended first has logged why"
+            ) from error
+        raise
     except BaseException as error:
         failed = not isinstance(error, Interrupted)
         raise
@@ -71,22 +80,6 @@ def _meet() -> tuple[Any, int, int]:
             f"({str(error).splitlines()[0][:120]}); start all of them with the same MASTER_ADDR and MASTER_PORT"
         ) from None
     return store, number, count
-
-
-@contextmanager
-def lost_peers_reported() -> Iterator[None]:
-    """Turn torch's error for processes that have ended into a PeerError of one line."""
-    # gloo's failures are plain RuntimeErrors.
-    signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
-    try:
-        yield
-    except RuntimeError as error:
-        if world() > 1 and (isinstance(error, dist.DistError) or re.search(signs, str(error))):
-            raise PeerError(
-                f"process {rank()} of {world()} lost the others ({str(error).splitlines()[0][:160]}); "
-                "the process that ended first has logged why"
-            ) from error
-        raise
 
 
 def adopt_slurm(environment: MutableMapping[str, str]) -> None:

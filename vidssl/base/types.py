@@ -270,14 +270,15 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         # Workers send arrays without a copy, and tensors with one.
         views = [view.permute(0, 1, 3, 4, 2).numpy() for view in self.views]
-        others = [None if tensor is None else tensor.numpy() for tensor in (self.boxes, self.mask)]
-        return Batch.of_arrays, (views, self.label.numpy(), self.index.numpy(), self.replaced, *others, self.operations)
+        boxes, mask = (None if tensor is None else tensor.numpy() for tensor in (self.boxes, self.mask))
+        numbers = self.label.numpy(), self.index.numpy()
+        return Batch.of_arrays, (views, *numbers, self.replaced, boxes, mask, self.operations)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """Apply a function to all tensors."""
         boxes, mask = (None if tensor is None else function(tensor) for tensor in (self.boxes, self.mask))
         views = tuple(map(function, self.views))
-        operations = tuple(drawn.map(function) for drawn in self.operations)
+        operations = tuple(of_view.map(function) for of_view in self.operations)
         return Batch(views, function(self.label), function(self.index), self.replaced, boxes, mask, operations)
 
 

@@ -36,13 +36,13 @@ def affinities(features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool
     regions of which an edge moves more than `step` pixels is 0.
     """
     unit = _unit(features, center)
-    found = []
+    results = []
     for (here, there), (before, after) in zip(pairwise(unit), pairwise(boxes), strict=True):
         affinity = (here @ there.T).clamp(0, 1)
         if step is not None:
             affinity.masked_fill_(torch.cdist(before, after, p=math.inf) > step, 0)
-        found.append(affinity)
-    return found
+        results.append(affinity)
+    return results
 
 
 def anchors(features: Sequence[Tensor], starts: Tensor, center: bool) -> list[Tensor]:
@@ -50,13 +50,13 @@ def anchors(features: Sequence[Tensor], starts: Tensor, center: bool) -> list[Te
 
     The similarity is (1 + cosine) / 2, which is 0 at a cosine of -1 only: an object may change its appearance.
     """
-    unit = _unit(features, center)
-    return [(1 + unit[0][starts] @ each.T).clamp(0, 2) / 2 for each in unit[1:]]
+    first, *later = _unit(features, center)
+    return [(1 + first[starts] @ regions.T).clamp(0, 2) / 2 for regions in later]
 
 
 def _unit(features: Sequence[Tensor], center: bool) -> list[Tensor]:
     middle = torch.cat(list(features)).mean(dim=0) if center else torch.zeros_like(features[0][0])
-    return [F.normalize(each - middle, dim=1) for each in features]
+    return [F.normalize(of_frame - middle, dim=1) for of_frame in features]
 
 
 class Sums(NamedTuple):
@@ -81,8 +81,8 @@ def scaled_sums(affinity: Sequence[Tensor]) -> Iterator[Sums]:
     T - 1 affinities (R_t, R_(t+1)) the sums that end in frame 1, 2, …, T - 1 are yielded; all start frames are advanced
     together, on a GPU by one matrix product.
     """
-    first = np.cumsum([0, *(len(each) for each in affinity)]).tolist()
-    widest = max(each.shape[1] for each in affinity)
+    first = np.cumsum([0, *(len(step) for step in affinity)]).tolist()
+    widest = max(step.shape[1] for step in affinity)
     buffers = [affinity[0].new_empty(first[-1] * widest) for _ in range(2)]
     log_scale = affinity[0].new_zeros(first[-1])
     before = affinity[0].new_empty(0, len(affinity[0]))
@@ -197,17 +197,18 @@ class Tracker:
         if starts is not None:
             boxes[0] = np.concatenate([boxes[0], starts])
         features = self.features(short_side(frames, config.size), boxes, size)
-        placed = [torch.from_numpy(each).to(self.device) for each in boxes]
+        placed = [torch.from_numpy(of_frame).to(self.device) for of_frame in boxes]
         step = None if config.max_step is None else config.max_step * math.hypot(*size)
         affinity = affinities(features, placed, config.center, step)
         numbers = np.arange(len(boxes), dtype=np.int64) * config.stride
         if starts is not None:
-            chosen = torch.arange(len(boxes[0]) - len(starts), len(boxes[0]), device=self.device)
+            regions = torch.arange(len(boxes[0]) - len(starts), len(boxes[0]), device=self.device)
         elif config.variant == "sum":
             return pairs_of_sums(affinity, placed, numbers, config)
         else:
-            chosen = _choose_starts(placed[0], config)
-        path, score = best_paths(affinity, chosen, anchors(features, chosen, config.center) if config.anchor else None)
+            regions = _choose_starts(placed[0], config)
+        anchor = anchors(features, regions, config.center) if config.anchor else None
+        path, score = best_paths(affinity, regions, anchor)
         if starts is None:
             path, score = _select(path, score, placed, numbers, config)
         return _paths_as_tracks(path, score, placed, numbers)
@@ -236,7 +237,7 @@ def pairs_of_sums(
     """Select the best pairs of regions in each pair of frames at least `min_gap` apart."""
     from torchvision.ops import nms  # slow import
 
-    found: list[Tracks] = []
+    tracks: list[Tracks] = []
     for sums in scaled_sums(affinity):
         for i in np.flatnonzero(numbers[sums.end] - numbers[: sums.end] >= config.min_gap).tolist():
             values, log_scale = sums.pair(i)
@@ -251,8 +252,8 @@ def pairs_of_sums(
             pairs = torch.stack([boxes[i][start[kept]], boxes[sums.end][end[kept]]], dim=1).flatten(0, 1)  # (2 N, 4)
             count = len(pairs) // 2
             frames, scores = np.tile(numbers[[i, sums.end]], count), np.repeat(score[kept].cpu().numpy(), 2)
-            found.append(Tracks(frames, pairs.cpu().numpy(), scores, np.repeat(np.arange(count), 2)))
-    return join_tracks(found)
+            tracks.append(Tracks(frames, pairs.cpu().numpy(), scores, np.repeat(np.arange(count), 2)))
+    return join_tracks(tracks)
 
 
 def _select(
@@ -276,12 +277,12 @@ def _choose_starts(boxes: Tensor, config: TrackerSettings) -> Tensor:
     from torchvision.ops import nms
 
     if config.overlap is None:
-        chosen = torch.arange(len(boxes), device=boxes.device)
+        regions = torch.arange(len(boxes), device=boxes.device)
     else:
-        chosen = nms(boxes, (boxes[:, 2:] - boxes[:, :2]).prod(dim=1), config.overlap)
-    if len(chosen) <= config.starts:
-        return chosen
-    return chosen[torch.linspace(0, len(chosen) - 1, config.starts, device=boxes.device).round().long()]
+        regions = nms(boxes, (boxes[:, 2:] - boxes[:, :2]).prod(dim=1), config.overlap)
+    if len(regions) <= config.starts:
+        return regions
+    return regions[torch.linspace(0, len(regions) - 1, config.starts, device=boxes.device).round().long()]
 
 
 def _paths_as_tracks(path: Tensor, score: Tensor, boxes: Sequence[Tensor], numbers: NDArray[np.int64]) -> Tracks:

@@ -58,9 +58,9 @@ def has_other_images(images: Sequence[str]) -> bool:
             prefix, number = parts
             kinds.setdefault(prefix, {}).setdefault(number, image)
     frames = max(kinds.values(), key=len, default={})
-    others = {*images} - {*frames.values()}
-    shared = sum(any(int(digits) in frames for digits in re.findall(r"\d+", Path(name).stem)) for name in others)
-    return 2 * shared > len(others) and (shared > 1 or len(frames) > 2)
+    rest = {*images} - {*frames.values()}
+    shared = sum(any(int(digits) in frames for digits in re.findall(r"\d+", Path(name).stem)) for name in rest)
+    return 2 * shared > len(rest) and (shared > 1 or len(frames) > 2)
 
 
 def is_image(path: Path) -> bool:
@@ -108,9 +108,9 @@ class FrameFolder:
             raise DecodeError(f"{path}: images have no frame rate: set data.fps, or add a column fps to the list")
         self.meta = VideoMeta(len(self._files), fps, height, width)
 
-    def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    def fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield (number, image) of the wanted frames."""
-        return ((number, self._read(self._files[number])) for number in wanted)
+        return ((number, self._read(self._files[number])) for number in numbers)
 
     def iter_frames(self) -> Iterator[NDArray[np.uint8]]:
         """Yield all images."""

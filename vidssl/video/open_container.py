@@ -105,7 +105,8 @@ def video_packets(container: Any, path: Path, complete: bool = False) -> Iterato
     """
     stream = video_stream(container)
     # FFmpeg passes over damaged parts of an AVI without an error. Others have no such index, or are read by theirs.
-    listed = sum(entry.size > 0 for entry in stream.index_entries) if complete and container.format.name == "avi" else 0
+    has_index = complete and container.format.name == "avi"
+    indexed = sum(entry.size > 0 for entry in stream.index_entries) if has_index else 0
     count = 0
     try:
         for packet in container.demux(stream):
@@ -117,8 +118,8 @@ def video_packets(container: Any, path: Path, complete: bool = False) -> Iterato
         raise DecodeError(f"{path}: cannot read: {error.strerror}; the file is damaged") from None
     except IndexError:  # of PyAV: a packet of a stream that was not there when the file was opened
         raise DecodeError(f"{path}: cannot read: a stream appears in the middle; the file is damaged") from None
-    if count < listed:
-        raise DecodeError(f"{path}: {count} of the {listed} packets in its index can be read; the file is damaged")
+    if count < indexed:
+        raise DecodeError(f"{path}: {count} of the {indexed} packets in its index can be read; the file is damaged")
 
 
 def frame_packets(container: Any, path: Path, complete: bool = False) -> Iterator[Any]:

@@ -60,10 +60,10 @@ class ExternalDecoder(ABC):
     def _read(self, numbers: list[int]) -> Iterable[Image]:
         """Read frames by their numbers, which ascend."""
 
-    def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
+    def fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, Image]]:
         """Yield (number, image) of the wanted frames; frames of another size belong to another stream, an error."""
         meta = self._packets.meta
-        for number, image in zip(wanted, self._guarded(lambda: self._read(list(wanted))), strict=False):
+        for number, image in zip(numbers, self._guarded(lambda: self._read(list(numbers))), strict=False):
             if {*image.shape[:2]} != {meta.height, meta.width}:  # upright or rotated by 90 degrees
                 raise self._refusal(f"its frames are {image.shape[1]}x{image.shape[0]}")
             yield number, image

@@ -14,7 +14,7 @@ import tarfile
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -291,9 +291,9 @@ class PackedFrames:
         self._id = index.shard_id(int(index.shards[row]))
         self._file: int | None = None
 
-    def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    def fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield (number, image) of the wanted frames."""
-        return ((number, self._read(number)) for number in wanted)
+        return ((number, self._read(number)) for number in numbers)
 
     def iter_frames(self) -> Iterator[NDArray[np.uint8]]:
         """Yield all frames."""
@@ -346,7 +346,7 @@ class EncodedVideo(NamedTuple):
     content: NDArray[np.uint8]  # (sum of sizes,) the images one after another
 
 
-class ShardWriter:
+class ShardWriter(AbstractContextManager["ShardWriter"]):
     """Adds videos to a folder of packed frames. A context manager, whose end completes the last shard and the index.
 
     A shard gets its name when it is complete; its part of the index is written before. So a killed run loses the shard
@@ -364,9 +364,6 @@ class ShardWriter:
         self._columns: dict[str, array[float]] = {}
         self._digest: Any = None  # the sha256 of its members; a writer without a shard can be sent to other processes
         self._first = tarfile.TarInfo()  # its first member
-
-    def __enter__(self) -> "ShardWriter":
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:

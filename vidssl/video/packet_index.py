@@ -22,7 +22,7 @@ import itertools
 import logging
 import mmap
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -160,18 +160,14 @@ class Packets:
         return packets[-self.meta.num_frames :]  # those before are not presented
 
 
-class _Scan(NamedTuple):
-    """What the headers of the packets (P) of a stream say, in the order of decoding."""
+def _scan(container: Any, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint8], list[int], bool, bool]:
+    """Read what the headers of the packets (P) of the first video stream say, in the order of decoding, to the end.
 
-    times: NDArray[np.int64]  # (P,) pts; of AVI dts
-    types: NDArray[np.uint8]  # (P,) of their frames: HIDDEN and so on
-    keys: list[int]  # packets that are marked as key frames
-    ordered: bool  # whether the times may give the order of the frames; else the packets were not read to the end
-    typed: bool  # whether a type was read
-
-
-def _scan(container: Any, path: Path) -> _Scan:
-    """Read the packets of the first video stream to the end."""
+    Returns:
+        The times (P,), pts, of AVI dts; the types (P,) of their frames, HIDDEN and so on; the packets that are marked
+        as key frames; whether the times may give the order of the frames, else the packets were not read to the end;
+        and whether a type was read.
+    """
     codec, name = video_stream(container).codec_context, container.format.name
     times, keys, hidden, types = array("q"), list[int](), list[int](), dict[int, int]()
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
@@ -208,7 +204,7 @@ def _scan(container: Any, path: Path) -> _Scan:
     kinds = np.full(len(times), EITHER, np.uint8)
     kinds[[*types]] = [*types.values()]
     kinds[hidden] = HIDDEN
-    return _Scan(np.array(times), kinds, keys, ordered, bool(types))
+    return np.array(times), kinds, keys, ordered, bool(types)
 
 
 def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
@@ -350,27 +346,29 @@ class H264Types:
 
     def __call__(self, packet: Any) -> int:
         """Return the type of the first slice; FIELD if all slices are of the same field."""
-        content, length = memoryview(packet), self._length
-        at, end = length, len(content) - 1
-        while at < end:
+        content = memoryview(packet)
+        for at, size in _units(content, self._length, self._length):
             kind = content[at] & 31
             if kind in _SLICES:
                 is_field = self.frame_num_bits and self._is_field(content, at)
                 return FIELD if is_field else _h264_slice(content[at + 1])
-            size = int.from_bytes(content[at - length : at], "big")
             if kind == _SEQUENCE:
                 self.frame_num_bits = _frame_num_bits(bytes(content[at : at + size]))
-            at += size + length
         return UNKNOWN
 
     def _is_field(self, content: memoryview, at: int) -> bool:
         """Whether all slices from the one at `at` on are of the same field."""
-        fields = set[int | None]()
-        while at < len(content) - 1:
-            if content[at] & 31 in _SLICES:
-                fields.add(_field(bytes(content[at + 1 : at + 20]), self.frame_num_bits))
-            at += int.from_bytes(content[at - self._length : at], "big") + self._length
+        starts = [start for start, _ in _units(content, self._length, at) if content[start] & 31 in _SLICES]
+        fields = {_field(bytes(content[start + 1 : start + 20]), self.frame_num_bits) for start in starts}
         return len(fields) == 1 and None not in fields
+
+
+def _units(content: memoryview, length: int, at: int) -> Iterator[tuple[int, int]]:
+    """Yield start and size of the units of a packet from that at `at` on; `length` bytes before it hold the size."""
+    while at < len(content) - 1:
+        size = int.from_bytes(content[at - length : at], "big")
+        yield at, size
+        at += size + length
 
 
 _SLICES, _SEQUENCE = (1, 2, 5), 7  # types of units
@@ -451,14 +449,12 @@ _WITH_CHROMA_FORMAT = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 
 def _hevc_type(length: int, packet: Any) -> int:
     """Read nal_unit_type (ITU-T H.265, section 7.4.2.2): leading frames, and those no frame refers to, are B-frames."""
     content = memoryview(packet)
-    at, end = length, len(content) - 1
-    while at < end:
+    for at, _ in _units(content, length, length):
         kind = content[at] >> 1 & 63
         if kind < 32:
             if kind >= 16:
                 return SHOWN  # a key frame
             return B_FRAME if kind % 2 == 0 or 6 <= kind <= 9 else EITHER
-        at += int.from_bytes(content[at - length : at], "big") + length
     return UNKNOWN
 
 

@@ -4,7 +4,7 @@ import difflib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -41,7 +41,7 @@ class DecodeSettings(Settings):
         return open_video(record.path, self.backend, fps=record.fps or self.fps, cache=self.cache)
 
 
-class Video:
+class Video(AbstractContextManager["Video"]):
     """An open video, as `open_video` returns it. Close it, or use it as a context manager."""
 
     def __init__(
@@ -59,9 +59,6 @@ class Video:
     def __len__(self) -> int:
         """Number of frames."""
         return self.meta.num_frames
-
-    def __enter__(self) -> "Video":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -65,11 +65,11 @@ class Sums(NamedTuple):
     end: int  # j
     rows: Tensor  # (regions of frames 0 … j - 1, R_j), the largest value of each row 1, or all 0
     log_scale: Tensor  # of each row; -inf where no path is left
-    first: list[int]  # row of the first region of each frame
+    first_rows: list[int]  # of the regions of each frame
 
     def pair(self, start: int) -> tuple[Tensor, Tensor]:
         """Return S of Eq. (4) between the regions of frame `start` and of this one: (R_i, R_j), log-scale (R_i,)."""
-        rows = slice(self.first[start], self.first[start + 1])
+        rows = slice(self.first_rows[start], self.first_rows[start + 1])
         return self.rows[rows], self.log_scale[rows] - math.log(self.end - start)
 
 
@@ -81,14 +81,14 @@ def scaled_sums(affinity: Sequence[Tensor]) -> Iterator[Sums]:
     T - 1 affinities (R_t, R_(t+1)) the sums that end in frame 1, 2, …, T - 1 are yielded; all start frames are advanced
     together, on a GPU by one matrix product.
     """
-    first = np.cumsum([0, *(len(step) for step in affinity)]).tolist()
+    first_rows = np.cumsum([0, *(len(step) for step in affinity)]).tolist()
     widest = max(step.shape[1] for step in affinity)
-    buffers = [affinity[0].new_empty(first[-1] * widest) for _ in range(2)]
-    log_scale = affinity[0].new_zeros(first[-1])
+    buffers = [affinity[0].new_empty(first_rows[-1] * widest) for _ in range(2)]
+    log_scale = affinity[0].new_zeros(first_rows[-1])
     before = affinity[0].new_empty(0, len(affinity[0]))
-    block = _ROWS if log_scale.device.type == "cpu" else first[-1]
+    block = _ROWS if log_scale.device.type == "cpu" else first_rows[-1]
     for t, step in enumerate(affinity):
-        old, count = first[t], first[t + 1]
+        old, count = first_rows[t], first_rows[t + 1]
         rows = buffers[t % 2][: count * step.shape[1]].view(count, step.shape[1])
         rows[old:] = step
         _rescale(rows[old:], log_scale[old:count])
@@ -96,7 +96,7 @@ def scaled_sums(affinity: Sequence[Tensor]) -> Iterator[Sums]:
             end = min(at + block, old)
             torch.mm(before[at:end], step, out=rows[at:end])
             _rescale(rows[at:end], log_scale[at:end])
-        yield Sums(t + 1, rows, log_scale[:count], first)
+        yield Sums(t + 1, rows, log_scale[:count], first_rows)
         before = rows
 
 

@@ -120,12 +120,12 @@ class PyAV:
             if start - last > _MAX_READ_ON:
                 feed = self._packets_from(start) if skip else self._packets_from_first()
                 codec, set_mode = video_stream(self._container).codec_context, None
-            first, last = int(frame_of[start]), end
+            first_frame, last = int(frame_of[start]), end
             before = -1  # number of the frame that the decoder returned last
             for position, packet in feed:
                 number = int(frame_of[position])
                 # Frames stored after the key frame but shown before it refer to frames that were not decoded.
-                if position < start or (skip and 0 <= number < first):
+                if position < start or (skip and 0 <= number < first_frame):
                     continue
                 packet.pts = number if number >= 0 else None
                 # NONREF: the decoder drops the frame if no other frame refers to it.

@@ -16,7 +16,9 @@ Names:      list_backbones, list_methods, list_configs, list_weights, list_sampl
             schema (of configs), doctor (optional parts on this machine)
 """
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from vidssl.apps.export import export as export
     from vidssl.apps.export import save_backbone as save_backbone
     from vidssl.apps.map import map as map
-    from vidssl.apps.prepare import prepare_folder as prepare_folder
+    from vidssl.apps.prepare.folder import prepare_folder as prepare_folder
     from vidssl.apps.search import retrieval as retrieval
     from vidssl.apps.show import show as show
     from vidssl.apps.shrink import shrink as shrink
@@ -71,39 +73,19 @@ if TYPE_CHECKING:
     from vidssl.version import __version__ as __version__
     from vidssl.video import open_video as open_video
 
-# The public names and their modules, imported at first use: torch and the decoders take seconds, which
-# `vidssl --help` need not wait for.
-_HOMES = {
-    **{name: f"vidssl.jobs.{name}" for name in ("train", "extract", "test", "track", "doctor")},
-    **dict.fromkeys(("load_features", "merge"), "vidssl.jobs.extract"),
-    "train_splits": "vidssl.jobs.train",
-    **{
-        f"list_{name}": "vidssl.jobs.names"
-        for name in ("backbones", "configs", "methods", "protocols", "recipes", "samplers", "weights")
-    },
-    "schema": "vidssl.jobs.names",
-    "ClipSettings": "vidssl.data.clip_samplers",
-    "Features": "vidssl.base.types",
-    "NetworkOptions": "vidssl.jobs.job",
-    **dict.fromkeys(("Neighbours", "search"), "vidssl.evaluation.search"),
-    "TestClips": "vidssl.evaluation.features",
-    "open_video": "vidssl.video",
-    "read_input": "vidssl.data.read_input",
-    **dict.fromkeys(("build_backbone", "load_backbone"), "vidssl.models"),
-    "__version__": "vidssl.version",
-}
+# The public names and their modules, as imported above for type checkers. They are imported at first use: torch and the
+# decoders take seconds, which `vidssl --help` need not wait for.
+_IMPORTS = [node for node in ast.walk(ast.parse(Path(__file__).read_bytes())) if isinstance(node, ast.ImportFrom)]
+_PUBLIC = {node.names[0].name: str(node.module) for node in _IMPORTS if node.names[0].asname}
+_HOMES = {name: module for name, module in _PUBLIC.items() if not module.startswith("vidssl.apps.")}
 
 
 def _of_apps() -> dict[str, str]:
+    """Return the names that apps add; without those of apps that are not there."""
     from vidssl.base.registry import APPS
 
-    analyses = {f"analyze_{name}": module for name, module in APPS["analysis"].items()}
-    prepared = {"prepare_folder": APPS["data set"].get("folder")}
-    return {
-        name: module
-        for name, module in (APPS["command"] | APPS["function"] | analyses | prepared).items()
-        if module is not None and name != "launch"
-    }
+    installed = {module for modules in APPS.values() for module in modules.values()}
+    return {name: module for name, module in _PUBLIC.items() if module in installed}
 
 
 def __getattr__(name: str) -> Any:

@@ -85,9 +85,10 @@ def without_nan(content: Any, name: str = "") -> tuple[Any, list[str]]:
         parts = enumerate(content)
     else:
         return content, []
-    found = {key: without_nan(value, f"{name}.{key}".lstrip(".")) for key, value in parts}
-    undefined = [each for _, names in found.values() for each in names]
-    values = {key: value for key, (value, _) in found.items()}
+    values, undefined = {}, list[str]()
+    for key, part in parts:
+        values[key], names = without_nan(part, f"{name}.{key}".lstrip("."))
+        undefined += names
     return (values if isinstance(content, Mapping) else [*values.values()]), undefined
 
 

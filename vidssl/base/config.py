@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -56,23 +57,19 @@ def choice(registry: Registry[Any]) -> Any:
     Of an entry of an app that was not named, see `load_named`, the name alone is known.
     """
     loaded = registry.loaded
-    models = tuple(_named_config(loaded[name], name) if name in loaded else _named_only(name) for name in registry)
+    models = tuple(_named_config(loaded.get(name), name) for name in registry)
     return Annotated[Union[models], Field(discriminator="name")]  # noqa: UP007 - built at run time
 
 
 @cache
 def _named_config(entry: Any, name: str) -> Any:
     literal: Any = Literal[name]
+    if entry is None:
+        return create_model(f"{name}Config", name=(literal, ...))
     config = getattr(entry, "Config", None)
     if not isinstance(config, type) or not issubclass(config, Settings):
         raise ConfigError(f"{entry.__name__} has no class Config(vidssl.base.config.Settings), its settings")
     return create_model(f"{entry.__name__}Config", __base__=config, name=(literal, ...))
-
-
-@cache
-def _named_only(name: str) -> Any:
-    literal: Any = Literal[name]
-    return create_model(f"{name}Config", name=(literal, ...))
 
 
 def bind_choice(registry: Registry[Any], tree: Tree, source: str) -> Any:
@@ -177,17 +174,17 @@ def set_value(tree: Tree, key: str, value: Any, source: str) -> None:
     section: Any = tree
     *way, last = key.split(".")
     for part in way:
-        place = _place(section, part, source)
-        if isinstance(section, dict) and not isinstance(section.get(place), dict | list):
-            section[place] = {}
-        section = section[place]
-    section[_place(section, last, source)] = value
+        key_or_index = _key_or_index(section, part, source)
+        if isinstance(section, dict) and not isinstance(section.get(part), dict | list):
+            section[part] = {}
+        section = section[key_or_index]
+    section[_key_or_index(section, last, source)] = value
 
 
 def in_home(value: Any) -> Any:
     """Return a path with the home folder for `~`, which shells leave in `--out=~/x`; of other data all such texts."""
     if isinstance(value, dict):
-        return {key: in_home(each) for key, each in value.items()}
+        return {key: in_home(part) for key, part in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(in_home, value))
     is_path = isinstance(value, str | Path) and str(value)[:2] in ("~", "~/")
@@ -203,8 +200,8 @@ def bind(schema: type[ModelT], tree: Tree, source: str) -> ModelT:
             # Through JSON, for which pydantic's strict mode accepts lists as tuples.
             return schema.model_validate_json(json.dumps(data))
         except ValidationError as error:
-            wanted = [_find(mistake, tree)[1] for mistake in error.errors() if mistake["type"] in _NEEDS_TEXT]
-            typed = {id(value) for value in wanted if isinstance(value, TypedValue)} - as_text
+            values = [_find(mistake, tree)[1] for mistake in error.errors() if mistake["type"] in _NEEDS_TEXT]
+            typed = {id(value) for value in values if isinstance(value, TypedValue)} - as_text
             if not typed:
                 raise _config_error(error, data, schema, source) from None
             as_text |= typed
@@ -216,23 +213,27 @@ def plain(tree: Any, source: str, as_text: Container[int] = ()) -> Any:
     Each `TypedValue` is read as YAML, and as text if its id is in `as_text`. A ConfigError if there are values of other
     types, or too many, as in a file of weights whose config has one part in many places.
     """
-    size = 0
+    return _PlainCopy(source, as_text).of(tree)
 
-    def copy(value: Any, depth: int) -> Any:
-        nonlocal size
-        size += 1 + (len(value) if isinstance(value, str) else 0)
-        _check_extent(size, depth, source)
+
+@dataclass
+class _PlainCopy:
+    source: str
+    as_text: Container[int]
+    size: int = 0  # values and characters copied so far
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        self.size += 1 + (len(value) if isinstance(value, str) else 0)
+        _check_extent(self.size, depth, self.source)
         if isinstance(value, TypedValue):
-            return str(value) if id(value) in as_text else _yaml().load(value)
+            return str(value) if id(value) in self.as_text else _yaml().load(value)
         if isinstance(value, dict):
-            return {str(key): copy(part, depth + 1) for key, part in value.items()}
+            return {str(key): self.of(part, depth + 1) for key, part in value.items()}
         if isinstance(value, list | tuple):
-            return [copy(part, depth + 1) for part in value]
+            return [self.of(part, depth + 1) for part in value]
         if value is None or isinstance(value, str | int | float):
             return value
-        raise ConfigError(f"{source} has a {type(value).__name__}: use numbers, strings, lists and mappings only")
-
-    return copy(tree, 0)
+        raise ConfigError(f"{self.source} has a {type(value).__name__}: use numbers, strings, lists and mappings only")
 
 
 def _check_extent(size: int, depth: int, source: str) -> None:
@@ -254,17 +255,17 @@ def to_yaml(tree: Tree) -> str:
     return text.getvalue()
 
 
-def config_differences(one: Any, other: Any, name: str = "") -> list[tuple[str, Any, Any]]:
+def config_differences(first: Any, second: Any, name: str = "") -> list[tuple[str, Any, Any]]:
     """List the differences of two trees of settings: dotted name and both values; None for a missing one."""
-    if one == other:
+    if first == second:
         return []
-    equally_long = isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        inner = [(str(key), one.get(key), other.get(key)) for key in dict.fromkeys((*one, *other))]
-    elif equally_long and all(isinstance(part, dict) for part in (*one, *other)):  # lists of sections
-        inner = [(str(place), *pair) for place, pair in enumerate(zip(one, other, strict=True))]
+    equally_long = isinstance(first, list) and isinstance(second, list) and len(first) == len(second)
+    if isinstance(first, dict) and isinstance(second, dict):
+        inner = [(str(key), first.get(key), second.get(key)) for key in dict.fromkeys((*first, *second))]
+    elif equally_long and all(isinstance(part, dict) for part in (*first, *second)):  # lists of sections
+        inner = [(str(index), *pair) for index, pair in enumerate(zip(first, second, strict=True))]
     else:
-        return [(name, one, other)]
+        return [(name, first, second)]
     return [line for key, a, b in inner for line in config_differences(a, b, f"{name}.{key}".lstrip("."))]
 
 
@@ -306,7 +307,7 @@ def _parse(text: str | bytes, source: str) -> Any:
     return _yaml().load(text)
 
 
-def _place(section: Any, part: str, override: str) -> str | int:
+def _key_or_index(section: Any, part: str, override: str) -> str | int:
     """Return a part of an override's key as a key or index of the section it is in."""
     if isinstance(section, dict):
         return part
@@ -334,10 +335,10 @@ def _mistakes(error: ValidationError, tree: Tree, schema: type[BaseModel]) -> li
 
 def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> Sequence[str]:
     """Explain a mistake in one line, those of an inner section in one each: key, problem, value, remedy."""
-    place, _ = _find(mistake, tree)
+    key, _ = _find(mistake, tree)
     if isinstance(inner := mistake.get("ctx", {}).get("error"), InnerMistakes):
-        return [place + line for line in inner.lines]
-    return [_in_words(mistake, place, schema)]
+        return [key + line for line in inner.lines]
+    return [_in_words(mistake, key, schema)]
 
 
 def _find(mistake: Any, tree: Any) -> tuple[str, Any]:
@@ -356,21 +357,21 @@ def _find(mistake: Any, tree: Any) -> tuple[str, Any]:
     return ".".join(keys), tree
 
 
-def _in_words(mistake: Any, place: str, schema: type[BaseModel]) -> str:
+def _in_words(mistake: Any, key: str, schema: type[BaseModel]) -> str:
     loc, kind = mistake["loc"], mistake["type"]
     if kind == "extra_forbidden":
         known = sorted(_model_at(schema, loc[:-1]).model_fields)
-        return f"{place}: unknown key{did_you_mean(loc[-1], known)}; there are: {', '.join(known)}"
+        return f"{key}: unknown key{did_you_mean(loc[-1], known)}; there are: {', '.join(known)}"
     if kind in ("missing", "union_tag_not_found"):
-        return f"{place}: is required" if kind == "missing" else f"{place}: needs a 'name'"
+        return f"{key}: is required" if kind == "missing" else f"{key}: needs a 'name'"
     if kind == "union_tag_invalid":
         names = [name.strip(" '") for name in mistake["ctx"]["expected_tags"].split(",")]
         tag = mistake["ctx"]["tag"]
-        return f"{place}.name: no '{tag}'{did_you_mean(tag, names)}; there are: {', '.join(names)}"
+        return f"{key}.name: no '{tag}'{did_you_mean(tag, names)}; there are: {', '.join(names)}"
     value, message = mistake["input"], mistake["msg"].removeprefix("Value error, ")
     got = "" if isinstance(value, dict) else f", got {json.dumps(value, default=str)[:60]}"
-    hint = hint_at_device(place) if kind == "literal_error" else ""
-    return f"{place}: {message}{got}{hint}" if place else message
+    hint = hint_at_device(key) if kind == "literal_error" else ""
+    return f"{key}: {message}{got}{hint}" if key else message
 
 
 def _model_at(schema: Any, loc: Sequence[str | int]) -> Any:
@@ -407,10 +408,10 @@ def find_config(text: str) -> Path:
         return path
     known = installed_configs()
     name = text.removesuffix(".yaml").removeprefix("configs/")
-    found = [name] if name in known else sorted(each for each in known if each.endswith(f"/{name}"))
-    if len(found) > 1:
-        raise ConfigError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
-    if not found:
-        hint = did_you_mean(name, [*known, *(each.rpartition("/")[2] for each in known)])
+    matches = [name] if name in known else sorted(config for config in known if config.endswith(f"/{name}"))
+    if len(matches) > 1:
+        raise ConfigError(f"{text} is the name of {len(matches)} configs: {', '.join(matches)}")
+    if not matches:
+        hint = did_you_mean(name, [*known, *(config.rpartition("/")[2] for config in known)])
         raise ConfigError(f"{text} is neither a file nor the name of a config{hint}")
-    return known[found[0]]
+    return known[matches[0]]

@@ -35,8 +35,17 @@ def joined(device: torch.device) -> Iterator[None]:
         _start(device)
     failed = False
     try:
-        with lost_peers_reported():
-            yield
+        yield
+    except RuntimeError as error:
+        failed = True
+        # gloo's failures for processes that have ended are plain RuntimeErrors.
+        signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
+        if world() > 1 and (isinstance(error, dist.DistError) or re.search(signs, str(error))):
+            raise PeerError(
+                f"process {rank()} of {world()} lost the others ({str(error).splitlines()[0][:160]}); "
+                "the process that ended first has logged why"
+            ) from error
+        raise
     except BaseException as error:
         failed = not isinstance(error, Interrupted)
         raise
@@ -73,36 +82,20 @@ def _meet() -> tuple[Any, int, int]:
     return store, number, count
 
 
-@contextmanager
-def lost_peers_reported() -> Iterator[None]:
-    """Turn torch's error for processes that have ended into a PeerError of one line."""
-    # gloo's failures are plain RuntimeErrors.
-    signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
-    try:
-        yield
-    except RuntimeError as error:
-        if world() > 1 and (isinstance(error, dist.DistError) or re.search(signs, str(error))):
-            raise PeerError(
-                f"process {rank()} of {world()} lost the others ({str(error).splitlines()[0][:160]}); "
-                "the process that ended first has logged why"
-            ) from error
-        raise
-
-
 def adopt_slurm(environment: MutableMapping[str, str]) -> None:
     """Set the variables that torch needs (rank, world size, address) if srun started this process, but not torchrun."""
     # A plain `python` in a batch script is one process: only srun sets SLURM_STEP_NUM_TASKS.
     if "RANK" in environment or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return
     # Rank 0 is on the first node of `node[03-07,11],other`.
-    found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment["SLURM_STEP_NODELIST"])
-    first = "".join(part or "" for part in found.groups()) if found else environment["SLURM_STEP_NODELIST"]
+    match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment["SLURM_STEP_NODELIST"])
+    node = "".join(match.groups("")) if match else environment["SLURM_STEP_NODELIST"]
     # Two steps of one job, or two jobs on one node, need different ports.
     number = int(environment.get("SLURM_JOB_ID", "0")) * 7 + int(environment.get("SLURM_STEP_ID", "0"))
     environment["RANK"] = environment["SLURM_PROCID"]
     environment.setdefault("WORLD_SIZE", environment["SLURM_STEP_NUM_TASKS"])
     environment.setdefault("LOCAL_RANK", environment["SLURM_LOCALID"])
-    environment.setdefault("MASTER_ADDR", first)
+    environment.setdefault("MASTER_ADDR", node)
     environment.setdefault("MASTER_PORT", str(15000 + number % 15000))
 
 
@@ -137,15 +130,14 @@ def gather_later(x: Tensor) -> Callable[[], Tensor]:
     """Start to gather (N, …) tensors of equal shape; the returned function waits for the result (world, N, …)."""
     if world() == 1:
         return lambda: x[None]
-    every = x.new_empty(world(), *x.shape)
-    work = dist.all_gather(list(every.unbind()), x.detach().contiguous(), async_op=True)
+    gathered = x.new_empty(world(), *x.shape)
+    work = dist.all_gather(list(gathered.unbind()), x.detach().contiguous(), async_op=True)
+    return functools.partial(_wait, work, gathered)
 
-    def wait() -> Tensor:
-        if work is not None:
-            work.wait()
-        return every
 
-    return wait
+def _wait(work: Any, gathered: Tensor) -> Tensor:
+    work.wait()
+    return gathered
 
 
 def gather_with_grad(x: Tensor) -> Tensor:
@@ -177,23 +169,23 @@ def exchange(x: Tensor, order: Tensor) -> Tensor:
     if world() == 1:
         return x[order.to(x.device)]
     n = len(x)
-    wanted = order[rank() * n : (rank() + 1) * n]
-    given = [part[part // n == rank()] - rank() * n for part in torch.split(order, n)]
-    sent = x[torch.cat(given).to(x.device)].contiguous()
+    senders = order[rank() * n : (rank() + 1) * n] // n  # of the rows that this process receives
+    rows = [part[part // n == rank()] - rank() * n for part in torch.split(order, n)]  # for each process
+    sent = x[torch.cat(rows).to(x.device)].contiguous()
     received = torch.empty_like(sent)
-    counts = torch.bincount(wanted // n, minlength=world())
-    dist.all_to_all_single(received, sent, counts.tolist(), [len(part) for part in given])
-    # Received rows are grouped by sender, within a sender in the order of `wanted`.
-    return received[torch.argsort(torch.argsort(wanted // n, stable=True)).to(x.device)]
+    counts = torch.bincount(senders, minlength=world())
+    dist.all_to_all_single(received, sent, counts.tolist(), [len(part) for part in rows])
+    # Received rows are grouped by sender, within a sender in the order of `order`.
+    return received[torch.argsort(torch.argsort(senders, stable=True)).to(x.device)]
 
 
 def union(bits: int) -> int:
     """Combine flags: the bits that are set on any process."""
     if world() == 1:
         return bits
-    every = torch.tensor(bits)
-    dist.all_reduce(every, dist.ReduceOp.BOR)
-    return int(every)
+    combined = torch.tensor(bits)
+    dist.all_reduce(combined, dist.ReduceOp.BOR)
+    return int(combined)
 
 
 def gather_objects(value: _T) -> list[_T]:
@@ -219,13 +211,13 @@ def together(work: Callable[[], _T]) -> _T:
     if isinstance(failure, VidsslError):
         gather_objects((str(failure), None))
         raise failure
-    every = gather_objects((None, failure.signal if failure else None))
-    errors = [f"process {number}: {message}" for number, (message, _) in enumerate(every) if message is not None]
-    signals = [signal for _, signal in every if signal is not None]
-    if errors:
-        raise PeerError(errors[0])
-    if signals:
-        raise Interrupted(signals[0])
+    outcomes = gather_objects((None, failure.signal if failure else None))
+    for number, (message, _) in enumerate(outcomes):
+        if message is not None:
+            raise PeerError(f"process {number}: {message}")
+    for _, signal in outcomes:
+        if signal is not None:
+            raise Interrupted(signal)
     return cast(_T, result)  # without a failure it is one
 
 

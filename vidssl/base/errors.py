@@ -14,7 +14,7 @@ class VidsslError(Exception):
     _breaks = re.compile("[\r\n]")
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(self._breaks.sub(lambda found: repr(found[0])[1:-1], message))
+        super().__init__(self._breaks.sub(lambda match: repr(match[0])[1:-1], message))
 
 
 class ConfigError(VidsslError):
@@ -41,6 +41,11 @@ class UndecodableError(DecodeError):
 
 class TooLargeError(DecodeError):
     """The frames of a video exceed the size limit."""
+
+
+def too_large(path: object, width: int, height: int, max_pixels: int) -> TooLargeError:
+    """Make the error for a video or image of more pixels than the limit."""
+    return TooLargeError(f"{path}: {width}x{height} is more than {max_pixels} pixels; raise the limit if meant")
 
 
 class SeveralSizesError(DecodeError):
@@ -100,6 +105,6 @@ def hint_at_device(name: str) -> str:
     return "; CUDA_VISIBLE_DEVICES=1 names one GPU of several for cuda, and mps is not used" * (name == "device")
 
 
-def in_one_line(error: Exception) -> str:
-    """Describe an error of other code in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+def in_one_line(error: Exception, limit: int = 300) -> str:
+    """Describe an error of other code in one line, with at most `limit` characters of its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:limit]}"

@@ -13,8 +13,8 @@ def keep_memory() -> None:
     By default the system maps each large tensor anew and clears its pages, which takes up to half of the CPU time of a
     network on a CPU: docs/results/performance.md. Other libraries of C have no such setting.
     """
-    chosen = {"MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys()
-    if sys.platform != "linux" or chosen or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+    variables = {"MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys()
+    if sys.platform != "linux" or variables or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     library = ctypes.CDLL(None)
     if hasattr(library, "gnu_get_libc_version"):

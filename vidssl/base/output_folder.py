@@ -124,10 +124,11 @@ def outputs_in(folder: Path, root: Path) -> set[str]:
         patterns = [name.partition("/")[0] for kind, names in named if kind not in _DATA for name in names]
         originals = mark["outputs"].get("copies", {}).get("root")
         if originals is not None and folder != root:
-            place = os.path.realpath(folder / originals)
-            below = Path(place).is_relative_to(os.path.realpath(root)) and os.path.isdir(place)  # noqa: PTH112
-            patterns += ["*"] * below
-        return {path.name for path in folder.iterdir() if any(fnmatchcase(path.name, each) for each in patterns)}
+            source = os.path.realpath(folder / originals)
+            if Path(source).is_relative_to(os.path.realpath(root)) and os.path.isdir(source):  # noqa: PTH112
+                patterns.append("*")
+        names = [path.name for path in folder.iterdir()]
+        return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
     return set()
 
 
@@ -163,8 +164,8 @@ def check_files(
         if entry is None or not {None, file_hash(path)} & {*entry["sha256"]}:
             unknown.append(path)
         elif entry["from"] != source and path.name not in shared:
-            made = "a folder" if entry["from"] is None else f"{entry['from']} (relative to it)"
-            raise DataError(f"{path} was made from {made}, not from {source or 'a folder'}: {ELSEWHERE}")
+            origin = "a folder" if entry["from"] is None else f"{entry['from']} (relative to it)"
+            raise DataError(f"{path} was made from {origin}, not from {source or 'a folder'}: {ELSEWHERE}")
     return unknown
 
 
@@ -233,7 +234,7 @@ def _source(folder: Path, inputs: Sequence[Path]) -> str | None:
 
 def check_file_names(folder: Path, names: Iterable[str]) -> None:
     """Check that files of these names, which may have folders, can be written below a folder, through no link."""
-    checked: dict[Path, None] = {}
+    checked = set[Path]()
     for name in names:
         too_long = [part for part in name.split("/") if len(os.fsencode(part)) > _LONGEST]
         if too_long:
@@ -246,7 +247,7 @@ def check_file_names(folder: Path, names: Iterable[str]) -> None:
                 break
             if os.path.lexists(above) and (above.is_symlink() or not above.is_dir()):
                 raise DataError(f"cannot write {path}: {above} is not a folder; {ELSEWHERE}")
-            checked[above] = None
+            checked.add(above)
 
 
 # The mark ---------------------------------------------------------------------------------------------------
@@ -283,23 +284,22 @@ def _check_is_folder(folder: Path) -> None:
 
 def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
     """The paths in a folder that patterns match; those of a pattern without a wildcard are tested, not searched."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for pattern in patterns:
         if "*" in pattern:
-            found += sorted(path for path in folder.glob(pattern) if path.name not in (MARK, ".lock"))
+            paths += sorted(path for path in folder.glob(pattern) if path.name not in (MARK, ".lock"))
         elif os.path.lexists(folder / pattern):
-            found.append(folder / pattern)
-    return found
+            paths.append(folder / pattern)
+    return paths
 
 
 def _check_plain(paths: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     """Check that existing paths are no links and no inputs."""
-    known = {}
-    for path in inputs:
+    known = set[tuple[int, int]]()
+    for source in filter(None, inputs):
         with suppress(OSError):
-            if path is not None:
-                status = path.stat()
-                known[status.st_dev, status.st_ino] = path
+            status = source.stat()
+            known.add((status.st_dev, status.st_ino))
     for path in paths:
         if path.is_symlink():
             raise DataError(f"{path} is a link, and nothing is written through links: {ELSEWHERE}")
@@ -310,11 +310,11 @@ def _check_plain(paths: Iterable[Path], inputs: Iterable[Path | None]) -> None:
 
 def check_writable(folder: Path) -> None:
     """Check that a folder can be written, or created where it is missing; nothing is created."""
-    place = folder
-    while not os.path.lexists(place) and place != place.parent:
-        place = place.parent
+    existing = folder
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
     try:
-        tempfile.TemporaryFile(dir=place).close()
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error.strerror}; {ELSEWHERE}") from None
 

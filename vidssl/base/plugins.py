@@ -60,7 +60,7 @@ def own_code(modules: Iterable[str], libraries: bool = True) -> dict[str, str]:
     installed libraries are hashed without what they import, and only with `libraries`; vidssl and torch have none.
     """
     code: dict[str, str] = {}
-    waiting = [found for name in modules if (found := _locate(name)) is not None]
+    waiting = [module for name in modules if (module := _locate(name)) is not None]
     while waiting:
         name, folder = waiting.pop()
         file = _source(name, folder)
@@ -74,8 +74,9 @@ def own_code(modules: Iterable[str], libraries: bool = True) -> dict[str, str]:
             tree = ast.parse(source)
             imported = [] if installed else _imports(tree, name, file.stem == "__init__")
             source = _without_docstrings(tree).encode()
-        parts = [each.split(".") for each in (name, *imported)]  # a package is imported before its modules
-        waiting += [(".".join(part[:n]), folder) for part in parts for n in range(1, len(part) + 1)]
+        for used in (name, *imported):
+            parts = used.split(".")  # a package is imported before its modules
+            waiting += [(".".join(parts[:n]), folder) for n in range(1, len(parts) + 1)]
         code[name] = hashlib.sha256(source).hexdigest()
     return dict(sorted(code.items()))
 
@@ -83,7 +84,7 @@ def own_code(modules: Iterable[str], libraries: bool = True) -> dict[str, str]:
 def changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """List the files that differ between two results of `own_code`; of those that are gone the names of the modules."""
     names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    files = [None if (found := _locate(name)) is None else _source(*found) for name in names]
+    files = [None if (module := _locate(name)) is None else _source(*module) for name in names]
     return [name if file is None else str(file) for name, file in zip(names, files, strict=True)]
 
 
@@ -127,8 +128,8 @@ def _without_docstrings(tree: ast.Module) -> str:
     """Write code without comments and docstrings, in one layout."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            texts = [each for each in node.body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)]
-            node.body = [each for each in node.body if each not in texts] or [ast.Pass()]
+            texts = [part for part in node.body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
+            node.body = [part for part in node.body if part not in texts] or [ast.Pass()]
     return ast.unparse(tree)
 
 

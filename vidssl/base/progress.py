@@ -72,9 +72,7 @@ def progress(iterable: Any = None, *, title: str, unit: str, **settings: Any) ->
     report = getattr(_thread, "report", None)
     if callable(report) and not settings.get("disable"):
         return _Reported(iterable, title, report, **settings)
-    if report is False:
-        settings["disable"] = True
-    if logging.getLogger("vidssl").level >= logging.WARNING:  # `--quiet`
+    if report is False or logging.getLogger("vidssl").level >= logging.WARNING:  # `--quiet`
         settings["disable"] = True
     if sys.stderr.isatty() or "ipykernel" in sys.modules:
         settings |= {"dynamic_ncols": True, "mininterval": 0.2}

@@ -6,6 +6,7 @@ import os
 import pkgutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from vidssl.base.errors import ConfigError
@@ -91,23 +92,27 @@ def load_app(kind: str, name: str) -> Any:
         return importlib.import_module(APPS[kind][name])
 
 
-def load_named(tree: Any) -> None:
-    """Import the apps whose entries of registries plain data names: `{"name": "cmc", …}`, at any depth."""
+def _names_in(tree: Any) -> Iterator[str]:
+    """Yield the names of entries that plain data may have, at any depth: `{"name": "cmc", …}`."""
     if isinstance(tree, dict):
+        yield str(tree.get("name"))
+        tree = [*tree.values()]
+    for part in tree if isinstance(tree, list | tuple) else ():
+        yield from _names_in(part)
+
+
+def load_named(tree: Any) -> None:
+    """Import the apps whose entries of registries plain data names."""
+    for name in _names_in(tree):
         for kind in ("backbone", "method", "protocol"):
-            if str(tree.get("name")) in APPS[kind]:
-                load_app(kind, tree["name"])
-    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ():
-        load_named(value)
+            if name in APPS[kind]:
+                load_app(kind, name)
 
 
 def entries_of(tree: Any) -> list[Any]:
-    """List the imported entries of registries that plain data names: `{"name": "cmc", …}`, at any depth."""
-    if isinstance(tree, dict):
-        name = str(tree.get("name"))
-        here = [registry._entries[name] for registry in _REGISTRIES if name in registry._entries]
-        return here + [entry for value in tree.values() for entry in entries_of(value)]
-    return [entry for value in tree for entry in entries_of(value)] if isinstance(tree, list | tuple) else []
+    """List the imported entries of registries that plain data names."""
+    names = [*_names_in(tree)]
+    return [registry._entries[name] for name in names for registry in _REGISTRIES if name in registry._entries]
 
 
 class Registry(Generic[_T]):
@@ -126,15 +131,14 @@ class Registry(Generic[_T]):
 
     def register(self, name: str) -> Callable[[_T], _T]:
         """Return a decorator that registers a class or function."""
+        return partial(self._add, name)
 
-        def add(entry: _T) -> _T:
-            owner = getattr(entry, "__module__", None)
-            if name in self._entries or self._apps.get(name, owner) != owner:
-                raise ConfigError(f"{self.kind} '{name}' is registered twice: choose another name")
-            self._entries[name] = entry
-            return entry
-
-        return add
+    def _add(self, name: str, entry: _T) -> _T:
+        owner = getattr(entry, "__module__", None)
+        if name in self._entries or self._apps.get(name, owner) != owner:
+            raise ConfigError(f"{self.kind} '{name}' is registered twice: choose another name")
+        self._entries[name] = entry
+        return entry
 
     def _all(self) -> dict[str, _T]:
         if not self._loaded:  # other threads wait here until all names are known

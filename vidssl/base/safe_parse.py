@@ -8,6 +8,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.base.errors import in_one_line
+
 
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON."""
@@ -25,25 +27,25 @@ def read_json(path: Path) -> Any:
 def read_arrays(file: Path | IO[bytes]) -> dict[str, NDArray[Any]]:
     """Read all arrays of an npz file, without objects, which could run code; an OSError if it cannot be read."""
     try:
-        with np.load(file, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
     except OSError:
         raise
     except Exception as error:  # numpy, zipfile and zlib let errors of a dozen types out of a damaged file
-        raise ValueError(f"not the arrays of numpy: {_line(error)}") from None
+        raise ValueError(f"not the arrays of numpy: {in_one_line(error, 120)}") from None
 
 
 def map_array(path: Path) -> NDArray[Any]:
     """Map an npy file into memory, copied on write; an OSError if it cannot be read."""
     try:
-        found = np.load(path, mmap_mode="c", allow_pickle=False)
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # the header is Python text, which numpy's parser refuses in many ways
-        raise ValueError(f"not an array of numpy: {_line(error)}") from None
-    if not isinstance(found, np.ndarray):
+        raise ValueError(f"not an array of numpy: {in_one_line(error, 120)}") from None
+    if not isinstance(array, np.ndarray):
         raise ValueError("not an array of numpy")
-    return found
+    return array
 
 
 def whole_number(value: Any, least: int = 0, most: int = 2**31 - 1) -> int:
@@ -53,7 +55,3 @@ def whole_number(value: Any, least: int = 0, most: int = 2**31 - 1) -> int:
     if not least <= value <= most:
         raise ValueError(f"{str(value)[:40]} is not in {least} to {most}")
     return int(value)
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

@@ -73,7 +73,7 @@ def _above_zero(value: Schedule) -> Schedule:
 
 
 def _in_unit_interval(value: Schedule) -> Schedule:
-    if not all(0 <= each <= 1 for each in (value.start, value.end, value.warmup_start)):
+    if not all(0 <= number <= 1 for number in (value.start, value.end, value.warmup_start)):
         raise ValueError("must stay between 0 and 1")
     return value
 

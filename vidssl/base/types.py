@@ -1,7 +1,7 @@
 """Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -172,11 +172,14 @@ class Operation(NamedTuple):
     kernel: int = 0  # of the blur: its side in pixels
 
 
+OperationGroups = tuple[tuple[str, int, int], ...]  # name, kernel and number of clips
+
+
 @dataclass(frozen=True)
 class DrawnOperations:
     """The operations that are still to be applied to a view of a batch, as `transforms.batched.grouped` orders them."""
 
-    groups: tuple[tuple[str, int, int], ...]  # name, kernel and number of clips: each is one call, in this order
+    groups: OperationGroups  # each is one call, in this order
     clips: Tensor  # (M,) int64, the clips of all groups, one after the other
     amounts: Tensor  # (M,) float64, the amount for each
 
@@ -186,23 +189,24 @@ class DrawnOperations:
             raise ValueError(f"{len(self.clips)} clips and {len(self.amounts)} amounts for groups of {count}")
 
     @classmethod
-    def of_arrays(
-        cls, groups: tuple[tuple[str, int, int], ...], clips: NDArray[np.int64], amounts: NDArray[np.float64]
-    ) -> "DrawnOperations":
+    def of_arrays(cls, groups: OperationGroups, clips: NDArray[Any], amounts: NDArray[Any]) -> "DrawnOperations":
         """Make them of arrays."""
         return cls(groups, torch.from_numpy(clips), torch.from_numpy(amounts))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DrawnOperations.of_arrays, (self.groups, self.clips.numpy(), self.amounts.numpy())
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> "DrawnOperations":
+        """Apply a function to all tensors."""
+        return DrawnOperations(self.groups, function(self.clips), function(self.amounts))
+
 
 @dataclass(frozen=True)
 class Sample:
     """The views of one video, made by a worker."""
 
-    views: tuple[
-        Frames, ...
-    ]  # each (T, C, S, S) uint8, of some encoders of others (T, C, H, W); none if the video is broken and skipped
+    # Each (T, C, S, S) uint8, of some encoders of others (T, C, H, W); none if the video is broken and skipped.
+    views: tuple[Frames, ...]
     label: int
     index: int  # of the record in its list
     replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of broken videos that this one replaces
@@ -258,29 +262,23 @@ class Batch:
         operations: Sequence[DrawnOperations],
     ) -> "Batch":
         """Make a batch of arrays, whose views are (B, T, S, S, C)."""
-        return cls(
-            tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in views),
-            torch.from_numpy(label),
-            torch.from_numpy(index),
-            replaced,
-            None if boxes is None else torch.from_numpy(boxes),
-            None if mask is None else torch.from_numpy(mask),
-            tuple(operations),
-        )
+        tensors = tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in views)
+        boxes_, mask_ = (None if array is None else torch.from_numpy(array) for array in (boxes, mask))
+        numbers = torch.from_numpy(label), torch.from_numpy(index)
+        return cls(tensors, *numbers, replaced, boxes_, mask_, tuple(operations))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Workers send arrays without a copy, and tensors with one.
         views = [view.permute(0, 1, 3, 4, 2).numpy() for view in self.views]
-        others = [None if tensor is None else tensor.numpy() for tensor in (self.boxes, self.mask)]
-        return Batch.of_arrays, (views, self.label.numpy(), self.index.numpy(), self.replaced, *others, self.operations)
+        boxes, mask = (None if tensor is None else tensor.numpy() for tensor in (self.boxes, self.mask))
+        numbers = self.label.numpy(), self.index.numpy()
+        return Batch.of_arrays, (views, *numbers, self.replaced, boxes, mask, self.operations)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """Apply a function to all tensors."""
         boxes, mask = (None if tensor is None else function(tensor) for tensor in (self.boxes, self.mask))
         views = tuple(map(function, self.views))
-        operations = tuple(
-            replace(drawn, clips=function(drawn.clips), amounts=function(drawn.amounts)) for drawn in self.operations
-        )
+        operations = tuple(of_view.map(function) for of_view in self.operations)
         return Batch(views, function(self.label), function(self.index), self.replaced, boxes, mask, operations)
 
 
@@ -309,8 +307,8 @@ class Features:
     def __str__(self) -> str:
         """Describe them in a line."""
         total = f" of {len(self) + len(self.missing)} ({len(self.missing)} missing)" if self.missing else ""
-        unit, place = "windows" if self.windows else "videos", "" if self.path is None else f" in {self.path}"
-        return f"{len(self)}{total} {unit} x {self.x.shape[1]} features{place}"
+        unit, folder = "windows" if self.windows else "videos", "" if self.path is None else f" in {self.path}"
+        return f"{len(self)}{total} {unit} x {self.x.shape[1]} features{folder}"
 
     def describe(self) -> dict[str, Any]:
         """Describe them as plain data."""

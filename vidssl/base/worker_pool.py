@@ -194,15 +194,14 @@ def _results(
 ) -> Generator[Any, None, None]:
     for worker in pool:
         worker.start()
-    numbered, drawn = enumerate(tasks), 0
+    numbered, submitted = enumerate(tasks), 0
     answers: dict[int, _Answer] = {}  # by task number; they wait for their turn
     for turn in count():
-        waiting = True
-        while waiting:
-            for number, task in islice(numbered, turn + ahead - drawn):
+        while True:
+            for number, task in islice(numbered, turn + ahead - submitted):
                 min(pool, key=lambda worker: len(worker.tasks)).submit(number, task)
-                drawn = number + 1
-            if turn == drawn:
+                submitted = number + 1
+            if turn == submitted:
                 return
             # Receive all finished answers, even if it is not their turn: their workers get new tasks.
             ready = wait([worker.end for worker in pool], timeout=0 if turn in answers else None)
@@ -213,7 +212,8 @@ def _results(
                     except (EOFError, ConnectionError):
                         worker.handle_exit(on_failure)
                         worker.start()
-            waiting = bool(ready) or turn not in answers
+            if not ready and turn in answers:
+                break
         if (error := answers[turn][1]) is not None:
             raise error
         yield answers.pop(turn)[0]  # not kept in a variable: the consumer frees its memory
@@ -337,8 +337,8 @@ def _work(function: Callable[..., Any], end: socket.socket, guard: _SharedGuard,
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    for other in _ends:
-        other.close()
+    for connection in _ends:
+        connection.close()
     keep_memory()  # a program of Python that calls a job keeps its own settings
     # Workers share the cores; and the threads that torch had before the fork are not there: it would wait for them.
     if (torch := sys.modules.get("torch")) is not None:

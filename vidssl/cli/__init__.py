@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from vidssl.base.errors import Interrupted, PeerError, VidsslError
 from vidssl.base.keep_memory import keep_memory
 from vidssl.base.registry import APPS
 from vidssl.base.running_command import running
-from vidssl.cli.arguments import OTHER_NAMES, JobSignature, Parser, add_options, parse, read_signature
+from vidssl.cli.arguments import JobSignature, Parser, add_options, option_name, parse, read_signature
 from vidssl.version import __version__
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
@@ -41,12 +41,12 @@ class Job(NamedTuple):
     @property
     def signature(self) -> JobSignature:
         """Its arguments."""
-        own = read_signature(self.module, self.function)
+        signature = read_signature(self.module, self.function)
         if self.of_splits is None:
-            return own
-        others = read_signature(self.module, self.of_splits).arguments
-        splits = next(argument for argument in others if argument.name == "splits")
-        return replace(own, arguments=(*own.arguments, replace(splits, default=None)))
+            return signature
+        arguments = read_signature(self.module, self.of_splits).arguments
+        splits = next(argument for argument in arguments if argument.name == "splits")
+        return replace(signature, arguments=(*signature.arguments, replace(splits, default=None)))
 
     @property
     def summary(self) -> str:
@@ -101,9 +101,8 @@ def main(command: str | None = None, name: str | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument(
-        "command", choices=COMMANDS, metavar="COMMAND", help="see below; COMMAND --help lists its options"
-    )
+    text = "see below; COMMAND --help lists its options"
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=text)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     guarded(lambda: run(parsed.command, parsed.arguments, f"vidssl {parsed.command}"))
@@ -126,17 +125,17 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
     Raises:
         SystemExit: The status is 1, as something was left out: a video that cannot be read.
     """
-    job, parser, words = parser_of(command, arguments, prog)
-    parsed = parse(parser, job.signature, words)
+    job, parser, options = parser_of(command, arguments, prog)
+    parsed = parse(parser, job.signature, options)
     as_json = parsed.pop("json")
     settings = parsed.pop("settings", []) if job.signature.takes_settings else ()
     takes_input = any(argument.name == "videos" for argument in job.signature.arguments)
-    if inputs := [word for word in settings if takes_input and not _is_setting(word)]:
+    if inputs := [text for text in settings if takes_input and not _is_setting(text)]:
         if len(inputs) > 1:
             parser.error(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
-        parsed["videos"], settings = Path(inputs[0]), [word for word in settings if _is_setting(word)]
-    if takes_input and (there := [word for word in settings if os.path.exists(word)]):  # noqa: PTH110 - any length
-        parser.error(f"{there[0]} is a setting, and there is a file or folder of this name: write ./{there[0]} for it")
+        parsed["videos"], settings = Path(inputs[0]), [text for text in settings if _is_setting(text)]
+    if takes_input and (paths := [text for text in settings if os.path.exists(text)]):  # noqa: PTH110 - any length
+        parser.error(f"{paths[0]} is a setting, and there is a file or folder of this name: write ./{paths[0]} for it")
     if job.of_splits is not None and "splits" in parsed:
         job = Job(job.module, job.of_splits)
     worded = partial(in_options, signature=job.signature)
@@ -144,27 +143,27 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
 
     parsed = in_home(parsed)
     with running(command, arguments, worded), errors_in_options(job.signature):
-        before = [parsed.pop("cfg", None)] if job.signature.takes_settings else []
+        cfg = [parsed.pop("cfg", None)] if job.signature.takes_settings else []
         try:
-            result = job.call(*before, *settings, **parsed)
+            result = job.call(*cfg, *settings, **parsed)
         except BaseException:
             from vidssl.base.output_folder import remove_unused  # here: it imports torch
 
             remove_unused()
             raise
-    shown = result
-    if isinstance(result, str):  # the report of `prepare`
-        shown = in_options(result, job.signature)
-        if not as_json and parsed["out"] not in Path(shown.rpartition("\n")[2]).parents:  # it does not end with them
-            shown += f"\nlists written to {parsed['out']}"
-    print_result(shown, as_json, worded)
+    report = result
+    if isinstance(result, str):  # of `prepare`
+        report = in_options(result, job.signature)
+        if not as_json and parsed["out"] not in Path(report.rpartition("\n")[2]).parents:  # it does not end with them
+            report += f"\nlists written to {parsed['out']}"
+    print_result(report, as_json, worded)
     if not getattr(result, "complete", True):
         sys.exit(1)
     return result
 
 
-def _is_setting(word: str) -> bool:
-    key, equals, _ = word.partition("=")
+def _is_setting(text: str) -> bool:
+    key, equals, _ = text.partition("=")
     return equals != "" and "/" not in key  # ./a=b is a path
 
 
@@ -198,15 +197,14 @@ def in_options(text: str, signature: JobSignature) -> str:
     Only those that the command has: what a message says of others, such as settings of a run, stays as it is.
     """
     known = {argument.name for argument in signature.arguments} | {"splits"}
+    return _ARGUMENT.sub(partial(_in_option, known), text)
 
-    def option(found: re.Match[str]) -> str:
-        name, value = found[1], found[2].strip('"[]').replace(",", "")
-        if name not in known:
-            return found[0]
-        option = OTHER_NAMES.get(name, name).replace("_", "-")
-        return f"--{option}" + ("" if value == "True" else f" {value}")
 
-    return _ARGUMENT.sub(option, text)
+def _in_option(known: Collection[str], match: re.Match[str]) -> str:
+    if match[1] not in known:
+        return match[0]
+    value = match[2].strip('"[]').replace(",", "")
+    return option_name(match[1]) + ("" if value == "True" else f" {value}")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,19 +46,18 @@ def read_signature(module: str, name: str) -> JobSignature:
     tree = _tree(module)
     function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
     paragraphs, texts = _parse(ast.get_docstring(function) or "")
-    found: list[Argument] = []
-    plain = [*function.args.posonlyargs, *function.args.args]
-    defaults = [REQUIRED] * (len(plain) - len(function.args.defaults)) + [*map(_literal, function.args.defaults)]
-    for argument, default in zip(plain, defaults, strict=True):
-        found.append(_argument(argument.arg, argument.annotation, default, texts, positional=True))
-    for argument, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
-        default = REQUIRED if value is None else _literal(value)
-        found.append(_argument(argument.arg, argument.annotation, default, texts, positional=False))
-    if function.args.kwarg is not None and function.args.kwarg.annotation is not None:
-        unpacked = ast.unparse(function.args.kwarg.annotation)
-        found += _options(tree, module, unpacked.removeprefix("Unpack[").removesuffix("]"))
-    description = "\n\n".join(paragraphs)
-    return JobSignature(paragraphs[0], description, tuple(found), function.args.vararg is not None)
+    parameters = function.args
+    positional = [*parameters.posonlyargs, *parameters.args]
+    missing = [None] * (len(positional) - len(parameters.defaults))  # as in `kw_defaults`
+    defaults = [*missing, *parameters.defaults, *parameters.kw_defaults]
+    arguments: list[Argument] = []
+    for parameter, node in zip([*positional, *parameters.kwonlyargs], defaults, strict=True):
+        default = REQUIRED if node is None else _literal(node)
+        arguments.append(_argument(parameter.arg, parameter.annotation, default, texts, parameter in positional))
+    if parameters.kwarg is not None and parameters.kwarg.annotation is not None:
+        unpacked = ast.unparse(parameters.kwarg.annotation)
+        arguments += _options(tree, module, unpacked.removeprefix("Unpack[").removesuffix("]"))
+    return JobSignature(paragraphs[0], "\n\n".join(paragraphs), tuple(arguments), parameters.vararg is not None)
 
 
 def _options(tree: ast.Module, module: str, name: str) -> list[Argument]:
@@ -68,7 +67,6 @@ def _options(tree: ast.Module, module: str, name: str) -> list[Argument]:
             texts = _parse(ast.get_docstring(node) or "")[1]
             keys = [part for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]
             return [_argument(part.target.id, part.annotation, None, texts, positional=False) for part in keys]  # type: ignore[union-attr]
-    for node in tree.body:
         if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
             return _options(_tree(str(node.module)), str(node.module), name)
     raise LookupError(f"{module} has no {name}")
@@ -89,10 +87,10 @@ def _argument(
     return Argument(name, kind.replace("'", '"'), default, texts.get(name, ""), positional)
 
 
-def _literal(node: ast.expr | None) -> Any:
+def _literal(node: ast.expr) -> Any:
     """Return a default that is a literal; None for another, which the text states."""
     try:
-        return None if node is None else ast.literal_eval(node)
+        return ast.literal_eval(node)
     except ValueError:
         return None
 
@@ -130,24 +128,24 @@ class Parser(argparse.ArgumentParser):
         if unknown := re.match(r"unrecognized arguments: (--[\w-]+)", message):
             near = did_you_mean(unknown[1], self._option_string_actions)
             message += f"{near}; the options: {self.prog} --help"
-        if chosen := re.match("argument --(device): invalid choice", message):
-            message += hint_at_device(chosen[1])
+        if re.match("argument --device: invalid choice", message):
+            message += hint_at_device("device")
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def at_least(least: int) -> Callable[[str], int]:
     """Make the type of an option that is an integer of at least `least`."""
+    return partial(_parse_integer, least)
 
-    def parse_integer(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text} is not an integer") from None
-        if number < least:
-            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-        return number
 
-    return parse_integer
+def _parse_integer(least: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not an integer") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+    return number
 
 
 def above_zero(text: str) -> float:
@@ -175,33 +173,29 @@ def _count_or_all(text: str) -> int | str:
     return text if text == "all" else int(text)
 
 
+_MODELS = ("Model | Sequence[Model]", "Model | Sequence[Model] | Mapping[str, Model]")
+_NUMBERS = ("Sequence[int]", "Collection[int]")
 # By the type of an argument, as it is written. Arguments of other types cannot be options, such as functions.
 _TYPES: dict[str, dict[str, Any]] = {
-    "str": {"type": str},
+    **{kind: {"type": str} for kind in ("str", "Model")},
     "int": {"type": int},
     "float": {"type": float},
     "Count": {"type": at_least(1)},
     "Natural": {"type": at_least(0)},
     "Positive": {"type": above_zero},
     "Annotated[int, Ge(2)]": {"type": at_least(2)},
-    "Path": {"type": Path},
-    "File": {"type": Path},
-    "Videos": {"type": Path},
-    "Model": {"type": str},
+    **{kind: {"type": Path} for kind in ("Path", "File", "Videos")},
     "Config": {"type": config_file},
     "bool": {"action": "store_true"},
     "bool | Count": {"nargs": "?", "const": True, "type": at_least(1), "metavar": "N"},
     "bool | str": {"nargs": "?", "const": True, "type": str},
     'int | Literal["all"]': {"type": _count_or_all, "metavar": "N"},
-    "Model | Sequence[Model]": {"type": str, "nargs": "+"},
-    "Model | Sequence[Model] | Mapping[str, Model]": {"type": str, "nargs": "+"},
+    **{kind: {"type": str, "nargs": "+"} for kind in _MODELS},
     "Sequence[File]": {"type": Path, "nargs": "+", "metavar": "FILE"},
     "Sequence[str]": {"type": str, "nargs": "+"},
-    "Sequence[int]": {"type": str, "nargs": "+", "metavar": "N"},  # settings after it are moved: `parse`
-    "Collection[int]": {"type": str, "nargs": "+", "metavar": "N"},
+    **{kind: {"type": str, "nargs": "+", "metavar": "N"} for kind in _NUMBERS},  # settings after it are moved: `parse`
     "Sequence[str | Mapping[str, Any]]": {"type": str, "nargs": "+", "metavar": ("NAME", "KEY=VALUE")},
 }
-_NUMBERS = ("Sequence[int]", "Collection[int]")
 _WORDS = ("Sequence[str]", *_NUMBERS)  # take all words that follow, and settings among them
 
 
@@ -211,6 +205,11 @@ def option_of(argument: Argument) -> dict[str, Any] | None:
         choices = {"choices": ast.literal_eval(f"({literal[2]},)")}
         return choices | {"nargs": "+"} if literal[1] else choices
     return _TYPES.get(argument.type)
+
+
+def option_name(argument: str) -> str:
+    """Return the option of an argument: `--batch-size` of `batch_size`."""
+    return f"--{OTHER_NAMES.get(argument, argument).replace('_', '-')}"
 
 
 def add_options(parser: argparse.ArgumentParser, signature: JobSignature) -> None:
@@ -231,10 +230,8 @@ def add_options(parser: argparse.ArgumentParser, signature: JobSignature) -> Non
         if argument.type == "Videos" and argument.name == "videos" and signature.takes_settings:
             continue  # among the settings
         required = argument.default is REQUIRED or argument.name == "out"
-        name = OTHER_NAMES.get(argument.name, argument.name).replace("_", "-")
-        parser.add_argument(
-            f"--{name}", dest=argument.name, required=required, help=text, default=argparse.SUPPRESS, **kind
-        )
+        settings = {"dest": argument.name, "required": required, "default": argparse.SUPPRESS, **kind}
+        parser.add_argument(option_name(argument.name), help=text, **settings)
     if _has_settings(signature):
         text = "settings that override the config's"
         if signature.takes_settings and any(argument.name == "videos" for argument in signature.arguments):
@@ -256,31 +253,30 @@ def _help(argument: Argument) -> str:
     text = text[:1].lower() + text[1:] if text[1:2].islower() else text
     default = argument.default
     if "(default" not in text and not isinstance(default, bool) and default not in (REQUIRED, None, (), ""):
-        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-        text += f" (default {shown:g})" if isinstance(shown, float) else f" (default {shown})"
+        default = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        text += f" (default {default:g})" if isinstance(default, float) else f" (default {default})"
     return text.replace("`", "").replace("%", "%%")
 
 
 def parse(parser: argparse.ArgumentParser, signature: JobSignature, arguments: Sequence[str] | None) -> dict[str, Any]:
     """Parse options and settings in any order: the arguments of the job, and `json`; apply `--quiet`."""
-    given = vars(parser.parse_intermixed_args(arguments))
-    if given.pop("quiet"):  # hides progress bars too
+    options = vars(parser.parse_intermixed_args(arguments))
+    if options.pop("quiet"):  # hides progress bars too
         logging.getLogger("vidssl").setLevel(logging.WARNING)
-    parsed = {name: value for name, value in given.items() if value is not None}
+    parsed = {name: value for name, value in options.items() if value is not None}
     settings = [str(word) for word in parsed.pop("settings", ())]
     kinds = {argument.name: argument.type for argument in signature.arguments}
     for name in [name for name in parsed if kinds.get(name) in _WORDS and name != "settings"]:
-        words = parsed[name]
+        values = parsed[name]
         if _has_settings(signature):
-            settings += [word for word in words if "=" in word]
-            words = [word for word in words if "=" not in word]
-        option = OTHER_NAMES.get(name, name).replace("_", "-")
-        if not words or len({*words}) < len(words):
-            parser.error(f"--{option} needs different values, got {' '.join(words) or 'none'}")
+            settings += [value for value in values if "=" in value]
+            values = [value for value in values if "=" not in value]
+        option = option_name(name)
+        if not values or len({*values}) < len(values):
+            parser.error(f"{option} needs different values, got {' '.join(values) or 'none'}")
         if kinds[name] in _NUMBERS:
-            if wrong := [word for word in words if not re.fullmatch("[0-9]{1,4}", word)]:
-                parser.error(f"--{option}: {wrong[0]} is not a number: write --{option} 1 2 3")
-            parsed[name] = [int(word) for word in words]
-        else:
-            parsed[name] = words
+            if wrong := [value for value in values if not re.fullmatch("[0-9]{1,4}", value)]:
+                parser.error(f"{option}: {wrong[0]} is not a number: write {option} 1 2 3")
+            values = [int(value) for value in values]
+        parsed[name] = values
     return {**parsed, "settings": settings} if settings else parsed

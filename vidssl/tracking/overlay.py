@@ -50,12 +50,12 @@ def draw_pairs(frames: Frames, boxes: NDArray[np.float32], scores: NDArray[np.fl
     """
     scale, line = _sizes(frames)
     best = np.argsort(-scores, kind="stable")[:_SHOWN]
-    left, right = (_enlarged(frame, scale) for frame in frames)
+    start, end = enlarged(frames)
     for rank, row in reversed([*enumerate(best)]):  # the best one on top
-        for side, image in enumerate((left, right)):
+        for side, image in enumerate((start, end)):
             _draw_box(image, boxes[row, side] * scale, _COLOURS[rank], line, scores[row])
-    between = np.full((len(left), 4 * line // 2 * 2, 3), 255, np.uint8)
-    return np.concatenate([left, between, right], axis=1)
+    between = np.full((len(start), 4 * line // 2 * 2, 3), 255, np.uint8)
+    return np.concatenate([start, between, end], axis=1)
 
 
 def enlarged(frames: Frames) -> list[_Image]:
@@ -85,6 +85,6 @@ def _draw_box(image: _Image, box: NDArray[np.float32], colour: tuple[int, ...], 
     text, font, size = f"{score:.2f}", cv2.FONT_HERSHEY_SIMPLEX, 0.32 + 0.08 * line
     (wide, high), below = cv2.getTextSize(text, font, size, 1)
     top = max(y1 - high - below - 2, 0)
-    left = min(max(x1 - line, 0), max(image.shape[1] - wide - 6, 0))
-    cv2.rectangle(image, (left, top), (left + wide + 5, top + high + below + 2), colour, cv2.FILLED)
-    cv2.putText(image, text, (left + 3, top + high + 2), font, size, _SHADE, 1, cv2.LINE_AA)
+    start = min(max(x1 - line, 0), max(image.shape[1] - wide - 6, 0))
+    cv2.rectangle(image, (start, top), (start + wide + 5, top + high + below + 2), colour, cv2.FILLED)
+    cv2.putText(image, text, (start + 3, top + high + 2), font, size, _SHADE, 1, cv2.LINE_AA)

@@ -72,11 +72,11 @@ def propose(image: NDArray[np.uint8], search: Search) -> Boxes:
             engine.addGraphSegmentation(segmentation.createGraphSegmentation(_SIGMA, scale, smallest))
         if search.keep == "first":
             ctypes.CDLL(None).srand(1)  # OpenCV ranks with C's rand()
-        found = np.asarray(engine.process(), np.float64).reshape(-1, 4)  # left, top, width, height
+        boxes = np.asarray(engine.process(), np.float64).reshape(-1, 4)  # left, top, width, height
     except cv2.error as error:
         raise DataError(f"selective search fails on a frame of {width}x{height}: {error.err}") from None
-    found[:, 2:] += found[:, :2]
-    return choose(found * ([width / size[0], height / size[1]] * 2), height, width, search)
+    boxes[:, 2:] += boxes[:, :2]
+    return choose(boxes * ([width / size[0], height / size[1]] * 2), height, width, search)
 
 
 def choose(boxes: NDArray[np.floating[Any]], height: int, width: int, search: Search) -> Boxes:
@@ -156,9 +156,9 @@ def read_proposals(path: Path, key: str, numbers: NDArray[np.int64]) -> list[Box
         return None
 
 
-def write_proposals(path: Path, key: str, numbers: NDArray[np.int64], found: Sequence[Boxes]) -> None:
+def write_proposals(path: Path, key: str, numbers: NDArray[np.int64], regions: Sequence[Boxes]) -> None:
     """Write the regions of each frame atomically."""
-    counts = np.array([len(boxes) for boxes in found], np.int64)
+    counts = np.array([len(boxes) for boxes in regions], np.int64)
     content = io.BytesIO()
-    np.savez_compressed(content, frames=numbers, counts=counts, boxes=np.concatenate(found), made_with=np.array(key))
+    np.savez_compressed(content, frames=numbers, counts=counts, boxes=np.concatenate(regions), made_with=np.array(key))
     write_whole(path, content.getvalue())

@@ -130,9 +130,9 @@ def track_list(
             if isinstance(video, str):
                 done.left_out[tracks_name(task.name, task.record)] = video
                 continue
-            found = [tracker.track(chunk.frames, chunk.boxes, size=video.size) for chunk in video.chunks]
+            results = [tracker.track(chunk.frames, chunk.boxes, size=video.size) for chunk in video.chunks]
             starts = [chunk.start for chunk in video.chunks]
-            tracks = join_tracks([replace(t, frames=s + t.frames) for s, t in zip(starts, found, strict=True)])
+            tracks = join_tracks([replace(t, frames=s + t.frames) for s, t in zip(starts, results, strict=True)])
             write_tracks(task.path, tracks, {**task.made_with, "video": task.made_with["video"] | video.variable_rate})
             done.add(task.name, len(np.unique(tracks.track)), video)
     done.seconds = time.monotonic() - started
@@ -145,17 +145,17 @@ def join_parts(parts: Iterable[Tracked], videos: VideoList) -> Tracked:
     The time is that from the first part to the last, which may be made at the same time.
     """
     started = time.monotonic()
-    place: dict[str, int] = {}
+    position: dict[str, int] = {}
     for n, (name, record) in enumerate(zip(videos.names, videos.records, strict=True)):
-        place.setdefault(name, n)
-        place.setdefault(tracks_name(name, record), n)
+        position.setdefault(name, n)
+        position.setdefault(tracks_name(name, record), n)
     whole = Tracked(0)
     for part in parts:
         for name, value in vars(part).items():
             setattr(whole, name, getattr(whole, name) | value if name == "left_out" else getattr(whole, name) + value)
-    whole.made.sort(key=place.__getitem__)
-    whole.untracked.sort(key=place.__getitem__)
-    whole.left_out = {name: whole.left_out[name] for name in sorted(whole.left_out, key=place.__getitem__)}
+    whole.made.sort(key=position.__getitem__)
+    whole.untracked.sort(key=position.__getitem__)
+    whole.left_out = {name: whole.left_out[name] for name in sorted(whole.left_out, key=position.__getitem__)}
     whole.seconds = time.monotonic() - started
     return whole
 
@@ -241,20 +241,20 @@ def _prepare(
             key = proposals_key(config.search, task.record.path, video.meta)
             known = read_proposals(path, key, union)
             boxes = {} if known is None else dict(zip(union.tolist(), known, strict=True))
-            for start, wanted in zip(starts, numbers, strict=True):
+            for start, of_chunk in zip(starts, numbers, strict=True):
                 guard.at(task.number)
-                frames = video.frames(offset + wanted)
+                frames = video.frames(offset + of_chunk)
                 size = frames.shape[2], frames.shape[3]
-                for number, image in zip(wanted.tolist(), frames.transpose(0, 2, 3, 1), strict=True):
+                for number, image in zip(of_chunk.tolist(), frames.transpose(0, 2, 3, 1), strict=True):
                     if number not in boxes:
                         guard.at(task.number)
                         boxes[number] = propose(np.ascontiguousarray(image), config.search)
                 small = short_side(frames, config.size)
-                chunks.append(_Chunk(start, small, [boxes[number] for number in wanted.tolist()]))
+                chunks.append(_Chunk(start, small, [boxes[number] for number in of_chunk.tolist()]))
             variable_rate = _variable_rate(task.record, video.meta)
     except DataError as error:
         return str(error).removeprefix(f"{task.record.path}: ")
     if known is None:
         write_proposals(path, key, union, [boxes[number] for number in union.tolist()])
-    bare = sum(np.array_equal(found, whole_frame(*size)) for found in boxes.values())
+    bare = sum(np.array_equal(regions, whole_frame(*size)) for regions in boxes.values())
     return _Prepared(chunks, size, len(union), bare, variable_rate)

@@ -36,13 +36,13 @@ def affinities(features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool
     regions of which an edge moves more than `step` pixels is 0.
     """
     unit = _unit(features, center)
-    found = []
+    results = []
     for (here, there), (before, after) in zip(pairwise(unit), pairwise(boxes), strict=True):
         affinity = (here @ there.T).clamp(0, 1)
         if step is not None:
             affinity.masked_fill_(torch.cdist(before, after, p=math.inf) > step, 0)
-        found.append(affinity)
-    return found
+        results.append(affinity)
+    return results
 
 
 def anchors(features: Sequence[Tensor], starts: Tensor, center: bool) -> list[Tensor]:
@@ -50,13 +50,13 @@ def anchors(features: Sequence[Tensor], starts: Tensor, center: bool) -> list[Te
 
     The similarity is (1 + cosine) / 2, which is 0 at a cosine of -1 only: an object may change its appearance.
     """
-    unit = _unit(features, center)
-    return [(1 + unit[0][starts] @ each.T).clamp(0, 2) / 2 for each in unit[1:]]
+    first, *later = _unit(features, center)
+    return [(1 + first[starts] @ regions.T).clamp(0, 2) / 2 for regions in later]
 
 
 def _unit(features: Sequence[Tensor], center: bool) -> list[Tensor]:
     middle = torch.cat(list(features)).mean(dim=0) if center else torch.zeros_like(features[0][0])
-    return [F.normalize(each - middle, dim=1) for each in features]
+    return [F.normalize(of_frame - middle, dim=1) for of_frame in features]
 
 
 class Sums(NamedTuple):
@@ -65,11 +65,11 @@ class Sums(NamedTuple):
     end: int  # j
     rows: Tensor  # (regions of frames 0 … j - 1, R_j), the largest value of each row 1, or all 0
     log_scale: Tensor  # of each row; -inf where no path is left
-    first: list[int]  # row of the first region of each frame
+    first_rows: list[int]  # of the regions of each frame
 
     def pair(self, start: int) -> tuple[Tensor, Tensor]:
         """Return S of Eq. (4) between the regions of frame `start` and of this one: (R_i, R_j), log-scale (R_i,)."""
-        rows = slice(self.first[start], self.first[start + 1])
+        rows = slice(self.first_rows[start], self.first_rows[start + 1])
         return self.rows[rows], self.log_scale[rows] - math.log(self.end - start)
 
 
@@ -81,14 +81,14 @@ def scaled_sums(affinity: Sequence[Tensor]) -> Iterator[Sums]:
     T - 1 affinities (R_t, R_(t+1)) the sums that end in frame 1, 2, …, T - 1 are yielded; all start frames are advanced
     together, on a GPU by one matrix product.
     """
-    first = np.cumsum([0, *(len(each) for each in affinity)]).tolist()
-    widest = max(each.shape[1] for each in affinity)
-    buffers = [affinity[0].new_empty(first[-1] * widest) for _ in range(2)]
-    log_scale = affinity[0].new_zeros(first[-1])
+    first_rows = np.cumsum([0, *(len(step) for step in affinity)]).tolist()
+    widest = max(step.shape[1] for step in affinity)
+    buffers = [affinity[0].new_empty(first_rows[-1] * widest) for _ in range(2)]
+    log_scale = affinity[0].new_zeros(first_rows[-1])
     before = affinity[0].new_empty(0, len(affinity[0]))
-    block = _ROWS if log_scale.device.type == "cpu" else first[-1]
+    block = _ROWS if log_scale.device.type == "cpu" else first_rows[-1]
     for t, step in enumerate(affinity):
-        old, count = first[t], first[t + 1]
+        old, count = first_rows[t], first_rows[t + 1]
         rows = buffers[t % 2][: count * step.shape[1]].view(count, step.shape[1])
         rows[old:] = step
         _rescale(rows[old:], log_scale[old:count])
@@ -96,7 +96,7 @@ def scaled_sums(affinity: Sequence[Tensor]) -> Iterator[Sums]:
             end = min(at + block, old)
             torch.mm(before[at:end], step, out=rows[at:end])
             _rescale(rows[at:end], log_scale[at:end])
-        yield Sums(t + 1, rows, log_scale[:count], first)
+        yield Sums(t + 1, rows, log_scale[:count], first_rows)
         before = rows
 
 
@@ -197,17 +197,18 @@ class Tracker:
         if starts is not None:
             boxes[0] = np.concatenate([boxes[0], starts])
         features = self.features(short_side(frames, config.size), boxes, size)
-        placed = [torch.from_numpy(each).to(self.device) for each in boxes]
+        placed = [torch.from_numpy(of_frame).to(self.device) for of_frame in boxes]
         step = None if config.max_step is None else config.max_step * math.hypot(*size)
         affinity = affinities(features, placed, config.center, step)
         numbers = np.arange(len(boxes), dtype=np.int64) * config.stride
         if starts is not None:
-            chosen = torch.arange(len(boxes[0]) - len(starts), len(boxes[0]), device=self.device)
+            regions = torch.arange(len(boxes[0]) - len(starts), len(boxes[0]), device=self.device)
         elif config.variant == "sum":
             return pairs_of_sums(affinity, placed, numbers, config)
         else:
-            chosen = _choose_starts(placed[0], config)
-        path, score = best_paths(affinity, chosen, anchors(features, chosen, config.center) if config.anchor else None)
+            regions = _choose_starts(placed[0], config)
+        anchor = anchors(features, regions, config.center) if config.anchor else None
+        path, score = best_paths(affinity, regions, anchor)
         if starts is None:
             path, score = _select(path, score, placed, numbers, config)
         return _paths_as_tracks(path, score, placed, numbers)
@@ -236,7 +237,7 @@ def pairs_of_sums(
     """Select the best pairs of regions in each pair of frames at least `min_gap` apart."""
     from torchvision.ops import nms  # slow import
 
-    found: list[Tracks] = []
+    tracks: list[Tracks] = []
     for sums in scaled_sums(affinity):
         for i in np.flatnonzero(numbers[sums.end] - numbers[: sums.end] >= config.min_gap).tolist():
             values, log_scale = sums.pair(i)
@@ -251,8 +252,8 @@ def pairs_of_sums(
             pairs = torch.stack([boxes[i][start[kept]], boxes[sums.end][end[kept]]], dim=1).flatten(0, 1)  # (2 N, 4)
             count = len(pairs) // 2
             frames, scores = np.tile(numbers[[i, sums.end]], count), np.repeat(score[kept].cpu().numpy(), 2)
-            found.append(Tracks(frames, pairs.cpu().numpy(), scores, np.repeat(np.arange(count), 2)))
-    return join_tracks(found)
+            tracks.append(Tracks(frames, pairs.cpu().numpy(), scores, np.repeat(np.arange(count), 2)))
+    return join_tracks(tracks)
 
 
 def _select(
@@ -276,12 +277,12 @@ def _choose_starts(boxes: Tensor, config: TrackerSettings) -> Tensor:
     from torchvision.ops import nms
 
     if config.overlap is None:
-        chosen = torch.arange(len(boxes), device=boxes.device)
+        regions = torch.arange(len(boxes), device=boxes.device)
     else:
-        chosen = nms(boxes, (boxes[:, 2:] - boxes[:, :2]).prod(dim=1), config.overlap)
-    if len(chosen) <= config.starts:
-        return chosen
-    return chosen[torch.linspace(0, len(chosen) - 1, config.starts, device=boxes.device).round().long()]
+        regions = nms(boxes, (boxes[:, 2:] - boxes[:, :2]).prod(dim=1), config.overlap)
+    if len(regions) <= config.starts:
+        return regions
+    return regions[torch.linspace(0, len(regions) - 1, config.starts, device=boxes.device).round().long()]
 
 
 def _paths_as_tracks(path: Tensor, score: Tensor, boxes: Sequence[Tensor], numbers: NDArray[np.int64]) -> Tracks:

@@ -14,13 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.base.types import DrawnOperations, Operation
+from vidssl.base.types import DrawnOperations, Operation, OperationGroups
 from vidssl.transforms.invariance_changes import GRAY
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in `color`
 _FIXED = 1024  # OpenCV mixes the channels of uint8 pixels with weights of 10 bits
-
-OperationGroups = tuple[tuple[str, int, int], ...]
 
 
 def grouped(clips: Sequence[Sequence[Operation]]) -> tuple[OperationGroups, NDArray[np.int64], NDArray[np.float64]]:
@@ -29,7 +27,7 @@ def grouped(clips: Sequence[Sequence[Operation]]) -> tuple[OperationGroups, NDAr
     The operations of a clip keep their order. Next is always the operation of which the largest part can be done.
     """
     waiting = [deque(operations) for operations in clips]
-    left = Counter((drawn.name, drawn.kernel) for operations in clips for drawn in operations)
+    remaining = Counter((operation.name, operation.kernel) for operations in clips for operation in operations)
     groups: list[tuple[str, int, int]] = []
     members: list[int] = []
     amounts: list[float] = []
@@ -38,20 +36,20 @@ def grouped(clips: Sequence[Sequence[Operation]]) -> tuple[OperationGroups, NDAr
         for number, queue in enumerate(waiting):
             if queue:
                 ready.setdefault((queue[0].name, queue[0].kernel), []).append(number)
-        key, chosen = max(ready.items(), key=lambda item: len(item[1]) / left[item[0]])
-        left[key] -= len(chosen)
-        groups.append((*key, len(chosen)))
-        members += chosen
-        amounts += [waiting[number].popleft().amount for number in chosen]
+        key, group = max(ready.items(), key=lambda item: len(item[1]) / remaining[item[0]])
+        remaining[key] -= len(group)
+        groups.append((*key, len(group)))
+        members += group
+        amounts += [waiting[number].popleft().amount for number in group]
     return tuple(groups), np.array(members, np.int64), np.array(amounts, np.float64)
 
 
-def apply_batched(view: Tensor, drawn: DrawnOperations) -> Tensor:
+def apply_batched(view: Tensor, operations: DrawnOperations) -> Tensor:
     """Apply drawn operations to a view (B, T, 3, S, S) uint8 of a batch: a new tensor, channels last in memory."""
     images = view.permute(0, 1, 3, 4, 2).clone(memory_format=torch.contiguous_format)
     start = 0
-    for name, kernel, size in drawn.groups:
-        clips, amounts = (each[start : start + size] for each in (drawn.clips, drawn.amounts))
+    for name, kernel, size in operations.groups:
+        clips, amounts = operations.clips[start : start + size], operations.amounts[start : start + size]
         changed = BATCHED[name](images.index_select(0, clips), amounts.view(-1, 1, 1, 1, 1), kernel)
         images.index_copy_(0, clips, changed)
         start += size
@@ -129,13 +127,13 @@ def _histogram(images: Tensor) -> tuple[Tensor, Tensor]:
 
 def _replaced(values: Tensor, tables: Tensor, like: Tensor) -> Tensor:
     """Replace values (n, 3, T H W) by those of tables (n, 3, 256); images of the shape of `like`."""
-    found = tables.clamp(0, 255).to(torch.uint8).gather(-1, values)
-    return found.view(-1, 3, *like.shape[1:-1]).movedim(1, -1)
+    replaced = tables.clamp(0, 255).to(torch.uint8).gather(-1, values)
+    return replaced.view(-1, 3, *like.shape[1:-1]).movedim(1, -1)
 
 
 def _auto_contrast(images: Tensor, amount: Tensor, kernel: int) -> Tensor:
     values = images.movedim(-1, 1).flatten(2).long()
-    low, high = (each.double() for each in (values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)))
+    low, high = values.amin(-1, keepdim=True).double(), values.amax(-1, keepdim=True).double()
     levels = _arange(256, images).double()
     # torch divides a plain number by multiplying it with the reciprocal, which rounds differently.
     stretched = ((levels - low) * (torch.full_like(low, 255) / (high - low).clamp(1))).round()
@@ -187,18 +185,21 @@ def _warped(images: Tensor, matrix: Tensor) -> Tensor:
     # OpenCV rounds the product with y to float32, and not the one with x.
     rows = matrix.float()[..., None, None].unbind(1)
     across, down = ((row[:, 0].double() * x + (row[:, 1] * y + row[:, 2])).float() for row in rows)
-    left, top = across.floor(), down.floor()
-    pixels = images.flatten(2, 3)
-
-    def at(x: Tensor, y: Tensor) -> Tensor:
-        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        places = (y.clamp(0, height - 1) * width + x.clamp(0, width - 1)).long()
-        found = pixels.gather(2, places.flatten(1)[:, None, :, None].expand(*pixels.shape)).view_as(images)
-        return found.masked_fill(~inside[:, None, ..., None], GRAY).float()
-
-    right, lower = (each[:, None, ..., None] for each in (across - left, down - top))
-    above, below = (_between(at(left, row), at(left + 1, row), right) for row in (top, top + 1))
+    column, row = across.floor(), down.floor()
+    right, lower = (across - column)[:, None, ..., None], (down - row)[:, None, ..., None]
+    above = _between(_pixels(images, column, row), _pixels(images, column + 1, row), right)
+    below = _between(_pixels(images, column, row + 1), _pixels(images, column + 1, row + 1), right)
     return _rounded(_between(above, below, lower))
+
+
+def _pixels(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Look up the pixels at places (n, H, W) in all frames: float images; gray outside of the source."""
+    height, width = images.shape[2:4]
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    places = (y.clamp(0, height - 1) * width + x.clamp(0, width - 1)).long()
+    pixels = images.flatten(2, 3)
+    pixels = pixels.gather(2, places.flatten(1)[:, None, :, None].expand(*pixels.shape)).view_as(images)
+    return pixels.masked_fill(~inside[:, None, ..., None], GRAY).float()
 
 
 def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
@@ -215,8 +216,8 @@ def _rotate(images: Tensor, degrees: Tensor, kernel: int) -> Tensor:
 
 def _shifted(images: Tensor, shift: Tensor, slope: Tensor, axis: int) -> Tensor:
     """Move each row (`axis` 0) or column (1) by a number of pixels (n,), and by `slope` (n,) times its own number."""
-    one, zero = torch.ones_like(shift), torch.zeros_like(shift)
-    rows = [one, slope, shift, zero, one, zero] if axis == 0 else [one, zero, zero, slope, one, shift]
+    ones, zeros = torch.ones_like(shift), torch.zeros_like(shift)
+    rows = [ones, slope, shift, zeros, ones, zeros] if axis == 0 else [ones, zeros, zeros, slope, ones, shift]
     return _warped(images, torch.stack(rows, -1).view(-1, 2, 3))
 
 

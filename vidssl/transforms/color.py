@@ -96,25 +96,25 @@ def posterize(frames: Frames, bits: int) -> Frames:
 
 def auto_contrast(frames: Frames) -> Frames:
     """Stretch each channel to 0-255, by its extremes in the whole clip: per frame, the clip would flicker."""
+    return _apply_tables(frames, _stretching)
 
-    def stretch(histogram: NDArray[np.int64]) -> NDArray[Any]:
-        low, high = np.flatnonzero(histogram)[[0, -1]]
-        values = np.arange(256)
-        return np.rint((values - low) * (255 / (high - low))) if high > low else values
 
-    return _apply_tables(frames, stretch)
+def _stretching(histogram: NDArray[np.int64]) -> NDArray[Any]:
+    low, high = np.flatnonzero(histogram)[[0, -1]]
+    values = np.arange(256)
+    return np.rint((values - low) * (255 / (high - low))) if high > low else values
 
 
 def equalize(frames: Frames) -> Frames:
     """Equalise the histogram of each channel over the whole clip."""
+    return _apply_tables(frames, _flattening)
 
-    def flatten(histogram: NDArray[np.int64]) -> NDArray[Any]:
-        # As in PIL, the pixels of the largest value do not count.
-        step = (histogram.sum() - histogram[np.flatnonzero(histogram)[-1]]) // 255
-        below = np.cumsum(histogram) - histogram
-        return (below + step // 2) // step if step else np.arange(256)
 
-    return _apply_tables(frames, flatten)
+def _flattening(histogram: NDArray[np.int64]) -> NDArray[Any]:
+    # As in PIL, the pixels of the largest value do not count.
+    step = (histogram.sum() - histogram[np.flatnonzero(histogram)[-1]]) // 255
+    below = np.cumsum(histogram) - histogram
+    return (below + step // 2) // step if step else np.arange(256)
 
 
 def adjust_sharpness(frames: Frames, factor: float) -> Frames:

@@ -49,9 +49,9 @@ class Window(NamedTuple):
         columns = np.floor(self.x + self.w * centres).astype(int)
         high, wide = image.shape
         inside = ((rows >= 0) & (rows < high))[:, None] & (columns >= 0) & (columns < wide)
-        found = image[np.clip(rows, 0, high - 1)[:, None], np.clip(columns, 0, wide - 1)]
-        found = np.where(inside, found, np.uint8(outside))
-        return np.ascontiguousarray(found[:, ::-1] if self.flipped else found)
+        labels = image[np.clip(rows, 0, high - 1)[:, None], np.clip(columns, 0, wide - 1)]
+        labels = np.where(inside, labels, np.uint8(outside))
+        return np.ascontiguousarray(labels[:, ::-1] if self.flipped else labels)
 
     def visible(self, boxes: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the fraction of the area of each box (N, 4) that the view shows: (N,)."""

@@ -1,7 +1,5 @@
 """Gamma and shuffles of patches: losses of spatial structure (Zhong et al., 2022, section B.2)."""
 
-from typing import Annotated
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -9,18 +7,16 @@ from pydantic import Field
 
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError
-from vidssl.base.types import Frames
+from vidssl.base.types import Count, Frames
 from vidssl.transforms.crops import View, stacked, unstacked
-
-Grid = Annotated[int, Field(ge=1)]  # n: the frame is divided into n x n patches
 
 
 class Distortion(Settings):
     """What a recipe does to its finished views; by default nothing."""
 
     gamma: float = Field(default=1.0, gt=0)  # exponent; the study has 0.2 and 2.5
-    global_shuffle: Grid = 1  # patches are permuted
-    local_shuffle: Grid | None = None  # pixels are permuted within each patch
+    global_shuffle: Count = 1  # n: the n x n patches of a frame are permuted
+    local_shuffle: Count | None = None  # pixels are permuted within each of n x n patches
 
     def check(self, size: int) -> None:
         """Raise a ValueError if the patches of a shuffle do not divide views of `size` pixels."""

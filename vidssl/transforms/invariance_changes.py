@@ -38,13 +38,13 @@ def choose_changes(
     for name in names or ():
         if name not in known:
             raise ConfigError(f"no {kind} '{name}'{did_you_mean(name, known)}; there are: {', '.join(known)}")
-    wanted = [name for name in known if names is None or name in names]
-    left_out = {name: why for name, why in excluded.items() if name in wanted}
-    chosen = tuple(name for name in wanted if name not in left_out)
-    if not chosen:
+    requested = [name for name in known if names is None or name in names]
+    left_out = {name: why for name, why in excluded.items() if name in requested}
+    changes = tuple(name for name in requested if name not in left_out)
+    if not changes:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise ConfigError(f"no {kind} is left to measure ({reasons}); name others")
-    return chosen, left_out
+    return changes, left_out
 
 
 GRAY = 128
@@ -100,5 +100,5 @@ CORRUPTIONS = {
 def _square(size: int, fraction: float, x: float, y: float) -> crops.Box:
     """A square about (x, y), shifted into the frame."""
     side = max(1, round(fraction * size))
-    left, top = (min(max(round(centre * size - side / 2), 0), size - side) for centre in (x, y))
-    return crops.Box(left, top, side, side)
+    corner_x, corner_y = (min(max(round(centre * size - side / 2), 0), size - side) for centre in (x, y))
+    return crops.Box(corner_x, corner_y, side, side)

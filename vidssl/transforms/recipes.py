@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.registry import Registry
-from vidssl.base.types import Frames, Operation
+from vidssl.base.types import Count, Frames, Natural, Operation
 from vidssl.transforms import color, crops
 from vidssl.transforms.color import cut_kernel
 from vidssl.transforms.crops import View, Window
@@ -17,30 +17,30 @@ from vidssl.transforms.gamma_and_shuffles import Distortion
 from vidssl.transforms.invariance_changes import GRAY
 
 OPERATIONS: dict[str, Callable[[Frames, Operation], Frames]] = {
-    "brightness": lambda frames, drawn: color.adjust_brightness(frames, drawn.amount),
-    "contrast": lambda frames, drawn: color.adjust_contrast(frames, drawn.amount),
-    "saturation": lambda frames, drawn: color.adjust_saturation(frames, drawn.amount),
-    "hue": lambda frames, drawn: color.adjust_hue(frames, drawn.amount),
-    "gray": lambda frames, drawn: color.grayscale(frames),
-    "blur": lambda frames, drawn: color.gaussian_blur(frames, drawn.kernel, drawn.amount),
-    "sharpness": lambda frames, drawn: color.adjust_sharpness(frames, drawn.amount),
-    "solarize": lambda frames, drawn: color.solarize(frames, int(drawn.amount)),
-    "posterize": lambda frames, drawn: color.posterize(frames, int(drawn.amount)),
-    "auto_contrast": lambda frames, drawn: color.auto_contrast(frames),
-    "equalize": lambda frames, drawn: color.equalize(frames),
-    "rotate": lambda frames, drawn: crops.rotate(frames, drawn.amount, GRAY),
-    "shear_x": lambda frames, drawn: crops.shear(frames, drawn.amount, 0, GRAY),
-    "shear_y": lambda frames, drawn: crops.shear(frames, drawn.amount, 1, GRAY),
-    "translate_x": lambda frames, drawn: crops.translate(frames, drawn.amount, 0, GRAY),
-    "translate_y": lambda frames, drawn: crops.translate(frames, drawn.amount, 1, GRAY),
-    "flip": lambda frames, drawn: crops.flip(frames),
+    "brightness": lambda frames, operation: color.adjust_brightness(frames, operation.amount),
+    "contrast": lambda frames, operation: color.adjust_contrast(frames, operation.amount),
+    "saturation": lambda frames, operation: color.adjust_saturation(frames, operation.amount),
+    "hue": lambda frames, operation: color.adjust_hue(frames, operation.amount),
+    "gray": lambda frames, operation: color.grayscale(frames),
+    "blur": lambda frames, operation: color.gaussian_blur(frames, operation.kernel, operation.amount),
+    "sharpness": lambda frames, operation: color.adjust_sharpness(frames, operation.amount),
+    "solarize": lambda frames, operation: color.solarize(frames, int(operation.amount)),
+    "posterize": lambda frames, operation: color.posterize(frames, int(operation.amount)),
+    "auto_contrast": lambda frames, operation: color.auto_contrast(frames),
+    "equalize": lambda frames, operation: color.equalize(frames),
+    "rotate": lambda frames, operation: crops.rotate(frames, operation.amount, GRAY),
+    "shear_x": lambda frames, operation: crops.shear(frames, operation.amount, 0, GRAY),
+    "shear_y": lambda frames, operation: crops.shear(frames, operation.amount, 1, GRAY),
+    "translate_x": lambda frames, operation: crops.translate(frames, operation.amount, 0, GRAY),
+    "translate_y": lambda frames, operation: crops.translate(frames, operation.amount, 1, GRAY),
+    "flip": lambda frames, operation: crops.flip(frames),
 }
 
 
 def apply(frames: Frames, operations: Iterable[Operation]) -> Frames:
     """Apply drawn operations to frames (T, 3, H, W) uint8, one after the other; the frames are not changed."""
-    for drawn in operations:
-        frames = OPERATIONS[drawn.name](frames, drawn)
+    for operation in operations:
+        frames = OPERATIONS[operation.name](frames, operation)
     return frames
 
 
@@ -50,8 +50,8 @@ def draw_jitter(ranges: Sequence[float], generator: np.random.Generator) -> list
     `ranges` are those of torchvision's `ColorJitter`, in this order: factors are uniform in [max(0, 1 - b), 1 + b], the
     shift of the hue in [-h, h], h <= 0.5. Range 0 skips an operation.
     """
-    *others, hue = ranges
-    amounts = [generator.uniform(max(0.0, 1 - limit), 1 + limit) for limit in others]
+    *factors, hue = ranges
+    amounts = [generator.uniform(max(0.0, 1 - limit), 1 + limit) for limit in factors]
     amounts.append(generator.uniform(-hue, hue))
     names = ("brightness", "contrast", "saturation", "hue")
     return [Operation(names[n], amounts[n]) for n in generator.permutation(4) if ranges[n] > 0]
@@ -89,13 +89,13 @@ def draw_randaugment(
     Operation and sign are drawn with repetition; `geometry` adds rotation, shear and translation.
     """
     choices = [*COLOR.values(), *(GEOMETRY.values() if geometry else ())]
-    drawn: list[Operation] = []
+    applied: list[Operation] = []
     for _ in range(operations):
         operation = choices[generator.integers(len(choices))]
         if probability < 1 and generator.random() >= probability:
             continue
-        drawn += operation(float(generator.choice((-1, 1))) * magnitude / LARGEST)
-    return drawn
+        applied += operation(float(generator.choice((-1, 1))) * magnitude / LARGEST)
+    return applied
 
 
 def _check_range(pair: tuple[float, float]) -> tuple[float, float]:
@@ -110,8 +110,6 @@ def _check_odd(value: int) -> int:
     return value
 
 
-Side = Annotated[int, Field(ge=1)]
-Draws = Annotated[int, Field(ge=0)]
 Strength = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Range = Annotated[tuple[float, float], AfterValidator(_check_range)]
@@ -122,7 +120,7 @@ Jitter = tuple[Strength, Strength, Strength, Strength]  # brightness, contrast, 
 class ViewSettings(Settings):
     """Settings of a recipe whose views are squares of one size."""
 
-    size: Side
+    size: Count
     distortion: Distortion = Distortion()
 
     @model_validator(mode="after")
@@ -152,14 +150,14 @@ class Recipe:
 
     def views(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make the views, and distort them."""
-        made = self(frames, generator)
-        if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
-            raise ConfigError(f"recipe {type(self).__name__} must return a list of View, got {type(made).__name__}")
-        for pixels in (view.frames for view in made):
+        views = self(frames, generator)
+        if not isinstance(views, list) or not all(isinstance(view, View) for view in views):
+            raise ConfigError(f"recipe {type(self).__name__} must return a list of View, got {type(views).__name__}")
+        for pixels in (view.frames for view in views):
             if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3:
-                found = f"{pixels.dtype} {pixels.shape}"
-                raise ConfigError(f"recipe {type(self).__name__} makes {found}, not uint8 (T, 3, size, size)")
-        return [self.distortion.apply(view, generator) for view in made]
+                frames_type = f"{pixels.dtype} {pixels.shape}"
+                raise ConfigError(f"recipe {type(self).__name__} makes {frames_type}, not uint8 (T, 3, size, size)")
+        return [self.distortion.apply(view, generator) for view in views]
 
 
 RECIPES: Registry[type[Recipe]] = Registry("recipe", "vidssl.transforms")
@@ -186,8 +184,8 @@ class _ColorSettings(ViewSettings):
 
 def _draw_colors(config: _ColorSettings, generator: np.random.Generator) -> list[Operation]:
     """Draw jitter and gray."""
-    drawn = draw_jitter(config.ranges, generator) if generator.random() < config.jitter_probability else []
-    return [*drawn, Operation("gray")] if generator.random() < config.gray_probability else drawn
+    jitter = draw_jitter(config.ranges, generator) if generator.random() < config.jitter_probability else []
+    return [*jitter, Operation("gray")] if generator.random() < config.gray_probability else jitter
 
 
 class DrawnRecipe(Recipe):
@@ -209,12 +207,12 @@ class DrawnRecipe(Recipe):
 
 
 def _flipped(
-    view: View, drawn: list[Operation], config: _ColorSettings, generator: np.random.Generator
+    view: View, operations: list[Operation], config: _ColorSettings, generator: np.random.Generator
 ) -> tuple[View, list[Operation]]:
     """Draw the flip, the last operation."""
     if generator.random() >= config.flip_probability:
-        return view, drawn
-    return View(view.frames, view.window and view.window._replace(flipped=True)), [*drawn, Operation("flip")]
+        return view, operations
+    return View(view.frames, view.window and view.window._replace(flipped=True)), [*operations, Operation("flip")]
 
 
 class ViewRecipe(DrawnRecipe):
@@ -227,16 +225,16 @@ class ViewRecipe(DrawnRecipe):
     class Config(_ColorSettings):
         """Settings; the defaults are those of `strong`."""
 
-        size: Side = 224
+        size: Count = 224
         area: Area = (0.2, 0.766)  # of the crop; the authors' values, the paper has none for video
         ratio: Range = (3 / 4, 4 / 3)  # width / height
         blur_probability: Probability = 0.5
-        blur_kernel: Annotated[Side, AfterValidator(_check_odd)] = 23
+        blur_kernel: Annotated[Count, AfterValidator(_check_odd)] = 23
         sigma: Range = (0.1, 2.0)  # of the blur, pixels
         solarize_probability: Probability = 0.0
-        operations: Draws = 0  # of RandAugment
+        operations: Natural = 0  # of RandAugment
         operation_probability: Probability = 1.0  # of each
-        magnitude: Annotated[Draws, Field(le=LARGEST)] = 10
+        magnitude: Annotated[Natural, Field(le=LARGEST)] = 10
         geometry: bool = True  # whether RandAugment rotates, shears and translates too
         difference: Probability = 0.0
 
@@ -246,18 +244,18 @@ class ViewRecipe(DrawnRecipe):
         """Crop one view, and draw its operations."""
         config = self.config
         view = crops.random_resized_crop(frames, config.size, config.area, config.ratio, generator)
-        drawn = _draw_colors(config, generator)
+        operations = _draw_colors(config, generator)
         if generator.random() < config.blur_probability:
             sigma = generator.uniform(*config.sigma)
-            drawn.append(Operation("blur", sigma, cut_kernel(config.blur_kernel, sigma)))
+            operations.append(Operation("blur", sigma, cut_kernel(config.blur_kernel, sigma)))
         if generator.random() < config.solarize_probability:
-            drawn.append(Operation("solarize", 128))
+            operations.append(Operation("solarize", 128))
         if config.operations:
             settings = config.operations, config.magnitude, config.geometry
-            drawn += draw_randaugment(*settings, generator, config.operation_probability)
+            operations += draw_randaugment(*settings, generator, config.operation_probability)
             # Whatever was drawn: whether boxes can follow must not depend on chance.
             view = view._replace(window=None) if config.geometry else view
-        return _flipped(view, drawn, config, generator)
+        return _flipped(view, operations, config, generator)
 
 
 _LESS_SATURATION = (0.8, 0.8, 0.4, 0.2)
@@ -313,7 +311,7 @@ class InfoMin(ViewRecipe):
 
     class Config(ViewRecipe.Config):
         area: Area = (0.2, 1.0)
-        operations: Draws = 2
+        operations: Natural = 2
 
 
 @RECIPES.register("train_crop")
@@ -326,9 +324,9 @@ class TrainCrop(DrawnRecipe):
     class Config(_ColorSettings):
         """Settings; no colour by default."""
 
-        size: Side = 224
-        short_side: tuple[Side, Side] = (256, 320)  # pixels, uniform, both ends included
-        padding: Draws = 0  # black pixels on each side before the crop: 4 on CIFAR
+        size: Count = 224
+        short_side: tuple[Count, Count] = (256, 320)  # pixels, uniform, both ends included
+        padding: Natural = 0  # black pixels on each side before the crop: 4 on CIFAR
         color: Strength = 0.0
         gray_probability: Probability = 0.0
 
@@ -362,8 +360,8 @@ class CenterCrop(Recipe):
     class Config(ViewSettings):
         """Settings; the defaults are those of SCE's tests on video."""
 
-        size: Side = 256
-        short_side: Side | None = None  # pixels, before the crop; None: size. 256 with size 224 is the ImageNet test
+        size: Count = 256
+        short_side: Count | None = None  # pixels, before the crop; None: size. 256 with size 224 is the ImageNet test
 
         @model_validator(mode="after")
         def _check_crop(self) -> "CenterCrop.Config":
@@ -382,7 +380,7 @@ class UniformCrops(CenterCrop):
     class Config(CenterCrop.Config):
         """Settings; the default number is that of SCE's tests on video."""
 
-        crops: Side = 3
+        crops: Count = 3
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make `crops` views."""
@@ -397,8 +395,8 @@ class Patches(Recipe):
     """
 
     class Config(ViewSettings):
-        size: Side = 64
-        distance: Draws = 64  # pixels, in x and in y; below `size` the patches overlap
+        size: Count = 64
+        distance: Natural = 64  # pixels, in x and in y; below `size` the patches overlap
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make two views."""

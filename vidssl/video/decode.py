@@ -30,8 +30,8 @@ _MAX_READ_ON = 100  # packets; reading and dropping so many is cheaper than a se
 class Decoder(Protocol):
     """An open video."""
 
-    def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
-        """Yield (number, image) of the wanted frames, in any order; `wanted` ascends."""
+    def fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, Image]]:
+        """Yield (number, image) of the wanted frames, in any order; `numbers` ascend."""
 
     def iter_frames(self) -> Iterator[Image]:
         """Yield all frames in order."""
@@ -60,21 +60,22 @@ class PyAV:
         """Close the file."""
         self._container.close()
 
-    def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
+    def fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, Image]]:
         """Yield (number, image) of the wanted frames."""
         to_rgb = _ToRGB()
-        numbers, left = np.array(wanted), set(wanted)
+        missing = set(numbers)
         if self._packets.frame_of is None:
-            attempts = [self._decode_counting(max(wanted))]
+            attempts = [self._decode_counting(max(numbers))]
         else:
             # The second attempt skips nothing, for streams in which a skipped frame was needed after all.
-            whole = [(0, int(self._packets.packet_of[numbers].max()))]
-            attempts = [self._decode_spans(left, self._spans(numbers), True), self._decode_spans(left, whole, False)]
-        while left and attempts:
+            whole = [(0, int(self._packets.packet_of[[*numbers]].max()))]
+            spans = self._spans(np.array(numbers))
+            attempts = [self._decode_spans(missing, spans, True), self._decode_spans(missing, whole, False)]
+        while missing and attempts:
             try:
                 for number, frame in attempts.pop(0):
-                    if number in left:
-                        left.discard(number)
+                    if number in missing:
+                        missing.discard(number)
                         yield number, to_rgb(frame)
             except FramesOutOfOrderError:
                 self.out_of_order = True
@@ -106,35 +107,35 @@ class PyAV:
             if number > last:
                 return
 
-    def _decode_spans(self, wanted: set[int], spans: list[tuple[int, int]], skip: bool) -> Iterator[tuple[int, Any]]:
+    def _decode_spans(self, missing: set[int], spans: list[tuple[int, int]], skip: bool) -> Iterator[tuple[int, Any]]:
         """Decode spans of packets (first, last). The frame number passes through the decoder in place of the pts."""
         frame_of = self._packets.frame_of
         assert frame_of is not None
         codec, set_mode = video_stream(self._container).codec_context, None
         can_skip = skip and codec.name in _CAN_SKIP
-        feed: Iterator[tuple[int, Any]] = iter(())  # (number, packet) from the current position in the file
+        feed: Iterator[tuple[int, Any]] = iter(())  # (position, packet) from the current one in the file
         last = -_MAX_READ_ON - 1  # the packet that was read last
         for start, end in spans:
             codec.flush_buffers()
             if start - last > _MAX_READ_ON:
                 feed = self._packets_from(start) if skip else self._packets_from_first()
                 codec, set_mode = video_stream(self._container).codec_context, None
-            first, last = int(frame_of[start]), end
+            first_frame, last = int(frame_of[start]), end
             before = -1  # number of the frame that the decoder returned last
-            for place, packet in feed:
-                number = int(frame_of[place])
+            for position, packet in feed:
+                number = int(frame_of[position])
                 # Frames stored after the key frame but shown before it refer to frames that were not decoded.
-                if place < start or (skip and 0 <= number < first):
+                if position < start or (skip and 0 <= number < first_frame):
                     continue
                 packet.pts = number if number >= 0 else None
                 # NONREF: the decoder drops the frame if no other frame refers to it.
-                mode = "NONREF" if can_skip and number not in wanted else "DEFAULT"
+                mode = "NONREF" if can_skip and number not in missing else "DEFAULT"
                 if mode != set_mode:
                     codec.skip_frame = set_mode = mode
                 for frame in self._decode(codec, packet):
                     before = self._in_order(frame, before)
                     yield frame.pts, frame
-                if place == end:
+                if position == end:
                     break
             for frame in self._decode(codec, None):
                 before = self._in_order(frame, before)
@@ -148,12 +149,12 @@ class PyAV:
             raise FramesOutOfOrderError(f"{self._path}: its timestamps are not in the order of its frames")
         return int(frame.pts)
 
-    def _spans(self, wanted: NDArray[np.int64]) -> list[tuple[int, int]]:
+    def _spans(self, numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The spans of packets (first, last) that the wanted frames need; each starts with a key frame."""
         packets = self._packets
         assert packets.frame_of is not None and packets.keys is not None
-        needed = packets.packet_of[wanted]
-        groups = np.searchsorted(packets.frame_of[packets.keys], wanted, side="right") - 1
+        needed = packets.packet_of[numbers]
+        groups = np.searchsorted(packets.frame_of[packets.keys], numbers, side="right") - 1
         starts = packets.keys[np.maximum(groups, 0)]
         spans: list[tuple[int, int]] = []
         for start, end in sorted(zip(starts.tolist(), needed.tolist(), strict=True)):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as header  # reads headers only
 
-from vidssl.base.errors import DecodeError, TooLargeError
+from vidssl.base.errors import DecodeError, TooLargeError, too_large
 from vidssl.base.types import VideoMeta
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
@@ -44,7 +44,7 @@ def numbers_by_name(images: Sequence[str]) -> dict[str, list[int]]:
 
 def is_sequence(numbers: Mapping[str, Sequence[int]]) -> bool:
     """Whether these are the frames of one video: one prefix, each number once."""
-    return len(numbers) == 1 and all(len({*each}) == len(each) for each in numbers.values())
+    return len(numbers) == 1 and all(len({*of_prefix}) == len(of_prefix) for of_prefix in numbers.values())
 
 
 def has_other_images(images: Sequence[str]) -> bool:
@@ -54,12 +54,13 @@ def has_other_images(images: Sequence[str]) -> bool:
     """
     kinds: dict[str, dict[int, str]] = {}  # by prefix: an image of each number
     for image in images:
-        if found := frame_number(image):
-            kinds.setdefault(found[0], {}).setdefault(found[1], image)
+        if parts := frame_number(image):
+            prefix, number = parts
+            kinds.setdefault(prefix, {}).setdefault(number, image)
     frames = max(kinds.values(), key=len, default={})
-    others = {*images} - {*frames.values()}
-    shared = sum(any(int(number) in frames for number in re.findall(r"\d+", Path(name).stem)) for name in others)
-    return 2 * shared > len(others) and (shared > 1 or len(frames) > 2)
+    rest = {*images} - {*frames.values()}
+    shared = sum(any(int(digits) in frames for digits in re.findall(r"\d+", Path(name).stem)) for name in rest)
+    return 2 * shared > len(rest) and (shared > 1 or len(frames) > 2)
 
 
 def is_image(path: Path) -> bool:
@@ -107,9 +108,9 @@ class FrameFolder:
             raise DecodeError(f"{path}: images have no frame rate: set data.fps, or add a column fps to the list")
         self.meta = VideoMeta(len(self._files), fps, height, width)
 
-    def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    def fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield (number, image) of the wanted frames."""
-        return ((number, self._read(self._files[number])) for number in wanted)
+        return ((number, self._read(self._files[number])) for number in numbers)
 
     def iter_frames(self) -> Iterator[NDArray[np.uint8]]:
         """Yield all images."""
@@ -142,8 +143,7 @@ class FrameFolder:
         except (OSError, ValueError):
             raise DecodeError(f"{file}: not an image, or damaged") from None
         if height * width > self._max_pixels:
-            limit = f"more than {self._max_pixels} pixels"
-            raise TooLargeError(f"{file}: {width}x{height} is {limit}; raise the limit if meant")
+            raise too_large(file, width, height, self._max_pixels)
         return width, height
 
     def _read(self, file: Path) -> NDArray[np.uint8]:
@@ -158,15 +158,14 @@ class FrameFolder:
 
 def _in_order(path: Path) -> list[Path]:
     try:
-        found = [(frame_number(file.name), file) for file in path.iterdir()]
+        numbered = sorted((*parts, file) for file in path.iterdir() if (parts := frame_number(file.name)))
     except OSError as error:
         raise DecodeError(f"{path}: cannot read the folder: {error.strerror}") from None
-    numbered = sorted((*number, file) for number, file in found if number is not None)  # (prefix, number, file)
     if not numbered:
         raise DecodeError(f"{path}: no numbered images in the folder ({', '.join(sorted(IMAGE_SUFFIXES))})")
-    for (prefix, number, file), (other_prefix, other_number, other) in pairwise(numbered):
-        if prefix != other_prefix:
-            raise DecodeError(f"{path}: images are named {prefix}N and {other_prefix}N: keep one kind per folder")
-        if number == other_number:
-            raise DecodeError(f"{path}: {file.name} and {other.name} are both frame {number}")
+    for (prefix, number, file), (next_prefix, next_number, next_file) in pairwise(numbered):
+        if prefix != next_prefix:
+            raise DecodeError(f"{path}: images are named {prefix}N and {next_prefix}N: keep one kind per folder")
+        if number == next_number:
+            raise DecodeError(f"{path}: {file.name} and {next_file.name} are both frame {number}")
     return [file for _, _, file in numbered]

@@ -12,7 +12,7 @@ import cv2
 from av.bitstream import BitStreamFilterContext
 from av.stream import Disposition
 
-from vidssl.base.errors import DecodeError, NoVideoError, TooLargeError, UndecodableError
+from vidssl.base.errors import DecodeError, NoVideoError, UndecodableError, too_large
 from vidssl.video.tar_members import find_member
 
 # What FFmpeg, OpenCV and the file system raise while a file is read; any other error is one of this program.
@@ -71,7 +71,7 @@ def _open(path: Path, max_pixels: int, **more: str) -> Any:
     except (av.FFmpegError, OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DecodeError(f"{path}: not a video: {reason}") from None
-    stream = _first_video(container)
+    stream = video_stream(container)
     if stream is None:
         container.close()
         raise NoVideoError(f"{path}: the file has no video stream")
@@ -90,19 +90,12 @@ def _size_error(path: Path, width: int, height: int, max_pixels: int) -> DecodeE
             width, height = codec.width, codec.height
     if width * height == 0:
         return UndecodableError(f"{path}: cannot decode: no frame header can be read; the file is damaged or was cut")
-    return TooLargeError(f"{path}: {width}x{height} is more than {max_pixels} pixels; raise the limit if meant")
+    return too_large(path, width, height, max_pixels)
 
 
 def video_stream(container: Any) -> Any:
-    """Return the first video stream of a container that `open_container` opened."""
-    return _first_video(container)
-
-
-def _first_video(container: Any) -> Any:
-    for stream in container.streams.video:
-        if not stream.disposition & _COVER:
-            return stream
-    return None
+    """Return the first video stream of a container; None if there is none, which `open_container` refuses."""
+    return next((stream for stream in container.streams.video if not stream.disposition & _COVER), None)
 
 
 def video_packets(container: Any, path: Path, complete: bool = False) -> Iterator[Any]:
@@ -112,7 +105,8 @@ def video_packets(container: Any, path: Path, complete: bool = False) -> Iterato
     """
     stream = video_stream(container)
     # FFmpeg passes over damaged parts of an AVI without an error. Others have no such index, or are read by theirs.
-    listed = sum(entry.size > 0 for entry in stream.index_entries) if complete and container.format.name == "avi" else 0
+    has_index = complete and container.format.name == "avi"
+    indexed = sum(entry.size > 0 for entry in stream.index_entries) if has_index else 0
     count = 0
     try:
         for packet in container.demux(stream):
@@ -124,8 +118,8 @@ def video_packets(container: Any, path: Path, complete: bool = False) -> Iterato
         raise DecodeError(f"{path}: cannot read: {error.strerror}; the file is damaged") from None
     except IndexError:  # of PyAV: a packet of a stream that was not there when the file was opened
         raise DecodeError(f"{path}: cannot read: a stream appears in the middle; the file is damaged") from None
-    if count < listed:
-        raise DecodeError(f"{path}: {count} of the {listed} packets in its index can be read; the file is damaged")
+    if count < indexed:
+        raise DecodeError(f"{path}: {count} of the {indexed} packets in its index can be read; the file is damaged")
 
 
 def frame_packets(container: Any, path: Path, complete: bool = False) -> Iterator[Any]:

@@ -14,7 +14,7 @@ import tarfile
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.base.atomic import no_link, sync, write_whole
-from vidssl.base.errors import ConfigError, DataError, DecodeError, TooLargeError
+from vidssl.base.errors import ConfigError, DataError, DecodeError, too_large
 from vidssl.base.types import VideoMeta
 
 _FORMAT = "vidssl packed frames 2"
@@ -61,9 +61,9 @@ class FrameIndex:
 
     def find(self, name: str) -> int | None:
         """Return the row of a video; None if there is none of this name."""
-        wanted = os.fsencode(name)
-        row = bisect_left(range(len(self)), wanted, key=self.name)
-        return row if row < len(self) and self.name(row) == wanted else None
+        encoded = os.fsencode(name)
+        row = bisect_left(range(len(self)), encoded, key=self.name)
+        return row if row < len(self) and self.name(row) == encoded else None
 
     def frames(self, row: int) -> slice:
         """Return the rows of the frames of a video."""
@@ -114,47 +114,32 @@ def make_index(names: Sequence[bytes], columns: Mapping[str, Sequence[float] | N
     return _select(list(names), {**arrays, "first_frames": np.cumsum(counts) - counts}, range(len(names)))
 
 
-def no_videos() -> FrameIndex:
-    """Make an index without videos."""
-    return make_index([], dict.fromkeys(_TYPES, ()))
-
-
 def merge_indices(indices: Sequence[FrameIndex]) -> FrameIndex:
     """Join indices. Of a video in several, the row in the shard of the highest number counts, which is the newest."""
     names = [index.name(row) for index in indices for row in range(len(index))]
     joined = (*OF_VIDEOS, *OF_FRAMES, "times")
     columns = {name: np.concatenate([getattr(index, name) for index in indices]) for name in joined}
-    starts = np.cumsum([0, *(len(index.offsets) for index in indices)])  # of the frames of each index
-    columns["first_frames"] = np.concatenate(
-        [index.first_frames + start for index, start in zip(indices, starts, strict=False)]
-    )
-    starts = np.cumsum([0, *(len(index.times) for index in indices)])
-    columns["first_times"] = np.concatenate(
-        [
-            np.where(index.first_times < 0, -1, index.first_times + start)
-            for index, start in zip(indices, starts, strict=False)
-        ]
-    )
-    columns["shard_ids"] = np.zeros(max((len(index.shard_ids) for index in indices), default=0), np.uint8)
+    columns["shard_ids"] = np.zeros(max(len(index.shard_ids) for index in indices), np.uint8)
+    first_frames, first_times = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+    frames = times = 0  # of the indices before
     for index in indices:
+        first_frames.append(index.first_frames + frames)
+        first_times.append(np.where(index.first_times < 0, -1, index.first_times + times))
+        frames += len(index.offsets)
+        times += len(index.times)
         columns["shard_ids"][: len(index.shard_ids)] |= index.shard_ids  # each shard is known to one, or equal
+    columns |= {"first_frames": np.concatenate(first_frames), "first_times": np.concatenate(first_times)}
     newest: dict[bytes, tuple[int, int]] = {}
     for row, (name, shard) in enumerate(zip(names, columns["shards"].tolist(), strict=True)):
         newest[name] = max(newest.get(name, (-1, 0)), (shard, row))
     return _select(names, columns, [row for _, row in newest.values()])
 
 
-def keep_rows(index: FrameIndex, rows: Iterable[int]) -> FrameIndex:
-    """Make an index of some of the videos of another one."""
-    names = [index.name(row) for row in range(len(index))]
-    return _select(names, vars(index), rows)
-
-
 def _select(names: Sequence[bytes], columns: Mapping[str, NDArray[Any]], rows: Iterable[int]) -> FrameIndex:
     """Make an index of some rows, sorted by name, with the columns of their frames in the same order."""
     order = np.array(sorted(rows, key=names.__getitem__), np.int64)
-    chosen = {name: columns[name][order] for name in OF_VIDEOS}
-    counts = chosen["num_frames"].astype(np.int64)
+    of_videos = {name: columns[name][order] for name in OF_VIDEOS}
+    counts = of_videos["num_frames"].astype(np.int64)
     first, frames = _runs(columns["first_frames"][order], counts)
     timed = columns["first_times"][order]
     first_times, times = _runs(timed, np.where(timed < 0, 0, counts + 1))
@@ -163,7 +148,7 @@ def _select(names: Sequence[bytes], columns: Mapping[str, NDArray[Any]], rows: I
         names=np.frombuffer(b"".join(sorted_names), np.uint8),
         name_ends=np.cumsum([len(name) for name in sorted_names], dtype=np.int64),
         first_frames=first,
-        **chosen,
+        **of_videos,
         **{name: columns[name][frames] for name in OF_FRAMES},
         first_times=np.where(timed < 0, -1, first_times),
         times=columns["times"][times],
@@ -197,9 +182,8 @@ def read_index(path: Path) -> FrameIndex:
         ConfigError: It cannot be read, or is damaged. Not a DataError, which training would count as a broken video.
     """
     try:
-        with open(
-            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
-        ) as file:  # no wait at a pipe
+        # O_NONBLOCK: no wait at a pipe.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start, header = _header(content)
         kind, _, checksum = header.pop("__metadata__")["format"].partition(", sha256 ")
@@ -256,9 +240,8 @@ def find_frames(path: str) -> tuple[Path, FrameIndex, int] | None:
         if (index := _index_of(folder)) is not None:
             row = index.find(path[end + 1 :])
             if row is None:
-                raise DecodeError(
-                    f"{path}: not among the {len(index)} videos of {folder}/{INDEX}; vidssl shrink adds it"
-                )
+                videos = f"the {len(index)} videos of {folder}/{INDEX}"
+                raise DecodeError(f"{path}: not among {videos}; vidssl shrink adds it")
             return Path(folder), index, row
     return None
 
@@ -302,16 +285,15 @@ class PackedFrames:
     def __init__(self, path: str, folder: Path, index: FrameIndex, row: int, max_pixels: int) -> None:
         self.meta: VideoMeta = index.meta(row)
         if self.meta.height * self.meta.width > max_pixels:
-            size = f"{self.meta.width}x{self.meta.height}"
-            raise TooLargeError(f"{path}: {size} is more than {max_pixels} pixels; raise the limit if meant")
+            raise too_large(path, self.meta.width, self.meta.height, max_pixels)
         self._path, self._shard, frames = path, shard_path(folder, int(index.shards[row])), index.frames(row)
         self._offsets, self._sizes = index.offsets[frames], index.sizes[frames]
         self._id = index.shard_id(int(index.shards[row]))
         self._file: int | None = None
 
-    def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    def fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield (number, image) of the wanted frames."""
-        return ((number, self._read(number)) for number in wanted)
+        return ((number, self._read(number)) for number in numbers)
 
     def iter_frames(self) -> Iterator[NDArray[np.uint8]]:
         """Yield all frames."""
@@ -364,7 +346,7 @@ class EncodedVideo(NamedTuple):
     content: NDArray[np.uint8]  # (sum of sizes,) the images one after another
 
 
-class ShardWriter:
+class ShardWriter(AbstractContextManager["ShardWriter"]):
     """Adds videos to a folder of packed frames. A context manager, whose end completes the last shard and the index.
 
     A shard gets its name when it is complete; its part of the index is written before. So a killed run loses the shard
@@ -382,9 +364,6 @@ class ShardWriter:
         self._columns: dict[str, array[float]] = {}
         self._digest: Any = None  # the sha256 of its members; a writer without a shard can be sent to other processes
         self._first = tarfile.TarInfo()  # its first member
-
-    def __enter__(self) -> "ShardWriter":
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -477,15 +456,18 @@ class ShardWriter:
         """The index, and those of shards that an interrupted run completed; without videos whose shard is not whole."""
         parts = sorted(path for path in self._folder.glob(".shard-*.index"))
         files = [path for path in (self._folder / INDEX, *parts) if path.exists()]
-        index = merge_indices([read_index(path) for path in files]) if files else no_videos()
+        if not files:
+            return make_index([], dict.fromkeys(_TYPES, ()))
+        index = merge_indices([read_index(path) for path in files])
+        names = [index.name(row) for row in range(len(index))]
         shards = _shards(self._folder)
         ends = index.shard_ends().tolist()
         whole = np.array([_is_whole(shards.get(n), end, index.shard_id(n)) for n, end in enumerate(ends)], bool)
-        return keep_rows(index, np.flatnonzero(whole[index.shards]).tolist())
+        return _select(names, vars(index), np.flatnonzero(whole[index.shards]).tolist())
 
     def _unwritable(self, error: OSError) -> DataError:
-        place = shard_path(self._folder, self._number)
-        return DataError(f"cannot write {place}: {error.strerror}; free disk space or choose another folder")
+        shard = shard_path(self._folder, self._number)
+        return DataError(f"cannot write {shard}: {error.strerror}; free disk space or choose another folder")
 
 
 def _is_whole(shard: Path | None, end: int, shard_id: bytes) -> bool:

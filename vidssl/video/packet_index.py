@@ -22,7 +22,7 @@ import itertools
 import logging
 import mmap
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -68,8 +68,8 @@ def sorted_times(pts: Sequence[int | None], restarts: bool) -> NDArray[np.float6
         return np.empty(0)
     step = float(np.median(steps[steps > 0]))
     if restarts:
-        for place in np.flatnonzero(np.diff(stamps) < -_REORDERED * step).tolist():
-            stamps[place + 1 :] += stamps[place] + step - stamps[place + 1]
+        for end in np.flatnonzero(np.diff(stamps) < -_REORDERED * step).tolist():  # of one of the joined recordings
+            stamps[end + 1 :] += stamps[end] + step - stamps[end + 1]
     numbers = np.arange(len(pts))
     filled = np.interp(numbers, known, stamps)
     filled += step * (np.minimum(numbers - known[0], 0) + np.maximum(numbers - known[-1], 0))
@@ -95,7 +95,9 @@ def frame_times(pts: NDArray[np.int64] | NDArray[np.float64], time_base: float |
     is further than a quarter of a frame from its place at that rate, with a coarse clock 0.4 frames.
     """
     span = int(pts[-1]) - int(pts[0]) if len(pts) else 0
-    if not is_plausible(span, float(time_base), len(pts)):
+    # With damaged timestamps a video lasts for years. 2**53: above it floats pass over ticks, and frames would have one
+    # time.
+    if not 0 < span < 2**53 or (len(pts) - 1) / (span * float(time_base)) <= _SLOWEST:
         return FrameTimes(header)
     times = (pts - pts[0]) * float(time_base)
     measured = float((len(pts) - 1) / (span * time_base))
@@ -103,12 +105,6 @@ def frame_times(pts: NDArray[np.int64] | NDArray[np.float64], time_base: float |
         if is_regular(times, rate, float(time_base)):
             return FrameTimes(rate)
     return FrameTimes(measured, times)
-
-
-def is_plausible(span: int, time_base: float, count: int) -> bool:
-    """Whether a video of `count` frames may span so many ticks: with damaged timestamps it lasts for years."""
-    # 2**53: above it floats pass over ticks, and frames would have one time.
-    return 0 < span < 2**53 and (count - 1) / (span * time_base) > _SLOWEST
 
 
 def is_regular(times: NDArray[np.float64], fps: float, tick: float) -> bool:
@@ -164,18 +160,14 @@ class Packets:
         return packets[-self.meta.num_frames :]  # those before are not presented
 
 
-class _Scan(NamedTuple):
-    """What the headers of the packets (P) of a stream say, in the order of decoding."""
+def _scan(container: Any, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint8], list[int], bool, bool]:
+    """Read what the headers of the packets (P) of the first video stream say, in the order of decoding, to the end.
 
-    times: NDArray[np.int64]  # (P,) pts; of AVI dts
-    types: NDArray[np.uint8]  # (P,) of their frames: HIDDEN and so on
-    keys: list[int]  # packets that are marked as key frames
-    ordered: bool  # whether the times may give the order of the frames; else the packets were not read to the end
-    typed: bool  # whether a type was read
-
-
-def _scan(container: Any, path: Path) -> _Scan:
-    """Read the packets of the first video stream to the end."""
+    Returns:
+        The times (P,), pts, of AVI dts; the types (P,) of their frames, HIDDEN and so on; the packets that are marked
+        as key frames; whether the times may give the order of the frames, else the packets were not read to the end;
+        and whether a type was read.
+    """
     codec, name = video_stream(container).codec_context, container.format.name
     times, keys, hidden, types = array("q"), list[int](), list[int](), dict[int, int]()
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
@@ -212,7 +204,7 @@ def _scan(container: Any, path: Path) -> _Scan:
     kinds = np.full(len(times), EITHER, np.uint8)
     kinds[[*types]] = [*types.values()]
     kinds[hidden] = HIDDEN
-    return _Scan(np.array(times), kinds, keys, ordered, bool(types))
+    return np.array(times), kinds, keys, ordered, bool(types)
 
 
 def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
@@ -354,27 +346,29 @@ class H264Types:
 
     def __call__(self, packet: Any) -> int:
         """Return the type of the first slice; FIELD if all slices are of the same field."""
-        content, length = memoryview(packet), self._length
-        at, end = length, len(content) - 1
-        while at < end:
+        content = memoryview(packet)
+        for at, size in _units(content, self._length, self._length):
             kind = content[at] & 31
             if kind in _SLICES:
-                found = _h264_slice(content[at + 1])
-                return FIELD if self.frame_num_bits and self._is_field(content, at) else found
-            size = int.from_bytes(content[at - length : at], "big")
+                is_field = self.frame_num_bits and self._is_field(content, at)
+                return FIELD if is_field else _h264_slice(content[at + 1])
             if kind == _SEQUENCE:
                 self.frame_num_bits = _frame_num_bits(bytes(content[at : at + size]))
-            at += size + length
         return UNKNOWN
 
     def _is_field(self, content: memoryview, at: int) -> bool:
         """Whether all slices from the one at `at` on are of the same field."""
-        fields = set[int | None]()
-        while at < len(content) - 1:
-            if content[at] & 31 in _SLICES:
-                fields.add(_field(bytes(content[at + 1 : at + 20]), self.frame_num_bits))
-            at += int.from_bytes(content[at - self._length : at], "big") + self._length
+        starts = [start for start, _ in _units(content, self._length, at) if content[start] & 31 in _SLICES]
+        fields = {_field(bytes(content[start + 1 : start + 20]), self.frame_num_bits) for start in starts}
         return len(fields) == 1 and None not in fields
+
+
+def _units(content: memoryview, length: int, at: int) -> Iterator[tuple[int, int]]:
+    """Yield start and size of the units of a packet from that at `at` on; `length` bytes before it hold the size."""
+    while at < len(content) - 1:
+        size = int.from_bytes(content[at - length : at], "big")
+        yield at, size
+        at += size + length
 
 
 _SLICES, _SEQUENCE = (1, 2, 5), 7  # types of units
@@ -455,14 +449,12 @@ _WITH_CHROMA_FORMAT = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 
 def _hevc_type(length: int, packet: Any) -> int:
     """Read nal_unit_type (ITU-T H.265, section 7.4.2.2): leading frames, and those no frame refers to, are B-frames."""
     content = memoryview(packet)
-    at, end = length, len(content) - 1
-    while at < end:
+    for at, _ in _units(content, length, length):
         kind = content[at] >> 1 & 63
         if kind < 32:
             if kind >= 16:
                 return SHOWN  # a key frame
             return B_FRAME if kind % 2 == 0 or 6 <= kind <= 9 else EITHER
-        at += int.from_bytes(content[at - length : at], "big") + length
     return UNKNOWN
 
 
@@ -512,14 +504,12 @@ _cache: dict[IndexKey, Packets] = {}
 def cached_packets(key: IndexKey, folder: Path | None, read: Callable[[], Packets]) -> Packets:
     """Return the index of a file from the cache of this process, else from `folder`, else from `read`."""
     packets = _cache.get(key)
+    if packets is None and folder:
+        packets = _load(_cache_file(folder, key))
     if packets is None:
-        file = _cache_file(folder, key) if folder else None
-        packets = _load(file) if file else None
-        if packets is None:
-            packets = read()
-            if file:
-                _save(file, packets)
-        _keep(key, packets)
+        packets = read()
+        replace_packets(key, folder, packets)
+    _keep(key, packets)
     return packets
 
 

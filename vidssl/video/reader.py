@@ -4,7 +4,8 @@ import difflib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -21,7 +22,7 @@ from vidssl.video.frame_folder import FrameFolder, frame_number, is_image
 from vidssl.video.open_container import open_container
 from vidssl.video.other_decoders import BACKENDS
 from vidssl.video.packed_frames import PackedFrames, find_frames
-from vidssl.video.packet_index import cached_packets, count_frames, read_packets, replace_packets
+from vidssl.video.packet_index import IndexKey, cached_packets, count_frames, read_packets, replace_packets
 from vidssl.video.tar_members import find_member
 
 MAX_PIXELS = 4096 * 4096  # of one frame; larger ones are refused from the header, before anything is decoded
@@ -40,23 +41,24 @@ class DecodeSettings(Settings):
         return open_video(record.path, self.backend, fps=record.fps or self.fps, cache=self.cache)
 
 
-class Video:
+class Video(AbstractContextManager["Video"]):
     """An open video, as `open_video` returns it. Close it, or use it as a context manager."""
 
     def __init__(
-        self, path: str, meta: VideoMeta, decoder: Decoder, count: Callable[[], tuple[VideoMeta, Decoder]] | None = None
+        self,
+        path: str,
+        meta: VideoMeta,
+        decoder: Decoder,
+        reopen_counted: Callable[[], tuple[VideoMeta, Decoder]] | None = None,
     ) -> None:
         self.path, self.meta = path, meta
         self._decoder: Decoder | None = decoder
-        self._count = count  # opens the file again, and its frames are counted; None: they are counted
+        self._reopen_counted = reopen_counted  # without the timestamps of the file; None: they are not used
         self._out_of_order = False
 
     def __len__(self) -> int:
         """Number of frames."""
         return self.meta.num_frames
-
-    def __enter__(self) -> "Video":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -84,37 +86,36 @@ class Video:
         `indices` (T,) are in any order, with repeats. An index beyond the video, or damage before the last wanted frame
         is a DecodeError.
         """
-        numbers = np.asarray(indices, dtype=np.int64)
-        wanted, rows = np.unique(numbers, return_inverse=True)
+        indices = np.asarray(indices, dtype=np.int64)
+        numbers, rows = np.unique(indices, return_inverse=True)
         try:
-            found = self._fetched(wanted)
+            images = self._fetched(numbers)
         except FramesOutOfOrderError:
-            found = self._fetched(wanted)
-        if not np.array_equal(numbers, wanted):  # repeats, or another order
-            found = found[rows]
-        return found.transpose(0, 3, 1, 2)
+            images = self._fetched(numbers)
+        if not np.array_equal(indices, numbers):  # repeats, or another order
+            images = images[rows]
+        return images.transpose(0, 3, 1, 2)
 
-    def _fetched(self, wanted: NDArray[np.int64]) -> NDArray[np.uint8]:
-        row_of = {number: row for row, number in enumerate(wanted.tolist())}
-        found: NDArray[np.uint8] | None = None
-        for number, image in self.fetch(wanted):
-            if found is None:
-                found = np.empty((len(wanted), *image.shape), np.uint8)
-            found[row_of[number]] = image
-        assert found is not None  # else `fetch` has raised
-        return found
+    def _fetched(self, numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+        row_of = {number: row for row, number in enumerate(numbers.tolist())}
+        images = np.empty(0, np.uint8)
+        for number, image in self.fetch(numbers):
+            if not images.size:
+                images = np.empty((len(numbers), *image.shape), np.uint8)
+            images[row_of[number]] = image
+        return images
 
-    def fetch(self, wanted: NDArray[np.int64]) -> Iterator[tuple[int, Image]]:
-        """Decode the frames `wanted`, ascending numbers, and yield (number, image (H, W, 3)) once each.
+    def fetch(self, numbers: NDArray[np.int64]) -> Iterator[tuple[int, Image]]:
+        """Decode the frames of `numbers`, which ascend, and yield (number, image (H, W, 3)) once each.
 
         The order is that of the decoder, nearly ascending. Errors are those of `frames`, and FramesOutOfOrderError: the
         timestamps of the file turn out to be wrong, and so may be the frames so far; a second call counts frames.
         """
         decoder, limit = self._opened(), self.meta.num_frames
-        if not wanted.size or wanted[0] < 0 or wanted[-1] >= limit:
-            asked = f"frames {wanted[0]}-{wanted[-1]}" if wanted.size else "no frames"
-            raise DecodeError(f"{self.path}: {asked} requested, the video has frames 0-{limit - 1}")
-        missing = set(wanted.tolist())
+        if not numbers.size or numbers[0] < 0 or numbers[-1] >= limit:
+            frames = f"frames {numbers[0]}-{numbers[-1]}" if numbers.size else "no frames"
+            raise DecodeError(f"{self.path}: {frames} requested, the video has frames 0-{limit - 1}")
+        missing = set(numbers.tolist())
         first: Image | None = None
         try:
             for number, image in decoder.fetch(sorted(missing)):
@@ -141,7 +142,7 @@ class Video:
             count += 1
         if count != expected:
             raise DecodeError(f"{self.path}: {count} frames decoded from {expected} packets; the file is damaged")
-        if self.out_of_order and self._count:
+        if self.out_of_order and self._reopen_counted:
             self._count_frames()
 
     @property
@@ -151,10 +152,10 @@ class Video:
 
     def _count_frames(self) -> None:
         """Go on with an index without timestamps."""
-        assert self._count is not None  # timestamps can only be wrong where there are some
+        assert self._reopen_counted is not None  # timestamps can only be wrong where there are some
         self._opened().close()
-        self.meta, self._decoder = self._count()
-        self._count, self._out_of_order = None, True
+        self.meta, self._decoder = self._reopen_counted()
+        self._reopen_counted, self._out_of_order = None, True
 
     def _check_size(self, image: Image, first: Image) -> None:
         if image.shape != first.shape:
@@ -186,23 +187,17 @@ def open_video(
     if backend not in BACKENDS:
         raise ConfigError(f"no video backend '{backend}'; there are: {', '.join(BACKENDS)}")
     path = Path(path)
-    mode = stat.S_IFREG
     try:
         status = path.stat()
         size, changed, mode = status.st_size, status.st_mtime_ns, status.st_mode
     except ValueError as error:  # a NUL, or half a surrogate pair
         raise DecodeError(f"{str(path)!r}: no file can have this name: {error}") from None
     except OSError as error:
-        if member := find_member(str(path)):
-            size, changed = member.size, member.changed
-            _check_readable(path, backend)
-        elif place := find_frames(str(path)):
-            packed = PackedFrames(str(path), *place, max_pixels)
-            return Video(str(path), packed.meta, packed)
-        else:
-            missing = isinstance(error, FileNotFoundError)
-            reason = f"No such file{_similar_name(path)}" if missing else error.strerror
-            raise DecodeError(f"{path}: {reason}") from None
+        member = find_member(str(path))
+        if member is None:
+            return _open_packed(path, max_pixels, error)
+        _check_readable(path, backend)
+        size, changed, mode = member.size, member.changed, stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a pipe would wait for a writer
         raise DecodeError(f"{path}: a pipe, socket or device, not a file: write what it gives to a file first")
     if not stat.S_ISDIR(mode) and size == 0:
@@ -215,25 +210,37 @@ def open_video(
         key = (str(path.absolute()), size, changed)
         folder = None if cache is None else Path(cache)
         packets = cached_packets(key, folder, lambda: read_packets(container, path, max_pixels))
-
-        def count() -> tuple[VideoMeta, Decoder]:
-            anew = count_frames(path, max_pixels, packets.meta.fps)
-            replace_packets(key, folder, anew)
-            return anew.meta, BACKENDS[backend](path, anew, open_container(path, max_pixels), max_pixels)
-
         decoder = BACKENDS[backend](path, packets, container, max_pixels)
-        return Video(str(path), packets.meta, decoder, None if packets.frame_of is None else count)
+        reopen = partial(_reopen_counted, path, backend, max_pixels, key, folder, packets.meta.fps)
+        return Video(str(path), packets.meta, decoder, None if packets.frame_of is None else reopen)
     except BaseException:
         container.close()
         raise
 
 
+def _open_packed(path: Path, max_pixels: int, missing: OSError) -> Video:
+    """Open a packed video; `missing` is the error for its path as that of a file."""
+    if packed := find_frames(str(path)):
+        frames = PackedFrames(str(path), *packed, max_pixels)
+        return Video(str(path), frames.meta, frames)
+    reason = f"No such file{_similar_name(path)}" if isinstance(missing, FileNotFoundError) else missing.strerror
+    raise DecodeError(f"{path}: {reason}") from None
+
+
+def _reopen_counted(
+    path: Path, backend: str, max_pixels: int, key: IndexKey, folder: Path | None, fps: float
+) -> tuple[VideoMeta, Decoder]:
+    """Open a video again and count its frames."""
+    packets = count_frames(path, max_pixels, fps)
+    replace_packets(key, folder, packets)
+    return packets.meta, BACKENDS[backend](path, packets, open_container(path, max_pixels), max_pixels)
+
+
 def _check_readable(path: Path, backend: str) -> None:
     """Raise an error for members of a tar that cannot be read."""
     if is_image(path):
-        raise DecodeError(
-            f"{path}: images in a tar are not read: unpack them, then vidssl shrink --to frames packs them"
-        )
+        remedy = "unpack them, then vidssl shrink --to frames packs them"
+        raise DecodeError(f"{path}: images in a tar are not read: {remedy}")
     if backend != "pyav":
         raise ConfigError(f"{path}: {backend} needs a file, and this is a part of one: use data.backend=pyav")
 
@@ -270,8 +277,9 @@ def state_in_archive(path: str) -> tuple[int, int] | None:
     with suppress(DecodeError):
         if member := find_member(path):
             return member.size, member.changed
-        if place := find_frames(path):
-            return place[1].state(place[2])
+        if packed := find_frames(path):
+            _, index, row = packed
+            return index.state(row)
     return None
 
 

@@ -32,38 +32,34 @@ def find_member(path: str) -> Member | None:
     tar = f"{start}.tar"
     if not name or os.path.lexists(path) or not os.path.lexists(tar):
         return None
-    try:
-        members, changed = _members(tar)
-        return Member(tar, *members[_normal(name)], changed)
-    except OSError as error:
-        raise DecodeError(f"{tar}: {error.strerror}") from None
-    except KeyError:
-        raise DecodeError(f"{path}: the tar has no file of this name; tar -tf lists those it has") from None
+    members, changed = _members(tar)
+    if (key := _normal(name)) not in members:
+        raise DecodeError(f"{path}: the tar has no file of this name; tar -tf lists those it has")
+    return Member(tar, *members[key], changed)
 
 
 def list_members(tar: str) -> list[str]:
     """Return the names of the files in a tar, in its order; a DecodeError if it cannot be read."""
-    try:
-        return list(_members(tar)[0])
-    except OSError as error:
-        raise DecodeError(f"{tar}: {error.strerror}") from None
+    return list(_members(tar)[0])
 
 
 def _members(tar: str) -> tuple[dict[str, tuple[int, int]], int]:
-    status = os.stat(tar)
-    if not stat.S_ISREG(status.st_mode):  # a pipe would wait for a writer
-        raise DecodeError(f"{tar}: not a file")
-    state = status.st_size, status.st_mtime_ns
-    if tar not in _known or _known[tar][0] != state:
-        try:
+    try:
+        status = os.stat(tar)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would wait for a writer
+            raise DecodeError(f"{tar}: not a file")
+        state = status.st_size, status.st_mtime_ns
+        if tar not in _known or _known[tar][0] != state:
             # Without decompression, in which offsets mean nothing. Names that are not UTF-8 stay what they are.
             with tarfile.open(tar, "r:", errors="surrogateescape") as file:
-                found = {_normal(m.name): (m.offset_data, m.size) for m in file if m.isreg() and not m.issparse()}
-        # The others: fields of damaged headers, as numbers or names.
-        except (tarfile.TarError, ValueError, OverflowError, EOFError, UnicodeError) as error:
-            raise DecodeError(f"{tar}: not an uncompressed tar, or damaged: {error}; unpack it") from None
-        _known[tar] = state, found
-    return _known[tar][1], state[1]
+                members = {_normal(m.name): (m.offset_data, m.size) for m in file if m.isreg() and not m.issparse()}
+            _known[tar] = state, members
+        return _known[tar][1], state[1]
+    except OSError as error:
+        raise DecodeError(f"{tar}: {error.strerror}") from None
+    # The others: fields of damaged headers, as numbers or names.
+    except (tarfile.TarError, ValueError, OverflowError, EOFError, UnicodeError) as error:
+        raise DecodeError(f"{tar}: not an uncompressed tar, or damaged: {error}; unpack it") from None
 
 
 def _normal(name: str) -> str:

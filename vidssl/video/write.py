@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import av
-import numpy as np
-from numpy.typing import NDArray
 
 from vidssl.base.atomic import replacing
 from vidssl.base.errors import DataError
+from vidssl.video.decode import Image
 
-_Image = NDArray[np.uint8]  # (H, W, 3) RGB 0-255
 _TICK = Fraction(1, 90_000)  # seconds
 _PREVIEW = {"crf": "20", "preset": "veryfast"}
 
 
-def write_mp4(path: Path, images: Iterable[_Image], fps: float, times: Sequence[float] | None = None) -> None:
+def write_mp4(path: Path, images: Iterable[Image], fps: float, times: Sequence[float] | None = None) -> None:
     """Write images of one size, with even sides, as H.264 in MP4; atomic.
 
     They are shown at `times` in seconds, without at `fps`.
@@ -36,7 +34,7 @@ def write_mp4(path: Path, images: Iterable[_Image], fps: float, times: Sequence[
 
 def encode(
     file: Any,
-    images: Iterable[_Image],
+    images: Iterable[Image],
     rate: int | Fraction,
     *,
     codec: str = "libx264",

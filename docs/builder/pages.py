@@ -132,7 +132,7 @@ def api_pages() -> dict[str, str]:
 def public_names(module: str) -> list[str]:
     """List the public functions and classes of a module: those of its table or `__all__`, or those it defines."""
     imported = importlib.import_module(module)
-    names = sorted(getattr(imported, "_HOMES", ())) or getattr(imported, "__all__", None)
+    names = sorted(getattr(imported, "_PUBLIC", ())) or getattr(imported, "__all__", None)
     if names:
         return [name for name in names if callable(getattr(imported, name))]
     tree = ast.parse(Path(str(imported.__file__)).read_text(encoding="utf-8"))

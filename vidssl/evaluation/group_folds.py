@@ -74,13 +74,12 @@ def num_neighbours(label: NDArray[np.int64]) -> int:
 
 
 def draw_labels(
-    groups_left: NDArray[np.bool_], label: NDArray[np.int64], shots: int, draw: int, fold: int, seed: int = 0
+    kept: NDArray[np.bool_], label: NDArray[np.int64], shots: int, draw: int, fold: int, seed: int = 0
 ) -> NDArray[np.int64]:
     """Draw `shots` rows of each class among those that are not left out; all of a class that has no more."""
     rng, rows = generator(seed, _DRAW_STREAM, shots, draw, fold), []
-    for one in np.unique(label[groups_left]):
-        there = np.flatnonzero(groups_left & (label == one))
-        rows.append(rng.permutation(there)[:shots])
+    for class_ in np.unique(label[kept]):
+        rows.append(rng.permutation(np.flatnonzero(kept & (label == class_)))[:shots])
     return np.concatenate(rows)
 
 
@@ -129,9 +128,9 @@ def vote_of_others(features: Features, groups: NDArray[np.int64]) -> tuple[Tenso
     Votes are divided by the number of videos of their class in other groups.
     """
     label, (_, group) = features.label.numpy(), np.unique(groups, return_inverse=True)
-    own = np.zeros((int(group.max()) + 1, int(label.max()) + 1))
-    np.add.at(own, (group, label), 1)
-    k, sizes = num_neighbours(label), torch.from_numpy(own.sum(axis=0) - own)[group].float()
+    counts = np.zeros((int(group.max()) + 1, int(label.max()) + 1))  # of the videos of each group and class
+    np.add.at(counts, (group, label), 1)
+    k, sizes = num_neighbours(label), torch.from_numpy(counts.sum(axis=0) - counts)[group].float()
     neighbours = nearest(features.x, features.x, k, same_group(groups))
     return metrics.vote(neighbours, features, k, sizes=sizes), neighbours
 
@@ -150,15 +149,15 @@ def _classify(
 
     if len(np.unique(label[rows])) == 1:
         return np.full(int(test.sum()), label[rows[0]])
-    wanted, given = x[test], x[rows]
+    tested, trained = x[test], x[rows]
     if len(rows) < x.shape[1]:  # the weights are a sum of the rows: in their span the solution is the same, and cheap
-        span, _ = np.linalg.qr(given.T)
-        wanted, given = wanted @ span, given @ span
+        span, _ = np.linalg.qr(trained.T)
+        tested, trained = tested @ span, trained @ span
     model = LogisticRegression(max_iter=2000)
     count = min(3, len(np.unique(groups[rows])))
     splitter = GroupKFold(count) if count > 1 and len(costs) > 1 else None
-    cost, _ = choose_cost(model, given, label[rows], costs, splitter, groups=groups[rows], equal="middle")
-    predicted: NDArray[np.int64] = model.set_params(C=cost).fit(given, label[rows]).predict(wanted)
+    cost, _ = choose_cost(model, trained, label[rows], costs, splitter, groups=groups[rows], equal="middle")
+    predicted: NDArray[np.int64] = model.set_params(C=cost).fit(trained, label[rows]).predict(tested)
     return predicted
 
 

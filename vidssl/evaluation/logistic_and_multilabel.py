@@ -125,15 +125,15 @@ class MultilabelSVM(_Several):
         self.check(gallery.targets)
         undefined = _undefined(self.name, query)
         x, queries = self.rows("gallery", gallery.x), self.rows("query", query.x)
-        found, costs = [], []
+        precisions, costs = [], []
         classes = [*zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True)]
-        for of, tested in progress(classes, title=self.name, unit="label", leave=False):
-            known, model = of >= 0, self.model()
-            cost = _choose_cost(x[known], of[known] == 1, self.config, self.config.folds, model)
-            found.append(_precision(x[known], of[known] == 1, cost, queries, tested, self.config, model))
+        for target, tested in progress(classes, title=self.name, unit="label", leave=False):
+            known, model = target >= 0, self.model()
+            cost = _choose_cost(x[known], target[known] == 1, self.config, self.config.folds, model)
+            precisions.append(_precision(x[known], target[known] == 1, cost, queries, tested, self.config, model))
             costs.append(cost)
-        details = {"average_precision": [None if isnan(value) else value for value in found], "costs": costs}
-        number = mean(value for value in found if not isnan(value))
+        details = {"average_precision": [None if isnan(value) else value for value in precisions], "costs": costs}
+        number = mean(value for value in precisions if not isnan(value))
         return Measured({self.name: number}, details={**details, **undefined})
 
     def check(self, label: Tensor) -> None:
@@ -192,24 +192,24 @@ class MultilabelLowShot(_Several):
         targets, tested = gallery.targets.numpy().T, query.targets.numpy().T
         smallest = int((targets == 1).sum(axis=1).min())
         numbers: dict[str, float] = {}
-        for k in (k for k in self.config.shots if k <= smallest):
+        for k in [k for k in self.config.shots if k <= smallest]:
             draws = progress(range(self.config.draws), title=f"{k} images a class", unit="draw", leave=False)
-            found = [self._of_draw(x, targets, queries, tested, k, draw) for draw in draws]
-            numbers |= {f"{self.name}@{k}": mean(found), f"{self.name}@{k}_spread": stdev(found)}
+            precisions = [self._of_draw(x, targets, queries, tested, k, draw) for draw in draws]
+            numbers |= {f"{self.name}@{k}": mean(precisions), f"{self.name}@{k}_spread": stdev(precisions)}
         skipped = [k for k in self.config.shots if k > smallest]
         details = {"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
         return Measured(numbers, details={**details, **undefined})
 
     def _of_draw(self, x: _Rows, targets: _Rows, queries: _Rows, tested: _Rows, k: int, draw: int) -> float:
-        found = []
-        for n, (of, other) in enumerate(zip(targets, tested, strict=True)):
-            own, others = (
-                generator(self.config.seed, draw, n, value).permutation(np.flatnonzero(of == value)) for value in (1, 0)
-            )
-            rows = np.concatenate([own[:k], others[: k * (len(targets) - 1)]])
-            cost = _choose_cost(x[rows], of[rows] == 1, self.config, min(k, self.config.folds), _svm())
-            found.append(_precision(x[rows], of[rows] == 1, cost, queries, other, self.config, _svm()))
-        return mean(value for value in found if not isnan(value))
+        precisions = []
+        for n, (target, tested_target) in enumerate(zip(targets, tested, strict=True)):
+            rows = []
+            for value, count in ((1, k), (0, k * (len(targets) - 1))):
+                source = generator(self.config.seed, draw, n, value)
+                rows += source.permutation(np.flatnonzero(target == value))[:count].tolist()
+            cost = _choose_cost(x[rows], target[rows] == 1, self.config, min(k, self.config.folds), _svm())
+            precisions.append(_precision(x[rows], target[rows] == 1, cost, queries, tested_target, self.config, _svm()))
+        return mean(value for value in precisions if not isnan(value))
 
     def check(self, label: Tensor) -> None:
         """Check that each class has enough videos for the fewest shots; `label` are the targets (N, classes)."""

@@ -77,10 +77,9 @@ def draw_labels(
     kept: NDArray[np.bool_], label: NDArray[np.int64], shots: int, draw: int, fold: int, seed: int = 0
 ) -> NDArray[np.int64]:
     """Draw `shots` rows of each class among those that are not left out; all of a class that has no more."""
-    rng, rows = generator(seed, _DRAW_STREAM, shots, draw, fold), []
-    for class_ in np.unique(label[kept]):
-        rows.append(rng.permutation(np.flatnonzero(kept & (label == class_)))[:shots])
-    return np.concatenate(rows)
+    rng = generator(seed, _DRAW_STREAM, shots, draw, fold)
+    members = [np.flatnonzero(kept & (label == class_)) for class_ in np.unique(label[kept])]
+    return np.concatenate([rng.permutation(rows)[:shots] for rows in members])
 
 
 @of_many_classes()

@@ -26,6 +26,7 @@ from vidssl.evaluation.protocols import (
     check_class_sizes,
     choose_cost,
     of_many_classes,
+    stratified_folds,
     unit_rows,
 )
 from vidssl.evaluation.search import check_finite
@@ -58,14 +59,13 @@ class Logistic(EvaluationProtocol):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `logistic` and `logistic_mean_class`; `details` hold the cost and the cross-validation accuracies."""
         from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import StratifiedKFold
 
         self.check(gallery.label)
         for name, features in (("gallery", gallery), ("query", query)):
             check_finite(name, features.x)
         x, label = gallery.x.double().numpy(), gallery.label.numpy()
         model = LogisticRegression(max_iter=self.config.iterations)
-        folds = StratifiedKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
+        folds = stratified_folds(self.config.folds, self.config.seed)
         cost, scores = choose_cost(model, x, label, self.config.costs, folds)
         details: dict[str, Any] = {"cost": cost}
         if scores:
@@ -128,9 +128,11 @@ class MultilabelSVM(_Several):
         precisions, costs = [], []
         classes = [*zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True)]
         for target, tested in progress(classes, title=self.name, unit="label", leave=False):
-            known, model = target >= 0, self.model()
-            cost = _choose_cost(x[known], target[known] == 1, self.config, self.config.folds, model)
-            precisions.append(_precision(x[known], target[known] == 1, cost, queries, tested, self.config, model))
+            known = target >= 0
+            precision, cost = _precision(
+                x[known], target[known] == 1, queries, tested, self.config, self.config.folds, self.model()
+            )
+            precisions.append(precision)
             costs.append(cost)
         details = {"average_precision": [None if isnan(value) else value for value in precisions], "costs": costs}
         number = mean(value for value in precisions if not isnan(value))
@@ -207,8 +209,9 @@ class MultilabelLowShot(_Several):
             for value, count in ((1, k), (0, k * (len(targets) - 1))):
                 source = generator(self.config.seed, draw, n, value)
                 rows += source.permutation(np.flatnonzero(target == value))[:count].tolist()
-            cost = _choose_cost(x[rows], target[rows] == 1, self.config, min(k, self.config.folds), _svm())
-            precisions.append(_precision(x[rows], target[rows] == 1, cost, queries, tested_target, self.config, _svm()))
+            folds = min(k, self.config.folds)
+            precision, _ = _precision(x[rows], target[rows] == 1, queries, tested_target, self.config, folds, _svm())
+            precisions.append(precision)
         return mean(value for value in precisions if not isnan(value))
 
     def check(self, label: Tensor) -> None:
@@ -245,24 +248,18 @@ def _svm() -> "LinearSVC":
     return LinearSVC(class_weight={True: 2.0, False: 1.0}, dual="auto", max_iter=20_000, random_state=0)
 
 
-def _choose_cost(x: _Rows, present: _Rows, config: _SeveralSettings, folds: int, model: Any) -> float:
-    """Return the smallest cost of the highest average precision in cross-validation."""
-    from sklearn.model_selection import StratifiedKFold
+def _precision(
+    x: _Rows, present: _Rows, queries: _Rows, tested: _Rows, config: _SeveralSettings, folds: int, model: Any
+) -> tuple[float, float]:
+    """Fit a classifier; return its average precision on the queries that count, and its cost.
 
-    def precision(fitted: Any, tested: _Rows, label: _Rows) -> float:
-        scores = torch.from_numpy(fitted.decision_function(tested))
+    The cost is the smallest one of the highest average precision in cross-validation.
+    """
+
+    def precision(fitted: Any, rows: _Rows, label: _Rows) -> float:
+        scores = torch.from_numpy(fitted.decision_function(rows))
         return metrics.average_precision(scores, torch.from_numpy(label), config.interpolation)
 
-    splits = StratifiedKFold(folds, shuffle=True, random_state=config.seed) if folds > 1 else None
-    return choose_cost(model, x, present, config.costs, splits, scoring=precision)[0]
-
-
-def _precision(
-    x: _Rows, present: _Rows, cost: float, queries: _Rows, tested: _Rows, config: _SeveralSettings, model: Any
-) -> float:
-    """Fit a classifier and return its average precision on the queries that count."""
+    cost, _ = choose_cost(model, x, present, config.costs, stratified_folds(folds, config.seed), scoring=precision)
     known = tested >= 0
-    scores = model.set_params(C=cost).fit(x, present).decision_function(queries[known])
-    return metrics.average_precision(
-        torch.from_numpy(scores), torch.from_numpy(tested[known] == 1), config.interpolation
-    )
+    return precision(model.set_params(C=cost).fit(x, present), queries[known], tested[known] == 1), cost

@@ -35,6 +35,13 @@ def of_many_classes() -> Iterator[None]:
         yield
 
 
+def stratified_folds(count: int, seed: int) -> Any:
+    """Return scikit-learn's splitter into folds that all have videos of each class; None: one fold is none."""
+    from sklearn.model_selection import StratifiedKFold
+
+    return StratifiedKFold(count, shuffle=True, random_state=seed) if count > 1 else None
+
+
 def choose_cost(
     model: Any,
     x: NDArray[Any],
@@ -307,13 +314,11 @@ def _choose_cost(
     x: np.ndarray, label: np.ndarray, config: _SvmSettings, folds: int
 ) -> tuple[float, dict[float, float]]:
     """Return the smallest cost of the highest cross-validation accuracy, and all accuracies."""
-    from sklearn.model_selection import StratifiedKFold
-
     # Each fit holds its rows in float64, and again as nodes of 16 bytes in liblinear.
     threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
     if len(x) * (folds - 1) < x.shape[1] * folds:
         threads = 1  # the dual solver of liblinear uses one random generator per process
-    splits = StratifiedKFold(folds, shuffle=True, random_state=config.seed) if folds > 1 else None
+    splits = stratified_folds(folds, config.seed)
     return choose_cost(_machine(), x, label, config.costs, splits, pooled=True, threads=threads)
 
 

@@ -40,6 +40,8 @@ from vidssl.models.weights import CHECKPOINT_FORMAT, load_state, read_checkpoint
 from vidssl.version import __version__
 from vidssl.video.other_decoders import backend_version
 
+Bind = Callable[[Any, str, bool], RunSettings]  # a stored config, its source for messages, and whether it is trusted
+
 _log = logging.getLogger(__name__)
 _valid: set[Path] = set()  # checkpoints that this process wrote or verified: each is hashed once, not at every save
 
@@ -211,11 +213,7 @@ def _write(
 
 
 def resume(
-    run: RunSettings,
-    videos: VideoList,
-    method: Method,
-    optimizer: Optimizer,
-    bind: Callable[[Any, str, bool], RunSettings] = bind_stored,
+    run: RunSettings, videos: VideoList, method: Method, optimizer: Optimizer, bind: Bind = bind_stored
 ) -> RunState:
     """Load the newest valid checkpoint of the output folder into method and optimizer, the same on all processes.
 
@@ -292,9 +290,7 @@ def _check_processes_agree(run: RunSettings, videos: VideoList, code: dict[str, 
             raise ConfigError(f"{files} differs between processes {number} and {rank}: use the same code")
 
 
-def _check_same_run(
-    content: Tree, run: RunSettings, videos: VideoList, bind: Callable[[Any, str, bool], RunSettings]
-) -> Tree:
+def _check_same_run(content: Tree, run: RunSettings, videos: VideoList, bind: Bind) -> Tree:
     """Return a checkpoint if this run may continue from it."""
     # Bound again, so that settings which were added since have their defaults.
     source, trust = f"the config of the checkpoint in {run.output}", run.checkpoint.trust

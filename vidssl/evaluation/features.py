@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -34,7 +34,7 @@ from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
 from vidssl.data.find_same_videos import content_hash
 from vidssl.data.fingerprint import state_of_file
-from vidssl.data.loader import eval_loader
+from vidssl.data.loader import Loader, eval_loader
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import Records, VideoList
 from vidssl.models.backbones import Backbone
@@ -47,6 +47,7 @@ from vidssl.transforms.recipes import Recipe, UniformCrops
 from vidssl.version import __version__
 from vidssl.video.reader import DecodeSettings
 
+EncodeBatch = Callable[[Batch, Iterator[Tensor]], tuple[Tensor, ...]]  # see `encode_videos`
 Classifier = Callable[[Tensor], Tensor]  # backbone outputs (B, D) to class probabilities (B, classes)
 
 
@@ -376,7 +377,7 @@ def encode_videos(
     dataset: ClipDataset,
     test: TestClips,
     device: torch.device,
-    encode: Callable[[Batch, Iterator[Tensor]], tuple[Tensor, ...]],
+    encode: EncodeBatch,
     title: str,
     check: Callable[[], None] = lambda: None,
     rows: Sequence[int] | None = None,
@@ -401,39 +402,8 @@ def encode_videos(
         check_bfloat16(encoder, device)
     share = distributed.rank(), distributed.world()
     loader = eval_loader(dataset, test.batch_size, test.workers, *share, test.timeout, rows)
-    count = sum(map(len, loader.batches))
-
-    @cache  # only if a video cannot be read
-    def count_files() -> int:
-        return others + len({dataset.videos.records[n].path for n in (range(len(dataset)) if rows is None else rows)})
-
-    def work() -> tuple[list[Tensor], list[tuple[str, str]]]:
-        encoded: list[list[Tensor]] = []
-        missing: list[tuple[str, str]] = []
-        with eval_mode(encoder):
-            clips, start, quiet = 0, time.perf_counter(), not distributed.is_main()
-            with (
-                closing(on_device(loader, device)) as batches,
-                progress(title=title, unit=dataset.videos.unit, total=count, disable=quiet, leave=False) as bar,
-            ):
-                waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
-                for batch in batches:
-                    check()
-                    if batch.replaced:
-                        missing += batch.replaced
-                        test.check_skipped(missing, count_files(), dataset.videos.path)
-                    if len(batch.index):
-                        twice = rows is not None and test.batch_size > 1 and len(batch.index) == 1
-                        waits.append(fetch_later([batch.index, *_encode_batch(encoder, batch, test, encode, twice)]))
-                        encoded += [wait() for wait in waits[:-1]]
-                        del waits[:-1]
-                    bar.update(len(batch.index) + len(batch.replaced))
-                    clips += len(batch.index) * len(batch.views)
-                    bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
-                encoded += [wait() for wait in waits]
-        return _joined(encoded), missing
-
-    outcomes = distributed.gather_outcomes(work)
+    encoding = _Encoding(encoder, dataset, test, encode, rows, others)
+    outcomes = distributed.gather_outcomes(partial(encoding.of_process, loader, device, title, check))
     missing = sorted(pair for _, pairs in outcomes for pair in pairs)
     if len(missing) == len(dataset):
         path = dataset.videos.path
@@ -441,24 +411,69 @@ def encode_videos(
             raise DataError(f"the only video of {path} cannot be read: {missing[0][1]}")
         raise DataError(f"none of the {len(missing)} videos of {path} can be read; the first: {missing[0][1]}")
     if missing:
-        test.check_skipped(missing, count_files(), dataset.videos.path)  # those of all processes
+        encoding.check_skipped(missing)  # those of all processes
         if distributed.is_main():
             leave_out(missing)
     columns = _joined([columns for columns, _ in outcomes if columns])
     return [column[columns[0].argsort()] for column in columns], tuple(missing)
 
 
-def _encode_batch(
-    encoder: nn.Module,
-    batch: Batch,
-    test: TestClips,
-    encode: Callable[[Batch, Iterator[Tensor]], tuple[Tensor, ...]],
-    twice: bool,
-) -> tuple[Tensor, ...]:
-    views = (view.expand(2, *view.shape[1:]) if twice else view for view in batch.views)
-    features = (h[: len(batch.index)] for h in test.encode(encoder, views))
-    with torch.autocast(batch.index.device.type, torch.bfloat16, enabled=test.precision == "bfloat16"):
-        return encode(batch, features)
+@dataclass(frozen=True)
+class _Encoding:
+    """What `encode_videos` encodes, and how."""
+
+    encoder: nn.Module
+    dataset: ClipDataset
+    test: TestClips
+    encode: EncodeBatch
+    rows: Sequence[int] | None
+    others: int
+
+    def of_process(
+        self, loader: Loader, device: torch.device, title: str, check: Callable[[], None]
+    ) -> tuple[list[Tensor], list[tuple[str, str]]]:
+        """Encode the videos of this process; return the columns, and path and reason of each skipped video."""
+        encoded: list[list[Tensor]] = []
+        missing: list[tuple[str, str]] = []
+        waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
+        count, unit = sum(map(len, loader.batches)), self.dataset.videos.unit
+        with (
+            eval_mode(self.encoder),
+            closing(on_device(loader, device)) as batches,
+            progress(title=title, unit=unit, total=count, disable=not distributed.is_main(), leave=False) as bar,
+        ):
+            clips, start = 0, time.perf_counter()
+            for batch in batches:
+                check()
+                if batch.replaced:
+                    missing += batch.replaced
+                    self.check_skipped(missing)
+                if len(batch.index):
+                    waits.append(fetch_later([batch.index, *self._encode_batch(batch)]))
+                    encoded += [wait() for wait in waits[:-1]]
+                    del waits[:-1]
+                bar.update(len(batch.index) + len(batch.replaced))
+                clips += len(batch.index) * len(batch.views)
+                bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
+            encoded += [wait() for wait in waits]
+        return _joined(encoded), missing
+
+    def check_skipped(self, missing: list[tuple[str, str]]) -> None:
+        """Raise a DataError if so many videos may not be skipped."""
+        self.test.check_skipped(missing, self._num_files, self.dataset.videos.path)
+
+    @cached_property
+    def _num_files(self) -> int:  # needed only if a video cannot be read
+        rows = range(len(self.dataset)) if self.rows is None else self.rows
+        return self.others + len({self.dataset.videos.records[n].path for n in rows})
+
+    def _encode_batch(self, batch: Batch) -> tuple[Tensor, ...]:
+        count, half = len(batch.index), self.test.precision == "bfloat16"
+        twice = self.rows is not None and self.test.batch_size > 1 and count == 1
+        views = (view.expand(2, *view.shape[1:]) if twice else view for view in batch.views)
+        features = (h[:count] for h in self.test.encode(self.encoder, views))
+        with torch.autocast(batch.index.device.type, torch.bfloat16, enabled=half):
+            return self.encode(batch, features)
 
 
 def _joined(rows: list[list[Tensor]]) -> list[Tensor]:

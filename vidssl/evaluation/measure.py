@@ -24,15 +24,13 @@ from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.evaluation.train_test_overlap import check_disjoint, count_equal_features
 from vidssl.models.backbones import Backbone
 
+_Protocols = Mapping[str, EvaluationProtocol]  # by name
+
 _log = logging.getLogger(__name__)
 
 
 def check_measurable(
-    protocols: Mapping[str, EvaluationProtocol],
-    gallery: VideoList | None,
-    query: VideoList,
-    classes: int,
-    cells: int = 1,
+    protocols: _Protocols, gallery: VideoList | None, query: VideoList, classes: int, cells: int = 1
 ) -> None:
     """Check that protocols can measure a network with `classes` (0: no classifier), before features are extracted.
 
@@ -167,7 +165,7 @@ def _checked(protocol: EvaluationProtocol, gallery: Features, query: Features, e
 
 
 def apply_protocols(
-    protocols: Mapping[str, EvaluationProtocol],
+    protocols: _Protocols,
     gallery: Features | None,
     query: Features,
     exclude: Tensor,
@@ -216,7 +214,7 @@ def chosen_protocols(
 
 def measure(
     backbone: Backbone,
-    protocols: Mapping[str, EvaluationProtocol],
+    protocols: _Protocols,
     gallery: VideoList | None,
     query: VideoList,
     test: TestClips,

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_Rows = Mapping[str, Sequence[float]]  # fractions by severity, of each corruption
+_Values = Sequence[float | None]  # None is not drawn
+
 _MAX_TITLE = 28  # letters above a table
 _SIDE = 0.62  # inches of a frame
 
 
 def severity_map(
-    rows: Mapping[str, Sequence[str]],
-    columns: Sequence[str],
-    panels: Mapping[str, tuple[float, Mapping[str, Sequence[float]]]],
-    title: str,
+    rows: Mapping[str, Sequence[str]], columns: Sequence[str], panels: Mapping[str, tuple[float, _Rows]], title: str
 ) -> "Figure":
     """Draw a table for each panel, with a row for each corruption and a column for each severity, in percent.
 
@@ -57,11 +57,7 @@ def severity_map(
 
 
 def _draw_table(
-    axes: "Axes",
-    columns: Sequence[str],
-    clean: float,
-    numbers: Mapping[str, Sequence[float]],
-    heights: Mapping[str, float],
+    axes: "Axes", columns: Sequence[str], clean: float, numbers: _Rows, heights: Mapping[str, float]
 ) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
@@ -146,12 +142,7 @@ def class_curves(networks: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure
 
 
 def _draw(
-    axes: "Axes",
-    steps: Sequence[int],
-    solid: Sequence[float | None],
-    label: str,
-    dashed: Mapping[str, Sequence[float | None]],
-    classes: Sequence[str],
+    axes: "Axes", steps: Sequence[int], solid: _Values, label: str, dashed: Mapping[str, _Values], classes: list[str]
 ) -> None:
     named = len(classes) <= _MAX_NAMED
     for number, (name, values) in enumerate(dashed.items()):
@@ -207,7 +198,7 @@ _MAX_LEVEL = 1.4  # times the highest bar; a higher level is written as text, si
 
 def grouped_bars(
     groups: Sequence[str],
-    series: Mapping[str, Sequence[float | None]],
+    series: Mapping[str, _Values],
     *,
     title: str,
     unit: str,

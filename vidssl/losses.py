@@ -102,8 +102,8 @@ def sce(
     query = query / temperature
     log_sum, key_log_sum, related = _attend_both(query, key / target_temperature, negatives)
     if positive_slot == "zero":
-        own = torch.sigmoid(-key_log_sum).unsqueeze(1)  # exp(0) / (exp(0) + Σ_k exp(key·z_k / τ_m))
-        related = own * key + (1 - own) * related
+        weight = torch.sigmoid(-key_log_sum).unsqueeze(1)  # exp(0) / (exp(0) + Σ_k exp(key·z_k / τ_m))
+        related = weight * key + (1 - weight) * related
     elif positive_slot != "masked":
         raise ConfigError(f"positive_slot '{positive_slot}' is neither masked nor zero")
     centre = coefficient * key + relational * related  # of the targets of Eq. 8; related: Σ_k s_k z_k of Eq. 5

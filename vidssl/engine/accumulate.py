@@ -190,12 +190,12 @@ def _cached(
     scalars = method.contrast(joined, torch.cat([method.group(batch) for batch in kept]))
     parameters = [p for p in method.parameters() if p.requires_grad]
     gradient, *of_loss = torch.autograd.grad(_loss(method, scalars), [joined, *parameters], allow_unused=True)
-    own = [(p * g).sum() for p, g in zip(parameters, of_loss, strict=True) if g is not None]
+    terms = [(p * g).sum() for p, g in zip(parameters, of_loss, strict=True) if g is not None]
     parts = torch.split(gradient, [len(batch.index) for batch in kept])
     for n, (batch, part, state) in enumerate(zip(kept, parts, states, strict=True), start=1):
         _set_random_state(state, batch.index.device)
         last = n == len(kept)
-        _backward(parallel, batch, 1, half, last, part, own if last else ())
+        _backward(parallel, batch, 1, half, last, part, terms if last else ())
     return {name: value.detach() for name, value in scalars.items()}, torch.cat([batch.index for batch in kept])
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ from vidssl.models.checkpoint_files import (
 from vidssl.models.weights import CHECKPOINT_FORMAT, load_state, read_checkpoint
 from vidssl.version import __version__
 from vidssl.video.other_decoders import backend_version
+
+Bind = Callable[[Any, str, bool], RunSettings]  # a stored config, its source for messages, and whether it is trusted
 
 _log = logging.getLogger(__name__)
 _valid: set[Path] = set()  # checkpoints that this process wrote or verified: each is hashed once, not at every save
@@ -182,37 +185,35 @@ def save(run: RunSettings, videos: VideoList, method: Method, optimizer: Optimiz
     """Write a checkpoint with the state of all processes; called on all, the main one writes."""
     on_gpu = {"cuda": torch.cuda.get_rng_state()} if _on_gpu(method) else {}
     all_rng = distributed.gather_objects({"cpu": torch.get_rng_state(), **on_gpu})
+    distributed.on_main(partial(_write, run, videos, method, optimizer, state, all_rng))
 
-    decoder = {} if run.decoder is None else {run.decoder: backend_version(run.decoder)}
 
-    def write() -> None:
-        content = {
-            "format": CHECKPOINT_FORMAT,
-            **asdict(state),
-            "config": run.model_dump(mode="json"),
-            "method": method.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "rng": all_rng,
-            "versions": {
-                "vidssl": __version__,
-                "torch": str(torch.__version__),  # a TorchVersion is not plain data
-                "python": platform.python_version(),
-                **decoder,
-            },
-            "fingerprint": videos.fingerprint,
-            "classes": list(videos.classes),
-        }
-        write_checkpoint(Path(run.output) / "checkpoints", state.step, content, run.checkpoint.keep)
-
-    distributed.on_main(write)
+def _write(
+    run: RunSettings, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState, all_rng: list[Tree]
+) -> None:
+    versions = {
+        "vidssl": __version__,
+        "torch": str(torch.__version__),  # a TorchVersion is not plain data
+        "python": platform.python_version(),
+    }
+    if run.decoder is not None:
+        versions[run.decoder] = backend_version(run.decoder)
+    content = {
+        "format": CHECKPOINT_FORMAT,
+        **asdict(state),
+        "config": run.model_dump(mode="json"),
+        "method": method.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "rng": all_rng,
+        "versions": versions,
+        "fingerprint": videos.fingerprint,
+        "classes": list(videos.classes),
+    }
+    write_checkpoint(Path(run.output) / "checkpoints", state.step, content, run.checkpoint.keep)
 
 
 def resume(
-    run: RunSettings,
-    videos: VideoList,
-    method: Method,
-    optimizer: Optimizer,
-    bind: Callable[[Any, str, bool], RunSettings] = bind_stored,
+    run: RunSettings, videos: VideoList, method: Method, optimizer: Optimizer, bind: Bind = bind_stored
 ) -> RunState:
     """Load the newest valid checkpoint of the output folder into method and optimizer, the same on all processes.
 
@@ -225,14 +226,14 @@ def resume(
     data = distributed.on_main(lambda: identify(videos))
     # The main process alone chooses the checkpoint, as choosing means hashing it; the others read the same file.
     folder, trust = Path(run.output) / "checkpoints", run.checkpoint.trust
-    found = distributed.together(lambda: newest_valid(folder, trust) if distributed.is_main() else None)
-    step: int = distributed.gather_objects(found["step"] if found else 0)[0]
+    newest = distributed.together(lambda: newest_valid(folder, trust) if distributed.is_main() else None)
+    step: int = distributed.gather_objects(newest["step"] if newest else 0)[0]
     if not step:
         return RunState(0, 0, {}, data, code)
     path = checkpoint_path(folder, step)
 
     def check() -> tuple[Tree, dict[int, str]]:
-        content = _check_same_run(found or read_checkpoint(path, trust), run, videos, bind)
+        content = _check_same_run(newest or read_checkpoint(path, trust), run, videos, bind)
         return content, {**content.get("changed_code", {}), **_check_code(content, run, code)}
 
     content, changed_code = distributed.together(check)
@@ -276,23 +277,20 @@ def _on_gpu(method: Method) -> bool:
 
 
 def _check_processes_agree(run: RunSettings, videos: VideoList, code: dict[str, str]) -> None:
-    own = (run.model_dump(mode="json"), videos.fingerprint, code)
-    for number, (config, fingerprint, other) in enumerate(distributed.gather_objects(own)):
-        rank = distributed.rank()
+    rank, started_with = distributed.rank(), (run.model_dump(mode="json"), videos.fingerprint, code)
+    for number, (config, fingerprint, code_there) in enumerate(distributed.gather_objects(started_with)):
         if changes := "; ".join(_changes(config, run)):
             raise ConfigError(
                 f"process {rank} was started with other settings than process {number}: {changes}; "
                 "start all with the same"
             )
-        if fingerprint != own[1]:
+        if fingerprint != videos.fingerprint:
             raise ConfigError(f"{videos.path} differs between processes {number} and {rank}: use the same list")
-        if files := first_few(changed_files(other, code)):
+        if files := first_few(changed_files(code_there, code)):
             raise ConfigError(f"{files} differs between processes {number} and {rank}: use the same code")
 
 
-def _check_same_run(
-    content: Tree, run: RunSettings, videos: VideoList, bind: Callable[[Any, str, bool], RunSettings]
-) -> Tree:
+def _check_same_run(content: Tree, run: RunSettings, videos: VideoList, bind: Bind) -> Tree:
     """Return a checkpoint if this run may continue from it."""
     # Bound again, so that settings which were added since have their defaults.
     source, trust = f"the config of the checkpoint in {run.output}", run.checkpoint.trust

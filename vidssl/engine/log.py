@@ -49,7 +49,7 @@ class RunLog:
         self._bar = progress(title="train", unit="step", total=steps, initial=step, smoothing=0.05)
         self._open.callback(self._bar.close)
         self._since, self._steps_since = time.perf_counter(), 0
-        self._left, self._steps_done, self._started = steps - step, 0, self._since
+        self._remaining, self._steps_done, self._started = steps - step, 0, self._since
 
     def advance(self) -> None:
         """Advance the progress bar by a step."""
@@ -58,10 +58,10 @@ class RunLog:
         self._steps_done += 1
         if self._steps_done == 1:
             self._started = time.perf_counter()  # the first step waits for the workers to start
-        if self._steps_done == _ESTIMATED_AT and self._left > _ESTIMATED_AT:
-            each = (time.perf_counter() - self._started) / (_ESTIMATED_AT - 1)
-            left = timedelta(seconds=round(each * (self._left - _ESTIMATED_AT)))
-            _log.info("%d steps are done, %.2g s each: about %s to go", _ESTIMATED_AT, each, left)
+        if self._steps_done == _ESTIMATED_AT and self._remaining > _ESTIMATED_AT:
+            seconds = (time.perf_counter() - self._started) / (_ESTIMATED_AT - 1)
+            remaining = timedelta(seconds=round(seconds * (self._remaining - _ESTIMATED_AT)))
+            _log.info("%d steps are done, %.2g s each: about %s to go", _ESTIMATED_AT, seconds, remaining)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Write the scalars of a training step, with the speed since the last ones."""

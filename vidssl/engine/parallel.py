@@ -21,22 +21,22 @@ from vidssl.models.batch_norms import batch_norms, synchronise
 BatchNorm = Literal["none", "sync", "shuffle", "local"]
 
 
-def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tuple[Method, BatchNorm]:
+def set_batch_norm(method: Method, sync_bn: SyncBN, device: torch.device) -> tuple[Method, BatchNorm]:
     """Set over what batch norms take their statistics, as `sync_bn` asks; return the method, and what was set.
 
     `sync`: the micro-batch of all processes. `shuffle`: that of one process, with the keys shuffled over the processes
     (MoCo, section 3.3). `local`: that of one process. `auto` is `sync`; with one process all are `local`.
     """
     parts = [part for part in method.parts if isinstance(part, MomentumMethod)]
-    if wanted == "shuffle" and not parts:
+    if sync_bn == "shuffle" and not parts:
         raise ConfigError(
             "sync_bn: shuffle needs a method that encodes keys with a target network; set sync_bn to sync or local"
         )
     if not batch_norms(method):
         return method, "none"
-    if distributed.world() == 1 or wanted == "local":
+    if distributed.world() == 1 or sync_bn == "local":
         return method, "local"
-    if wanted == "shuffle":
+    if sync_bn == "shuffle":
         for part in parts:
             part.shuffle = True
         return method, "shuffle"

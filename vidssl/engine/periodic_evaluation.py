@@ -89,19 +89,13 @@ class Monitor:
 
         With them are the numbers of tested videos that the gallery or the training list has too, where there are any.
         """
-        numbers = measure(
-            method.backbone,
-            self.protocols,
-            self.gallery,
-            self.query,
-            evaluation_clips(run),
-            device,
-            method.classify if self.classes else None,
-            self.classes,
-            request.check,
-        ).numbers
+        classify = method.classify if self.classes else None
+        test, check = evaluation_clips(run), request.check
+        measured = measure(
+            method.backbone, self.protocols, self.gallery, self.query, test, device, classify, self.classes, check
+        )
         shared = {f"overlap_{name}": (counts or {}).get("videos", 0) for name, counts in self.overlap.items()}
-        return {**numbers, **{name: count for name, count in shared.items() if count}}
+        return {**measured.numbers, **{name: count for name, count in shared.items() if count}}
 
 
 def encode_list(

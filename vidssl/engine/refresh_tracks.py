@@ -4,6 +4,7 @@ import logging
 import re
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -40,19 +41,19 @@ class RunTracks:
                 )
         if config is not None and not videos.joined:
             check_video_names(videos.names, videos.records)
-        self._given = Path(config.folder) if config and config.folder else None
+        self._folder = Path(config.folder) if config and config.folder else None
         self._every = None  # steps
         if config and config.refresh:
             self._every = max(1, round(config.refresh * videos.samples_per_epoch / run.batch_size))
 
     def due(self, step: int) -> bool:
         """Whether the videos must be tracked before the next step, after `step` steps."""
-        return self._every is not None and step % self._every == 0 and (step > 0 or self._given is None)
+        return self._every is not None and step % self._every == 0 and (step > 0 or self._folder is None)
 
     def folder(self, step: int) -> Path | None:
         """Return the folder of tracks for the next step, after `step` steps; None if the run has no tracks."""
-        if self._every is None or (step < self._every and self._given is not None):
-            return self._given
+        if self._every is None or (step < self._every and self._folder is not None):
+            return self._folder
         return Path(self._run.output) / "tracks" / f"step-{step // self._every * self._every:08d}"
 
     def make(self, step: int, network: Backbone, device: torch.device, request: StopRequest) -> dict[str, str]:
@@ -61,37 +62,38 @@ class RunTracks:
         Tracks of an interrupted attempt are kept, as the network is the same. A video that cannot be decoded gets a
         file without tracks: training reports it. Returns the reasons, by `tracks_name`.
         """
-        run, config, every, folder = self._run, self._run.tracks, self._every, self.folder(step)
-        assert config is not None and every is not None and folder is not None
-
-        def track() -> dict[str, str]:
-            return track_list(
-                Tracker(network, config.tracker, device, run.data.mean, run.data.std),
-                self._videos,
-                run.data,
-                folder,
-                {"step": step},
-                proposals=folder.parent,  # independent of the network: searched once for all refreshes
-                workers=run.data.workers,
-                timeout=run.data.timeout,
-                shard=(distributed.rank(), distributed.world()),
-                check=request.check,
-            ).left_out
-
-        left_out = {name: why for part in distributed.gather_outcomes(track) for name, why in part.items()}
-
-        def complete() -> None:
-            for name, record in zip(self._videos.names, self._videos.records, strict=True):
-                label = tracks_name(name, record)
-                if label in left_out:
-                    _log.warning("no tracks: %s: %s", label, left_out[label])
-                    write_tracks(tracks_file(folder, name, record), no_tracks(), {"step": step})
-            # Delete tracks that no checkpoint needs any more; the names of their folders sort by step.
-            oldest = min(map(step_of, saved_checkpoints(Path(run.output) / "checkpoints")), default=0)
-            for path in folder.parent.glob("step-*"):
-                known = re.fullmatch(r"step-\d{8}", path.name)
-                if known and path.name < f"step-{oldest // every * every:08d}":
-                    shutil.rmtree(path, ignore_errors=True)
-
-        distributed.on_main(complete)
+        parts = distributed.gather_outcomes(partial(self._track, step, network, device, request))
+        left_out = {name: why for part in parts for name, why in part.items()}
+        distributed.on_main(partial(self._complete, step, left_out))
         return left_out
+
+    def _track(self, step: int, network: Backbone, device: torch.device, request: StopRequest) -> dict[str, str]:
+        data, config, folder = self._run.data, self._run.tracks, self.folder(step)
+        assert config is not None and folder is not None
+        return track_list(
+            Tracker(network, config.tracker, device, data.mean, data.std),
+            self._videos,
+            data,
+            folder,
+            {"step": step},
+            proposals=folder.parent,  # independent of the network: searched once for all refreshes
+            workers=data.workers,
+            timeout=data.timeout,
+            shard=(distributed.rank(), distributed.world()),
+            check=request.check,
+        ).left_out
+
+    def _complete(self, step: int, left_out: dict[str, str]) -> None:
+        """Write files for videos that cannot be decoded, and delete tracks that no checkpoint needs any more."""
+        every, folder = self._every, self.folder(step)
+        assert every is not None and folder is not None
+        for name, record in zip(self._videos.names, self._videos.records, strict=True):
+            label = tracks_name(name, record)
+            if label in left_out:
+                _log.warning("no tracks: %s: %s", label, left_out[label])
+                write_tracks(tracks_file(folder, name, record), no_tracks(), {"step": step})
+        oldest = min(map(step_of, saved_checkpoints(Path(self._run.output) / "checkpoints")), default=0)
+        for path in folder.parent.glob("step-*"):  # the names of folders sort by step
+            known = re.fullmatch(r"step-\d{8}", path.name)
+            if known and path.name < f"step-{oldest // every * every:08d}":
+                shutil.rmtree(path, ignore_errors=True)

@@ -273,9 +273,9 @@ def bind_split(tree: Tree, of_split: Tree, split: int, source: str) -> Run:
 def fill_split(value: Any, split: int) -> Any:
     """Put the number of a split for `{split}` in all texts and paths."""
     if isinstance(value, dict):
-        return {name: fill_split(each, split) for name, each in value.items()}
+        return {name: fill_split(entry, split) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(fill_split(each, split) for each in value)
+        return type(value)(fill_split(entry, split) for entry in value)
     return type(value)(str(value).replace("{split}", str(split))) if isinstance(value, str | Path) else value
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -94,46 +95,44 @@ class Training:
         self.parallel = over_processes(self.method, device, exact=run.deterministic or device.type == "cpu")
         self.method.train()
 
-        def open_log() -> RunLog:
-            log = start_run_log(run, self.state, self.steps, run.batch_size * len(run.data.views))
-            stack.callback(log.close)
-            if run.data.augment == "device" and device.type == "cpu":
-                _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
-            steps = f"steps {self.state.step}-{self.steps} of {run.batch_size} videos x {len(run.data.views)} views"
-            data = f"{len(videos)} videos of {videos.path}; {steps}"
-            log_banner(run, device, run.method_in_words, self.method, self.norm, data)
-            return log
-
         # None on the other processes.
-        self.log = distributed.together(lambda: open_log() if distributed.is_main() else None)
+        self.log = distributed.together(lambda: self._open_log(stack) if distributed.is_main() else None)
         self.tracks = RunTracks(run, videos)
+
+    def _open_log(self, stack: ExitStack) -> RunLog:
+        run, videos, num_views = self.run, self.videos, len(self.run.data.views)
+        log = start_run_log(run, self.state, self.steps, run.batch_size * num_views)
+        stack.callback(log.close)
+        if run.data.augment == "device" and self.device.type == "cpu":
+            _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
+        steps = f"steps {self.state.step}-{self.steps} of {run.batch_size} videos x {num_views} views"
+        data = f"{len(videos)} videos of {videos.path}; {steps}"
+        log_banner(run, self.device, run.method_in_words, self.method, self.norm, data)
+        return log
 
     def new_feed(self) -> Feed:
         """Start the batches of the steps from the current one on."""
         run, videos, step = self.run, self.videos, self.state.step
         dataset = training_dataset(run, videos, self.tracks.folder(step), on_device=run.data.augment == "device")
         where = (distributed.rank(), distributed.world(), videos.joined)
-        size, micro_batch = len(videos), self._micro_batch_size
-        keys = StepSampler(size, run.batch_size, micro_batch, step, self.stop, run.seed, *where)
+        keys = StepSampler(len(videos), run.batch_size, self._micro_batch_size, step, self.stop, run.seed, *where)
         loader = Loader(dataset, keys, run.data.workers, run.data.timeout)
         return Feed(loader, run, len(videos), self.device, self.request, self.state.broken)
 
 
+@dataclass(eq=False)
 class Saver:
     """Saves the states of a run, each once. All processes call it together."""
 
-    def __init__(
-        self,
-        run: RunSettings,
-        videos: VideoList,
-        method: Method,
-        optimizer: Optimizer,
-        state: RunState,
-        check: FiniteCheck,
-    ) -> None:
-        self._run, self._videos, self._method, self._optimizer = run, videos, method, optimizer
-        self._state, self._check = state, check
-        self._saved = (state.step, state.evaluated)
+    run: RunSettings
+    videos: VideoList
+    method: Method
+    optimizer: Optimizer
+    state: RunState
+    check: FiniteCheck
+
+    def __post_init__(self) -> None:
+        self._saved = (self.state.step, self.state.evaluated)
 
     def save(self, required: bool = True) -> None:
         """Save the current step, unless that is done already.
@@ -141,14 +140,14 @@ class Saver:
         If the checkpoint cannot be written this raises a CheckpointError, on the other processes a PeerError, unless it
         is not `required` and `checkpoint.on_error` is `continue`: that is a warning.
         """
-        progress = (self._state.step, self._state.evaluated)
+        progress = (self.state.step, self.state.evaluated)
         if progress == self._saved:
             return
-        self._check.settle()
+        self.check.settle()
         try:
-            save(self._run, self._videos, self._method, self._optimizer, self._state)
+            save(self.run, self.videos, self.method, self.optimizer, self.state)
         except (CheckpointError, PeerError) as error:
-            if required or self._run.checkpoint.on_error == "stop":
+            if required or self.run.checkpoint.on_error == "stop":
                 raise
             if distributed.is_main():
                 _log.warning("%s; the run continues", error)

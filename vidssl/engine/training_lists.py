@@ -44,21 +44,21 @@ def training_list(run: Run) -> VideoList:
         raise ConfigError(f"{key} is {classes}, and {videos.path} has label {videos.labels.max()}: raise it")
     if kind.classifies:
         assert classes is not None
-        found = len(videos.classes) or int(videos.labels.max()) + 1
-        if found > classes or (videos.classes and found != classes):
-            raise ConfigError(f"{key} is {classes}, and {videos.path} has {found} classes: set {key}={found}")
+        count = len(videos.classes) or int(videos.labels.max()) + 1
+        if count > classes or (videos.classes and count != classes):
+            raise ConfigError(f"{key} is {classes}, and {videos.path} has {count} classes: set {key}={count}")
     return videos
 
 
 def _check_several(lists: list[VideoList], needs_labels: bool) -> None:
     """Raise a DataError if lists cannot be trained on together."""
-    for one, other in combinations(lists, 2):
+    for first, second in combinations(lists, 2):
         if needs_labels:
-            check_classes(one, other)
-        if len(pairs := own_rows(one, other)):
+            check_classes(first, second)
+        if len(pairs := own_rows(first, second)):
             raise DataError(
-                f"{len(set(pairs[:, 0].tolist()))} videos of {other.path} are in {one.path} too, the first "
-                f"{other.names[int(pairs[0, 0])]!r}: keep each in one list; the weight of a list uses its videos more "
+                f"{len(set(pairs[:, 0].tolist()))} videos of {second.path} are in {first.path} too, the first "
+                f"{second.names[int(pairs[0, 0])]!r}: keep each in one list; the weight of a list uses its videos more "
                 "often"
             )
     for videos in lists:  # `max_broken` may allow that a short one is missing
@@ -84,18 +84,18 @@ def warn_of_few(run: Run, videos: VideoList) -> None:
 
 def read_lists(run: Run) -> list[VideoList]:
     """Read the lists that a run trains on, each with the `subset` that is used of it."""
-    lists = [read_list(each.list, each.root or run.data.root, run.data.allow_external) for each in run.data.lists]
+    lists = [read_list(entry.list, entry.root or run.data.root, run.data.allow_external) for entry in run.data.lists]
     return lists if run.data.subset is None else [choose_subset(videos, run.data.subset) for videos in lists]
 
 
 def join(run: Run, lists: Sequence[VideoList]) -> VideoList:
     """Join the lists of `read_lists` to the one that a run trains on."""
-    return join_lists(lists, [each.weight for each in run.data.lists])
+    return join_lists(lists, [entry.weight for entry in run.data.lists])
 
 
 def trained_on(run: Run, content: dict[str, Any]) -> TrainingVideos:
     """Return the list that a checkpoint of this content was trained on, if it is still there."""
-    return known_lists([each.list for each in run.data.lists], lambda: join(run, read_lists(run)), content)
+    return known_lists([entry.list for entry in run.data.lists], lambda: join(run, read_lists(run)), content)
 
 
 def known_lists(paths: Sequence[str], read: Callable[[], VideoList], content: dict[str, Any]) -> TrainingVideos:

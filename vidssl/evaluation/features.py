@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -34,7 +34,7 @@ from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
 from vidssl.data.find_same_videos import content_hash
 from vidssl.data.fingerprint import state_of_file
-from vidssl.data.loader import eval_loader
+from vidssl.data.loader import Loader, eval_loader
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import Records, VideoList
 from vidssl.models.backbones import Backbone
@@ -47,6 +47,7 @@ from vidssl.transforms.recipes import Recipe, UniformCrops
 from vidssl.version import __version__
 from vidssl.video.reader import DecodeSettings
 
+EncodeBatch = Callable[[Batch, Iterator[Tensor]], tuple[Tensor, ...]]  # see `encode_videos`
 Classifier = Callable[[Tensor], Tensor]  # backbone outputs (B, D) to class probabilities (B, classes)
 
 
@@ -170,9 +171,9 @@ class JoinedClips(TestClips):
 
     def encode(self, encoder: Callable[..., Tensor], views: Iterable[Tensor]) -> Iterator[Tensor]:
         """Encode the views of each network by it."""
-        left = iter(views)
+        views = iter(views)
         for number, part in enumerate(self.parts):
-            yield from part.encode(partial(encoder, number=number), islice(left, part.num_views))
+            yield from part.encode(partial(encoder, number=number), islice(views, part.num_views))
 
     def average(self, views: Iterator[Tensor], dims: Sequence[int]) -> Tensor:
         """Return the means of the features (B, D) of all views of each network, side by side."""
@@ -196,12 +197,13 @@ class AllClips(Sampler):
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         """Choose the clips."""
-        found = list[Clip]()
+        all_clips = list[Clip]()
         for sampler, join in self._samplers:
             clips = sampler(meta, generators)
-            whole = Clip(np.concatenate([clip.indices for clip in clips]), clips[0].first, clips[-1].last)
-            found += [whole] if join == "order" else clips
-        return found
+            if join == "order":
+                clips = [Clip(np.concatenate([clip.indices for clip in clips]), clips[0].first, clips[-1].last)]
+            all_clips += clips
+        return all_clips
 
 
 class _LibraryCrop(Recipe):
@@ -211,15 +213,15 @@ class _LibraryCrop(Recipe):
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         try:
-            made, shape = self.crop(frames), (len(frames), 3, self.size, self.size)
+            crop, shape = self.crop(frames), (len(frames), 3, self.size, self.size)
         except Exception as error:  # of the crop
             raise ConfigError(
                 f"the crop of the encoder fails for frames {frames.shape}: {in_one_line(error)}"
             ) from error
-        found = f"{made.dtype} {made.shape}" if isinstance(made, np.ndarray) else type(made).__name__
-        if found != f"uint8 {shape}" and self.size is not None:
-            raise ConfigError(f"the crop of the encoder makes {found} of frames {frames.shape}, not uint8 {shape}")
-        return [View(made, None)]
+        kind = f"{crop.dtype} {crop.shape}" if isinstance(crop, np.ndarray) else type(crop).__name__
+        if kind != f"uint8 {shape}" and self.size is not None:
+            raise ConfigError(f"the crop of the encoder makes {kind} of frames {frames.shape}, not uint8 {shape}")
+        return [View(crop, None)]
 
 
 class BothDirections(nn.Module):
@@ -262,9 +264,9 @@ def extract_features(
     columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, check, rows, others)
     index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, dim * (1 + reverse)))  # an empty part
     targets = None if videos.targets is None else torch.from_numpy(videos.targets)[index]
-    other = None
-    if reverse:
-        x, other = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), encoder.finish(x[:, dim : 2 * dim])
+    reversed_x = None
+    if reverse:  # the columns: features, those of the reversed clips, class probabilities
+        x, reversed_x = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), encoder.finish(x[:, dim : 2 * dim])
     x = finished(encoder, x)
     if not torch.isfinite(x).all():
         row = int(torch.isfinite(x).flatten(1).all(dim=1).int().argmin())
@@ -272,14 +274,14 @@ def extract_features(
         raise CheckpointError(f"{path}: a feature is not finite: the weights or the normalisation are damaged")
     label = torch.from_numpy(videos.labels)[index]
     numbers = {name: torch.from_numpy(column)[index] for name, column in videos.columns.items()}
-    return Features(x, label, index, missing, targets, test.cells, other, videos.classes, numbers)
+    return Features(x, label, index, missing, targets, test.cells, reversed_x, videos.classes, numbers)
 
 
 def split_features(features: Features, dims: Sequence[int]) -> list[Features]:
     """Return those of each network of `Joined` networks, as `extract` makes them of it alone."""
     x = torch.split(features.x, [*dims], dim=1)
     reverse = [None] * len(x) if features.reverse is None else torch.split(features.reverse, [*dims], dim=1)
-    return [replace(features, x=own.contiguous(), reverse=other) for own, other in zip(x, reverse, strict=True)]
+    return [replace(features, x=part.contiguous(), reverse=r) for part, r in zip(x, reverse, strict=True)]
 
 
 def join_features(parts: Sequence[Features], weights: Sequence[float]) -> Features:
@@ -295,11 +297,11 @@ def describe_network(name: str, request: Tree, *same: Tree) -> dict[str, Any]:
     """
     protocol, code = request["protocol"], request.get("code")
     identities = [json.dumps([weights, code], sort_keys=True).encode() for weights in (request["weights"], *same)]
-    found = {"network": name, "weights": [hashlib.sha256(identity).hexdigest() for identity in identities]}
+    network = {"network": name, "weights": [hashlib.sha256(identity).hexdigest() for identity in identities]}
     if "parts" not in protocol:
-        return found | _describe_clips(protocol)
+        return network | _describe_clips(protocol)
     parts = [_describe_clips(part).items() for part in protocol["parts"]]
-    return found | {f"{key} of part {n}": value for n, part in enumerate(parts, 1) for key, value in part}
+    return network | {f"{key} of part {n}": value for n, part in enumerate(parts, 1) for key, value in part}
 
 
 def _describe_clips(protocol: Tree) -> dict[str, Any]:
@@ -318,17 +320,17 @@ def _describe_clips(protocol: Tree) -> dict[str, Any]:
     }
 
 
-def feature_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def feature_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     """Name in words why features of two networks are not comparable; empty if they are, or it is not known."""
-    found = []
-    if one and other and not {*one["weights"]} & {*other["weights"]}:
-        same = " with other weights" if one["network"] == other["network"] else ""
-        found.append(f"network {one['network']} and {other['network']}{same}")
-    for name in [key for key in one if key in other and key not in ("network", "weights")]:
-        if one[name] != other[name]:
-            values = ("none" if of[name] is None else str(of[name]) for of in (one, other))
-            found.append(f"{name} {' and '.join(values)}")
-    return ", ".join(found)
+    differences = []
+    if first and second and not {*first["weights"]} & {*second["weights"]}:
+        same = " with other weights" if first["network"] == second["network"] else ""
+        differences.append(f"network {first['network']} and {second['network']}{same}")
+    for name in [key for key in first if key in second and key not in ("network", "weights")]:
+        if first[name] != second[name]:
+            values = ("none" if of[name] is None else str(of[name]) for of in (first, second))
+            differences.append(f"{name} {' and '.join(values)}")
+    return ", ".join(differences)
 
 
 Extract = Callable[..., Features]  # with the arguments of `extract`
@@ -339,7 +341,7 @@ class KeptFeatures:
 
     def __init__(self, classify: Classifier | None) -> None:
         self._classify = classify
-        self._found: dict[tuple[str, str, str], Features] = {}
+        self._kept: dict[tuple[str, str, str], Features] = {}
 
     def __call__(
         self,
@@ -355,12 +357,10 @@ class KeptFeatures:
         """Return what `extract` does."""
         clips = test.model_dump_json(exclude={"batch_size", "workers", "timeout"})
         key = (videos.fingerprint, str(videos.root), clips)
-        if key not in self._found:
+        if key not in self._kept:
             whole = self._classify if test.layer is None else None
-            self._found[key] = extract_features(
-                encoder, videos, test, device, title, check=check, classify=whole, reverse=True
-            )
-        kept = self._found[key]
+            self._kept[key] = extract_features(encoder, videos, test, device, title, check, whole, reverse=True)
+        kept = self._kept[key]
         x = kept.x if classify is not None else kept.x[:, : encoder.dim]
         return replace(kept, x=x, reverse=kept.reverse if reverse else None)
 
@@ -377,7 +377,7 @@ def encode_videos(
     dataset: ClipDataset,
     test: TestClips,
     device: torch.device,
-    encode: Callable[[Batch, Iterator[Tensor]], tuple[Tensor, ...]],
+    encode: EncodeBatch,
     title: str,
     check: Callable[[], None] = lambda: None,
     rows: Sequence[int] | None = None,
@@ -402,57 +402,78 @@ def encode_videos(
         check_bfloat16(encoder, device)
     share = distributed.rank(), distributed.world()
     loader = eval_loader(dataset, test.batch_size, test.workers, *share, test.timeout, rows)
-    count = sum(map(len, loader.batches))
-    twice = rows is not None and test.batch_size > 1
-
-    @cache  # only if a video cannot be read
-    def count_files() -> int:
-        return others + len({dataset.videos.records[n].path for n in (range(len(dataset)) if rows is None else rows)})
-
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=test.precision == "bfloat16")
-
-    def work() -> tuple[list[Tensor], list[tuple[str, str]]]:
-        encoded: list[list[Tensor]] = []
-        missing: list[tuple[str, str]] = []
-        with eval_mode(encoder):
-            clips, start, quiet = 0, time.perf_counter(), not distributed.is_main()
-            with (
-                closing(on_device(loader, device)) as batches,
-                progress(title=title, unit=dataset.videos.unit, total=count, disable=quiet, leave=False) as bar,
-            ):
-                waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
-                for batch in batches:
-                    check()
-                    if batch.replaced:
-                        missing += batch.replaced
-                        test.check_skipped(missing, count_files(), dataset.videos.path)
-                    if len(batch.index):
-                        alone = twice and len(batch.index) == 1
-                        views = (view.expand(2, *view.shape[1:]) if alone else view for view in batch.views)
-                        features = (h[: len(batch.index)] for h in test.encode(encoder, views))
-                        with autocast:
-                            waits.append(fetch_later([batch.index, *encode(batch, features)]))
-                        encoded += [wait() for wait in waits[:-1]]
-                        del waits[:-1]
-                    bar.update(len(batch.index) + len(batch.replaced))
-                    clips += len(batch.index) * len(batch.views)
-                    bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
-                encoded += [wait() for wait in waits]
-        return _joined(encoded), missing
-
-    found = distributed.gather_outcomes(work)
-    missing = sorted(pair for _, pairs in found for pair in pairs)
+    encoding = _Encoding(encoder, dataset, test, encode, rows, others)
+    outcomes = distributed.gather_outcomes(partial(encoding.of_process, loader, device, title, check))
+    missing = sorted(pair for _, pairs in outcomes for pair in pairs)
     if len(missing) == len(dataset):
         path = dataset.videos.path
         if len(missing) == 1:
             raise DataError(f"the only video of {path} cannot be read: {missing[0][1]}")
         raise DataError(f"none of the {len(missing)} videos of {path} can be read; the first: {missing[0][1]}")
     if missing:
-        test.check_skipped(missing, count_files(), dataset.videos.path)  # those of all processes
+        encoding.check_skipped(missing)  # those of all processes
         if distributed.is_main():
             leave_out(missing)
-    columns = _joined([columns for columns, _ in found if columns])
+    columns = _joined([columns for columns, _ in outcomes if columns])
     return [column[columns[0].argsort()] for column in columns], tuple(missing)
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """What `encode_videos` encodes, and how."""
+
+    encoder: nn.Module
+    dataset: ClipDataset
+    test: TestClips
+    encode: EncodeBatch
+    rows: Sequence[int] | None
+    others: int
+
+    def of_process(
+        self, loader: Loader, device: torch.device, title: str, check: Callable[[], None]
+    ) -> tuple[list[Tensor], list[tuple[str, str]]]:
+        """Encode the videos of this process; return the columns, and path and reason of each skipped video."""
+        encoded: list[list[Tensor]] = []
+        missing: list[tuple[str, str]] = []
+        waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
+        count, unit = sum(map(len, loader.batches)), self.dataset.videos.unit
+        with (
+            eval_mode(self.encoder),
+            closing(on_device(loader, device)) as batches,
+            progress(title=title, unit=unit, total=count, disable=not distributed.is_main(), leave=False) as bar,
+        ):
+            clips, start = 0, time.perf_counter()
+            for batch in batches:
+                check()
+                if batch.replaced:
+                    missing += batch.replaced
+                    self.check_skipped(missing)
+                if len(batch.index):
+                    waits.append(fetch_later([batch.index, *self._encode_batch(batch)]))
+                    encoded += [wait() for wait in waits[:-1]]
+                    del waits[:-1]
+                bar.update(len(batch.index) + len(batch.replaced))
+                clips += len(batch.index) * len(batch.views)
+                bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
+            encoded += [wait() for wait in waits]
+        return _joined(encoded), missing
+
+    def check_skipped(self, missing: list[tuple[str, str]]) -> None:
+        """Raise a DataError if so many videos may not be skipped."""
+        self.test.check_skipped(missing, self._num_files, self.dataset.videos.path)
+
+    @cached_property
+    def _num_files(self) -> int:  # needed only if a video cannot be read
+        rows = range(len(self.dataset)) if self.rows is None else self.rows
+        return self.others + len({self.dataset.videos.records[n].path for n in rows})
+
+    def _encode_batch(self, batch: Batch) -> tuple[Tensor, ...]:
+        count, half = len(batch.index), self.test.precision == "bfloat16"
+        twice = self.rows is not None and self.test.batch_size > 1 and count == 1
+        views = (view.expand(2, *view.shape[1:]) if twice else view for view in batch.views)
+        features = (h[:count] for h in self.test.encode(self.encoder, views))
+        with torch.autocast(batch.index.device.type, torch.bfloat16, enabled=half):
+            return self.encode(batch, features)
 
 
 def _joined(rows: list[list[Tensor]]) -> list[Tensor]:
@@ -463,10 +484,7 @@ _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
 _SPAN = ("start", "end", "fps")
 # What the content of a damaged folder raises.
-_DAMAGED = (
-    *(AttributeError, EOFError, FileNotFoundError, LookupError, OverflowError, TypeError, ValueError),
-    csv.Error,
-)
+_DAMAGED = (csv.Error, AttributeError, EOFError, FileNotFoundError, LookupError, OverflowError, TypeError, ValueError)
 _BLOCK_ROWS = 8192  # rows of the array that are written at a time
 
 
@@ -565,7 +583,7 @@ class Piece(NamedTuple):
     """Some rows of features, and the rows of the list that they are of."""
 
     x: Tensor  # (n, D), may be memory-mapped
-    chosen: Tensor  # (m,) rows of x
+    rows_of_x: Tensor  # (m,)
     rows: Tensor  # (m,) rows of the list, ascending
 
     @classmethod
@@ -599,17 +617,17 @@ def write_folder(
     try:
         path.mkdir(parents=True, exist_ok=True)
         for name in (_ARRAY, _ROWS, _META):  # of writers that were killed: the lock excludes others
-            for left in path.glob(f".{name}.*.tmp"):
-                left.unlink(missing_ok=True)
+            for left_over in path.glob(f".{name}.*.tmp"):
+                left_over.unlink(missing_ok=True)
         with replacing(path / _ARRAY) as file:
             shape = len(index), pieces[0].x.shape[1]
             np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-            places = [torch.searchsorted(index, piece.rows) for piece in pieces]  # of their rows, ascending
+            positions_of_pieces = [torch.searchsorted(index, piece.rows) for piece in pieces]  # in the file, ascending
             for start in range(0, len(index), _BLOCK_ROWS):
                 block = torch.empty(min(_BLOCK_ROWS, len(index) - start), shape[1])
-                for (x, chosen, _), place in zip(pieces, places, strict=True):
-                    first, last = torch.searchsorted(place, torch.tensor([start, start + len(block)])).tolist()
-                    block[place[first:last] - start] = x[chosen[first:last]]
+                for (x, rows_of_x, _), positions in zip(pieces, positions_of_pieces, strict=True):
+                    first, last = torch.searchsorted(positions, torch.tensor([start, start + len(block)])).tolist()
+                    block[positions[first:last] - start] = x[rows_of_x[first:last]]
                 file.write(block.numpy().astype("<f4").data)
             file.flush()
             os.fsync(file.fileno())
@@ -640,15 +658,15 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         DataError: It is not a folder of features; the message ends with `remedy`.
         OSError: It cannot be read.
     """
-    other = f"{path} is not a folder of features of format {_FORMAT}: {remedy}"
+    unlike = f"{path} is not a folder of features of format {_FORMAT}: {remedy}"
     if not (path / _META).exists():
         if {file.name for file in path.iterdir() if not file.name.startswith(".")} - {_ARRAY, _ROWS}:
-            raise DataError(other)
+            raise DataError(unlike)
         raise DamagedFolderError(f"{path} is incomplete: it has no {_META}")
     try:
         meta = read_json(path / _META)
         if not isinstance(meta, dict) or meta.get("format") != _FORMAT or "sha256" not in meta:
-            raise DataError(other)
+            raise DataError(unlike)
         for name in (_ARRAY, _ROWS) if verify else ():
             if file_hash(path / name) != meta["sha256"][name]:
                 raise ValueError(f"{name} was changed")
@@ -688,24 +706,24 @@ def find_rows(
     stored: Sequence[FeatureFolder], videos: VideoList, rows: Iterable[int], files: Files
 ) -> dict[int, tuple[int, int]]:
     """Find the features of rows of a list: number of the folder and row there, where file and span are equal."""
-    places: dict[tuple[object, ...], tuple[int, int, str]] = {}
+    known: dict[tuple[object, ...], tuple[int, int, str]] = {}  # folder, row and content, by file and by content
     sizes = set()
     for number, folder in enumerate(stored):
         for row, (name, span) in enumerate(zip(folder.names, folder.spans, strict=True)):
             path = existing_path(folder.root, name)
             state = folder.files.get(path, FileState())
-            place = number, row, state.content
-            places[files.real_path(path), state[:2], span] = places[state.content, span] = place
+            entry = number, row, state.content
+            known[files.real_path(path), state[:2], span] = known[state.content, span] = entry
             sizes.add(state.size)
-    found = {}
+    matches = {}
     for n in rows:
         record = videos.records[n]
         path, span = files.real_path(record.path), (record.start, record.end, record.fps)
         now = files.states[path]
-        same = places.get((path, now[:2], span))
+        same = known.get((path, now[:2], span))
         if same is None and now.size in sizes and (content := files.content(path)):
-            same = places.get((content, span))
+            same = known.get((content, span))
         if same is not None and now.size >= 0:
-            found[n] = same[:2]
+            matches[n] = same[:2]
             files.states[path] = now._replace(content=same[2])  # known: it is not read again
-    return found
+    return matches

@@ -23,18 +23,22 @@ COSTS = tuple(10.0**n for n in range(-4, 2))  # of the logistic regression of al
 _FEW_COST = 1.0  # with few labels there is nothing to choose it by
 _FOLD_STREAM, _DRAW_STREAM = 36, 37
 
+_Ints = NDArray[np.int64]
+_Floats = NDArray[np.float64]
+_Mask = NDArray[np.bool_]
+
 
 @dataclass(frozen=True)
 class Predictions:
     """Of each video (N,), what an encoder predicts when its group is left out."""
 
-    knn: NDArray[np.int64]  # each vote divided by the number of videos of its class in other groups
-    nearest: NDArray[np.int64]  # row of the nearest video, -1: none
-    logistic: NDArray[np.int64]
-    few: dict[int, NDArray[np.float64]]  # by the labels of a class: the fraction of draws in which it is right
+    knn: _Ints  # each vote divided by the number of videos of its class in other groups
+    nearest: _Ints  # row of the nearest video, -1: none
+    logistic: _Ints
+    few: dict[int, _Floats]  # by the labels of a class: the fraction of draws in which it is right
 
 
-def fold_table(groups: NDArray[np.int64], label: NDArray[np.int64], seed: int = 0) -> NDArray[np.int64]:
+def fold_table(groups: _Ints, label: _Ints, seed: int = 0) -> _Ints:
     """Divide the groups into folds (N,), each with about as many videos of a class as the others.
 
     Raises:
@@ -56,7 +60,7 @@ def fold_table(groups: NDArray[np.int64], label: NDArray[np.int64], seed: int = 
     return np.unique(table, return_inverse=True)[1].astype(np.int64)  # a fold may have no group
 
 
-def same_group(groups: NDArray[np.int64]) -> Tensor:
+def same_group(groups: _Ints) -> Tensor:
     """Return the pairs (P, 2) of videos of one group, each video with itself too."""
     order = np.argsort(groups, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
@@ -64,7 +68,7 @@ def same_group(groups: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(np.concatenate(pairs))
 
 
-def num_neighbours(label: NDArray[np.int64]) -> int:
+def num_neighbours(label: _Ints) -> int:
     """Return how many neighbours vote: `K`, or as many as the median class has other videos, if these are fewer.
 
     With more, a vote counts mostly videos of other classes.
@@ -73,22 +77,18 @@ def num_neighbours(label: NDArray[np.int64]) -> int:
     return int(max(1, min(VOTES, np.median(counts) - 1)))
 
 
-def draw_labels(
-    groups_left: NDArray[np.bool_], label: NDArray[np.int64], shots: int, draw: int, fold: int, seed: int = 0
-) -> NDArray[np.int64]:
+def draw_labels(kept: _Mask, label: _Ints, shots: int, draw: int, fold: int, seed: int = 0) -> _Ints:
     """Draw `shots` rows of each class among those that are not left out; all of a class that has no more."""
-    rng, rows = generator(seed, _DRAW_STREAM, shots, draw, fold), []
-    for one in np.unique(label[groups_left]):
-        there = np.flatnonzero(groups_left & (label == one))
-        rows.append(rng.permutation(there)[:shots])
-    return np.concatenate(rows)
+    rng = generator(seed, _DRAW_STREAM, shots, draw, fold)
+    members = [np.flatnonzero(kept & (label == class_)) for class_ in np.unique(label[kept])]
+    return np.concatenate([rng.permutation(rows)[:shots] for rows in members])
 
 
 @of_many_classes()
 def predict(
     features: Features,
-    groups: NDArray[np.int64],
-    folds: NDArray[np.int64],
+    groups: _Ints,
+    folds: _Ints,
     shots: Sequence[int] = (1, 5, 20),
     seed: int = 0,
     advance: Callable[[], object] = lambda: None,
@@ -123,45 +123,38 @@ def predict(
     return Predictions(voted.numpy(), first, logistic, few)
 
 
-def vote_of_others(features: Features, groups: NDArray[np.int64]) -> tuple[Tensor, Neighbours]:
+def vote_of_others(features: Features, groups: _Ints) -> tuple[Tensor, Neighbours]:
     """Predict the class of each video (N,) by the `num_neighbours` nearest ones of other groups; return these too.
 
     Votes are divided by the number of videos of their class in other groups.
     """
     label, (_, group) = features.label.numpy(), np.unique(groups, return_inverse=True)
-    own = np.zeros((int(group.max()) + 1, int(label.max()) + 1))
-    np.add.at(own, (group, label), 1)
-    k, sizes = num_neighbours(label), torch.from_numpy(own.sum(axis=0) - own)[group].float()
+    counts = np.zeros((int(group.max()) + 1, int(label.max()) + 1))  # of the videos of each group and class
+    np.add.at(counts, (group, label), 1)
+    k, sizes = num_neighbours(label), torch.from_numpy(counts.sum(axis=0) - counts)[group].float()
     neighbours = nearest(features.x, features.x, k, same_group(groups))
     return metrics.vote(neighbours, features, k, sizes=sizes), neighbours
 
 
-def _classify(
-    x: NDArray[np.float64],
-    label: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    test: NDArray[np.bool_],
-    costs: Sequence[float],
-    groups: NDArray[np.int64],
-) -> NDArray[np.int64]:
+def _classify(x: _Floats, label: _Ints, rows: _Ints, test: _Mask, costs: Sequence[float], groups: _Ints) -> _Ints:
     """Fit a logistic regression to some rows, its cost by folds of groups; predict those of `test`."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GroupKFold
 
     if len(np.unique(label[rows])) == 1:
         return np.full(int(test.sum()), label[rows[0]])
-    wanted, given = x[test], x[rows]
+    tested, trained = x[test], x[rows]
     if len(rows) < x.shape[1]:  # the weights are a sum of the rows: in their span the solution is the same, and cheap
-        span, _ = np.linalg.qr(given.T)
-        wanted, given = wanted @ span, given @ span
+        span, _ = np.linalg.qr(trained.T)
+        tested, trained = tested @ span, trained @ span
     model = LogisticRegression(max_iter=2000)
     count = min(3, len(np.unique(groups[rows])))
     splitter = GroupKFold(count) if count > 1 and len(costs) > 1 else None
-    cost, _ = choose_cost(model, given, label[rows], costs, splitter, groups=groups[rows], equal="middle")
-    predicted: NDArray[np.int64] = model.set_params(C=cost).fit(given, label[rows]).predict(wanted)
+    cost, _ = choose_cost(model, trained, label[rows], costs, splitter, groups=groups[rows], equal="middle")
+    predicted: _Ints = model.set_params(C=cost).fit(trained, label[rows]).predict(tested)
     return predicted
 
 
-def fits(folds: NDArray[np.int64], shots: Sequence[int]) -> int:
+def fits(folds: _Ints, shots: Sequence[int]) -> int:
     """Count the fits of `predict`."""
     return (int(folds.max()) + 1) * (1 + FEW_LABEL_DRAWS * len(shots))

@@ -26,6 +26,7 @@ from vidssl.evaluation.protocols import (
     check_class_sizes,
     choose_cost,
     of_many_classes,
+    stratified_folds,
     unit_rows,
 )
 from vidssl.evaluation.search import check_finite
@@ -58,14 +59,13 @@ class Logistic(EvaluationProtocol):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `logistic` and `logistic_mean_class`; `details` hold the cost and the cross-validation accuracies."""
         from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import StratifiedKFold
 
         self.check(gallery.label)
         for name, features in (("gallery", gallery), ("query", query)):
             check_finite(name, features.x)
         x, label = gallery.x.double().numpy(), gallery.label.numpy()
         model = LogisticRegression(max_iter=self.config.iterations)
-        folds = StratifiedKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
+        folds = stratified_folds(self.config.folds, self.config.seed)
         cost, scores = choose_cost(model, x, label, self.config.costs, folds)
         details: dict[str, Any] = {"cost": cost}
         if scores:
@@ -125,15 +125,17 @@ class MultilabelSVM(_Several):
         self.check(gallery.targets)
         undefined = _undefined(self.name, query)
         x, queries = self.rows("gallery", gallery.x), self.rows("query", query.x)
-        found, costs = [], []
+        precisions, costs = [], []
         classes = [*zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True)]
-        for of, tested in progress(classes, title=self.name, unit="label", leave=False):
-            known, model = of >= 0, self.model()
-            cost = _choose_cost(x[known], of[known] == 1, self.config, self.config.folds, model)
-            found.append(_precision(x[known], of[known] == 1, cost, queries, tested, self.config, model))
+        for target, tested in progress(classes, title=self.name, unit="label", leave=False):
+            known = target >= 0
+            precision, cost = _precision(
+                x[known], target[known] == 1, queries, tested, self.config, self.config.folds, self.model()
+            )
+            precisions.append(precision)
             costs.append(cost)
-        details = {"average_precision": [None if isnan(value) else value for value in found], "costs": costs}
-        number = mean(value for value in found if not isnan(value))
+        details = {"average_precision": [None if isnan(value) else value for value in precisions], "costs": costs}
+        number = mean(value for value in precisions if not isnan(value))
         return Measured({self.name: number}, details={**details, **undefined})
 
     def check(self, label: Tensor) -> None:
@@ -192,24 +194,25 @@ class MultilabelLowShot(_Several):
         targets, tested = gallery.targets.numpy().T, query.targets.numpy().T
         smallest = int((targets == 1).sum(axis=1).min())
         numbers: dict[str, float] = {}
-        for k in (k for k in self.config.shots if k <= smallest):
+        for k in [k for k in self.config.shots if k <= smallest]:
             draws = progress(range(self.config.draws), title=f"{k} images a class", unit="draw", leave=False)
-            found = [self._of_draw(x, targets, queries, tested, k, draw) for draw in draws]
-            numbers |= {f"{self.name}@{k}": mean(found), f"{self.name}@{k}_spread": stdev(found)}
+            precisions = [self._of_draw(x, targets, queries, tested, k, draw) for draw in draws]
+            numbers |= {f"{self.name}@{k}": mean(precisions), f"{self.name}@{k}_spread": stdev(precisions)}
         skipped = [k for k in self.config.shots if k > smallest]
         details = {"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
         return Measured(numbers, details={**details, **undefined})
 
     def _of_draw(self, x: _Rows, targets: _Rows, queries: _Rows, tested: _Rows, k: int, draw: int) -> float:
-        found = []
-        for n, (of, other) in enumerate(zip(targets, tested, strict=True)):
-            own, others = (
-                generator(self.config.seed, draw, n, value).permutation(np.flatnonzero(of == value)) for value in (1, 0)
-            )
-            rows = np.concatenate([own[:k], others[: k * (len(targets) - 1)]])
-            cost = _choose_cost(x[rows], of[rows] == 1, self.config, min(k, self.config.folds), _svm())
-            found.append(_precision(x[rows], of[rows] == 1, cost, queries, other, self.config, _svm()))
-        return mean(value for value in found if not isnan(value))
+        precisions = []
+        for n, (target, tested_target) in enumerate(zip(targets, tested, strict=True)):
+            rows = []
+            for value, count in ((1, k), (0, k * (len(targets) - 1))):
+                source = generator(self.config.seed, draw, n, value)
+                rows += source.permutation(np.flatnonzero(target == value))[:count].tolist()
+            folds = min(k, self.config.folds)
+            precision, _ = _precision(x[rows], target[rows] == 1, queries, tested_target, self.config, folds, _svm())
+            precisions.append(precision)
+        return mean(value for value in precisions if not isnan(value))
 
     def check(self, label: Tensor) -> None:
         """Check that each class has enough videos for the fewest shots; `label` are the targets (N, classes)."""
@@ -245,24 +248,18 @@ def _svm() -> "LinearSVC":
     return LinearSVC(class_weight={True: 2.0, False: 1.0}, dual="auto", max_iter=20_000, random_state=0)
 
 
-def _choose_cost(x: _Rows, present: _Rows, config: _SeveralSettings, folds: int, model: Any) -> float:
-    """Return the smallest cost of the highest average precision in cross-validation."""
-    from sklearn.model_selection import StratifiedKFold
+def _precision(
+    x: _Rows, present: _Rows, queries: _Rows, tested: _Rows, config: _SeveralSettings, folds: int, model: Any
+) -> tuple[float, float]:
+    """Fit a classifier; return its average precision on the queries that count, and its cost.
 
-    def precision(fitted: Any, tested: _Rows, label: _Rows) -> float:
-        scores = torch.from_numpy(fitted.decision_function(tested))
+    The cost is the smallest one of the highest average precision in cross-validation.
+    """
+
+    def precision(fitted: Any, rows: _Rows, label: _Rows) -> float:
+        scores = torch.from_numpy(fitted.decision_function(rows))
         return metrics.average_precision(scores, torch.from_numpy(label), config.interpolation)
 
-    splits = StratifiedKFold(folds, shuffle=True, random_state=config.seed) if folds > 1 else None
-    return choose_cost(model, x, present, config.costs, splits, scoring=precision)[0]
-
-
-def _precision(
-    x: _Rows, present: _Rows, cost: float, queries: _Rows, tested: _Rows, config: _SeveralSettings, model: Any
-) -> float:
-    """Fit a classifier and return its average precision on the queries that count."""
+    cost, _ = choose_cost(model, x, present, config.costs, stratified_folds(folds, config.seed), scoring=precision)
     known = tested >= 0
-    scores = model.set_params(C=cost).fit(x, present).decision_function(queries[known])
-    return metrics.average_precision(
-        torch.from_numpy(scores), torch.from_numpy(tested[known] == 1), config.interpolation
-    )
+    return precision(model.set_params(C=cost).fit(x, present), queries[known], tested[known] == 1), cost

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,13 @@ from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.evaluation.train_test_overlap import check_disjoint, count_equal_features
 from vidssl.models.backbones import Backbone
 
+_Protocols = Mapping[str, EvaluationProtocol]  # by name
+
 _log = logging.getLogger(__name__)
 
 
 def check_measurable(
-    protocols: Mapping[str, EvaluationProtocol],
-    gallery: VideoList | None,
-    query: VideoList,
-    classes: int,
-    cells: int = 1,
+    protocols: _Protocols, gallery: VideoList | None, query: VideoList, classes: int, cells: int = 1
 ) -> None:
     """Check that protocols can measure a network with `classes` (0: no classifier), before features are extracted.
 
@@ -117,16 +116,16 @@ def check_classes(gallery: VideoList, query: VideoList) -> None:
 
 def check_class_names(videos: VideoList, names: Sequence[str], where: str) -> None:
     """Raise a DataError if a class of a list has another name than `where`; without names on one side all is fine."""
-    for n, (name, other) in enumerate(zip(videos.classes, names, strict=False)):
-        if name != other:
-            raise DataError(f"label {n} is {name!r} in {videos.path} and was {other!r} {where}: test on the same data")
+    for n, (name, known) in enumerate(zip(videos.classes, names, strict=False)):
+        if name != known:
+            raise DataError(f"label {n} is {name!r} in {videos.path} and was {known!r} {where}: test on the same data")
 
 
 @dataclass(frozen=True)
 class ListMeasurement:
     """The results of all protocols."""
 
-    found: Mapping[str, Measured]  # by name of the protocol
+    by_protocol: Mapping[str, Measured]
     gallery: VideoList | None  # the training videos that could be read; None if no protocol needs them
     query: VideoList  # the tested videos that could be read
     missing_gallery: tuple[tuple[str, str], ...]  # path and reason of those that could not
@@ -137,16 +136,17 @@ class ListMeasurement:
     @property
     def numbers(self) -> dict[str, float]:
         """All numbers by name, and what the most frequent class reaches of the accuracies among them."""
-        found = {name: value for measured in self.found.values() for name, value in measured.numbers.items()}
-        levels = {*map(level_of, found)}
-        return found | {
-            name: value for name, value in majority(torch.from_numpy(self.query.labels)).items() if name in levels
-        }
+        numbers: dict[str, float] = {}
+        for measured in self.by_protocol.values():
+            numbers |= measured.numbers
+        levels = {*map(level_of, numbers)}
+        most_frequent = majority(torch.from_numpy(self.query.labels))
+        return numbers | {name: value for name, value in most_frequent.items() if name in levels}
 
     @property
     def per_video(self) -> dict[str, list[Any]]:
         """The numbers that are means over videos: their values of each, and the `rows` of the tested list."""
-        of_videos = [measured.per_video.items() for measured in self.found.values()]
+        of_videos = [measured.per_video.items() for measured in self.by_protocol.values()]
         return {"rows": [*self.rows], **{name: x.double().tolist() for pairs in of_videos for name, x in pairs}}
 
 
@@ -165,18 +165,18 @@ def _checked(protocol: EvaluationProtocol, gallery: Features, query: Features, e
 
 
 def apply_protocols(
-    protocols: Mapping[str, EvaluationProtocol],
+    protocols: _Protocols,
     gallery: Features | None,
     query: Features,
     exclude: Tensor,
     probabilities: Features | None = None,
 ) -> dict[str, Measured]:
     """Apply protocols to features, without a gallery to those of the queries; `probabilities` are the classifier's."""
-    found = {}
+    measured = {}
     for name, protocol in progress(protocols.items(), title="measure", unit="protocol", leave=False):
-        asked = probabilities if protocol.probabilities and probabilities is not None else query
-        found[name] = _checked(protocol, query if gallery is None else gallery, asked, exclude)
-    return found
+        tested = probabilities if protocol.probabilities and probabilities is not None else query
+        measured[name] = _checked(protocol, query if gallery is None else gallery, tested, exclude)
+    return measured
 
 
 def need_gallery(names: Sequence[str] | None) -> bool:
@@ -214,7 +214,7 @@ def chosen_protocols(
 
 def measure(
     backbone: Backbone,
-    protocols: Mapping[str, EvaluationProtocol],
+    protocols: _Protocols,
     gallery: VideoList | None,
     query: VideoList,
     test: TestClips,
@@ -231,23 +231,21 @@ def measure(
     """
     check_measurable(protocols, gallery, query, classes, test.cells)
     encoder = test.encoder(backbone)
-    asking = any(protocol.probabilities for protocol in protocols.values())
+    classifier = classify if any(protocol.probabilities for protocol in protocols.values()) else None
     reverse = any(protocol.reverse for protocol in protocols.values())
     g, galleries = None, None
     if gallery is not None and any(protocol.gallery for protocol in protocols.values()):
         g = extract(encoder, gallery, test, device, "gallery", check=check, reverse=reverse)
         galleries = gallery.rows(g.index.tolist())
-    classifier = classify if asking else None
     both = extract(encoder, query, test, device, "queries", check=check, classify=classifier, reverse=reverse)
     q, probabilities = (replace(both, x=x) for x in (both.x[:, : encoder.dim], both.x[:, encoder.dim :]))
     queries = query.rows(q.index.tolist())
 
-    def compute() -> tuple[dict[str, Measured], int]:
-        own = own_rows(galleries or queries, queries)
-        found = apply_protocols(protocols, g, q, own, probabilities)
-        if g is None or galleries is None:
-            return found, 0
-        return found, count_equal_features(q.x, g.x, queries.records, galleries.records)
-
-    found, equal = distributed.on_main(compute)
-    return ListMeasurement(found, galleries, queries, g.missing if g else (), q.missing, tuple(q.index.tolist()), equal)
+    measured = distributed.on_main(
+        lambda: apply_protocols(protocols, g, q, own_rows(galleries or queries, queries), probabilities)
+    )
+    equal, rows = 0, tuple(q.index.tolist())
+    if g is not None and galleries is not None:
+        records = queries.records, galleries.records
+        equal = distributed.on_main(partial(count_equal_features, q.x, g.x, *records))
+    return ListMeasurement(measured, galleries, queries, g.missing if g else (), q.missing, rows, equal)

@@ -35,6 +35,13 @@ def of_many_classes() -> Iterator[None]:
         yield
 
 
+def stratified_folds(count: int, seed: int) -> Any:
+    """Return scikit-learn's splitter into folds that all have videos of each class; None: one fold is none."""
+    from sklearn.model_selection import StratifiedKFold
+
+    return StratifiedKFold(count, shuffle=True, random_state=seed) if count > 1 else None
+
+
 def choose_cost(
     model: Any,
     x: NDArray[Any],
@@ -205,8 +212,8 @@ class Uniformity(EvaluationProtocol):
         count, used = len(gallery.x), min(len(gallery.x), self.config.rows)
         if count < 2:
             return Measured({}, details={"rows": count})  # no pairs
-        chosen = torch.arange(used) * count // used
-        loss = metrics.uniformity_loss(gallery.x[chosen])
+        rows = torch.arange(used) * count // used
+        loss = metrics.uniformity_loss(gallery.x[rows])
         return Measured({"uniformity_loss": loss}, details={"rows": used} if used < count else {})
 
 
@@ -263,22 +270,24 @@ class LowShot(EvaluationProtocol):
         """Return `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
         self.check(gallery.label)
         x, queries, label = unit_rows("gallery", gallery.x), unit_rows("query", query.x), gallery.label.numpy()
-        own = {number: np.flatnonzero(label == number) for number in np.unique(label).tolist()}  # rows of each class
-        smallest = min(map(len, own.values()))
+        members = {n: np.flatnonzero(label == n) for n in np.unique(label).tolist()}  # rows of each class
+        smallest = min(map(len, members.values()))
         numbers: dict[str, float] = {}
         costs: dict[str, list[float]] = {}
-        for k in (k for k in self.config.shots if k <= smallest):
-            found = []
+        for k in [k for k in self.config.shots if k <= smallest]:
+            scores = []
             for draw in progress(range(self.config.draws), title=f"{k} videos a class", unit="draw", leave=False):
-                drawn = [generator(self.config.seed, draw, n).permutation(rows)[:k] for n, rows in own.items()]
-                rows = np.concatenate(drawn)
+                parts = [generator(self.config.seed, draw, n).permutation(rows)[:k] for n, rows in members.items()]
+                rows = np.concatenate(parts)
                 cost, _ = _choose_cost(x[rows], label[rows], self.config, min(k, self.config.folds))
-                found.append(metrics.accuracy(_predict(x[rows], label[rows], cost, queries), query.label))
+                scores.append(metrics.accuracy(_predict(x[rows], label[rows], cost, queries), query.label))
                 costs.setdefault(str(k), []).append(cost)
-            numbers |= {f"lowshot@{k}": mean(found), f"lowshot@{k}_spread": stdev(found)}
+            numbers |= {f"lowshot@{k}": mean(scores), f"lowshot@{k}_spread": stdev(scores)}
         skipped = [k for k in self.config.shots if k > smallest]
-        why = {"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
-        return Measured(numbers, details={**({"costs": costs} if len(self.config.costs) > 1 else {}), **why})
+        details: dict[str, Any] = {"costs": costs} if len(self.config.costs) > 1 else {}
+        if skipped:
+            details |= {"left_out": skipped, "videos_of_the_smallest_class": smallest}
+        return Measured(numbers, details=details)
 
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the fewest shots."""
@@ -305,13 +314,11 @@ def _choose_cost(
     x: np.ndarray, label: np.ndarray, config: _SvmSettings, folds: int
 ) -> tuple[float, dict[float, float]]:
     """Return the smallest cost of the highest cross-validation accuracy, and all accuracies."""
-    from sklearn.model_selection import StratifiedKFold
-
     # Each fit holds its rows in float64, and again as nodes of 16 bytes in liblinear.
     threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
     if len(x) * (folds - 1) < x.shape[1] * folds:
         threads = 1  # the dual solver of liblinear uses one random generator per process
-    splits = StratifiedKFold(folds, shuffle=True, random_state=config.seed) if folds > 1 else None
+    splits = stratified_folds(folds, config.seed)
     return choose_cost(_machine(), x, label, config.costs, splits, pooled=True, threads=threads)
 
 

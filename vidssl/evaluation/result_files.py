@@ -49,7 +49,9 @@ def complete(
 
 def complete_splits(content: Results, splits: Mapping[str, Results]) -> Results:
     """Likewise for the results over several splits, of those of each: `overlap` and the like are of each, by split."""
-    of_splits = {name: {n: one[name] for n, one in splits.items()} for name in ("overlap", "fingerprints", "request")}
+    of_splits = {
+        name: {n: results[name] for n, results in splits.items()} for name in ("overlap", "fingerprints", "request")
+    }
     return {**content, **of_splits, "request": {"splits": of_splits["request"]}, **_origin()}
 
 
@@ -89,7 +91,7 @@ def existing_results(out: Path, request: Tree, *, reuse: bool = True) -> Results
             report_overlap(results["overlap"], results["list"])
             report_equal_features(results["overlap"], results["list"])
         missing = [*results.get("missing", ()), *results.get("missing_train", ())]
-        leave_out((each["path"], each.get("reason") or each["path"]) for each in missing)
+        leave_out((video["path"], video.get("reason") or video["path"]) for video in missing)
         return dict(results)
     if reason is not None:
         _log.info("%s holds %s: replacing it", path, reason)
@@ -120,15 +122,15 @@ def weights_of(results: Any) -> str | None:
 
 def describe_changes(stored: Tree, requested: Tree) -> str:
     """List in words what differs between two requests: of hashes only what they are of."""
-    found: dict[str, None] = {}
+    changes: dict[str, None] = {}
     for name, *values in config_differences(stored, requested):
         if any(isinstance(value, str) and _HASH.fullmatch(value) for value in values):
             words = f"another {_HASHED.get(name, name)}"
         else:
             a, b = ("nothing" if value is None else value for value in values)
             words = f"{name.removeprefix('protocol.')} {a} stored, {b} requested"
-        found[words] = None
-    return "; ".join(found)
+        changes[words] = None
+    return "; ".join(changes)
 
 
 def clips_in_words(protocol: Mapping[str, Any]) -> str:

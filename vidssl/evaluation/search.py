@@ -62,8 +62,8 @@ def nearest(
     index, similarity = torch.empty(len(query), k, dtype=torch.int64), torch.empty(len(query), k)
     for start in range(0, len(query), chunk):
         stop = min(start + chunk, len(query))
-        own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
-        index[start:stop], similarity[start:stop] = _search(q.unit(slice(start, stop)), g, copies, k, own.numpy())
+        inside = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
+        index[start:stop], similarity[start:stop] = _search(q.unit(slice(start, stop)), g, copies, k, inside.numpy())
     return Neighbours(torch.where(torch.isfinite(similarity), index, -1), similarity)
 
 
@@ -84,38 +84,35 @@ def nearest_moments(
     """
     real_path = RealPath()
     known: dict[int, VideoRecord] = {}
-
-    def distinct(rows: Sequence[int]) -> list[int]:
-        """Return the places of up to k rows that are kept."""
-        kept: dict[str, list[VideoRecord]] = {}
-        places: list[int] = []
-        for place, row in enumerate(rows):
-            record = known[row]
-            nearer = kept.setdefault(record.path, [])
-            if not (nearer and (one_per_video or any(spans_overlap(record, other) for other in nearer))):
-                nearer.append(record)
-                places.append(place)
-                if len(places) == k:
-                    break
-        return places
-
     depth = k
     while True:
         depth = min(4 * depth, len(gallery))
-        found = nearest(query, gallery, depth, exclude, center=center)
-        there = [
-            row[finite].tolist() for row, finite in zip(found.index, torch.isfinite(found.similarity), strict=True)
-        ]
-        new = sorted({row for rows in there for row in rows} - known.keys())
+        neighbours = nearest(query, gallery, depth, exclude, center=center)
+        rows_of_queries = [row[row >= 0].tolist() for row in neighbours.index]
+        new = sorted({row for rows in rows_of_queries for row in rows} - known.keys())
         for row, record in zip(new, records(new), strict=True):
             known[row] = replace(record, path=real_path(record.path))
-        places = [distinct(rows) for rows in there]
-        if depth == len(gallery) or all(len(kept) == k for kept in places):
+        columns = [_distinct([known[row] for row in rows], k, one_per_video) for rows in rows_of_queries]
+        if depth == len(gallery) or all(len(kept) == k for kept in columns):
             break
     index, similarity = torch.full((len(query), k), -1), torch.full((len(query), k), -torch.inf)
-    for n, kept in enumerate(places):
-        index[n, : len(kept)], similarity[n, : len(kept)] = found.index[n, kept], found.similarity[n, kept]
+    for n, kept in enumerate(columns):
+        index[n, : len(kept)], similarity[n, : len(kept)] = neighbours.index[n, kept], neighbours.similarity[n, kept]
     return Neighbours(index, similarity)
+
+
+def _distinct(records: Sequence[VideoRecord], k: int, one_per_video: bool) -> list[int]:
+    """Return which of the records, nearest first, are kept: up to k."""
+    kept: dict[str, list[VideoRecord]] = {}
+    columns: list[int] = []
+    for column, record in enumerate(records):
+        nearer = kept.setdefault(record.path, [])
+        if not (nearer and (one_per_video or any(spans_overlap(record, before) for before in nearer))):
+            nearer.append(record)
+            columns.append(column)
+            if len(columns) == k:
+                break
+    return columns
 
 
 def check_k(k: object) -> None:
@@ -140,14 +137,6 @@ def rows_of(name: str, features: object) -> Tensor:
         kind = str(x.dtype).removeprefix("torch.")
         raise DataError(f"the {name} is {kind} on {x.device}, not float32 on the CPU: give x.float().cpu()")
     return x
-
-
-def join_pairs(pairs: Sequence[Tensor]) -> Tensor | None:
-    """Join pairs (P, 2) to exclude; None without any. A DataError if some are no pairs of rows."""
-    for each in pairs:
-        if each.dtype != torch.int64 or each.shape[1:] != (2,):
-            raise DataError(f"exclude has the shape {(*each.shape,)} and is {each.dtype}, not (P, 2) of torch.int64")
-    return torch.cat([*pairs]) if pairs else None
 
 
 def equal_rows(query: Tensor, gallery: Tensor) -> Tensor:
@@ -208,7 +197,7 @@ class _Copies(NamedTuple):
     """
 
     rows: QueryRows  # all of them, ascending
-    kind: QueryRows  # of each: its place in `first`
+    kind: QueryRows  # of each: the number of its row in `first`
     first: QueryRows  # the first row of each kind
 
 
@@ -222,8 +211,8 @@ def _find_copies(gallery: _Vectors) -> _Copies:
     return _Copies(rows[repeated], kind, kinds)
 
 
-def _search(unit: Array, g: _Vectors, copies: _Copies, k: int, own: QueryRows) -> tuple[Tensor, Tensor]:
-    """Return rows and similarities (Q, k) for unit vectors (Q, D); `own` are pairs to exclude."""
+def _search(unit: Array, g: _Vectors, copies: _Copies, k: int, exclude: QueryRows) -> tuple[Tensor, Tensor]:
+    """Return rows and similarities (Q, k) for unit vectors (Q, D), without the pairs `exclude`."""
     step = max(1, _BLOCK // max(unit.shape))
     of_first = np.empty((len(unit), len(copies.first)), np.float32)
     for start in range(0, len(copies.first), step):
@@ -234,11 +223,11 @@ def _search(unit: Array, g: _Vectors, copies: _Copies, k: int, own: QueryRows) -
         stop = start + product.shape[1]
         inside = slice(*np.searchsorted(copies.rows, (start, stop)))
         product[:, copies.rows[inside] - start] = of_first[:, copies.kind[inside]]
-        left_out = own[(own[:, 1] >= start) & (own[:, 1] < stop)]
+        left_out = exclude[(exclude[:, 1] >= start) & (exclude[:, 1] < stop)]
         product[left_out[:, 0], left_out[:, 1] - start] = -np.inf
-        found, column = _largest(torch.from_numpy(product), k)
+        largest, column = _largest(torch.from_numpy(product), k)
         # The rows of earlier blocks come first, so that equal similarities stay in the order of rows.
-        index, value = torch.cat([index, column + start], dim=1), torch.cat([value, found], dim=1)
+        index, value = torch.cat([index, column + start], dim=1), torch.cat([value, largest], dim=1)
         value, column = _largest(value, k)
         index = index.gather(1, column)
     return index, value
@@ -255,8 +244,8 @@ def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if len(tied):
             some, least = x[tied], value[tied, k, None]
             larger, equal = some > least, some == least
-            wanted = k - larger.sum(dim=1, keepdim=True)
-            equal &= equal.cumsum(dim=1, dtype=torch.int32) <= wanted
+            missing = k - larger.sum(dim=1, keepdim=True)
+            equal &= equal.cumsum(dim=1, dtype=torch.int32) <= missing
             column[tied] = (larger | equal).nonzero()[:, 1].view(-1, k)
     value, order = x.gather(1, column).sort(dim=1, descending=True, stable=True)
     return value, column.gather(1, order)
@@ -292,7 +281,7 @@ def search(
         ConfigError: k is not 1 or more; `one_per_video` of a gallery whose files are not known; other types.
     """
     check_k(k)
-    asked, g = gallery if query is None else query, rows_of("gallery", gallery)
+    queries, g = gallery if query is None else query, rows_of("gallery", gallery)
     q = g if query is None else rows_of("query", query)
     pairs = [] if exclude is None else [exclude]
     if query is None:
@@ -300,14 +289,16 @@ def search(
         if len(g) == 1:
             raise DataError("the gallery has one row, which does not find itself: give a query, or more videos")
         k = min(k, len(g) - 1)  # not itself, even if there is nothing else
-    if isinstance(asked, Features) and isinstance(gallery, Features):
-        if changes := feature_difference(gallery.made_by, asked.made_by):
+    if isinstance(queries, Features) and isinstance(gallery, Features):
+        if changes := feature_difference(gallery.made_by, queries.made_by):
             raise DataError(f"gallery and query are not comparable: {changes}; extract both with the same network")
-        lists = _list_of(asked), _list_of(gallery)
+        lists = _list_of(queries), _list_of(gallery)
         pairs.append(own_rows(lists[1], lists[0]))
-        if asked.records and gallery.records:
-            _report_copies(asked, gallery, *lists)
-    exclude = join_pairs(pairs)
+        if queries.records and gallery.records:
+            _report_copies(queries, gallery, *lists)
+    if exclude is not None and (exclude.dtype != torch.int64 or exclude.shape[1:] != (2,)):
+        raise DataError(f"exclude has the shape {(*exclude.shape,)} and is {exclude.dtype}, not (P, 2) of torch.int64")
+    exclude = torch.cat(pairs) if pairs else None
     if isinstance(gallery, Features) and gallery.records and (gallery.windows or one_per_video):
         records = gallery.records
         return nearest_moments(
@@ -327,5 +318,5 @@ def _report_copies(query: Features, gallery: Features, q: VideoList, g: VideoLis
 
 def _list_of(features: Features) -> VideoList:
     records = features.records
-    listed = records if isinstance(records, Records) else Records(Path(), records)
-    return VideoList(listed.roots[0], listed, features.classes)
+    records = records if isinstance(records, Records) else Records(Path(), records)
+    return VideoList(records.roots[0], records, features.classes)

@@ -139,15 +139,15 @@ def proportions(values: Floats, recordings: _Rows, classes: _Rows | None = None)
     means = values @ design.weights
     if not design.has_interval:
         return [Estimate(float(p)) for p in means]
-    found = []
+    estimates = []
     for p, variance in zip(means.tolist(), design.variance(values).tolist(), strict=True):
         p = min(1.0, max(0.0, p))
         n = design.recordings if variance == 0 else min(p * (1 - p) / variance, design.most_videos)
         square = design.quantile**2
         middle = (p + square / (2 * n)) / (1 + square / n)
         half = design.quantile / (1 + square / n) * sqrt(p * (1 - p) / n + square / (4 * n * n))
-        found.append(Estimate(p, max(0.0, middle - half), min(1.0, middle + half)))
-    return found
+        estimates.append(Estimate(p, max(0.0, middle - half), min(1.0, middle + half)))
+    return estimates
 
 
 def proportion(values: Floats, recordings: _Rows, classes: _Rows | None = None) -> Estimate:
@@ -169,19 +169,19 @@ def differences(
         classes: (N,) class of each video: the mean is one over classes.
         draws: Of signs; by default `DRAWS`.
     """
-    design, found = _Design(recordings, classes), []
+    design, estimates = _Design(recordings, classes), []
     tests = flip_signs(design.sums(values), SIGN_DRAWS if draws is None else draws)
     means, variances = (values @ design.weights).tolist(), design.variance(values).tolist()
     for value, variance, p, row in zip(means, variances, tests, values, strict=True):
         if not row.any() or not design.has_interval:
-            found.append(Estimate(value, identical=not row.any()))
+            estimates.append(Estimate(value, identical=not row.any()))
             continue
         middle, half = value, design.quantile * sqrt(variance)
         if variance == 0:
             share = design.recordings / (design.recordings + design.quantile**2)
             middle, half = share * value, 1 - share
-        found.append(Estimate(value, max(-1.0, middle - half), min(1.0, middle + half), p))
-    return found
+        estimates.append(Estimate(value, max(-1.0, middle - half), min(1.0, middle + half), p))
+    return estimates
 
 
 def difference(first: Floats, second: Floats, recordings: _Rows, classes: _Rows | None = None) -> Estimate:
@@ -198,18 +198,18 @@ def flip_signs(sums: Floats, draws: int = SIGN_DRAWS) -> list[float]:
     signed[np.abs(signed) < _ROUNDING] = 0
     seen = np.abs(signed.sum(axis=1)) - _ROUNDING
     differ = np.count_nonzero(signed, axis=1)
-    found = np.ones(len(signed))
+    p = np.ones(len(signed))
     for row in np.flatnonzero(differ <= _ALL_FLIPS):
         part = signed[row, signed[row] != 0]
-        found[row] = (np.abs(_all_signs(len(part)) @ part) >= seen[row]).mean()
+        p[row] = (np.abs(_all_signs(len(part)) @ part) >= seen[row]).mean()
     rows = np.flatnonzero(differ > _ALL_FLIPS)
     if len(rows):
         rng, count, block = generator(0, _STREAM), np.zeros(len(rows)), max(1, 2**22 // signed.shape[1])
         for start in range(0, draws, block):
             signs = 1.0 - 2 * rng.integers(0, 2, (signed.shape[1], min(block, draws - start)), np.int8)
             count += (np.abs(signed[rows] @ signs) >= seen[rows, None]).sum(axis=1)
-        found[rows] = (count + 1) / (draws + 1)
-    return [float(p) for p in found]
+        p[rows] = (count + 1) / (draws + 1)
+    return [float(value) for value in p]
 
 
 @cache
@@ -239,42 +239,42 @@ def compare_pairs(
     differ = np.count_nonzero(np.abs(design.sums(delta)) > _ROUNDING, axis=1).tolist()
     families: dict[int, dict[int, float]] = {0: {}, 1: {}, 2: {}}  # p of the pairs with so many floors
     kinds = [families[len({*pair} & {*floors})] for pair in pairs]
-    for n, each in enumerate(estimates):
-        if each.p is not None:
-            kinds[n][n] = each.p
-    found = []
-    for n, each in enumerate(estimates):
-        adjusted, reason = None, "equal" if each.identical else "too few recordings"
-        if each.p is not None:
+    for n, estimate in enumerate(estimates):
+        if estimate.p is not None:
+            kinds[n][n] = estimate.p
+    compared = []
+    for n, (value, low, high, p, identical) in enumerate(estimates):
+        adjusted, reason = None, "equal" if identical else "too few recordings"
+        if p is not None:
             adjusted, reason = _holm(kinds[n], n), ""
             least = max(2.0 ** (1 - differ[n]), 1 / (draws + 1))
             if adjusted >= ALPHA and _holm({**kinds[n], n: least}, n) >= ALPHA:
                 reason = f"differ in {differ[n]} of {design.count} recordings: not told apart"
-        found.append(Difference(*pairs[n], each.value, each.low, each.high, each.p, adjusted, reason))
-    return found
+        compared.append(Difference(*pairs[n], value, low, high, p, adjusted, reason))
+    return compared
 
 
-def _holm(p: Mapping[int, float], wanted: int) -> float:
-    """Adjust one of several p for their number."""
+def _holm(p: Mapping[int, float], number: int) -> float:
+    """Adjust one of several p, that of this number, for how many they are."""
     largest = 0.0
     for rank, n in enumerate(sorted(p, key=p.__getitem__)):
         largest = max(largest, min(1.0, p[n] * (len(p) - rank)))
-        if n == wanted:
+        if n == number:
             break
     return largest
 
 
 def doubts(recordings: _Rows, classes: _Rows | None = None) -> list[str]:
     """Say why intervals and tests may be wrong: few recordings, or some that are much larger than others."""
-    design, found = _Design(recordings, classes), []
+    design, reasons = _Design(recordings, classes), []
     if design.count < _FEW:
-        found.append(f"There are only {design.count} recordings: small differences cannot be seen.")
+        reasons.append(f"There are only {design.count} recordings: small differences cannot be seen.")
     if design.evenness < _EVEN:
-        found.append(
+        reasons.append(
             f"Recordings are of unequal size, the largest counts {100 * design.largest:.0f} %: {design.count} tell as "
             f"much as {design.evenness * design.count:.0f} equal ones, and intervals may be too narrow."
         )
-    return found
+    return reasons
 
 
 def jackknife(value: float, without: Sequence[float | None]) -> Estimate:

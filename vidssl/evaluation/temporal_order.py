@@ -73,12 +73,12 @@ class Order(EvaluationProtocol):
             if features.reverse is None:
                 raise DataError("protocol order needs the features of reversed clips: extract them with reverse=True")
             check_finite(name, features.reverse)
-        x, other = _standardised(gallery, gallery)
-        rows, direction = np.concatenate([x, other]), np.repeat([1, 0], len(x))
+        x, reverse = _standardised(gallery, gallery)
+        rows, direction = np.concatenate([x, reverse]), np.repeat([1, 0], len(x))
         model, cost = self._fit(rows, direction, np.tile(np.arange(len(x)), 2))
-        x, other = _standardised(gallery, query)
-        forward, backward = model.decision_function(x), model.decision_function(other)
-        equal = (x == other).all(axis=1)
+        x, reverse = _standardised(gallery, query)
+        forward, backward = model.decision_function(x), model.decision_function(reverse)
+        equal = (x == reverse).all(axis=1)
         backward = np.where(equal, forward, backward)
         right = (forward > 0).astype(np.float64), (backward <= 0).astype(np.float64)
         numbers = {"order": float(np.mean([*right[0], *right[1]]))}
@@ -95,10 +95,10 @@ class Order(EvaluationProtocol):
         (x, _), (queries, _) = _standardised(gallery, gallery), _standardised(gallery, query)
         first = numbers[0]
         train, test = (np.isin(of.label.numpy(), numbers) for of in (gallery, query))
-        label, wanted = gallery.label.numpy()[train] == first, query.label.numpy()[test] == first
+        label, query_label = gallery.label.numpy()[train] == first, query.label.numpy()[test] == first
         model, _ = self._fit(x[train], label.astype(int), np.arange(int(train.sum())))
-        right = (model.decision_function(queries[test]) > 0) == wanted
-        return float(right[wanted].mean() + right[~wanted].mean()) / 2
+        right = (model.decision_function(queries[test]) > 0) == query_label
+        return float(right[query_label].mean() + right[~query_label].mean()) / 2
 
     def _fit(self, x: _Rows, label: _Rows, group: _Rows) -> tuple[Any, float]:
         """Fit a logistic regression with the cost of the highest accuracy in cross-validation, of equal ones the least.
@@ -140,9 +140,9 @@ def _standardised(gallery: Features, features: Features) -> tuple[_Rows, _Rows]:
     Features of a video that are equal in both directions but for rounding are made equal.
     """
     assert gallery.reverse is not None and features.reverse is not None
-    every = torch.cat([gallery.x, gallery.reverse]).double()
-    shift, scale = every.mean(dim=0), every.std(dim=0)
+    both = torch.cat([gallery.x, gallery.reverse]).double()
+    shift, scale = both.mean(dim=0), both.std(dim=0)
     scale = scale.clamp(min=1e-6 * max(1e-12, scale.max().item()))  # units that are constant
-    x, other = ((of.double() - shift) / scale for of in (features.x, features.reverse))
-    equal = ((x - other).abs() < _EQUAL).all(dim=1)
-    return x.numpy(), torch.where(equal[:, None], x, other).numpy()
+    x, reverse = (features.x.double() - shift) / scale, (features.reverse.double() - shift) / scale
+    equal = ((x - reverse).abs() < _EQUAL).all(dim=1)
+    return x.numpy(), torch.where(equal[:, None], x, reverse).numpy()

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -43,19 +44,19 @@ def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
 
     Files are compared by path and by content. All processes call this together: the main one reads the files.
     """
+    distributed.on_main(partial(_check_disjoint, train, query, learner))
 
-    def check() -> None:
-        found = find_overlap(query, train, by_name=identify(query)["copies"] != identify(train)["copies"])
-        pairs = torch.cat([found.same, found.copies])
-        if len(pairs):
-            n, row = pairs[0].tolist()
-            named = "" if len(found.same) else f" (there {train.names[row]!r}, a copy)"
-            raise DataError(
-                f"{len(torch.unique(pairs[:, 0]))} videos of {query.path} are in {train.path} too, the first "
-                f"{query.names[n]!r}{named}: {learner} would be tested on training videos; use disjoint lists"
-            )
 
-    distributed.on_main(check)
+def _check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
+    overlap = find_overlap(query, train, by_name=identify(query)["copies"] != identify(train)["copies"])
+    pairs = torch.cat([overlap.same, overlap.copies])
+    if len(pairs):
+        n, row = pairs[0].tolist()
+        named = "" if len(overlap.same) else f" (there {train.names[row]!r}, a copy)"
+        raise DataError(
+            f"{len(torch.unique(pairs[:, 0]))} videos of {query.path} are in {train.path} too, the first "
+            f"{query.names[n]!r}{named}: {learner} would be tested on training videos; use disjoint lists"
+        )
 
 
 def measure_overlap(query: VideoList, gallery: VideoList | None, training: Callable[[], TrainingVideos] | None) -> Tree:
@@ -64,23 +65,23 @@ def measure_overlap(query: VideoList, gallery: VideoList | None, training: Calla
     This is `overlap` in `results.json`; docs/result_files.md describes it. `training` reads the list that the network
     was trained on; None: it is untrained. All processes call this together.
     """
-
-    def count() -> Tree:
-        return {
-            "gallery": None if gallery is None else describe_overlap(query, gallery, find_overlap(query, gallery)),
-            "training": None if training is None else _describe_training(query, training()),
-        }
-
-    return distributed.on_main(count)
+    return distributed.on_main(partial(_count_overlaps, query, gallery, training))
 
 
-def describe_overlap(query: VideoList, gallery: VideoList, found: Overlap) -> Tree:
+def _count_overlaps(query: VideoList, gallery: VideoList | None, training: Callable[[], TrainingVideos] | None) -> Tree:
+    return {
+        "gallery": None if gallery is None else describe_overlap(query, gallery, find_overlap(query, gallery)),
+        "training": None if training is None else _describe_training(query, training()),
+    }
+
+
+def describe_overlap(query: VideoList, gallery: VideoList, overlap: Overlap) -> Tree:
     """Describe the overlap of a tested list with a gallery, as plain data.
 
     In a search within one list a video does not count for itself, only for its copies.
     """
-    pairs = found.copies if found.one_list else torch.cat([found.same, found.copies])
-    return {"list": str(gallery.path), "one_list": found.one_list, **_counts(query, gallery, found, pairs)}
+    pairs = overlap.copies if overlap.one_list else torch.cat([overlap.same, overlap.copies])
+    return {"list": str(gallery.path), "one_list": overlap.one_list, **_counts(query, gallery, overlap, pairs)}
 
 
 def _describe_training(query: VideoList, training: TrainingVideos) -> Tree:
@@ -88,23 +89,23 @@ def _describe_training(query: VideoList, training: TrainingVideos) -> Tree:
     if training.videos is None:
         return {**known, "not_checked": training.reason}
     other_kind = training.data is not None and training.data["copies"] != identify(query)["copies"]
-    found = find_overlap(query, training.videos, by_name=other_kind)
     # A network may be tested on its own training list: there a video counts under its own name.
-    counts = _counts(query, training.videos, replace(found, one_list=False), torch.cat([found.same, found.copies]))
+    overlap = replace(find_overlap(query, training.videos, by_name=other_kind), one_list=False)
+    counts = _counts(query, training.videos, overlap, torch.cat([overlap.same, overlap.copies]))
     return {**known, "changed": training.changed, **counts}
 
 
-def _counts(query: VideoList, other: VideoList, found: Overlap, pairs: Tensor) -> Tree:
-    shared, same = {*pairs[:, 0].tolist()}, {*found.same[:, 0].tolist()}
-    groups = {n: group for n, group in found.groups.items() if n not in shared}
+def _counts(query: VideoList, videos: VideoList, overlap: Overlap, pairs: Tensor) -> Tree:
+    shared, same = {*pairs[:, 0].tolist()}, {*overlap.same[:, 0].tolist()}
+    groups = {n: group for n, group in overlap.groups.items() if n not in shared}
     return {
         "tested": len(query),
         "videos": len(shared),
-        "copies": len({*found.copies[:, 0].tolist()} - (set() if found.one_list else same)),
+        "copies": len({*overlap.copies[:, 0].tolist()} - (set() if overlap.one_list else same)),
         "groups": len({*groups.values()}),
         "group_videos": len(groups),
-        "missing": found.missing,
-        "first": [query.names[int(pairs[0, 0])], other.names[int(pairs[0, 1])]] if len(pairs) else None,
+        "missing": overlap.missing,
+        "first": [query.names[int(pairs[0, 0])], videos.names[int(pairs[0, 1])]] if len(pairs) else None,
     }
 
 
@@ -167,10 +168,6 @@ def report_equal_features(overlap: Tree, query: object, remedy: str = "") -> Non
     """Log how many tested videos have the features of a gallery video of another path, if these are not the copies."""
     counts = overlap["gallery"]
     if counts and (equal := counts.get("equal_features", 0)) > counts["copies"]:
-        text = (
-            f"{equal} of {counts['tested']} videos of {query} have bit by bit the features of a video of another path"
-        )
-        ending = (
-            f" in {counts['list']}, {counts['copies']} of them as copies of its file{'; ' if remedy else ''}{remedy}"
-        )
-        log_once(_log, logging.WARNING, text + ending)
+        text = f"{equal} of {counts['tested']} videos of {query} have bit by bit the features of a video of another"
+        where = f"path in {counts['list']}, {counts['copies']} of them as copies of its file"
+        log_once(_log, logging.WARNING, f"{text} {where}{f'; {remedy}' if remedy else ''}")

@@ -4,6 +4,7 @@ Shapes: B clips, T frames, H x W pixels; C channels of maps (T', H', W'); D feat
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,15 +40,15 @@ def grad_cam(network: Backbone, clips: Tensor, layer: str, score: ClipScore) -> 
     Raises:
         ConfigError: There is no such layer, it has no maps, or the features do not depend on it.
     """
-    found: list[tuple[Tensor, tuple[Any, ...]]] = []  # the output of the layer, and what it returns beside it
+    outputs: list[tuple[Tensor, tuple[Any, ...]]] = []  # the maps of the layer, and what it returns beside them
 
     def start_here(module: nn.Module, inputs: object, output: Any) -> Any:
-        first, *others = output if isinstance(output, tuple) else (output,)
+        maps, *others = output if isinstance(output, tuple) else (output,)
         # Without a graph below the layer frozen networks have gradients too, and the pass back ends here.
-        leaf = first.detach().requires_grad_()
-        found.append((leaf, tuple(others)))
-        own = leaf.clone()  # for following modules that work in place
-        return (own, *others) if isinstance(output, tuple) else own
+        leaf = maps.detach().requires_grad_()
+        outputs.append((leaf, tuple(others)))
+        copied = leaf.clone()  # for following modules that work in place
+        return (copied, *others) if isinstance(output, tuple) else copied
 
     hook = network.layer_module(layer).register_forward_hook(start_here)
     try:
@@ -56,9 +57,11 @@ def grad_cam(network: Backbone, clips: Tensor, layer: str, score: ClipScore) -> 
             scores = score(features)
     finally:
         hook.remove()
-    if len(found) != 1:
-        raise ConfigError(f"layer {layer} is computed {len(found)} times for the features, not once: name another one")
-    leaf, others = found[0]
+    if len(outputs) != 1:
+        raise ConfigError(
+            f"layer {layer} is computed {len(outputs)} times for the features, not once: name another one"
+        )
+    leaf, others = outputs[0]
     (gradient,) = torch.autograd.grad(scores.sum(), leaf, allow_unused=True)
     if gradient is None:
         raise ConfigError(f"the features do not depend on layer {layer}: name an earlier one")
@@ -74,8 +77,8 @@ def similarity_cam(network: Backbone, clips: Tensor, others: Tensor, layer: str)
         first, second = unit(network.finish(features)).chunk(2)
         return (first * second).sum(dim=1)
 
-    found = grad_cam(network, torch.cat([clips, others]), layer, score)
-    return *found.maps.chunk(2), found.scores  # type: ignore[return-value]
+    cam = grad_cam(network, torch.cat([clips, others]), layer, score)
+    return *cam.maps.chunk(2), cam.scores  # type: ignore[return-value]
 
 
 def class_cam(
@@ -85,17 +88,17 @@ def class_cam(
 
     `logits` computes those of features (B, D). Without `classes` (B,) they are the predicted ones.
     """
-
-    def score(features: Tensor) -> Tensor:
-        found = logits(features)
-        wanted = found.argmax(dim=1) if classes is None else classes
-        return found.gather(1, wanted[:, None])[:, 0]
-
-    cam = grad_cam(network, clips, layer, score)
+    cam = grad_cam(network, clips, layer, partial(_class_score, logits, classes))
     with torch.no_grad():
-        found = logits(cam.features)
-    wanted = found.argmax(dim=1) if classes is None else classes
-    return cam.maps, wanted, found.softmax(dim=1).gather(1, wanted[:, None])[:, 0]
+        scores = logits(cam.features)
+    label = scores.argmax(dim=1) if classes is None else classes
+    return cam.maps, label, scores.softmax(dim=1).gather(1, label[:, None])[:, 0]
+
+
+def _class_score(logits: Callable[[Tensor], Tensor], classes: Tensor | None, features: Tensor) -> Tensor:
+    scores = logits(features)
+    label = scores.argmax(dim=1) if classes is None else classes
+    return scores.gather(1, label[:, None])[:, 0]
 
 
 def upsampled(maps: Tensor, shape: tuple[int, int, int]) -> Tensor:

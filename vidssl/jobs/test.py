@@ -248,7 +248,7 @@ class Protocols(Measurement):
         results = {
             **measured.numbers,
             "protocols": describe_protocols(protocols)["protocols"],
-            "details": {name: one.details for name, one in measured.found.items() if one.details},
+            "details": {name: one.details for name, one in measured.by_protocol.items() if one.details},
             "num_videos": len(measured.query),
             "num_train": None if measured.gallery is None else len(measured.gallery),
             "missing": [{"path": path, "reason": reason} for path, reason in measured.missing_query],
@@ -334,7 +334,7 @@ def _write(measured: Measured, out: Path) -> None:
     for name in names:
         for file in (f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"):
             (out / file).unlink(missing_ok=True)
-    for name, of_protocol in measured.found.items():
+    for name, of_protocol in measured.by_protocol.items():
         if of_protocol.predicted is not None:
             _write_predictions(out, name, measured.query, of_protocol.predicted)
 

@@ -134,10 +134,12 @@ class Method(nn.Module):
 
     def shared_views(self, count: int) -> list[int]:
         """List the views that no branch reserves."""
-        own = [branch.own_view for branch in self.branches.values() if branch.own_view is not None]
-        if own and (max(own) >= count or count == 1):
-            raise ConfigError(f"jigsaw.view {max(own)} and {count} views do not fit: data.views needs a recipe for it")
-        return [view for view in range(count) if view not in own]
+        taken = [branch.own_view for branch in self.branches.values() if branch.own_view is not None]
+        if taken and (max(taken) >= count or count == 1):
+            raise ConfigError(
+                f"jigsaw.view {max(taken)} and {count} views do not fit: data.views needs a recipe for it"
+            )
+        return [view for view in range(count) if view not in taken]
 
     def generator(self, stream: RngStream, view: int, device: torch.device) -> torch.Generator:
         """Make a generator on a device, equal on all processes: a function of seed, step, stream and view."""
@@ -149,11 +151,12 @@ class Method(nn.Module):
         # Every process draws those of the whole step and takes its slice: results depend neither on the number of
         # processes nor on that of micro-batches.
         n, micro_batches = self.micro_batch
-        own = samples * micro_batches  # samples of this process in this step
-        first = distributed.rank() * own + n * samples
+        per_process = samples * micro_batches  # in this step
+        start = distributed.rank() * per_process + n * samples
         source = self.generator(stream, view, device)
-        drawn = torch.rand(distributed.world() * own, count, generator=source, device=device, dtype=torch.float64)
-        return drawn[first : first + samples]
+        total = distributed.world() * per_process
+        numbers = torch.rand(total, count, generator=source, device=device, dtype=torch.float64)
+        return numbers[start : start + samples]
 
     def get_extra_state(self) -> dict[str, float]:
         """Save progress and step with the weights: the first step after a resume needs them."""

@@ -91,7 +91,7 @@ class ContrastiveMethod(InBatchMethod):
     def objective(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
         """NT-Xent, or L_out, of this process's rows against all."""
         rows, views = embedding.flatten(0, 1), embedding.shape[1]
-        own = len(rows) // distributed.world()
-        anchors = slice(distributed.rank() * own, (distributed.rank() + 1) * own)
+        per_process = len(rows) // distributed.world()
+        anchors = slice(distributed.rank() * per_process, (distributed.rank() + 1) * per_process)
         tau = self.config.temperature.at(self.progress)
         return {"loss": losses.nt_xent(rows, group.repeat_interleave(views), tau, anchors)}

@@ -42,7 +42,9 @@ class MemoryBank(nn.Module):
         self.omega = omega
         self.register_buffer("rows", torch.empty(0, dim))
         self.register_buffer("seen", torch.empty(0, dtype=torch.bool))
-        self._held: list[tuple[Callable[[], Tensor], ...]] = []  # wait for records and rows of one micro-batch
+        self._held: list[
+            tuple[Callable[[], Tensor], Callable[[], Tensor]]
+        ] = []  # wait for records and rows of one micro-batch
 
     def allocate(self, num_records: int) -> None:
         """Allocate the rows of a list."""
@@ -64,13 +66,13 @@ class MemoryBank(nn.Module):
         """Write the collected rows of all processes; return their records (B,) and the rows (B, d) from before."""
         if not self._held:
             return self.seen.new_empty(0, dtype=torch.int64), self.rows[:0]
-        waits = zip(*self._held, strict=True)
-        held, rows = (torch.cat([wait() for wait in part], dim=1).flatten(0, 1) for part in waits)
+        records = torch.cat([wait() for wait, _ in self._held], dim=1).flatten()
+        rows = torch.cat([wait() for _, wait in self._held], dim=1).flatten(0, 1)
         self._held = []
-        index, counts = torch.unique(held, return_counts=True)
+        index, counts = torch.unique(records, return_counts=True)
         # The last row of each record, which can be there twice: at the border of two epochs, or in place of a broken
         # video. scatter_reduce would do, but has no deterministic form on a GPU.
-        rows = rows[torch.argsort(held, stable=True)[counts.cumsum(0) - 1]]
+        rows = rows[torch.argsort(records, stable=True)[counts.cumsum(0) - 1]]
         before = self.rows[index]
         omega = torch.where(self.seen[index], self.omega, 1.0).unsqueeze(1).to(rows.dtype)
         # In place: a bank of a million videos is not copied, and no graph holds it.
@@ -155,9 +157,9 @@ class OnlineKMeans(nn.Module):
         # Each row joins the sum of its new cluster, and its former value leaves that of the old one.
         changed = torch.cat([new, old[had]])
         change = torch.cat([rows, -before[had]]).double()
-        touched, place = torch.unique(changed, return_inverse=True)
+        touched, column = torch.unique(changed, return_inverse=True)
         # A matrix product, not index_add_: on a GPU only its order of sums is the same on all processes.
-        member = (place == torch.arange(len(touched), device=place.device).unsqueeze(1)).double()
+        member = (column == torch.arange(len(touched), device=column.device).unsqueeze(1)).double()
         self.sums[touched] += member @ change
         self.counts += torch.bincount(new, minlength=len(self.counts))
         self.counts -= torch.bincount(old[had], minlength=len(self.counts))
@@ -205,9 +207,9 @@ class InterBranch(Branch):
 
     def __init__(self, config: Inter, dim: int, temperature: Schedule | None, bank: MemoryBank | None = None) -> None:
         super().__init__()
-        given = [f"inter.{n}" for n in ("sampling", "margin", "temperature") if getattr(config, n) is not None]
-        if temperature is None and given:
-            raise ConfigError(f"{' and '.join(given)} cannot be set: the method has no negatives; remove them")
+        names = [f"inter.{n}" for n in ("sampling", "margin", "temperature") if getattr(config, n) is not None]
+        if temperature is None and names:
+            raise ConfigError(f"{' and '.join(names)} cannot be set: the method has no negatives; remove them")
         self.config = config
         self.sampling = None if temperature is None else config.sampling or "semihard"
         self.margin = -0.5 if config.margin is None else config.margin
@@ -299,8 +301,8 @@ class InterBranch(Branch):
             return positives, None
         if self.sampling == "random":
             # Any place in `order` after the records without a cluster; those from `start` on skip the own cluster.
-            first = len(order) - clusters.counts.sum()
-            places = first + (random[:, 1:] * (clusters.counts.sum() - count).unsqueeze(1)).long()
+            first_clustered = len(order) - clusters.counts.sum()
+            places = first_clustered + (random[:, 1:] * (clusters.counts.sum() - count).unsqueeze(1)).long()
             places += (places >= start.unsqueeze(1)) * count.unsqueeze(1)
             return positives, order[places]
         block = max(1, _BLOCK // len(order))
@@ -320,7 +322,7 @@ class InterBranch(Branch):
         beyond = torch.arange(pool.shape[1], device=pool.device) >= sizes.unsqueeze(1)
         pool = pool.masked_fill(beyond, len(clusters.labels)).sort(dim=1).values
         if hard:  # all of them, again from the first where they are too few
-            place = torch.arange(self.config.negatives, device=pool.device) % sizes.unsqueeze(1)
+            picks = torch.arange(self.config.negatives, device=pool.device) % sizes.unsqueeze(1)
         else:
-            place = (random * sizes.unsqueeze(1)).long()
-        return pool.gather(1, place)
+            picks = (random * sizes.unsqueeze(1)).long()
+        return pool.gather(1, picks)

@@ -42,8 +42,8 @@ class JigsawBranch(Branch):
         """Weight the loss with that of the cut views as queries."""
         views = [*encoded.queries] if self.own_view is None else [self.own_view]
         queries = {view: self.embed(host, batch, view) for view in views}
-        own, weight = host.compare(Encoded(queries, encoded.keys, encoded.negatives)), self.config.weight
-        return {"loss": (1 - weight) * loss + weight * own}
+        term, weight = host.compare(Encoded(queries, encoded.keys, encoded.negatives)), self.config.weight
+        return {"loss": (1 - weight) * loss + weight * term}
 
     def embed(self, host: Method, batch: Batch, view: int) -> Tensor:
         """Embed one view, cut and shuffled, as unit rows (B, d)."""

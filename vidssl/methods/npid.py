@@ -76,7 +76,8 @@ class NPID(Method):
     def compare(self, encoded: Encoded, margin: float | None = None) -> Tensor:
         """MarginNCE with negatives of the bank (Eq. 5), the mean over all views; default: the margin of the config."""
         margin = self.config.margin if margin is None else margin
-        tau, rows, (key,) = self.config.temperature.at(self.progress), self.bank.rows, encoded.keys.values()
+        tau, rows = self.config.temperature.at(self.progress), self.bank.rows
+        (key,) = encoded.keys.values()
         with full_precision(rows.device):
             queries, picks = encoded.queries.values(), encoded.negatives
             return torch.stack([losses.margin_nce(q, key, rows, tau, margin, picks) for q in queries]).mean()

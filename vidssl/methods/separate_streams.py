@@ -46,6 +46,7 @@ class TwoStreamsMethod(Method):
         )
         self._tracking = config.tracks
         self.dims = backbone.dims
+        self.averages_labelled, self.in_batch = self.parts[0].averages_labelled, self.parts[0].in_batch
 
     @classmethod
     def innermost(cls, config: Settings) -> tuple[type[Method], Settings]:
@@ -61,16 +62,6 @@ class TwoStreamsMethod(Method):
     def stream(self, name: str) -> Method:
         """Return the method of a stream."""
         return cast(Method, self.streams[name])
-
-    @property
-    def averages_labelled(self) -> bool:  # type: ignore[override]
-        """Whether a term of the loss is a mean over the labelled clips of a step."""
-        return self.parts[0].averages_labelled
-
-    @property
-    def in_batch(self) -> bool:  # type: ignore[override]
-        """Whether the losses compare all clips of a step."""
-        return self.parts[0].in_batch
 
     @property
     def target_backbone(self) -> Backbone:
@@ -108,7 +99,7 @@ class TwoStreamsMethod(Method):
     def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
         """Compute the scalars of a step from all its embeddings (B, streams, views, d)."""
         rows = zip(self.parts, embedding.unbind(dim=1), strict=True)
-        return self._summed([method.contrast(own, group) for method, own in rows])
+        return self._summed([method.contrast(embeddings, group) for method, embeddings in rows])
 
     def classify(self, features: Tensor) -> Tensor:
         """Average the class probabilities (B, classes) of the streams, given their features (B, dim)."""

@@ -13,18 +13,20 @@ from vidssl.base.types import Frames
 from vidssl.page.figure import COLORS, INK, PALE, add_legend, new_figure, shortened, style
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_Rows = Mapping[str, Sequence[float]]  # fractions by severity, of each corruption
+_Values = Sequence[float | None]  # None is not drawn
 
 _MAX_TITLE = 28  # letters above a table
 _SIDE = 0.62  # inches of a frame
 
 
 def severity_map(
-    rows: Mapping[str, Sequence[str]],
-    columns: Sequence[str],
-    panels: Mapping[str, tuple[float, Mapping[str, Sequence[float]]]],
-    title: str,
+    rows: Mapping[str, Sequence[str]], columns: Sequence[str], panels: Mapping[str, tuple[float, _Rows]], title: str
 ) -> "Figure":
     """Draw a table for each panel, with a row for each corruption and a column for each severity, in percent.
 
@@ -38,28 +40,24 @@ def severity_map(
     figure = new_figure(2.6 + (width + 0.25) * len(panels), 1.3 + 0.235 * (len(names) + 0.4 * len(rows)))
     figure.suptitle(title, fontsize=10.5, color=INK, fontweight="bold", x=0.012, ha="left")
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    places, at = {}, 0.0
+    heights, y = {}, 0.0  # of the rows
     for members in rows.values():
         for name in members:
-            places[name] = at
-            at += 1
-        at += 0.4  # between groups
+            heights[name] = y
+            y += 1
+        y += 0.4  # between groups
     for axes, (label, (clean, numbers)) in zip(all_axes, panels.items(), strict=True):
-        _draw_bars(axes, columns, clean, numbers, places)
+        _draw_table(axes, columns, clean, numbers, heights)
         axes.set_title(f"{shortened(label, _MAX_TITLE)}\nclean {100 * clean:.1f}", fontsize=9, color=INK)
         axes.title.set_parse_math(False)  # names may hold dollar signs
-        axes.set_ylim(at - 0.6, -0.7)
-    all_axes[0].set_yticks(list(places.values()), [name.replace("_", " ") for name in places], fontsize=8.5)
+        axes.set_ylim(y - 0.6, -0.7)
+    all_axes[0].set_yticks(list(heights.values()), [name.replace("_", " ") for name in heights], fontsize=8.5)
     all_axes[0].tick_params(axis="y", colors=INK)
     return figure
 
 
-def _draw_bars(
-    axes: "Axes",
-    columns: Sequence[str],
-    clean: float,
-    numbers: Mapping[str, Sequence[float]],
-    places: Mapping[str, float],
+def _draw_table(
+    axes: "Axes", columns: Sequence[str], clean: float, numbers: _Rows, heights: Mapping[str, float]
 ) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
@@ -69,9 +67,9 @@ def _draw_bars(
         for column, value in enumerate(values):
             # Not all of the map, so that the text can be read on each colour.
             depth = 0.75 * float(np.clip(value / clean if clean > 0 else 0, 0, 1))
-            axes.add_patch(Rectangle((column - 0.5, places[name] - 0.5), 1, 1, color=colors(depth), linewidth=0))
+            axes.add_patch(Rectangle((column - 0.5, heights[name] - 0.5), 1, 1, color=colors(depth), linewidth=0))
             ink = "white" if depth > 0.55 else INK
-            axes.text(column, places[name], f"{100 * value:.1f}", fontsize=8, color=ink, ha="center", va="center")
+            axes.text(column, heights[name], f"{100 * value:.1f}", fontsize=8, color=ink, ha="center", va="center")
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_xticks(range(len(columns)), columns, fontsize=8.5)
     axes.tick_params(axis="x", colors=INK, top=False)
@@ -94,8 +92,7 @@ def example_sheet(clean: Frames, corrupted: Mapping[str, Sequence[Frames]], colu
     for axes_of_row, (name, versions) in zip(grid, rows.items(), strict=True):
         for axes, frames in zip(axes_of_row, versions, strict=True):
             axes.imshow(frames[middle].transpose(1, 2, 0), interpolation="nearest")
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
         axes_of_row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8.5, color=INK)
     for axes, title in zip(grid[0], ["clean", *columns], strict=True):
@@ -124,21 +121,17 @@ def class_curves(networks: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure
         classes = list(points[0]["uniformity_per_class"])
         first = classes[0]
         within = [point["distances"][first][first] for point in points]
+        steps, of_all = [point["step"] for point in points], [point["uniformity"] for point in points]
+        of_classes = {class_: [point["uniformity_per_class"][class_] for point in points] for class_ in classes}
+        to_first = {class_: [point["distances"][first][class_] for point in points] for class_ in classes[1:]}
         panels = (
-            (f"Uniformity: {name}", "uniformity", "all videos", [point["uniformity"] for point in points]),
-            (f"Distance to {first}: {name}", "mean squared distance", f"within {first}", within),
+            (f"Uniformity: {name}", "uniformity", "all videos", of_all, of_classes),
+            (f"Distance to {first}: {name}", "mean squared distance", f"within {first}", within, to_first),
         )
-        for row, (title, unit, label, solid) in enumerate(panels):
+        for row, (title, unit, label, solid, dashed) in enumerate(panels):
             axes = figure.add_subplot(2, len(networks), row * len(networks) + column, sharey=shared[row])
             shared[row] = axes
-            dashed = {
-                other: [
-                    point["uniformity_per_class"][other] if row == 0 else point["distances"][first][other]
-                    for point in points
-                ]
-                for other in (classes if row == 0 else classes[1:])
-            }
-            _draw(axes, [point["step"] for point in points], solid, label, dashed, classes)
+            _draw(axes, steps, solid, label, dashed, classes)
             style(axes, title, unit, pad=8)
             axes.title.set_parse_math(False)  # names may hold dollar signs
             axes.set_xlabel("step", fontsize=9, color=INK)
@@ -149,21 +142,16 @@ def class_curves(networks: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure
 
 
 def _draw(
-    axes: "Axes",
-    steps: Sequence[int],
-    solid: Sequence[float | None],
-    label: str,
-    dashed: Mapping[str, Sequence[float | None]],
-    classes: Sequence[str],
+    axes: "Axes", steps: Sequence[int], solid: _Values, label: str, dashed: Mapping[str, _Values], classes: list[str]
 ) -> None:
     named = len(classes) <= _MAX_NAMED
     for number, (name, values) in enumerate(dashed.items()):
         color = COLORS[classes.index(name)] if named else PALE
         text = name if named else (f"the {len(dashed)} classes" if number == 0 else "_")
-        found = [float("nan") if value is None else value for value in values]
-        axes.plot(steps, found, color=color, linewidth=1.2, linestyle=(0, (4, 2)), label=text, marker=".", markersize=4)
-    found = [float("nan") if value is None else value for value in solid]
-    axes.plot(steps, found, color=INK, linewidth=2, label=label, marker="o", markersize=4)
+        y = np.array(values, np.float64)  # nan: not drawn
+        axes.plot(steps, y, color=color, linewidth=1.2, linestyle=(0, (4, 2)), label=text, marker=".", markersize=4)
+    y = np.array(solid, np.float64)
+    axes.plot(steps, y, color=INK, linewidth=2, label=label, marker="o", markersize=4)
 
 
 _MAX_NAMES = 110  # with more classes the axes have no names
@@ -210,7 +198,7 @@ _MAX_LEVEL = 1.4  # times the highest bar; a higher level is written as text, si
 
 def grouped_bars(
     groups: Sequence[str],
-    series: Mapping[str, Sequence[float | None]],
+    series: Mapping[str, _Values],
     *,
     title: str,
     unit: str,
@@ -261,17 +249,10 @@ def _draw_levels(axes: "Axes", levels: Mapping[str, float], highest: float) -> N
     axes.set_ylim(0, 1.12 * max([highest, *drawn.values()]))
     for meaning, level in drawn.items():
         axes.axhline(level, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=3)
-        place = axes.get_yaxis_transform()  # x: fraction of the axes
-        axes.text(1.01, level, meaning, transform=place, fontsize=8.5, color=INK, va="center")
+        transform = axes.get_yaxis_transform()  # x: fraction of the axes
+        axes.text(1.01, level, meaning, transform=transform, fontsize=8.5, color=INK, va="center")
     above = [f"{' '.join(m.split())}: {level:.4g}, above the chart" for m, level in levels.items() if m not in drawn]
     axes.text(1, 1.03, "; ".join(above), transform=axes.transAxes, fontsize=8.5, color=INK, ha="right")
-
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
-
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -322,8 +303,8 @@ def training_curves(metrics: Sequence[Mapping[str, float]], columns: int = 3) ->
 def _series(metrics: Sequence[Mapping[str, float]], key: str) -> dict[float, float]:
     """Step -> value, sorted by step."""
     numbers = ((line.get("step"), line.get(key)) for line in metrics)
-    found = {step: value for step, value in numbers if _can_be_drawn(step) and _can_be_drawn(value)}
-    return dict(sorted(found.items()))
+    values = {step: value for step, value in numbers if _can_be_drawn(step) and _can_be_drawn(value)}
+    return dict(sorted(values.items()))
 
 
 def _can_be_drawn(number: object) -> "TypeGuard[float]":

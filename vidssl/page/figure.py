@@ -26,6 +26,7 @@ def make_readable(figure: "Figure") -> dict[str, str]:
     Letters that no installed font has are replaced by a number in brackets, with their code points below the figure.
     Returns these numbers, by the letters.
     """
+    from matplotlib.font_manager import findfont
     from matplotlib.text import Text
 
     for axes in figure.axes:
@@ -33,8 +34,9 @@ def make_readable(figure: "Figure") -> dict[str, str]:
             axis.get_majorticklabels()  # writes the labels, which are else written when the figure is drawn
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     letters = {letter for text in texts for letter in text.get_text() if not letter.isascii()}
-    missing = frozenset(letters - _letters_of(_own_file())) if letters else frozenset[str]()
-    reversed_ = frozenset[str]() if _shapes() else frozenset(filter(_is_right_to_left, letters))
+    missing = frozenset(letters - _letters_of(str(findfont(_OWN)))) if letters else frozenset[str]()
+    right_to_left = {letter for letter in letters if unicodedata.bidirectional(letter) in ("R", "AL")}
+    reversed_ = frozenset[str]() if _shapes() else frozenset(right_to_left)
     if not missing | reversed_:
         return {}
     families, unknown = _fallbacks(missing)
@@ -52,15 +54,11 @@ def _shapes() -> bool:
     return hasattr(ft2font, "__libraqm_version__")
 
 
-def _is_right_to_left(letter: str) -> bool:
-    return unicodedata.bidirectional(letter) in ("R", "AL")
-
-
 def _number(figure: "Figure", texts: list["Text"], unknown: frozenset[str]) -> dict[str, str]:
     """Replace each run of letters without a glyph by a number, and explain the numbers."""
     runs = re.compile(f"[{re.escape(''.join(sorted(unknown)))}]+")
-    found = dict.fromkeys(run for text in texts for run in runs.findall(text.get_text()))
-    numbers = {run: f"[{number}]" for number, run in enumerate(found, start=1)}
+    unreadable = dict.fromkeys(run for text in texts for run in runs.findall(text.get_text()))
+    numbers = {run: f"[{number}]" for number, run in enumerate(unreadable, start=1)}
 
     def replaced(text: str) -> str:
         return runs.sub(lambda match: numbers[match[0]], text)
@@ -91,19 +89,13 @@ def _fallbacks(missing: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]
     families = []
     entries = [entry for entry in fontManager.ttflist if entry.style == "normal" and entry.weight in (400, "normal")]
     for entry in sorted(entries, key=lambda entry: (entry.name, entry.fname)):
-        found = frozenset[str]() if entry.name.startswith(_NO_LETTERS) else missing & _letters_of(entry.fname)
-        if found:
+        letters = frozenset[str]() if entry.name.startswith(_NO_LETTERS) else missing & _letters_of(entry.fname)
+        if letters:
             families.append(entry.name)
-            missing -= found
+            missing -= letters
         if not missing:
             break
     return tuple(families), missing
-
-
-def _own_file() -> str:
-    from matplotlib.font_manager import findfont
-
-    return str(findfont(_OWN))
 
 
 @lru_cache(maxsize=8)

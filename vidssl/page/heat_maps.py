@@ -23,12 +23,12 @@ _GAP = 4  # pixels between images that are joined
 def draw_heat(frames: Frames, maps: NDArray[np.float32]) -> Frames:
     """Draw maps (T, H, W), not negative, over frames (T, 3, H, W): blue is 0, red the maximum over the whole clip."""
     heat = maps / (float(maps.max()) or 1.0)
-    drawn = []
+    images = []
     for frame, values in zip(frames.transpose(0, 2, 3, 1), heat, strict=True):
         color = cv2.applyColorMap(np.round(255 * values).astype(np.uint8), cv2.COLORMAP_JET)
         opacity = (_LEAST + (_MOST - _LEAST) * values)[..., None]
-        drawn.append((1 - opacity) * frame + opacity * cv2.cvtColor(color, cv2.COLOR_BGR2RGB))
-    return np.stack(drawn).round().astype(np.uint8).transpose(0, 3, 1, 2)
+        images.append((1 - opacity) * frame + opacity * cv2.cvtColor(color, cv2.COLOR_BGR2RGB))
+    return np.stack(images).round().astype(np.uint8).transpose(0, 3, 1, 2)
 
 
 def side_by_side(clips: Sequence[Frames]) -> Frames:
@@ -86,27 +86,13 @@ class CamRow:
     cells: tuple[CamCell, ...]  # one for each network
 
 
-def write_cam_page(
-    path: Path,
-    *,
-    title: str,
-    table: Sequence[Sequence[str]],
-    details: Sequence[tuple[str, str]],
-    rows: Sequence[CamRow],
-    left_out: Sequence[str] = (),
-) -> None:
-    """Write the page; the first row of `table` is its header. `left_out` are videos that cannot be read, and why."""
+def write_cam_page(path: Path, rows: Sequence[CamRow], **content: object) -> None:
+    """Write the page of these rows, with `title`, `table`, whose first row is its header, and `details` (name, text).
+
+    `left_out` are videos that cannot be read, and why.
+    """
     sprites = number_previews(previews_of(rows))
-    render_page(
-        path,
-        TEMPLATES / "gradcam.html",
-        title=title,
-        table=table,
-        details=details,
-        rows=rows,
-        sprites=sprites,
-        left_out=left_out,
-    )
+    render_page(path, TEMPLATES / "gradcam.html", rows=rows, sprites=sprites, **content)
 
 
 def previews_of(rows: Sequence[CamRow]) -> list[Preview]:

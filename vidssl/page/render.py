@@ -50,9 +50,9 @@ def preview(
 
 def shrunk(frames: Frames, width: int, height: int) -> list[NDArray[np.uint8]]:
     """Shrink frames (T, 3, H, W) to fit width and height: images (H, W, 3). Smaller ones stay as they are."""
-    own_height, own_width = frames.shape[2:]
-    scale = min(1.0, height / own_height, width / own_width)
-    size = max(1, round(own_width * scale)), max(1, round(own_height * scale))
+    full_height, full_width = frames.shape[2:]
+    scale = min(1.0, height / full_height, width / full_width)
+    size = max(1, round(full_width * scale)), max(1, round(full_height * scale))
     images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
     return [np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8) for image in images]
 
@@ -64,9 +64,9 @@ def number_previews(previews: Iterable[Preview]) -> dict[Preview, int]:
 
 def _short(name: str, limit: int = 20) -> str:
     """File name, with its middle left out if it is long: videos often differ at the start or end."""
-    own = name.rstrip("/").rsplit("/", 1)[-1] or name
+    file = name.rstrip("/").rsplit("/", 1)[-1] or name
     tail = limit // 2
-    return own if len(own) <= limit else f"{own[: limit - tail - 1]}…{own[-tail:]}"
+    return file if len(file) <= limit else f"{file[: limit - tail - 1]}…{file[-tail:]}"
 
 
 def _percent(fraction: float | None) -> str:

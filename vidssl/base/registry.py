@@ -28,9 +28,7 @@ _APPS: dict[str, dict[str, str]] = {
     "data set": {
         "folder": "prepare.folder",
         **dict.fromkeys(("list", "chunks"), "prepare.other_projects"),
-        "torchvision": "prepare.torchvision_images",
-        "moving_digits": "prepare.moving_digits",
-        "voc_classes": "prepare.torchvision_images",
+        **dict.fromkeys(("torchvision", "moving_digits", "voc_classes"), "prepare.torchvision_images"),
         **dict.fromkeys(("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet"), "prepare.official_sets"),
         **dict.fromkeys(("voc", "coco", "ava"), "detection.prepare"),
         "colorful_moving_mnist": "views.colorful_moving_mnist",

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections import Counter
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -62,10 +63,10 @@ class Checked:
 
     def __str__(self) -> str:
         lines = [f"{self.files} files in {self.rows} rows; {self.kept} rows kept"]
-        first = {found.finding: found for found in reversed(self.findings)}
-        for name, count in Counter(found.finding for found in self.findings).items():
+        example = {finding.finding: finding for finding in reversed(self.findings)}
+        for name, count in Counter(finding.finding for finding in self.findings).items():
             lines.append(f"{count:>8} {name}{' (kept)' if name in KEPT else ''}")
-            lines.append(f"{'':>11}{first[name].path}: {first[name].reason}")
+            lines.append(f"{'':>11}{example[name].path}: {example[name].reason}")
         if self.variable:
             name = max(self.variable, key=self.variable.__getitem__)
             lines.append(
@@ -138,27 +139,33 @@ def check(
         labels = {row_key(listed.root, replace(record, path=name)): record.label for name, record in rows}  # in use
         for key, (name, record) in zip(keys, rows, strict=True):
             right_name, meta, faults = states[key]
-            found = [*faults, *_row_faults(meta, record, min_frames, min_seconds)]
+            row_faults = [*faults, *_row_faults(meta, record, min_frames, min_seconds)]
             if right_name != name:  # a corrected name may repeat another row
                 row = row_key(listed.root, replace(record, path=right_name))
                 if row in labels:
-                    other = "" if labels[row] == record.label else f" with label {labels[row]}"
-                    found.append(("duplicate", f"the list has the same row for {right_name}{other}"))
+                    label = "" if labels[row] == record.label else f" with label {labels[row]}"
+                    row_faults.append(("duplicate", f"the list has the same row for {right_name}{label}"))
                 labels.setdefault(row, record.label)
-            findings.update(dict.fromkeys(Finding(name, *words) for words in found))
-            names.append(right_name if all(kind in KEPT for kind, _ in found) else None)
+            findings.update(dict.fromkeys(Finding(name, *fault) for fault in row_faults))
+            names.append(right_name if all(kind in KEPT for kind, _ in row_faults) else None)
         deviations = {name: _deviation(meta) for (name, _), (_, meta, _) in states.items() if meta is not None}
-        variable = {name: seconds for name, seconds in deviations.items() if seconds > 0}
-        shown = {name: f"{seconds:.3f}" for name, seconds in deviations.items()}
-        table = [
-            (f.path, f.finding, f.reason, "yes" if f.finding in KEPT else "no", shown.get(f.path, "")) for f in findings
-        ]
-        named = {finding.path for finding in findings}
-        table += [(name, "", "", "yes", shown[name]) for name in variable if name not in named]
-        write_csv(report, _COLUMNS, table)
+        write_csv(report, _COLUMNS, _report_rows(findings, deviations))
         copy_list(listed, out, listed.root, names)
     kept = sum(name is not None for name in names)
+    variable = {name: seconds for name, seconds in deviations.items() if seconds > 0}
     return Checked(len(names), kept, len(files), tuple(findings), copy, report, variable)
+
+
+def _report_rows(findings: Collection[Finding], deviations: Mapping[str, float]) -> list[tuple[str, ...]]:
+    """The rows of the report: of all findings, then of the other files with a variable frame rate."""
+    seconds = {name: f"{deviation:.3f}" for name, deviation in deviations.items()}
+    rows: list[tuple[str, ...]] = []
+    for row in findings:
+        kept = "yes" if row.finding in KEPT else "no"
+        rows.append((row.path, row.finding, row.reason, kept, seconds.get(row.path, "")))
+    named = {finding.path for finding in findings}
+    varying = [name for name, deviation in deviations.items() if deviation > 0 and name not in named]
+    return rows + [(name, "", "", "yes", seconds[name]) for name in varying]
 
 
 def _deviation(meta: VideoMeta) -> float:
@@ -190,50 +197,44 @@ def _examine(
     if number in guard.failed:
         return name, None, [("hangs or crashes", guard.failed[number].replace("\n", " "))]
     guard.at(number)
-    found: list[Fault] = []
+    faults: list[Fault] = []
     meta = None
     try:
         if state_of_video(str(root / name)) is None:
-            others = _variants(root, name, allow_external)
-            if len(others) != 1:
-                return name, None, [("missing", f"there are {' and '.join(others)}" if others else "no such file")]
-            if normalize("NFC", others[0]) == normalize("NFC", name):
-                found.append(("other Unicode form", f"the list has {name!a}, the file is {others[0]!a}"))
+            variants = _variants(root, name, allow_external)
+            if len(variants) != 1:
+                return name, None, [("missing", f"there are {' and '.join(variants)}" if variants else "no such file")]
+            if normalize("NFC", variants[0]) == normalize("NFC", name):
+                faults.append(("other Unicode form", f"the list has {name!a}, the file is {variants[0]!a}"))
             else:
-                found.append(("wrong case", f"the file is called {others[0]}"))
-            name = others[0]
+                faults.append(("wrong case", f"the file is called {variants[0]}"))
+            name = variants[0]
         # Without limits in seconds any frame rate will do for an image folder.
-        meta, faults = check_video(root / name, fps or 1.0, max_pixels, lambda: guard.at(number))
-        found += faults
+        meta, defects = check_video(root / name, fps or 1.0, max_pixels, lambda: guard.at(number))
+        faults += defects
         if (count := num_animated(root / name)) > 1 and (root / name).is_file():
-            found.append(("animated image", f"of its {count} frames only the first is read"))
+            faults.append(("animated image", f"of its {count} frames only the first is read"))
     except DECODER_ERRORS as error:  # one file must not end the whole check
-        found.append(("decode error", f"{type(error).__name__}: {error}"))
+        faults.append(("decode error", f"{type(error).__name__}: {error}"))
     denied = os.strerror(errno.EACCES)  # a file that may not be read is not a broken one
-    return (
-        name,
-        meta,
-        [
-            ("no permission", denied) if denied in reason else (kind, reason.replace("\n", " "))
-            for kind, reason in found
-        ],
-    )
+    lines = [(kind, reason.replace("\n", " ")) for kind, reason in faults]
+    return name, meta, [("no permission", denied) if denied in reason else (kind, reason) for kind, reason in lines]
 
 
 def _variants(root: Path, name: str, allow_external: bool) -> list[str]:
     """Names of files that differ from a name in upper and lower case or the form of letters only, in any part of it."""
-    found = [Path()]
+    variants = [Path()]
     for part in Path(name).parts:
-        found = [
-            place / entry
-            for place in found
-            for entry in ([part] if part in ("/", "..") else _entries(root / place).get(_folded(part), ()))
+        variants = [
+            folder / entry
+            for folder in variants
+            for entry in ([part] if part in ("/", "..") else _entries(root / folder).get(_folded(part), ()))
         ]
     # Not Path.resolve, which raises for a loop of links.
-    paths = {str(other): Path(os.path.realpath(root / other)) for other in found}
+    paths = {str(variant): Path(os.path.realpath(root / variant)) for variant in variants}
     inside = os.path.realpath(root)
-    there = {other: path for other, path in paths.items() if os.path.exists(path)}  # noqa: PTH110 - likewise
-    return [other for other, path in there.items() if allow_external or path.is_relative_to(inside)]
+    existing = {variant: path for variant, path in paths.items() if os.path.exists(path)}  # noqa: PTH110 - likewise
+    return [variant for variant, path in existing.items() if allow_external or path.is_relative_to(inside)]
 
 
 @lru_cache(maxsize=64)

@@ -115,18 +115,18 @@ class _Contents:
 
     def mismatches(self) -> list[Fault]:
         """Compare the header with the packets, and find gaps in the timestamps."""
-        found = []
+        faults = []
         if self.stated is not None and (self.unit == "frames" or math.isfinite(self.end)):
             # Seconds: some headers count from 0, some from the first frame.
-            least, other = (2, self.length) if self.unit == "frames" else (1, self.end)
-            off = min(abs(self.stated - self.length), abs(self.stated - other))
+            least, end = (2, self.length) if self.unit == "frames" else (1, self.end)
+            off = min(abs(self.stated - self.length), abs(self.stated - end))
             if off > max(least, _TOLERANCE * self.stated):
                 header = f"the header states {self.stated:.6g} {self.unit}"
-                found.append(("header mismatch", f"{header}, the file has {self.length:.6g}"))
+                faults.append(("header mismatch", f"{header}, the file has {self.length:.6g}"))
         steps = np.diff(np.sort(self.times))
         if len(steps) and steps.max() > max(_GAP, steps.sum() / 2):
-            found.append(("timestamp gap", f"one frame lasts {steps.max():.1f} of {steps.sum():.1f} s"))
-        return found
+            faults.append(("timestamp gap", f"one frame lasts {steps.max():.1f} of {steps.sum():.1f} s"))
+        return faults
 
 
 def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:

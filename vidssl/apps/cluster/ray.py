@@ -148,15 +148,15 @@ def run_on_ray(command: str, arguments: Sequence[str]) -> None:
     if command in ("extract", "track"):
         option("--gpus-per-actor", type=above_zero, metavar="N", help="such as 1 or 0.5 (default: the CPU computes)")
     parsed = parse(parser, job.signature, arguments)
-    own = {name: parsed.pop(name, None) for name in ("address", "actors", "gpus_per_actor", "json")}
+    options = {name: parsed.pop(name, None) for name in ("address", "actors", "gpus_per_actor", "json")}
     with running(f"on Ray: {command}", arguments), errors_in_options(job.signature):
-        result = _run(command, job, own, parsed)
-    print_result(result, own["json"])
+        result = _run(command, job, options, parsed)
+    print_result(result, options["json"])
     if not getattr(result, "complete", True):
         sys.exit(1)
 
 
-def _run(command: str, job: Job, own: dict[str, Any], arguments: dict[str, Any]) -> Any:
+def _run(command: str, job: Job, options: dict[str, Any], arguments: dict[str, Any]) -> Any:
     if command == "extract" and "shard" in arguments:
         raise ConfigError("--shard is for machines without Ray, which divides the list: leave it out")
     if arguments.get("device", "cpu") != "cpu":
@@ -165,7 +165,7 @@ def _run(command: str, job: Job, own: dict[str, Any], arguments: dict[str, Any])
         if name in arguments:
             arguments[name] = arguments[name].absolute()
     workers = arguments.setdefault("workers", 1)
-    actors = _connect(own["address"], own["actors"], max(1, workers), own["gpus_per_actor"] or 0)
+    actors = _connect(options["address"], options["actors"], max(1, workers), options["gpus_per_actor"] or 0)
     if command in ("extract", "track"):
         arguments["device"] = "cpu"
     work: dict[str, dict[str, Any]] = {"extract": {"cluster": actors}, "track": {"tracking": actors.track}}

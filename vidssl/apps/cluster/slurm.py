@@ -140,13 +140,6 @@ def launch(
     srun = ["--kill-on-bad-exit=0", "--wait=60"]  # time for slower processes to save, as in train.sbatch
     if cpus:
         srun.append(f"--cpus-per-task={cpus}")
-    extra: Tree = {}
-    for option in slurm:
-        if isinstance(option, str):
-            key, equals, value = option.removeprefix("--").partition("=")
-            extra[key] = value if equals else True  # without a value it is a flag
-        else:
-            extra |= option
     try:
         executor = submitit.AutoExecutor(
             logs_in, cluster=cluster, slurm_max_num_timeout=restarts, local_max_num_timeout=restarts
@@ -162,7 +155,7 @@ def launch(
             slurm_mem=mem,
             slurm_signal_delay_s=_NOTICE,
             slurm_srun_args=srun,
-            slurm_additional_parameters=extra,
+            slurm_additional_parameters=_sbatch_options(slurm),
         )
         job: submitit.Job[str] = executor.submit(TrainingJob(tree, source))
     except (RuntimeError, OSError) as error:  # no srun on this machine, or sbatch refuses the options
@@ -179,12 +172,23 @@ def launch(
     return submitted
 
 
+def _sbatch_options(options: Sequence[str | Mapping[str, Any]]) -> Tree:
+    parameters: Tree = {}
+    for option in options:
+        if isinstance(option, str):
+            key, equals, value = option.removeprefix("--").partition("=")
+            parameters[key] = value if equals else True  # without a value it is a flag
+        else:
+            parameters |= option
+    return parameters
+
+
 def minutes(text: str) -> int:
     """Parse a time as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; seconds are rounded up."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if not found:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if not match:
         raise ConfigError(f"time {text} is not a time; write minutes, H:M:S or D-H:M:S")
-    days, first, second, third = (int(part or 0) for part in found.groups())
-    if found[1] or found[4]:
+    days, first, second, third = (int(part or 0) for part in match.groups())
+    if match[1] or match[4]:
         return days * 1440 + first * 60 + second + (third > 0)
     return first + (second > 0)

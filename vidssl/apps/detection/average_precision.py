@@ -46,14 +46,14 @@ def version() -> str:
     return f"pycocotools {metadata.version('pycocotools')}"
 
 
-def coco_average_precision(found: Sequence[Detections], boxes: BoxList, kind: str) -> dict[str, float]:
+def coco_average_precision(detections: Sequence[Detections], boxes: BoxList, kind: str) -> dict[str, float]:
     """COCO's AP, the mean over thresholds of 0.5 to 0.95, and AP50 and AP75, of `kind` bbox or segm, as fractions.
 
     Without objects that count, such as of a list with difficult ones only, they are 0, as VOC's.
     """
     from pycocotools.coco import COCO
 
-    results = [result for one in found for result in _results(one, kind)]
+    results = [result for image in detections for result in _results(image, kind)]
     if not results:  # pycocotools cannot read an empty list
         return dict.fromkeys(("AP", "AP50", "AP75"), 0.0)
     with redirect_stdout(io.StringIO()):
@@ -79,43 +79,42 @@ def _evaluation() -> Any:
         def _prepare(self) -> None:
             super()._prepare()
             for objects in self._gts.values():
-                for each in objects:
-                    each["ignore"] = each["ignore"] or each["difficult"]
+                for annotation in objects:
+                    annotation["ignore"] = annotation["ignore"] or annotation["difficult"]
 
     return Evaluation
 
 
-def _results(one: Detections, kind: str) -> list[Tree]:
-    corners = one.boxes.astype(np.float64)
-    sides = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).tolist()
+def _results(detections: Detections, kind: str) -> list[Tree]:
+    columns = (detections.labels.tolist(), _coco_boxes(detections.boxes), detections.scores.tolist())
     rows = [
-        {"image_id": one.index + 1, "category_id": label + 1, "bbox": box, "score": score}
-        for label, box, score in zip(one.labels.tolist(), sides, one.scores.tolist(), strict=True)
+        {"image_id": detections.index + 1, "category_id": label + 1, "bbox": box, "score": score}
+        for label, box, score in zip(*columns, strict=True)
     ]
     if kind == "segm":
-        for row, mask in zip(rows, one.masks, strict=True):
+        for row, mask in zip(rows, detections.masks, strict=True):
             del row["bbox"]
             row["segmentation"] = mask
     return rows
 
 
+def _coco_boxes(boxes: NDArray[np.float32]) -> list[list[float]]:
+    """Convert boxes (N, 4) xyxy to COCO's: x, y, width, height."""
+    corners = boxes.astype(np.float64)
+    return [*np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).tolist()]
+
+
 def _as_coco(boxes: BoxList, kind: str) -> Tree:
-    corners = boxes.boxes.astype(np.float64)
-    sides = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).tolist()
-    image = np.repeat(np.arange(1, len(boxes) + 1), np.diff(boxes.ends)).tolist()
-    rows: list[dict[str, Any]] = [
-        {"id": n + 1, "image_id": image[n], "category_id": label + 1, "bbox": sides[n], "area": area, "iscrowd": crowd}
-        | {"difficult": hard}
-        for n, (label, area, crowd, hard) in enumerate(
-            zip(
-                boxes.categories.tolist(),
-                boxes.areas.tolist(),
-                map(int, boxes.crowd.tolist()),
-                map(int, boxes.difficult.tolist()),
-                strict=True,
-            )
-        )
-    ]
+    columns = {
+        "image_id": np.repeat(np.arange(1, len(boxes) + 1), np.diff(boxes.ends)).tolist(),
+        "category_id": (boxes.categories + 1).tolist(),
+        "bbox": _coco_boxes(boxes.boxes),
+        "area": boxes.areas.tolist(),
+        "iscrowd": boxes.crowd.astype(int).tolist(),
+        "difficult": boxes.difficult.astype(int).tolist(),
+    }
+    objects = zip(*columns.values(), strict=True)
+    rows = [{"id": number, **dict(zip(columns, values, strict=True))} for number, values in enumerate(objects, 1)]
     if kind == "segm" and boxes.outlines is not None:
         for row, outline in zip(rows, boxes.outlines, strict=True):
             row["segmentation"] = json.loads(outline)
@@ -126,36 +125,39 @@ def _as_coco(boxes: BoxList, kind: str) -> Tree:
     }
 
 
-def voc_average_precision(found: Sequence[Detections], boxes: BoxList, points: int | None) -> float:
+def voc_average_precision(detections: Sequence[Detections], boxes: BoxList, points: int | None) -> float:
     """VOC's AP at an overlap of 0.5 or more, the mean over the classes that have objects (Everingham et al., 2010).
 
     `points` is 11 for the rule of VOC2007: the mean over recalls 0, 0.1, … 1 of the best precision at that recall or a
     higher one; None for the area under the curve (VOC2010 and later).
     """
-    image = np.repeat([one.index for one in found], [len(one.labels) for one in found]).astype(np.int64)
-    labels, scores, corners = (
-        np.concatenate([getattr(one, name) for one in found] or [empty])
-        for name, empty in (("labels", np.empty(0)), ("scores", np.empty(0)), ("boxes", np.empty((0, 4))))
-    )
+    nothing = Detections(0, np.empty((0, 4), np.float32), np.empty(0, np.int64), np.empty(0, np.float32))
+    parts = [*detections, nothing]  # arrays of the right shape without any
+    image = np.repeat([part.index for part in parts], [len(part.labels) for part in parts]).astype(np.int64)
+    labels = np.concatenate([part.labels for part in parts])
+    scores = np.concatenate([part.scores for part in parts])
+    corners = np.concatenate([part.boxes for part in parts])
     values = []
     for label in range(len(boxes.classes)):
-        of = boxes.categories == label
-        objects = int((of & ~boxes.difficult & ~boxes.crowd).sum())
+        of_class = boxes.categories == label
+        objects = int((of_class & ~boxes.difficult & ~boxes.crowd).sum())
         if objects:
-            chosen = np.flatnonzero(labels == label)
-            chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
-            values.append(precision_at_recalls(_hits(image[chosen], corners[chosen], boxes, of), objects, points))
+            rows = np.flatnonzero(labels == label)
+            rows = rows[np.argsort(-scores[rows], kind="stable")]
+            hits = _hits(image[rows], corners[rows], boxes, of_class)
+            values.append(precision_at_recalls(hits, objects, points))
     return float(np.mean(values)) if values else 0.0
 
 
 def _hits(
-    image: NDArray[np.int64], corners: NDArray[np.float32], boxes: BoxList, of: NDArray[np.bool_]
+    image: NDArray[np.int64], corners: NDArray[np.float32], boxes: BoxList, of_class: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Whether the detections of a class are right; those of objects not counted are left out.
 
-    `image` (D,) and `corners` (D, 4) are of the detections, the best first; `of` (M,) marks the objects of the class.
+    `image` (D,) and `corners` (D, 4) are of the detections, the best first; `of_class` (M,) marks the objects of the
+    class.
     """
-    objects = np.flatnonzero(of)
+    objects = np.flatnonzero(of_class)
     shown_in = np.searchsorted(boxes.ends, objects, side="right") - 1
     first, last = (np.searchsorted(shown_in, image, side=side) for side in ("left", "right"))
     # All pairs of a detection and an object in its image.

@@ -102,26 +102,23 @@ class BoxDataset:
         rule = cv2.INTER_AREA if new_height < height else cv2.INTER_LINEAR
         image = np.asarray(cv2.resize(image, (new_width, new_height), interpolation=rule), np.uint8)
         mirrored = bool(random.random() < self.flip)
-        own = self.boxes.rows_of(index)
-        rows = np.arange(own.start, own.stop)
-        rows = rows[~self.boxes.crowd[rows]]
+        rows = self.boxes.trained_rows(index)
         scale = np.array([new_width / width, new_height / height] * 2, np.float32)
-        found = np.clip(self.boxes.boxes[rows] * scale, 0, [new_width, new_height] * 2)
-        rows, found = rows[whole := (found[:, 2:] > found[:, :2]).all(axis=1)], found[whole]
+        boxes = np.clip(self.boxes.boxes[rows] * scale, 0, [new_width, new_height] * 2)
+        has_area = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+        rows, boxes = rows[has_area], boxes[has_area]
         targets: dict[str, NDArray[Any]] = {"labels": self.boxes.categories[rows] + 1}
         if self.masks:
-            drawn = [outline_mask(self._outline(row), height, width, new_height, new_width) for row in rows.tolist()]
-            targets["masks"] = np.array(drawn, np.uint8).reshape(-1, new_height, new_width)
+            assert self.boxes.outlines is not None
+            outlines = [json.loads(self.boxes.outlines[row]) for row in rows.tolist()]
+            masks = [outline_mask(outline, height, width, new_height, new_width) for outline in outlines]
+            targets["masks"] = np.array(masks, np.uint8).reshape(-1, new_height, new_width)
         if mirrored:
             image = np.ascontiguousarray(image[:, ::-1])
-            found[:, [0, 2]] = new_width - found[:, [2, 0]]
+            boxes[:, [0, 2]] = new_width - boxes[:, [2, 0]]
             if self.masks:
                 targets["masks"] = np.ascontiguousarray(targets["masks"][:, :, ::-1])
-        return image, {"boxes": found.astype(np.float32), **targets}, index
-
-    def _outline(self, row: int) -> Any:
-        assert self.boxes.outlines is not None
-        return json.loads(self.boxes.outlines[row])
+        return image, {"boxes": boxes.astype(np.float32), **targets}, index
 
 
 def read_image(path: str) -> Frames:
@@ -149,8 +146,8 @@ def outline_mask(outline: Any, height: int, width: int, new_height: int, new_wid
     if isinstance(outline, list):
         scale = np.array([new_width / width, new_height / height])
         polygons = [(np.reshape(polygon, (-1, 2)) * scale).ravel().tolist() for polygon in outline]
-        drawn = coco_mask.decode(coco_mask.frPyObjects(polygons, new_height, new_width))
-        return np.asarray(drawn.any(axis=2), np.uint8)
+        masks = coco_mask.decode(coco_mask.frPyObjects(polygons, new_height, new_width))
+        return np.asarray(masks.any(axis=2), np.uint8)
     counts = outline if isinstance(outline["counts"], str) else coco_mask.frPyObjects(outline, height, width)
     mask = np.ascontiguousarray(coco_mask.decode(counts))
     return np.asarray(cv2.resize(mask, (new_width, new_height), interpolation=cv2.INTER_NEAREST), np.uint8)
@@ -160,14 +157,14 @@ def batches(
     dataset: TargetDataset, keys: Iterable[list[tuple[int, int]]], device: torch.device
 ) -> Generator[DetectionBatch, None, None]:
     """Yield the batches of (epoch, index) keys on a device, made by worker processes, in order."""
-    of, settings = dataset.boxes.records, dataset.settings
+    records, settings = dataset.boxes.records, dataset.settings
     shift, scale = (torch.tensor(values, device=device) for values in (settings.mean, settings.std))
 
     def failed(item: int, reason: str) -> None:
-        raise DataError(f"{of[item].path}: {reason}; replace it")
+        raise DataError(f"{records[item].path}: {reason}; replace it")
 
-    made = ordered(partial(_make, dataset), keys, settings.workers, timeout=settings.timeout, on_failure=failed)
-    for samples in made:
+    make = partial(_make, dataset)
+    for samples in ordered(make, keys, settings.workers, timeout=settings.timeout, on_failure=failed):
         images, targets, index = zip(*samples, strict=True)
         yield DetectionBatch(
             tuple(((torch.from_numpy(x).to(device).float() / 255 - shift) / scale).movedim(-1, 0) for x in images),
@@ -177,13 +174,13 @@ def batches(
 
 
 def next_together(
-    made: Generator[DetectionBatch, None, None], request: StopRequest, between_steps: bool
+    loader: Generator[DetectionBatch, None, None], request: StopRequest, between_steps: bool
 ) -> DetectionBatch:
     """Return the next batch; what one process raises is raised on all. `between_steps` a signal interrupts the wait."""
 
     def wait() -> DetectionBatch:
         with request.breaking() if between_steps else nullcontext():
-            return next(made)
+            return next(loader)
 
     return distributed.together(wait)
 
@@ -233,25 +230,23 @@ class KeyFrameDataset:
         fractions = np.clip(corners / self.boxes.sizes[index][[1, 0, 1, 0]], 0, 1)
         if isinstance(self.view, int):
             frames = short_side(frames, self.view)
-            found = (fractions * _sides(frames)).astype(np.float32)
+            boxes = (fractions * _sides(frames)).astype(np.float32)
         else:
-            (made,) = self.view(frames, generator(self.seed, epoch, index, 0))
-            assert made.window is not None  # `TrainCrop` always has one
-            found = made.window.boxes((fractions * _sides(frames)).astype(np.float32), made.frames.shape[-1])
-            frames = made.frames
-        kept = (found[:, 2:] > found[:, :2]).all(axis=1)  # a crop can miss a person
+            (view,) = self.view(frames, generator(self.seed, epoch, index, 0))
+            assert view.window is not None  # `TrainCrop` always has one
+            boxes = view.window.boxes((fractions * _sides(frames)).astype(np.float32), view.frames.shape[-1])
+            frames = view.frames
+        kept = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)  # a crop can miss a person
         clip = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
-        return clip, {"boxes": found[kept], "labels": labels[kept]}, index
+        return clip, {"boxes": boxes[kept], "labels": labels[kept]}, index
 
     def _persons(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Boxes (n, 4) as in the list, and labels (n, classes)."""
-        own, classes = self.boxes.rows_of(index), len(self.boxes.classes)
-        proposals = self.boxes.proposals_of(index)
+        classes, proposals = len(self.boxes.classes), self.boxes.proposals_of(index)
         unlabelled = np.zeros((len(proposals), classes), np.float32)
         if isinstance(self.view, int) and self.boxes.has_proposals:
             return proposals, unlabelled
-        rows = np.arange(own.start, own.stop)
-        rows = rows[~self.boxes.crowd[rows]]
+        rows = self.boxes.trained_rows(index)
         corners, person = np.unique(self.boxes.boxes[rows], axis=0, return_inverse=True)
         labels = np.zeros((len(corners), classes), np.float32)
         labels[person.ravel(), self.boxes.categories[rows]] = 1

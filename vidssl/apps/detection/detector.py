@@ -43,7 +43,7 @@ class Detector(Method):
         super().__init__(config, backbone)
         sizes = [config.anchor * 2**n for n in range(5)]
         c4 = config.name == "c4"
-        channels = _channels(backbone)
+        channels = [backbone.dim // 2**n for n in (3, 2, 1, 0)]  # of the maps of the four stages
         if c4:
             anchors = AnchorGenerator((tuple(sizes),), ((0.5, 1.0, 2.0),))
             # Detectron2's Res5ROIHeads and, in MoCo's protocol, their batch norm.
@@ -80,9 +80,9 @@ class Detector(Method):
     def maps(self, padded: Tensor) -> dict[str, Tensor]:
         """Compute the feature maps of normalised images (B, 3, H, W) that proposals and regions come from, by name."""
         layers = ("layer3",) if self.config.name == "c4" else ("layer1", "layer2", "layer3", "layer4")
-        found = self.backbone.features(padded.unsqueeze(2), layers)
-        named = {str(n): maps.squeeze(2) for n, maps in enumerate(found)}
-        return named if self.config.name == "c4" else self.pyramid(named)
+        features = self.backbone.features(padded.unsqueeze(2), layers)
+        maps = {str(n): stage.squeeze(2) for n, stage in enumerate(features)}
+        return maps if self.config.name == "c4" else self.pyramid(maps)
 
     def encode_regions(self, x: Tensor) -> Tensor:
         """Apply the fourth stage to regions (R, C, 14, 14) of the third: (R, C', 7, 7)."""
@@ -94,7 +94,6 @@ class Detector(Method):
         """Compute the losses of the proposals and of the heads, and their sum `loss`."""
         images, maps = self._encode(batch)
         with full_precision(batch.index.device):
-            maps = {name: x.float() for name, x in maps.items()}
             targets = list(batch.targets)
             proposals, losses = self.proposals(images, maps, targets)
             _, more = self.heads(maps, proposals, images.image_sizes, targets)
@@ -109,26 +108,25 @@ class Detector(Method):
         """
         images, maps = self._encode(batch)
         with full_precision(batch.index.device):
-            maps = {name: x.float() for name, x in maps.items()}
             proposals, _ = self.proposals(images, maps)
-            found: list[Target] = self.heads(maps, proposals, images.image_sizes)[0]
-        return found
+            detections: list[Target] = self.heads(maps, proposals, images.image_sizes)[0]
+        return detections
 
-    def average_precisions(self, found: Sequence[Detections], boxes: BoxList) -> dict[str, float]:
+    def average_precisions(self, detections: Sequence[Detections], boxes: BoxList) -> dict[str, float]:
         """Compute `box_AP`, `box_AP50`, `box_AP75`, the same of masks if there are any, `voc_AP50` and `voc07_AP50`."""
         kinds = {"box": "bbox", "mask": "segm"} if self.config.masks else {"box": "bbox"}
-        coco = {kind: coco_average_precision(found, boxes, name) for kind, name in kinds.items()}
+        coco = {kind: coco_average_precision(detections, boxes, name) for kind, name in kinds.items()}
         numbers = {f"{kind}_{name}": value for kind, values in coco.items() for name, value in values.items()}
         voc = {"voc_AP50": None, "voc07_AP50": 11}
-        return numbers | {name: voc_average_precision(found, boxes, points) for name, points in voc.items()}
+        return numbers | {name: voc_average_precision(detections, boxes, points) for name, points in voc.items()}
 
     def _encode(self, batch: DetectionBatch) -> tuple[ImageList, dict[str, Tensor]]:
         sizes = [(image.shape[1], image.shape[2]) for image in batch.images]
         height, width = (-(-max(side) // _STRIDE) * _STRIDE for side in zip(*sizes, strict=True))
         padded = batch.images[0].new_zeros(len(sizes), 3, height, width)
-        for place, image in zip(padded, batch.images, strict=True):
-            place[:, : image.shape[1], : image.shape[2]] = image
-        return ImageList(padded, sizes), self.maps(padded)
+        for target, image in zip(padded, batch.images, strict=True):
+            target[:, : image.shape[1], : image.shape[2]] = image
+        return ImageList(padded, sizes), {name: x.float() for name, x in self.maps(padded).items()}
 
 
 class _FourthStage(nn.Module):
@@ -145,11 +143,6 @@ class _FourthStage(nn.Module):
 
 def _align(levels: list[str], size: int) -> MultiScaleRoIAlign:
     return MultiScaleRoIAlign(levels, size, sampling_ratio=2)
-
-
-def _channels(backbone: ResNet2D) -> list[int]:
-    """Channels of the maps of the four stages."""
-    return [backbone.dim // 2**n for n in (3, 2, 1, 0)]
 
 
 _OUTPUT_SIZE = 7  # of RoIAlign
@@ -187,31 +180,31 @@ class ActionDetector(Method):
     @torch.no_grad()
     def detect(self, batch: DetectionBatch) -> list[Target]:
         """Compute the probability of each action for each person: boxes (n * classes, 4), labels from 1, scores."""
-        found = []
+        detections = []
         for target, logits in zip(batch.targets, self._classify(batch), strict=True):
             persons, classes = logits.shape
             labels = torch.arange(1, classes + 1, device=logits.device).repeat(persons)
             boxes = target["boxes"].repeat_interleave(classes, dim=0)
-            found.append({"boxes": boxes, "labels": labels, "scores": logits.sigmoid().flatten()})
-        return found
+            detections.append({"boxes": boxes, "labels": labels, "scores": logits.sigmoid().flatten()})
+        return detections
 
-    def average_precisions(self, found: Sequence[Detections], boxes: BoxList) -> dict[str, float]:
+    def average_precisions(self, detections: Sequence[Detections], boxes: BoxList) -> dict[str, float]:
         """Compute `AP50`: AVA's mean over the actions that occur of the average precision at an overlap of 0.5."""
-        return {"AP50": voc_average_precision(found, boxes, points=None)}
+        return {"AP50": voc_average_precision(detections, boxes, points=None)}
 
     def _classify(self, batch: DetectionBatch) -> list[Tensor]:
         """Compute the logits (n, classes) of the persons of each clip; clips of one size are encoded together."""
         sizes = [clip.shape for clip in batch.images]
-        found: dict[int, Tensor] = {}
+        logits_of: dict[int, Tensor] = {}
         for size in dict.fromkeys(sizes):
-            chosen = [n for n, other in enumerate(sizes) if other == size]
-            (maps,) = self.backbone.features(torch.stack([batch.images[n] for n in chosen]), ("layer4",))
-            boxes = [batch.targets[n]["boxes"] for n in chosen]
+            clips = [n for n, clip in enumerate(batch.images) if clip.shape == size]
+            (maps,) = self.backbone.features(torch.stack([batch.images[n] for n in clips]), ("layer4",))
+            boxes = [batch.targets[n]["boxes"] for n in clips]
             with full_precision(batch.index.device):
                 regions = roi_align(maps.float().mean(dim=2), boxes, _OUTPUT_SIZE, 1 / _CLIP_STRIDE, aligned=True)
                 logits = self.head(self.dropout(regions.amax(dim=(2, 3))))
-            found |= dict(zip(chosen, logits.split([len(each) for each in boxes]), strict=True))
-        return [found[n] for n in range(len(sizes))]
+            logits_of |= dict(zip(clips, logits.split([*map(len, boxes)]), strict=True))
+        return [logits_of[n] for n in range(len(sizes))]
 
 
 def dilate_last_stage(backbone: ResNet3D) -> None:

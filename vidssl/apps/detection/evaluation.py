@@ -47,11 +47,6 @@ class ObjectTask:
         """Name of the detector, for the log."""
         return f"{'Mask' if self.run.detector.masks else 'Faster'} R-CNN ({self.run.detector.name})"
 
-    @property
-    def frames(self) -> int:
-        """Frames of a sample."""
-        return 1
-
     def read(self, paths: Sequence[str | Path], root: str | Path | None) -> BoxList:
         """Read lists of boxes; a ConfigError if they do not fit the detector, or pycocotools is missing."""
         check_pycocotools()
@@ -83,11 +78,6 @@ class ActionTask:
     run: ActionRun
     samples: ClassVar[str] = "key frames"
     title: ClassVar[str] = "action detector"
-
-    @property
-    def frames(self) -> int:
-        """Frames of a sample."""
-        return self.run.data.frames
 
     def read(self, paths: Sequence[str | Path], root: str | Path | None) -> BoxList:
         """Read lists of key frames; a ConfigError if they are lists of images."""
@@ -149,27 +139,27 @@ def measure_detector(
     keys = [[(0, n) for n in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
 
     def detect() -> list[Detections]:
-        found = []
+        detections = []
         with progress(title="detect", unit="image", total=len(mine), leave=False) as bar:
             for batch in batches(dataset, keys, device):
                 check()
-                found += _in_files(batch, detector.detect(batch), boxes)
+                detections += _in_files(batch, detector.detect(batch), boxes)
                 bar.update(len(batch.index))
-        return found
+        return detections
 
     with eval_mode(detector):
-        every = sorted(chain(*distributed.gather_outcomes(detect)), key=lambda one: one.index)
+        every = sorted(chain(*distributed.gather_outcomes(detect)), key=lambda detections: detections.index)
     return distributed.on_main(lambda: detector.average_precisions(every, boxes))
 
 
-def _in_files(batch: DetectionBatch, found: list[Target], boxes: BoxList) -> list[Detections]:
+def _in_files(batch: DetectionBatch, targets: list[Target], boxes: BoxList) -> list[Detections]:
     """Convert detections to the units of the list: pixels of the image files, or fractions of key frames."""
-    made = []
-    for index, image, target in zip(batch.index.tolist(), batch.images, found, strict=True):
+    detections = []
+    for index, image, target in zip(batch.index.tolist(), batch.images, targets, strict=True):
         height, width = boxes.sizes[index].tolist()
         scale = target["boxes"].new_tensor([width / image.shape[-1], height / image.shape[-2]] * 2)
         corners = target["boxes"] * scale
-        made.append(
+        detections.append(
             Detections(
                 index,
                 corners.cpu().numpy(),
@@ -178,7 +168,7 @@ def _in_files(batch: DetectionBatch, found: list[Target], boxes: BoxList) -> lis
                 _run_lengths(target["masks"], corners, height, width) if "masks" in target else (),
             )
         )
-    return made
+    return detections
 
 
 def _run_lengths(masks: torch.Tensor, corners: torch.Tensor, height: int, width: int) -> tuple[dict[str, object], ...]:
@@ -187,7 +177,7 @@ def _run_lengths(masks: torch.Tensor, corners: torch.Tensor, height: int, width:
     from torchvision.models.detection.roi_heads import paste_masks_in_image
 
     pasted = paste_masks_in_image(masks, corners, (height, width)) > 0.5
-    return tuple(coco_mask.encode(np.asfortranarray(one[0].cpu().numpy().astype(np.uint8))) for one in pasted)
+    return tuple(coco_mask.encode(np.asfortranarray(mask[0].cpu().numpy().astype(np.uint8))) for mask in pasted)
 
 
 _log = logging.getLogger(__name__)
@@ -269,8 +259,8 @@ def test(
     model: Model, videos: Path, out: Path | None, options: NetworkOptions, others: Sequence[str] = ()
 ) -> JobResults:
     """Measure a detector on a list of boxes; return the numbers by name. `others` are arguments of clips, if given."""
-    if given := [*others, *(name for name in options if name not in _USED)]:
-        raise ConfigError(f"{given[0]} does not fit a list of boxes: leave it out")
+    if unused := [*others, *(name for name in options if name not in _USED)]:
+        raise ConfigError(f"{unused[0]} does not fit a list of boxes: leave it out")
     if not isinstance(model, str | Path) or out is None:
         raise ConfigError("a detector is measured by its checkpoint, with a folder for the results: give out=FOLDER")
     claim_results(out, "test of a detector", {"list": videos}, [Path(model)])
@@ -282,33 +272,33 @@ def test(
 
 def _measure(checkpoint: Path, videos: Path, out: Path, options: NetworkOptions) -> Results:
     trust = options.get("trust", False)
-    content = read_checkpoint(checkpoint, trust)
-    run = bind_stored(content["config"], f"config of {checkpoint}", trust)
+    stored = read_checkpoint(checkpoint, trust)
+    run = bind_stored(stored["config"], f"config of {checkpoint}", trust)
     if "workers" in options:
         data = run.data.model_copy(update={"workers": options["workers"]})
         run = run.model_copy(update={"data": data})
     task = task_of(run)
     boxes = test_list(task, videos, options.get("root", run.data.root))
-    if list(boxes.classes) != content["classes"]:
+    if list(boxes.classes) != stored["classes"]:
         raise ConfigError(f"{videos} has other classes than the detector was trained on: prepare it from that set")
     detector = task.detector(build(BACKBONES, run.backbone), len(boxes.classes))
-    load_state(detector, content["method"], str(checkpoint))
+    load_state(detector, stored["method"], str(checkpoint))
     short_side = options.get("short_side", run.evaluate.short_side)
     dataset = task.test_data(boxes, short_side)
     device, size = choose_device(options.get("device", "auto")), options.get("batch_size", run.evaluate.batch_size)
     trained = [run.data.train] if isinstance(run.data.train, str) else run.data.train
-    with distributed.joined(device), StopRequest().listening() as request:
-        origin = {"path": str(checkpoint), "sha256": file_hash(checkpoint), "step": content["step"]}
-        described = request_of_test({"sha256": origin["sha256"]}, task, boxes, short_side)
-        distributed.on_main(lambda: existing_results(out, described, reuse=False))
+    with distributed.joined(device), StopRequest().listening() as stop:
+        origin = {"path": str(checkpoint), "sha256": file_hash(checkpoint), "step": stored["step"]}
+        request = request_of_test({"sha256": origin["sha256"]}, task, boxes, short_side)
+        distributed.on_main(lambda: existing_results(out, request, reuse=False))
         overlap = measure_overlap(
             boxes,
             None,
-            lambda: known_lists(trained, lambda: read_boxes(trained, run.data.root).images_with_objects(), content),
+            lambda: known_lists(trained, lambda: read_boxes(trained, run.data.root).images_with_objects(), stored),
         )
         distributed.on_main(lambda: report_overlap(overlap, videos))
-        numbers = measure_detector(detector.to(device), dataset, size, device, request.check)
-        found: Results = {"numbers": numbers, **describe_list(boxes), "short_side": short_side, "checkpoint": origin}
-        results = complete(found, request=described, overlap=overlap, query=boxes.fingerprint)
+        numbers = measure_detector(detector.to(device), dataset, size, device, stop.check)
+        content = {"numbers": numbers, **describe_list(boxes), "short_side": short_side, "checkpoint": origin}
+        results = complete(content, request=request, overlap=overlap, query=boxes.fingerprint)
         distributed.on_main(lambda: write_results(out, results))
     return results

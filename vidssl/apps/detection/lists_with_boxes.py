@@ -46,6 +46,11 @@ class BoxList(VideoList):
         """The objects of an image."""
         return slice(int(self.ends[image]), int(self.ends[image + 1]))
 
+    def trained_rows(self, image: int) -> NDArray[np.int64]:
+        """The numbers (n,) of the objects of an image that are trained on."""
+        rows = np.arange(self.ends[image], self.ends[image + 1])
+        return rows[~self.crowd[rows]]
+
     def counts(self) -> dict[str, int]:
         """Number of images, and of objects that tests count."""
         return {"images": len(self.records), "objects": int((~self.crowd & ~self.difficult).sum())}
@@ -204,18 +209,18 @@ class _Reader:
             self.sizes = [(_side(image["height"]), _side(image["width"])) for image in images]
             if not all(map(is_utf8, (*names, *self.classes))):
                 raise ValueError("the name of an image or a class is not UTF-8")
-            place = {image["id"]: n for n, image in enumerate(images)}
+            index = {image["id"]: n for n, image in enumerate(images)}
             self._clipped = 0
-            kept = [self._object(item, place, number) for item in content["annotations"]]
+            kept = [self._object(item, index, number) for item in content["annotations"]]
             self.times = [_number(image["time"]) for image in images if "time" in image]
             self.has_proposals = "proposals" in content
-            proposals = ({**item, "category_id": ids[0]} for item in content.get("proposals", []))
-            found = [self._object(item, place, number) for item in proposals]
+            persons = ({**item, "category_id": ids[0]} for item in content.get("proposals", []))
+            proposals = [self._object(item, index, number) for item in persons]
             if len(self.times) not in (0, len(images)) or not np.isfinite(self.times).all():
                 raise ValueError("an image has no time, or one that is not finite, and others have")
         except (LookupError, TypeError, ValueError) as error:
             raise DataError(f"{path} is not a list of boxes ({type(error).__name__}: {error}): {_REMEDY}") from None
-        if not images or len(place) < len(images) or len(number) < len(ids):
+        if not images or len(index) < len(images) or len(number) < len(ids):
             raise DataError(f"{path} has no images, or two images or classes of one id: {_REMEDY}")
         keys = [*zip(names, self.times or names, strict=True)]
         if len({*keys}) < len(keys):
@@ -228,14 +233,14 @@ class _Reader:
             except ValueError as error:
                 raise DataError(f"{path}: {error}") from None
         self.objects, self.counts = _in_order(kept, len(images))
-        self.proposals, self.proposal_counts = _in_order(found, len(images))
-        empty = len(kept) + len(found) - len(self.objects) - len(self.proposals)
+        self.proposals, self.proposal_counts = _in_order(proposals, len(images))
+        empty = len(kept) + len(proposals) - len(self.objects) - len(self.proposals)
         if empty:
             _log.warning("%s: boxes without area are left out: %d", path, empty)
         if self._clipped:
             _log.warning("%s: boxes that reach beyond their image are clipped: %d", path, self._clipped)
 
-    def _object(self, item: Tree, place: Mapping[Any, int], number: Mapping[Any, int]) -> Tree | None:
+    def _object(self, item: Tree, index: Mapping[Any, int], number: Mapping[Any, int]) -> Tree | None:
         """An object or proposal, its box within its image; None if nothing of it is."""
         x, y, width, height = map(_number, item["bbox"])
         box = (x, y, x + width, y + height)
@@ -244,7 +249,7 @@ class _Reader:
         area = _number(item.get("area", width * height))
         if not isfinite(area):
             raise ValueError(f"the area of annotation {item.get('id')} is not finite")
-        image = place[item["image_id"]]
+        image = index[item["image_id"]]
         if width > 0 and height > 0 and reaches_beyond(box, self.sizes[image]):
             self._clipped += 1
             rows, columns = self.sizes[image]

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -36,18 +37,25 @@ class VOCObject(NamedTuple):
     difficult: bool
 
 
+@contextmanager
+def _annotation(path: Path) -> Iterator[ElementTree.Element]:
+    """Parse an XML file, which is then read in the context; a DataError if it is missing or malformed."""
+    try:
+        yield ElementTree.parse(path).getroot()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; complete the folder Annotations") from None
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DataError(f"{path} is not an annotation of VOC: {error}") from None
+
+
 def read_annotations(path: Path) -> list[VOCObject]:
     """Read the objects of an XML file; VOC counts pixels from 1 and includes the far edges.
 
     Raises:
         DataError: The file is missing or malformed.
     """
-    try:
-        return [_object(each) for each in ElementTree.parse(path).getroot().iter("object")]
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; complete the folder Annotations") from None
-    except (ElementTree.ParseError, ValueError) as error:
-        raise DataError(f"{path} is not an annotation of VOC: {error}") from None
+    with _annotation(path) as root:
+        return [_object(node) for node in root.iter("object")]
 
 
 def _object(node: ElementTree.Element) -> VOCObject:
@@ -90,22 +98,22 @@ def prepare_voc(root: Path, out: Path) -> str:
     for year, _, file in files:
         names = [line.split()[0] for _, line in read_lines(file, "complete the folder ImageSets")]
         name = names_of[file]
-        repeated = [each for each, count in Counter(names).items() for _ in range(count - 1)]
+        repeated = [image for image, count in Counter(names).items() for _ in range(count - 1)]
         if repeated:
             notes.append(f"{name}: {len(repeated)} lines repeat an image, and are dropped: {quoted(repeated)}")
-        lists[name] = [year / "Annotations" / f"{each}.xml" for each in dict.fromkeys(names)]
+        lists[name] = [year / "Annotations" / f"{image}.xml" for image in dict.fromkeys(names)]
         for path in progress(lists[name], title=name, unit="image", leave=False):
             if path not in images:
                 images[path] = (_image(path, year.relative_to(root)), read_annotations(path))
         check_images(root, [images[path][0]["file_name"] for path in lists[name]], str(file))
-    classes = sorted({each.name for _, objects in images.values() for each in objects})
+    classes = sorted({item.name for _, objects in images.values() for item in objects})
     content = {name: _list_voc([images[path] for path in paths], classes) for name, paths in lists.items()}
     write_boxes(out, root, content)
     counts = [f"{name}: {len(c['images'])} images, {len(c['annotations'])} objects" for name, c in content.items()]
     beyond = [
         image["file_name"]
         for image, objects in images.values()
-        if any(reaches_beyond(each.box, (image["height"], image["width"])) for each in objects)
+        if any(reaches_beyond(item.box, (image["height"], image["width"])) for item in objects)
     ]
     if beyond:
         notes.append(f"warning: boxes of {len(beyond)} images reach beyond them by more than 1 %: {quoted(beyond)}")
@@ -113,16 +121,11 @@ def prepare_voc(root: Path, out: Path) -> str:
 
 
 def _image(path: Path, folder: Path) -> Tree:
-    try:
-        size = ElementTree.parse(path).getroot()
-        height, width = (parse_whole_number(_text(size, f"size/{side}")) for side in ("height", "width"))
+    with _annotation(path) as root:
+        height, width = (parse_whole_number(_text(root, f"size/{side}")) for side in ("height", "width"))
         if min(height, width) < 1:
             raise ValueError(f"its image is {width}x{height}")
-        file = size.findtext("filename", "").strip() or f"{path.stem}.jpg"
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; complete the folder Annotations") from None
-    except (ElementTree.ParseError, ValueError) as error:
-        raise DataError(f"{path} is not an annotation of VOC: {error}") from None
+        file = root.findtext("filename", "").strip() or f"{path.stem}.jpg"
     # Many sets write a name without extension, or one that the file does not have.
     name = f"{path.stem}{Path(file).suffix or '.jpg'}"
     return {"file_name": (folder / "JPEGImages" / name).as_posix(), "height": height, "width": width}
@@ -135,8 +138,8 @@ def _list_voc(images: list[tuple[Tree, list[VOCObject]]], classes: list[str]) ->
         for name, (x1, y1, x2, y2), difficult in objects:
             ignored = {"iscrowd": int(difficult)} | ({"difficult": 1} if difficult else {})
             box = {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": (x2 - x1) * (y2 - y1)}
-            found = {"id": len(annotations) + 1, "image_id": number, "category_id": classes.index(name) + 1}
-            annotations.append(found | box | ignored)
+            row = {"id": len(annotations) + 1, "image_id": number, "category_id": classes.index(name) + 1}
+            annotations.append(row | box | ignored)
     return {
         "images": [{"id": number} | image for number, (image, _) in enumerate(images)],
         "annotations": annotations,
@@ -201,7 +204,7 @@ _CLASS = re.compile(r'name:\s*"([^"]*)"\s*(?:label_)?id:\s*(\d+)')  # both forms
 class _Person(NamedTuple):
     """A row of a CSV file: a person in a key frame, with one action or none."""
 
-    place: str  # file:line
+    line: str  # file:line
     video: str
     second: int  # of the movie
     box: tuple[float, float, float, float]  # xyxy, fractions of the frame
@@ -265,15 +268,15 @@ def prepare_ava(
         excluded = _read_excluded(annotations / f"ava_{side}_excluded_timestamps_v{version}.csv")
         annotated = _read(annotations / f"ava_{side}_v{version}.csv")
         paths, lines = _find(index, side, [person.video for person in annotated], max_missing)
-        given = [] if more is None else _read(more)
-        detected = [person for person in given if person.score >= min_score and person.video in paths]
+        additional = [] if more is None else _read(more)
+        detected = [person for person in additional if person.score >= min_score and person.video in paths]
         if more is not None:
             lines.append(
-                f"  {more.name}: {len(detected)} of {len(given)} boxes, the others of other movies or lower score"
+                f"  {more.name}: {len(detected)} of {len(additional)} boxes, the others of other movies or lower score"
             )
             if not detected:
                 raise DataError(
-                    f"{more}: none of {len(given)} boxes is of a movie of {side} and has a score of {min_score:g}"
+                    f"{more}: none of {len(additional)} boxes is of a movie of {side} and has a score of {min_score:g}"
                 )
         if side == "train":
             annotated += [person for person in detected if person.action is not None]
@@ -290,27 +293,27 @@ def prepare_ava(
 def _read_classes(path: Path) -> dict[int, str]:
     """Names of the actions of a label map, by their number."""
     try:
-        found = {parse_whole_number(number): name for name, number in _CLASS.findall(read_text(path, _REMEDY))}
+        names = {parse_whole_number(number): name for name, number in _CLASS.findall(read_text(path, _REMEDY))}
     except ValueError as error:
         raise DataError(f"{path}: {error}: {_REMEDY}") from None
-    if not found:
+    if not names:
         raise DataError(f"{path} names no actions: {_REMEDY}")
-    return found
+    return names
 
 
 def _read_excluded(path: Path) -> set[tuple[str, int]]:
-    found = set()
+    key_frames = set()
     for line, row in read_rows(path, _REMEDY):
         try:
             video, second = row
-            found.add((video, parse_whole_number(second)))
+            key_frames.add((video, parse_whole_number(second)))
         except ValueError:
             raise DataError(f"{path}:{line}: {','.join(row)!r} is not video,second") from None
-    return found
+    return key_frames
 
 
 def _read(path: Path) -> list[_Person]:
-    found = []
+    persons = []
     for line, row in read_rows(path, _REMEDY):
         try:
             video, second, *numbers = row
@@ -318,20 +321,18 @@ def _read(path: Path) -> list[_Person]:
             if not all(map(isfinite, map(decimal_number, (*numbers[:4], numbers[5])))):
                 raise ValueError
             action = None if numbers[4] in ("", "-1") else parse_whole_number(numbers[4])
-            person = _Person(
-                f"{path}:{line}", video, parse_whole_number(second), (x1, y1, x2, y2), action, float(numbers[5])
-            )
+            box, score = (x1, y1, x2, y2), float(numbers[5])
+            persons.append(_Person(f"{path}:{line}", video, parse_whole_number(second), box, action, score))
         except (ValueError, IndexError):
             raise DataError(
                 f"{path}:{line}: {','.join(row)!r} is not video,second,x1,y1,x2,y2,action,person or score"
             ) from None
-        found.append(person)
-    return found
+    return persons
 
 
 def _find(index: FileIndex, side: str, videos: Sequence[str], max_missing: float) -> tuple[dict[str, str], list[str]]:
     """The files of the movies that are there, and the report."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     names = dict.fromkeys(videos)
     for name in names:
         matched = index.find_anywhere(f"{name}.mp4", ()).paths
@@ -339,15 +340,15 @@ def _find(index: FileIndex, side: str, videos: Sequence[str], max_missing: float
         if len(paths) > 1:
             raise DataError(f"movie {name} matches {quoted(paths)}: keep one of them in the folder")
         if paths:
-            found[name] = paths[0]
-    missing = [name for name in names if name not in found]
-    if len(missing) > max_missing * len(names) or not found:
+            files[name] = paths[0]
+    missing = [name for name in names if name not in files]
+    if len(missing) > max_missing * len(names) or not files:
         raise DataError(
             f"{side}: {len(missing)} of {len(names)} movies are not in {index.root}, the limit is a fraction of "
             f"{max_missing:g} (max_missing=FRACTION): {quoted(missing)}; is it the right folder?"
         )
-    lines = [f"{side}: {len(names)} movies listed, {len(found)} found, {len(missing)} missing"]
-    return found, lines + ([f"  missing: {quoted(missing)}"] if missing else [])
+    lines = [f"{side}: {len(names)} movies listed, {len(files)} found, {len(missing)} missing"]
+    return files, lines + ([f"  missing: {quoted(missing)}"] if missing else [])
 
 
 def _check_start(
@@ -395,7 +396,7 @@ def _list_ava(
             if name == "proposals":
                 parts[name].append(row | {"score": person.score})
             elif person.action not in classes:
-                raise DataError(f"{person.place}: action {person.action} is not one of the {len(classes)} of the set")
+                raise DataError(f"{person.line}: action {person.action} is not one of the {len(classes)} of the set")
             elif person.action in counted:
                 parts[name].append({"id": len(parts[name]) + 1, **row, "category_id": person.action})
     return {

@@ -65,10 +65,10 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
         # Batches: this process has its slice of each, in `count` micro-batches.
         of_process = run.batch_size // distributed.world()
         size = run.micro_batch_size or max(1, of_process)
-        count, place = of_process // size, (distributed.rank(), distributed.world())
-        keys = StepSampler(len(boxes), run.batch_size, size, state.step, stop, run.seed, *place)
-        made = batches(task.training_data(boxes), keys, device)
-        stack.callback(made.close)
+        count, rank, world = of_process // size, distributed.rank(), distributed.world()
+        keys = StepSampler(len(boxes), run.batch_size, size, state.step, stop, run.seed, rank, world)
+        loader = batches(task.training_data(boxes), keys, device)
+        stack.callback(loader.close)
 
         def open_log() -> RunLog:
             log = core.start_run_log(run, state, steps, run.batch_size)
@@ -100,7 +100,7 @@ def train(run: AnyDetectionRun, until: int | None = None) -> Path:
                 # The schedule depends on the fraction of the run before this step.
                 lr = set_lr(optimizer, run.optimizer, state.step / steps, run.batch_size)
                 # Only between steps can a signal interrupt the wait for data: half a step cannot be saved.
-                micro_batches = (next_together(made, request, between_steps=n == 0) for n in range(count))
+                micro_batches = (next_together(loader, request, between_steps=n == 0) for n in range(count))
                 losses, index = _backward(parallel, micro_batches, count, run.precision == "bfloat16")
                 processes.average_gradients(parallel)
                 means = dict(zip(losses, distributed.mean(torch.stack([*losses.values()])), strict=True))

@@ -25,7 +25,7 @@ from vidssl.models.weights import backbone_weights, load_state, read_checkpoint,
 # Regular expressions and replacements, all applied in order.
 _DETECTRON2 = (
     (r"^net\.(?=conv1|bn1)", "stem."),
-    (r"^net\.layer(\d)\.", lambda found: f"res{int(found[1]) + 1}."),
+    (r"^net\.layer(\d)\.", lambda match: f"res{int(match[1]) + 1}."),
     (r"bn(\d)\.", r"conv\1.norm."),
     (r"downsample\.0\.", "shortcut."),
     (r"downsample\.1\.", "shortcut.norm."),

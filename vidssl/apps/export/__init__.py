@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -53,7 +53,7 @@ def describe_export(run: Run | None, test: TestClips, network: Backbone, checkpo
     Lists are named by file and folder. `checkpoint` has its file, sha256 and step, or what another library states.
     """
     mean, std = (list(values) if len(values) == 3 else [*values] * 3 for values in (test.mean, test.std))
-    streams = {name: one.dim for name, one in network.streams()} if isinstance(network, TwoStreams) else {}
+    streams = {name: stream.dim for name, stream in network.streams()} if isinstance(network, TwoStreams) else {}
     scaled = ", then the part of each stream scaled to length 1" if streams else ""
     pooled = "mean of the features of all clips and crops" if test.join == "mean" else "features of all clips in order"
     trained = {} if run is None else _describe_training(run, checkpoint["step"])
@@ -86,7 +86,7 @@ def _describe_training(run: Run, steps: int) -> Tree:
         "backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")},
         "training": {
             "method": run.method_in_words,
-            "lists": [Path(*Path(each.list).parts[-2:]).as_posix() for each in run.data.lists],
+            "lists": [_short(part.list) for part in run.data.lists],
             "steps": steps,
             "batch_size": run.batch_size,
             **({} if run.init is None else {"init": _named(run.init)}),
@@ -96,7 +96,7 @@ def _describe_training(run: Run, steps: int) -> Tree:
 
 def _named(init: InitialWeights) -> str:
     """Name what a run started from: a file by name and folder, or the name of a library."""
-    file = Path(*Path(init.file).parts[-2:]).as_posix()
+    file = _short(init.file)
     changes = ", ".join(name for name in ("partial", "inflate") if getattr(init, name))
     return f"{file} ({changes})" if changes else file
 
@@ -107,11 +107,11 @@ def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> l
     With `paths` None those below the folder of its run are read, and those of other checkpoints are left out; of
     `paths` they are a ConfigError.
     """
-    given, in_run = paths is not None, checkpoint.parent.name == "checkpoints"
+    named, in_run = paths is not None, checkpoint.parent.name == "checkpoints"
     folder = checkpoint.parents[1]
     if paths is None:
         paths = sorted(folder.rglob("results.json")) if in_run else []
-    found = []
+    tests = []
     for path in paths:
         try:
             results = read_json(path)
@@ -121,44 +121,44 @@ def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> l
         except ValueError:
             results, tested = {}, None
         if tested == sha256 and not {"list", "query"}.isdisjoint(results):
-            found.append((path.relative_to(folder).as_posix() if in_run and not given else path.name, results))
-        elif given:
+            tests.append((path.relative_to(folder).as_posix() if in_run and not named else path.name, results))
+        elif named:
             raise ConfigError(f"{path} holds no results of this checkpoint (sha256 {sha256[:12]}…): leave it out")
         elif tested not in (None, sha256):  # else a map, which holds no test
             _log.info("%s holds results of another checkpoint: not in the model card", path)
-    return found
+    return tests
 
 
 def of_the_same_features(
-    results: Sequence[tuple[str, Results]], description: Tree, given: bool
+    results: Sequence[tuple[str, Results]], description: Tree, named: bool
 ) -> list[tuple[str, Results]]:
     """Leave out results of other features than those of the description: of another layer or grid.
 
-    Results that were `given` are a ConfigError instead.
+    Results that were `named` are a ConfigError instead.
     """
     exported, kept = format_features(description["test"]), []
     for path, content in results:
-        found = format_features(content.get("protocol", {}))
-        if found == exported:
+        tested = format_features(content.get("protocol", {}))
+        if tested == exported:
             kept.append((path, content))
-        elif given:
-            raise ConfigError(f"{path} holds results of the {found}, and the {exported} are exported: leave it out")
+        elif named:
+            raise ConfigError(f"{path} holds results of the {tested}, and the {exported} are exported: leave it out")
         else:
-            _log.info("%s holds results of the %s: not in the model card, which is of the %s", path, found, exported)
+            _log.info("%s holds results of the %s: not in the model card, which is of the %s", path, tested, exported)
     return kept
 
 
 def model_card(name: str, description: Tree, results: Sequence[tuple[str, Results]]) -> str:
     """Write the model card, Markdown with the header of the Hugging Face Hub."""
-    of, test, training = description["input"], description["test"], description["training"]
+    clips, test, training = description["input"], description["test"], description["training"]
     clip = {key: value for key, value in description["clip"].items() if value is not None}
     layer = "" if test["layer"] is None else f", layer {test['layer']}"
     backbone = dict(description["backbone"])
     rows = {
         "backbone": f"{backbone.pop('name')}{_settings(backbone)}",
         "features": f"{description['num_features']}{layer}; {test['pooling']}",
-        "input": f"float {' x '.join(map(str, of['shape']))}, {of['colors']}, {of['normalization']}",
-        "mean, std": f"{of['mean']}, {of['std']}",
+        "input": f"float {' x '.join(map(str, clips['shape']))}, {clips['colors']}, {clips['normalization']}",
+        "mean, std": f"{clips['mean']}, {clips['std']}",
         "clip": ", ".join(f"{key} {value}" for key, value in clip.items()),
         "test": f"{format_clips(test)}, short side {test['short_side']}",
         "training": f"{training['method']} on {', '.join(training['lists'])}: {training['steps']} steps of "
@@ -186,9 +186,9 @@ def _settings(settings: Tree) -> str:
 def _results_table(results: Sequence[tuple[str, Results]]) -> list[str]:
     rows = []
     for path, content in results:
-        of = " of centred features" if _centred(content) else ""
+        suffix = " of centred features" if _centred(content) else ""
         numbers = [
-            f"{key}{of * key.startswith('R@')} {value:.4f}"
+            f"{key}{suffix * key.startswith('R@')} {value:.4f}"
             for key, value in content.items()
             if isinstance(value, float)
         ]
@@ -224,15 +224,15 @@ def _how(content: Results) -> str:
 
 def _training_lists(data: Tree) -> list[Path]:
     """Return the lists that a run was trained on, of its settings `data`."""
-    given = data.get("train")
-    several = given if isinstance(given, list) else [given]
-    return [Path(str(each["list"] if isinstance(each, dict) else each)).resolve() for each in several]
+    lists = data.get("train")
+    parts = lists if isinstance(lists, list) else [lists]
+    return [Path(str(part["list"] if isinstance(part, dict) else part)).resolve() for part in parts]
 
 
 def _centred(content: Results) -> bool:
     """Whether the R@k of results are those of centred features."""
     protocols = content.get("protocols") or ()
-    return bool(content.get("centered") or any(each.get("center") for each in protocols))
+    return bool(content.get("centered") or any(protocol.get("center") for protocol in protocols))
 
 
 def _short(path: Any) -> str:
@@ -285,8 +285,7 @@ def export(
     if results and to != "folder":
         raise ConfigError('results are for the model card, which only to="folder" writes')
     if to in APPS["export format"]:
-        described: JobResults = load_app("export format", to).export(name, path, trust=trust)
-        return described
+        return cast(JobResults, load_app("export format", to).export(name, path, trust=trust))
     parts = parts_of(name)
     file = None if parts else weights_file(name)
     if to == "folder" or file is None:
@@ -309,9 +308,9 @@ def export(
     description = describe_export(run, test, network, origin)
     worst = None  # the largest difference of the features of a graph to torch's
     if to == "folder":
-        given = None if results is None else [Path(each) for each in results]
-        tested = results_of(origin["sha256"], file.absolute(), given)
-        tested = of_the_same_features(tested, description, given=given is not None)
+        paths = None if results is None else [*map(Path, results)]
+        tested = results_of(origin["sha256"], file.absolute(), paths)
+        tested = of_the_same_features(tested, description, named=paths is not None)
         with creating_folder(path) as folder:
             save_checkpoint_backbone(file, folder / EXPORTED, trust=trust, network=description)
             write_json(folder / "config.json", description)
@@ -323,12 +322,12 @@ def export(
             else:
                 save = save_onnx if to == "onnx" else save_pt2
                 worst = save(network, path, test.clip.frames, test.size, description)
-    found = JobResults({**description, "largest_difference": worst})
+    written = JobResults({**description, "largest_difference": worst})
     shape = " x ".join(map(str, description["input"]["shape"]))
-    found.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
+    written.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
     if worst is not None:
-        found.text += f"; largest difference to torch {worst:.1g}"
-    return found
+        written.text += f"; largest difference to torch {worst:.1g}"
+    return written
 
 
 def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, options: NetworkOptions) -> JobResults:
@@ -347,10 +346,10 @@ def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, op
             described.append({**stated, **description})
         rule = "the part of each network scaled to length 1, times its weight, one after another"
         write_json(folder / "sum.json", {"name": name, "features": rule, "parts": described})
-    found = JobResults({"name": name, "features": rule, "parts": described})
+    written = JobResults({"name": name, "features": rule, "parts": described})
     without = [f"; {part['name']} has no graph, vidssl computes it" for part in described if part["file"] is None]
-    found.text = f"{path}: {len(parts) - len(without)} of {len(parts)} graphs, sum.json{''.join(without)}"
-    return found
+    written.text = f"{path}: {len(parts) - len(without)} of {len(parts)} graphs, sum.json{''.join(without)}"
+    return written
 
 
 @usual_torch()

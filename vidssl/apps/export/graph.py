@@ -137,8 +137,8 @@ def _compare(network: Backbone, exported: Callable[[Tensor], Tensor], clips: Ten
         x = clips[:1].expand(count, -1, -1, -1, -1).flip(3).contiguous()
         expected = network(x)
         with _explained(path):  # for example, if a size of the batch has become a constant
-            found = exported(x)
-        difference = (found - expected).abs().max().item() / max(1.0, expected.abs().max().item())
+            features = exported(x)
+        difference = (features - expected).abs().max().item() / max(1.0, expected.abs().max().item())
         worst = max(worst, difference)
     if not worst <= TOLERANCE:
         raise ConfigError(

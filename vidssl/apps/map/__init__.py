@@ -1,6 +1,5 @@
 """A page with a zoomable map of features in two dimensions, with the videos."""
 
-import importlib.util
 import io
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl.apps.map import layout_2d as layouts
-from vidssl.apps.map.layout_2d import UMAP_NEEDS, check_layout, has_umap, kept_neighbours
+from vidssl.apps.map.layout_2d import UMAP_NEEDS, check_layout, has_umap, is_installed, kept_neighbours
 from vidssl.apps.map.page import THUMBNAIL, MapColumn, Suspects, classes_column, map_column, write_map_page
 from vidssl.apps.map.suspects import (
     SUSPECT_NEIGHBOURS,
@@ -108,10 +107,11 @@ def map(
     if not distributed.is_main():  # of several processes, which have extracted the features together
         return JobResults()
     root = options.get("root")
-    place = None if root is None else Path(root)
-    found = JobResults(draw_map(Path(features), folder, layout, values, thumbnails, seed, place, to == "parquet"))
-    found.text, found.file = "\n".join(map_summary(found)), folder / "index.html"
-    return found
+    videos_in = None if root is None else Path(root)
+    results = draw_map(Path(features), folder, layout, values, thumbnails, seed, videos_in, to == "parquet")
+    summary = JobResults(results)
+    summary.text, summary.file = "\n".join(map_summary(results)), folder / "index.html"
+    return summary
 
 
 def draw_map(
@@ -146,7 +146,7 @@ def draw_map(
     places = layouts.layout(x, name, seed)
     near = nearest(folder.features.x, folder.features.x, SUSPECT_NEIGHBOURS, self_matches(count))
     class_kind, labels = _class_names(videos)
-    found = find_suspects(videos, folder.features.x, near)
+    suspects = find_suspects(videos, folder.features.x, near)
     previews, animations, missing = _previews(videos, folder, thumbnails, parquet)
     results: Results = {
         "num_videos": count,
@@ -157,14 +157,14 @@ def draw_map(
         "neighbours_kept": kept_neighbours(x, places),
         "thumbnails": len(previews),
         "not_decoded": [{"path": path, "reason": text} for path, text in missing.items()],
-        "suspects": found.results(videos.names),
-        "columns": [each.name for each in added],
+        "suspects": suspects.results(videos.names),
+        "columns": [column.name for column in added],
         "columns_matched": matched,
         "missing": [{"path": path, "reason": text} for path, text in folder.features.missing],
         "features": str(features),
     }
-    drawn = {"layout": name, "seed": seed, "thumbnails": thumbnails, "columns": columns and file_hash(columns)}
-    request = {**folder.request, "command": "map", "map": drawn}
+    settings = {"layout": name, "seed": seed, "thumbnails": thumbnails, "columns": columns and file_hash(columns)}
+    request = {**folder.request, "command": "map", "map": settings}
     results = complete(results, request=request, overlap=None, query=folder.request["list"])
     by_class = [classes_column(class_kind, labels, videos.classes)] if any(labels) else []
     write_map_page(
@@ -175,7 +175,7 @@ def draw_map(
         columns=[*by_class, *added],
         previews=previews,
         near=near.index.tolist(),
-        suspects=found.sections(videos.names),
+        suspects=suspects.sections(videos.names),
         details=[("Folder", str(videos.root)), ("Network", folder.features.made_by["network"]), *_details(results)],
         left_out=[reason for _, reason in folder.features.missing],
     )
@@ -186,10 +186,10 @@ def draw_map(
     return results
 
 
-def _choose(wanted: str, count: int) -> tuple[str, str]:
+def _choose(layout: str, count: int) -> tuple[str, str]:
     """Choose the layout: its name, and why `auto` is this one."""
-    if wanted != "auto":
-        return wanted, ""
+    if layout != "auto":
+        return layout, ""
     if not has_umap():
         return "pca", "as umap-learn is not installed: pip install 'vidssl[map]'"
     if count < UMAP_NEEDS:
@@ -221,18 +221,18 @@ def _previews(
     count = len(videos)
     rows = np.unique(np.arange(min(most, count)) * count // max(1, min(most, count))).tolist()
     width, height, frames, quality = THUMBNAIL
-    made, animations, missing = {}, {}, {}
+    thumbnails, animations, missing = {}, {}, {}
     for row in progress(rows, title="thumbnails", unit="video", leave=False):
         try:
             middle = middle_frames(videos.records[row], fps)
-            made[row] = preview(middle, width, height, frames, quality)
+            thumbnails[row] = preview(middle, width, height, frames, quality)
             if animated:
                 animations[row] = animation(middle)
         except DataError as error:
             missing[videos.names[row]] = str(error)
     if missing:
         _log.warning("no thumbnails of %d videos, the first: %s", len(missing), next(iter(missing.values())))
-    return made, animations, missing
+    return thumbnails, animations, missing
 
 
 def _details(results: Results) -> list[tuple[str, str]]:
@@ -284,7 +284,7 @@ def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[MapCo
     if "path" not in header or len({*header}) < len(header) or len(header) == len(keys):
         text = ",".join(header)[:200]
         raise DataError(f"{path}: header {text!r} needs path and at least one more column, each name once")
-    found: dict[tuple[str | float | None, ...], list[str]] = {}
+    rows_by_key: dict[tuple[str | float | None, ...], list[str]] = {}
     for line, row in rows:
         if len(row) != len(header):
             raise DataError(f"{path}:{line}: {len(row)} fields, the header has {len(header)}; quote text with commas")
@@ -294,14 +294,13 @@ def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[MapCo
         except ValueError as error:
             raise DataError(f"{path}:{line}: {error}: start and end are seconds") from None
         key = (fields["path"], *spans)
-        if key in found:
+        if key in rows_by_key:
             raise DataError(f"{path}:{line}: {fields['path']!r} is there twice: delete one row")
-        found[key] = row
-    wanted = [tuple(getattr(record, name) for name in keys) for record in records]
-    matched = [found.get(key) for key in wanted]
+        rows_by_key[key] = row
+    matched = [rows_by_key.get(tuple(getattr(record, name) for name in keys)) for record in records]
     count = sum(row is not None for row in matched)
     if not count:
-        first = next((key[0] for key in found), "nothing")
+        first = next((key[0] for key in rows_by_key), "nothing")
         raise DataError(f"{path} has no row of the {len(records)} videos: it has {first!r}, they {records[0].path!r}")
     columns = [
         map_column(name, ["" if row is None else row[n] for row in matched])
@@ -328,7 +327,7 @@ class SuspectVideos:
         return {
             "outliers": [{"path": names[row], "distance": value} for row, value in self.outliers],
             "near_duplicates": [
-                {"paths": [names[one], names[other]], "similarity": value} for one, other, value in self.duplicates
+                {"paths": [names[a], names[b]], "similarity": value} for a, b, value in self.duplicates
             ],
             "wrong_labels": [
                 {"path": names[row], "label": label, "proposed": proposed, "margin": margin}
@@ -339,23 +338,11 @@ class SuspectVideos:
 
     def sections(self, names: Sequence[str]) -> list[Suspects]:
         """Describe those that the page lists."""
-        return [
-            Suspects(
-                "Probable wrong labels",
-                [(row, f"{label}: perhaps {proposed}") for row, label, proposed, _ in self.labels[:_SHOWN]],
-                len(self.labels),
-            ),
-            Suspects(
-                "Near-duplicates",
-                [(one, f"as {names[other]}, similarity {value:.3f}") for one, other, value in self.duplicates[:_SHOWN]],
-                len(self.duplicates),
-            ),
-            Suspects(
-                "Outliers",
-                [(row, f"mean distance {value:.3f}") for row, value in self.outliers[:_SHOWN]],
-                len(self.outliers),
-            ),
-        ]
+        labels = [(row, f"{label}: perhaps {proposed}") for row, label, proposed, _ in self.labels]
+        duplicates = [(a, f"as {names[b]}, similarity {value:.3f}") for a, b, value in self.duplicates]
+        outliers = [(row, f"mean distance {value:.3f}") for row, value in self.outliers]
+        kinds = {"Probable wrong labels": labels, "Near-duplicates": duplicates, "Outliers": outliers}
+        return [Suspects(name, rows[:_SHOWN], len(rows)) for name, rows in kinds.items()]
 
 
 def find_suspects(videos: VideoList, x: Tensor, near: Neighbours) -> SuspectVideos:
@@ -370,7 +357,7 @@ def find_suspects(videos: VideoList, x: Tensor, near: Neighbours) -> SuspectVide
     else:
         scores = score_labels(x, listed.labels, recording_groups(listed).number)
         for row in scores.suspects:
-            label, proposed = (listed.class_name(int(one)) for one in (listed.labels[row], scores.proposed[row]))
+            label, proposed = listed.class_name(listed.labels[row]), listed.class_name(scores.proposed[row])
             labels.append((int(row), label, proposed, float(scores.margin[row])))
     return SuspectVideos(outliers, find_near_duplicates(near), labels, reason)
 
@@ -380,11 +367,7 @@ def find_suspects(videos: VideoList, x: Tensor, near: Neighbours) -> SuspectVide
 
 def check_pyarrow() -> None:
     """Raise a ConfigError if pyarrow is not installed; call it before long work."""
-    try:
-        there = importlib.util.find_spec("pyarrow") is not None
-    except ValueError:  # its import was blocked
-        there = False
-    if not there:
+    if not is_installed("pyarrow"):
         raise ConfigError("to=\"parquet\" needs pyarrow: pip install 'vidssl[parquet]'")
 
 

@@ -17,12 +17,17 @@ UMAP_NEEDS = 5  # videos; its initialisation fails with fewer
 _caches: list[TemporaryDirectory[str]] = []  # of compiled functions; removed when the process ends
 
 
-def has_umap() -> bool:
-    """Whether umap-learn is installed; it is not imported, which takes seconds."""
+def is_installed(module: str) -> bool:
+    """Whether a module is installed; it is not imported, which takes seconds."""
     try:
-        return importlib.util.find_spec("umap") is not None
+        return importlib.util.find_spec(module) is not None
     except ValueError:  # its import was blocked
         return False
+
+
+def has_umap() -> bool:
+    """Whether umap-learn is installed."""
+    return is_installed("umap")
 
 
 def import_umap() -> Any:
@@ -73,13 +78,13 @@ def layout(x: Points, name: str, seed: int = 0) -> Points:
         with threadpool_limits(1):
             umap = import_umap()
             return np.asarray(umap.UMAP(**settings).fit_transform(unit), np.float32)
-    found = np.zeros((len(x), 2), np.float32)
+    places = np.zeros((len(x), 2), np.float32)
     kept = min(2, len(x) - 1, x.shape[1])
     if kept:
         from sklearn.decomposition import PCA
 
-        found[:, :kept] = PCA(kept, svd_solver="covariance_eigh").fit_transform(unit)
-    return found
+        places[:, :kept] = PCA(kept, svd_solver="covariance_eigh").fit_transform(unit)
+    return places
 
 
 def kept_neighbours(x: Points, places: Points, k: int = 10, most: int = 2000) -> float | None:
@@ -92,14 +97,14 @@ def kept_neighbours(x: Points, places: Points, k: int = 10, most: int = 2000) ->
 
     if len(x) <= k + 1:
         return None
-    asked = np.linspace(0, len(x) - 1, min(most, len(x))).round().astype(int)
-    found = []
-    for rows in (_unit(x), places):
-        index = NearestNeighbors(n_neighbors=k + 1).fit(rows).kneighbors(rows[asked], return_distance=False)
-        own = index == asked[:, None]
-        own[~own.any(axis=1), -1] = True  # of several equal rows another may be found in its place
-        found.append(index[~own].reshape(len(asked), k))
-    return float((found[0][:, :, None] == found[1][:, None, :]).any(axis=2).mean())
+    rows = np.linspace(0, len(x) - 1, min(most, len(x))).round().astype(int)
+    neighbours = []
+    for points in (_unit(x), places):
+        index = NearestNeighbors(n_neighbors=k + 1).fit(points).kneighbors(points[rows], return_distance=False)
+        is_itself = index == rows[:, None]
+        is_itself[~is_itself.any(axis=1), -1] = True  # of several equal rows another may be found in its place
+        neighbours.append(index[~is_itself].reshape(len(rows), k))
+    return float((neighbours[0][:, :, None] == neighbours[1][:, None, :]).any(axis=2).mean())
 
 
 def _unit(x: Points) -> Points:

@@ -102,10 +102,12 @@ def write_map_page(
         points={
             **scaled_places(places),
             "rows": [[record.path, record.label, record.start, record.end] for record in records],
-            "columns": [{"name": each.name, "classes": each.classes, "values": list(each.values)} for each in columns],
-            "near": [[other for other in rows if other >= 0] for rows in near],
+            "columns": [
+                {"name": column.name, "classes": column.classes, "values": list(column.values)} for column in columns
+            ],
+            "near": [[row for row in rows if row >= 0] for rows in near],
             "suspects": [
-                {"name": each.name, "rows": list(each.rows), "total": each.total} for each in suspects if each.rows
+                {"name": kind.name, "rows": list(kind.rows), "total": kind.total} for kind in suspects if kind.rows
             ],
             "clips": {
                 str(row): [clip.count, clip.width, clip.height, base64.b64encode(clip.jpeg).decode()]

@@ -49,8 +49,8 @@ def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> Label
     single videos. Classes of one recording are not judged, nor anything where there are fewer than two other classes.
     """
     margin, proposed = np.full(len(label), np.nan), np.full(len(label), -1)
-    recordings = {one: len(np.unique(groups[label == one])) for one in np.unique(label[label >= 0])}
-    classes = np.array([one for one, count in recordings.items() if count > 1], np.int64)
+    recordings = {class_: len(np.unique(groups[label == class_])) for class_ in np.unique(label[label >= 0])}
+    classes = np.array([class_ for class_, count in recordings.items() if count > 1], np.int64)
     rows = np.flatnonzero(np.isin(label, classes))
     if len(classes) < 2:
         return LabelScores(margin, proposed)
@@ -73,19 +73,19 @@ def _left_out(x: _Floats, target: _Rows, groups: _Rows, classes: int, seed: int)
     """Estimate the probabilities (N, classes) by logistic regressions on the other folds of recordings."""
     from sklearn.linear_model import LogisticRegression
 
-    found = np.zeros((len(x), classes))
+    probabilities = np.zeros((len(x), classes))
     folds = fold_table(groups, target, seed)
     for fold in np.unique(folds):
         test, rest = folds == fold, folds != fold
         known = np.unique(target[rest])
         if len(known) == 1:
-            found[test, known[0]] = 1
+            probabilities[test, known[0]] = 1
             continue
         deviation = x[rest].std(axis=0)
         z = (x - x[rest].mean(axis=0)) / np.where(deviation > 0, deviation, 1)
         model = LogisticRegression(C=_COST, max_iter=500).fit(z[rest], target[rest])
-        found[np.ix_(test, known)] = model.predict_proba(z[test])
-    return found
+        probabilities[np.ix_(test, known)] = model.predict_proba(z[test])
+    return probabilities
 
 
 def _voted(x: Tensor, target: _Rows, classes: int) -> _Floats:
@@ -124,6 +124,6 @@ def find_near_duplicates(near: Neighbours) -> list[tuple[int, int, float]]:
     close = (near.index >= 0) & (1 - near.similarity <= limit + 1e-6)
     pairs = {}
     for row, column in close.nonzero().tolist():
-        other = int(near.index[row, column])
-        pairs[min(row, other), max(row, other)] = float(near.similarity[row, column])
-    return sorted(((one, other, value) for (one, other), value in pairs.items()), key=lambda pair: -pair[2])
+        neighbour = int(near.index[row, column])
+        pairs[min(row, neighbour), max(row, neighbour)] = float(near.similarity[row, column])
+    return sorted(((a, b, value) for (a, b), value in pairs.items()), key=lambda pair: -pair[2])

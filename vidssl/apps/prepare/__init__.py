@@ -1,7 +1,6 @@
 """Data sets to lists: one module for each data set or list format."""
 
 from vidssl.apps.prepare.folder import prepare_folder
-from vidssl.apps.prepare.moving_digits import prepare_moving_digits
 from vidssl.apps.prepare.official_sets import (
     prepare_hmdb51,
     prepare_kinetics,
@@ -10,7 +9,7 @@ from vidssl.apps.prepare.official_sets import (
     prepare_ucf101,
 )
 from vidssl.apps.prepare.other_projects import FORMS, prepare_chunks, prepare_list
-from vidssl.apps.prepare.torchvision_images import prepare_torchvision, prepare_voc_classes
+from vidssl.apps.prepare.torchvision_images import prepare_moving_digits, prepare_torchvision, prepare_voc_classes
 
 __all__ = [
     "FORMS",

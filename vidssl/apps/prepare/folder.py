@@ -67,14 +67,14 @@ def lists_of_splits(
     for video in videos:
         lists[splits[video.path.split("/")[0]]].append(video)
     trained = {video.label for video in lists["train"]}
-    for name, chosen in lists.items():
-        other = sorted({video.label for video in chosen if video.label is not None} - trained)
-        if other:
+    for name, side in lists.items():
+        unknown = sorted({video.label for video in side if video.label is not None} - trained)
+        if unknown:
             raise DataError(
-                f"{root}: {name} has {len(other)} classes that train lacks: {quoted(other)}; keep those of train with "
-                "classes=FILE, or list each split as a folder by itself"
+                f"{root}: {name} has {len(unknown)} classes that train lacks: {quoted(unknown)}; keep those of train "
+                "with classes=FILE, or list each split as a folder by itself"
             )
-    return {name: chosen for name, chosen in lists.items() if chosen}
+    return {name: side for name, side in lists.items() if side}
 
 
 def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) -> dict[str, list[FolderVideo]]:
@@ -95,8 +95,8 @@ def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) ->
     names, random = sorted(groups), generator(seed)
     # Without groups of several videos every order gives the same number of each class.
     draws = 1 if len(groups) == len(videos) else max(1, min(_DRAWS, 10**6 // len(groups)))  # a second for a million
-    drawn = [_draw([names[k] for k in random.permutation(len(names))], groups, fraction) for _ in range(draws)]
-    _, tested = min(drawn, key=lambda each: each[0])  # the first of equal ones
+    candidates = [_draw([names[k] for k in random.permutation(len(names))], groups, fraction) for _ in range(draws)]
+    _, tested = min(candidates, key=lambda candidate: candidate[0])  # the first of equal ones
     return {
         name: [video for video in videos if (video.group in tested) == (name == "test")] for name in ("train", "test")
     }
@@ -116,7 +116,7 @@ def _draw(
     training = Counter(label for labels in groups.values() for label in labels)  # groups of each class
     number = min(max(int(fraction * len(groups) + 0.5), 1), len(groups) - 1)  # of groups to test, if all were equal
     every_class = fraction * sizes.total() + 0.5 >= len(sizes)
-    wanted = {label: max(fraction * count, float(every_class)) for label, count in sizes.items()}
+    targets = {label: max(fraction * count, float(every_class)) for label, count in sizes.items()}
     tested, chosen = Counter[str | None](), set[str]()
 
     def choose(name: str) -> None:
@@ -126,7 +126,7 @@ def _draw(
             training[label] -= 1
 
     for name in order:
-        gain = sum((2 * (wanted[c] - tested[c]) - n) * n / sizes[c] for c, n in groups[name].items())
+        gain = sum((2 * (targets[c] - tested[c]) - n) * n / sizes[c] for c, n in groups[name].items())
         if min(training[label] for label in groups[name]) > 1 and (
             gain > _TIE or (gain > -_TIE and len(chosen) < number)
         ):
@@ -195,23 +195,23 @@ def warn_of_copies(root: Path, lists: Lists) -> list[str]:
 
 def warn_of_classes(lists: Lists) -> list[str]:
     """Name the classes that a list lacks."""
-    found = {name: {video.label for video in videos} - {None} for name, videos in lists.items()}
-    classes = {label for labels in found.values() for label in labels}
+    present = {name: {video.label for video in videos} - {None} for name, videos in lists.items()}
+    classes = {label for labels in present.values() for label in labels}
     return [
         f"warning: {len(missing)} of {len(classes)} classes have no video in {name}: {quoted(missing)}"
-        for name, labels in found.items()
+        for name, labels in present.items()
         if labels and (missing := sorted(map(str, classes - labels)))
     ]
 
 
 def warn_of_recordings(lists: Lists, remedy: bool) -> list[str]:
     """Count the names that look like recordings of several clips and are in several lists; name the pattern of them."""
-    videos = [video for each in lists.values() for video in each]
+    videos = [video for side in lists.values() for video in side]
     classes = max(1, len({video.label for video in videos}))
     for pattern in _RECORDINGS:
         sides: dict[str, Counter[str]] = {}
-        for name, each in lists.items():
-            for video in each:
+        for name, side in lists.items():
+            for video in side:
                 if match := re.search(pattern, video.path):
                     sides.setdefault(match[1], Counter())[name] += 1
         clips = sum(count.total() for count in sides.values())
@@ -317,8 +317,8 @@ def _check_not_frames(images: Iterable[tuple[str, str | None, str]]) -> None:
         folder, name = posixpath.split(path)
         names[folder].append(name)
         labels[folder].add(label)
-    folders_per_label = Counter(label for each in labels.values() for label in each)
-    found = []
+    folders_per_label = Counter(label for classes in labels.values() for label in classes)
+    sequences = []
     for folder in sorted(names):
         prefixes = numbers_by_name(names[folder])
         is_class = labels[folder] == {posixpath.basename(folder)}  # <class>/0001.png
@@ -327,12 +327,13 @@ def _check_not_frames(images: Iterable[tuple[str, str | None, str]]) -> None:
         is_set = several and all(folders_per_label[label] == 1 for label in labels[folder])
         is_numbered = bool(prefixes) and not is_class and not is_set
         if folder and len(names[folder]) > 1 and (is_numbered or has_other_images(names[folder])):
-            found.append(folder)
-    if found:
+            sequences.append(folder)
+    if sequences:
         raise DataError(
-            f"images of {len(found)} folders ({quoted(found)}) are numbered like the frames of a video, and frames of "
-            "one video must not be in both train and test: leave out images=True to list each folder as a video, or "
-            "group them: the group '.+/' keeps the images of a folder together, '.+' splits them, and test=0 tests none"
+            f"images of {len(sequences)} folders ({quoted(sequences)}) are numbered like the frames of a video, and "
+            "frames of one video must not be in both train and test: leave out images=True to list each folder as a "
+            "video, or group them: the group '.+/' keeps the images of a folder together, '.+' splits them, and test=0 "
+            "tests none"
         )
 
 
@@ -377,12 +378,12 @@ def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> li
     root = index.root
     columns = ["path", "label"] + ([group_column] if group_column is not None else [])
     videos: dict[str, FolderVideo] = {}
-    for place, row in read_csv(labels, columns, "pass a CSV file with the columns path,label"):
+    for line, row in read_csv(labels, columns, "pass a CSV file with the columns path,label"):
         path = Path(row["path"]).as_posix()
         if path.startswith("/") or ".." in path.split("/"):
-            raise DataError(f"{place}: {row['path']!r} leaves {root}; paths are relative to it")
+            raise DataError(f"{line}: {row['path']!r} leaves {root}; paths are relative to it")
         if path in videos:
-            raise DataError(f"{place}: {row['path']!r} is listed twice: delete one of the rows")
+            raise DataError(f"{line}: {row['path']!r} is listed twice: delete one of the rows")
         videos[path] = FolderVideo(path, row["label"].strip(), path if group_column is None else row[group_column])
     frames = {path for path, folder in index.image_folders.items() if folder.is_video}
     missing = [path for path in videos if path not in frames and not is_file(existing_path(root, path))]
@@ -395,13 +396,13 @@ def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> li
 
 
 def _group_by_pattern(videos: Sequence[FolderVideo], pattern: str) -> list[FolderVideo]:
-    found = recordings_by(pattern, [video.path for video in videos])
-    if without := [video.path for video, key in zip(videos, found, strict=True) if key is None]:
+    recordings = recordings_by(pattern, [video.path for video in videos])
+    if without := [video.path for video, key in zip(videos, recordings, strict=True) if key is None]:
         raise DataError(
             f"the group {pattern!r} finds no group in {len(without)} of {len(videos)} paths ({quoted(without)}): "
             "change the pattern"
         )
-    return [video._replace(group=str(key)) for video, key in zip(videos, found, strict=True)]
+    return [video._replace(group=str(key)) for video, key in zip(videos, recordings, strict=True)]
 
 
 def _write(
@@ -444,9 +445,9 @@ def _report(
     for name, videos in lists.items():
         lines.append(f"{name}: {len(videos)} videos of {len({video.group for video in videos})} groups")
     counts = Counter((video.label, name) for name, videos in lists.items() for video in videos)
-    each = [f"  {label}: " + ", ".join(f"{counts[label, name]} {name}" for name in lists) for label in classes]
-    lines += each[:20] or ["no classes: the lists have no labels"]
-    lines += [f"  and {len(each) - 20} more classes"] if len(each) > 20 else []
+    by_class = [f"  {label}: " + ", ".join(f"{counts[label, name]} {name}" for name in lists) for label in classes]
+    lines += by_class[:20] or ["no classes: the lists have no labels"]
+    lines += [f"  and {len(by_class) - 20} more classes"] if len(by_class) > 20 else []
     unknown = {name: counts[None, name] for name in lists if classes and counts[None, name]}
     lines += [f"{count} videos of {name} have no class: their label is -1" for name, count in unknown.items()]
     skipped = sorted(index.image_folders.keys() - listed)

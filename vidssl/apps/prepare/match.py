@@ -111,8 +111,8 @@ def write_matched_lists(
     _check_apart(matched)
     rates = dict.fromkeys(index.image_folders, fps)
     rows = {
-        name: [VideoRecord(path, row.label, row.start, row.end, rates.get(path)) for row, path in found.items()]
-        for name, found in matched.items()
+        name: [VideoRecord(path, row.label, row.start, row.end, rates.get(path)) for row, path in files.items()]
+        for name, files in matched.items()
     }
     for folder, names in folders.items():
         write_lists(folder, root, {places[name][1]: rows[name] for name in names}, classes, inputs)
@@ -132,13 +132,13 @@ def of_classes(
     names = read_classes(kept)
     if unknown := sorted({*names} - {*classes}):
         raise DataError(f"{kept}: {quoted(unknown)}: not among the {len(classes)} classes of the official lists")
-    left = [name for name in classes if name in names]
-    number = {classes.index(name): n for n, name in enumerate(left)}
+    kept_classes = [name for name in classes if name in names]
+    number = {classes.index(name): n for n, name in enumerate(kept_classes)}
     rows = {
         name: [video._replace(label=number[video.label]) for video in videos if video.label in number]
         for name, videos in lists.items()
     }
-    return rows, left
+    return rows, kept_classes
 
 
 def _match(
@@ -148,7 +148,7 @@ def _match(
     if not videos:
         raise DataError(f"{name}: the list has no rows")
     unique = _drop_duplicates(videos)
-    found: dict[ListedVideo, str] = {}
+    files: dict[ListedVideo, str] = {}
     first: dict[object, ListedVideo] = {}
     differing: dict[str, list[str]] = {"exact": [], "case": [], "extension": []}
     for video in unique:
@@ -156,60 +156,60 @@ def _match(
         if len(paths) > 1:
             raise DataError(f"{video.place}: {video.name!r} matches {quoted(paths)}: keep one of them in the folder")
         for path in paths:
-            other = first.setdefault((path, video.start, video.end), video)
-            if other is not video:
+            earlier = first.setdefault((path, video.start, video.end), video)
+            if earlier is not video:
                 raise DataError(
-                    f"{video.place}: {video.name!r} and {other.name!r} ({other.place}) both match the file {path!r}: "
-                    "rename the files as they are listed"
+                    f"{video.place}: {video.name!r} and {earlier.name!r} ({earlier.place}) both match the file {path!r}"
+                    ": rename the files as they are listed"
                 )
-            found[video] = path
+            files[video] = path
             differing[kind].append(f"{video.name!r} is {path!r}")
-    missing = [video.name for video in unique if video not in found]
-    if len(missing) > max_missing * len(unique) or not found:
+    missing = [video.name for video in unique if video not in files]
+    if len(missing) > max_missing * len(unique) or not files:
         raise DataError(
             f"{name}: {len(missing)} of {len(unique)} listed files are not in {index.root}, a fraction of "
             f"{len(missing) / len(unique):.3g}, the limit is {max_missing:g} (max_missing=FRACTION): {quoted(missing)}"
             "; is it the right folder, and the right list?"
         )
-    folders = {video: index.image_folders[path] for video, path in found.items() if path in index.image_folders}
-    labels = {video.label for video in found}
+    folders = {video: index.image_folders[path] for video, path in files.items() if path in index.image_folders}
+    labels = {video.label for video in files}
     details = {
         "missing": quoted(missing),
         "in different case": first_few(differing["case"]),
         "with another extension": first_few(differing["extension"]),
         "folders of images": folders and f"{len(folders)}; set fps=RATE, or data.fps later",
         "frame count differs": first_few(
-            f"{found[video]!r} has {folder.num_images}, {video.num_frames} are listed"
+            f"{files[video]!r} has {folder.num_images}, {video.num_frames} are listed"
             for video, folder in folders.items()
             if video.num_frames not in (None, folder.num_images)
         ),
         "classes without a file": quoted(text for n, text in enumerate(classes) if n not in labels),
     }
     counts = (
-        f"{name}: {len(videos)} listed, {len(found)} found, {len(missing)} missing, {len(differing['case'])} in "
+        f"{name}: {len(videos)} listed, {len(files)} found, {len(missing)} missing, {len(differing['case'])} in "
         f"different case, {len(differing['extension'])} with another extension, "
         f"{len(videos) - len(unique)} duplicates"
     )
-    return found, [counts, *(f"  {title}: {text}" for title, text in details.items() if text)]
+    return files, [counts, *(f"  {title}: {text}" for title, text in details.items() if text)]
 
 
 def _drop_duplicates(videos: Sequence[ListedVideo]) -> Collection[ListedVideo]:
     first: dict[object, ListedVideo] = {}
     for video in videos:
-        other = first.setdefault((video.name, video.start, video.end), video)
-        if other.label != video.label:
+        earlier = first.setdefault((video.name, video.start, video.end), video)
+        if earlier.label != video.label:
             raise DataError(
-                f"{video.place}: {video.name!r} has label {video.label}, but label {other.label} at {other.place}: "
+                f"{video.place}: {video.name!r} has label {video.label}, but label {earlier.label} at {earlier.place}: "
                 "delete one row"
             )
     return first.values()
 
 
 def _check_apart(matched: Mapping[str, Mapping[ListedVideo, str]]) -> None:
-    for name, found in matched.items():
+    for name, trained in matched.items():
         if name.startswith("train"):
             tested = {path: video for video, path in matched.get(f"test{name.removeprefix('train')}", {}).items()}
-            for video, path in found.items():
+            for video, path in trained.items():
                 if path in tested:
                     raise DataError(
                         f"{tested[path].place}: {path!r} is also in the training list at {video.place}: delete one row"

@@ -34,7 +34,7 @@ def prepare_hmdb51(
         split_folders: Write split1/train.csv, split1/test.csv and so on, as the configs of several splits read them.
         options: See `MatchOptions`.
     """
-    files = [found for name in file_names(splits) if (found := re.fullmatch(r"(.+)_test_split(\d+)\.txt", name))]
+    files = [match for name in file_names(splits) if (match := re.fullmatch(r"(.+)_test_split(\d+)\.txt", name))]
     if not files:
         raise DataError(f"{splits} has no <class>_test_split1.txt: pass the folder testTrainMulti_7030_splits")
     classes, numbers = (sorted({file[n] for file in files}) for n in (1, 2))

@@ -87,30 +87,32 @@ class _Reading(NamedTuple):
 def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -> ListedVideo:
     remedy = f"put paths that contain {separator!r} in double quotes, or choose another separator"
     readings = _readings(line, form, separator)
-    plain = [reading for reading in readings if reading.is_plain]
-    present = [reading for reading in readings if _exists(place, reading.path, index)]
-    chosen = next(iter([*plain, *present, *_missing(readings, form, separator)]), None)
-    if chosen is None:
+    plain = [candidate for candidate in readings if candidate.is_plain]
+    present = [candidate for candidate in readings if _exists(place, candidate.path, index)]
+    reading = next(iter([*plain, *present, *_missing(readings, form, separator)]), None)
+    if reading is None:
         expected = " or ".join(repr(separator.join(fields)) for fields in FORMS[form].values())
-        others = [name for name in FORMS if any(reading.is_plain for reading in _readings(line, name, separator))]
+        others = [name for name in FORMS if any(candidate.is_plain for candidate in _readings(line, name, separator))]
         remedy = f"form={others[0]} has it" if others else remedy
         raise DataError(f"{place}: {line!r} is not {expected}; {remedy}")
     for count in range(0 if line.startswith('"') else max(FORMS[form])):
-        other = _split(line, separator, count)[0]  # a number may belong to the path: "x/f 12" is a path, or has a label
-        if other != chosen.path and _exists(place, other, index):
-            raise DataError(f"{place}: {line!r} is ambiguous: the path may also be {other!r}, which exists; {remedy}")
-    numbers = chosen.numbers
+        longer = _split(line, separator, count)[
+            0
+        ]  # a number may belong to the path: "x/f 12" is a path, or has a label
+        if longer != reading.path and _exists(place, longer, index):
+            raise DataError(f"{place}: {line!r} is ambiguous: the path may also be {longer!r}, which exists; {remedy}")
+    numbers = reading.numbers
     if numbers.get("start", 0) > 1:
         raise DataError(f"{place}: {line!r} begins at frame {numbers['start']}: only whole folders are listed")
     frames = numbers.get("frames", -1) if form in _COUNTED else -1
-    path = _relative(place, chosen.path, index.root)
+    path = _relative(place, reading.path, index.root)
     return ListedVideo(place, path, numbers.get("label", -1), num_frames=None if frames < 0 else frames)
 
 
 def _readings(line: str, form: str, separator: str) -> list[_Reading]:
     """All that a line may mean: for each number of fields of the form, the last ones are numbers."""
     least = {"frames": -1 if form == "videomae" else 0}  # -1: a video
-    found = []
+    readings = []
     for fields in FORMS[form].values():
         path, *texts = _split(line, separator, len(fields) - 1)
         quoted = re.fullmatch(r'"((?:[^"]|"")+)"', path)
@@ -121,8 +123,8 @@ def _readings(line: str, form: str, separator: str) -> list[_Reading]:
         if not path or (path[0] == '"' and not quoted) or any(n < least.get(name, 0) for name, n in numbers.items()):
             continue
         is_plain = quoted is not None or len(_split(path, separator, 1)) == 1
-        found.append(_Reading(quoted[1].replace('""', '"') if quoted else path, numbers, is_plain))
-    return found
+        readings.append(_Reading(quoted[1].replace('""', '"') if quoted else path, numbers, is_plain))
+    return readings
 
 
 def _split(line: str, separator: str, count: int) -> list[str]:

@@ -1,10 +1,13 @@
-"""Image sets of torchvision.datasets, written as PNG files and lists: each image is a video of one frame."""
+"""Sets whose files are written with their lists: images of torchvision.datasets, moving digits; and VOC's classes.
+
+Each image, a PNG file of torchvision's sets, is a video of one frame.
+"""
 
 import inspect
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -12,10 +15,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vidssl.base.atomic import temporary_for
+from vidssl.base.config import bind
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import claim
 from vidssl.base.progress import progress
 from vidssl.base.types import VideoRecord
+from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.data.write_lists import check_beside, check_images, write_lists
 
 _MARKS = {"1": "", "0": "?", "-1": None}  # present, present but difficult: not counted, absent
@@ -183,3 +188,47 @@ def _write(path: Path, content: bytes) -> bool:
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     return True
+
+
+def prepare_moving_digits(
+    out: Path,
+    *,
+    train: int = 640,
+    test: int = 160,
+    frames: int = 48,
+    fps: int = 25,
+    size: int = 64,
+    seed: int = 0,
+    mnist: str | None = None,
+    motions: Literal["periodic", "asymmetric"] = "periodic",
+    masks: bool = False,
+) -> str:
+    """Synthetic videos of moving digits, with their lists.
+
+    Args:
+        out: Folder for what is written.
+        train: Training videos.
+        test: Test videos.
+        frames: Frames of a video.
+        fps: Frame rate.
+        size: Height and width in pixels.
+        seed: Random seed.
+        mnist: Folder with MNIST's idx files, instead of scikit-learn's 8x8 digits.
+        motions: Periodic, or asymmetric: motions that differ from their reversal, as growing and shrinking.
+        masks: Also write masks, and crops of the digits with part masks.
+    """
+    values: dict[str, Any] = {
+        "train": train,
+        "test": test,
+        "frames": frames,
+        "fps": fps,
+        "size": size,
+        "seed": seed,
+        "mnist": None if mnist is None else str(mnist),
+        "motions": motions,
+        "masks": masks,
+    }
+    settings = bind(MovingDigits, values, "moving-digits")
+    action = "rendered" if ensure(out, settings) else "found"
+    lists = sorted(map(str, out.glob("*/*.csv")))
+    return "\n".join([f"{action} {train} training and {test} test videos in {out}", *lists])

@@ -101,8 +101,8 @@ def write_search_page(
     equal, queries = {*copies}, []
     for n in shown:
         pairs = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
-        found = tuple(Hit(number(gallery, g), value, (n, g) in equal) for g, value in pairs if value > -np.inf)
-        queries.append(QueryRow(number(query, n), found))
+        hits_of_query = tuple(Hit(number(gallery, g), value, (n, g) in equal) for g, value in pairs if value > -np.inf)
+        queries.append(QueryRow(number(query, n), hits_of_query))
     records = [*numbers]
     stored, reasons = _store_previews(records, out, subject)
     if reasons:
@@ -140,7 +140,7 @@ def write_search_page(
             num_queries=len(query),
             gallery_unit="videos" if windows is None else "windows",
         )
-        maps = [each for row in queries for hit in row.hits for each in hit.maps or ()]
+        maps = [stored_map for row in queries for hit in row.hits for stored_map in hit.maps or ()]
         remove_other_previews(out, [*filter(None, stored), *maps])
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
@@ -162,25 +162,25 @@ def _store_previews(
         return store_preview(preview(frames), out)
 
     test = subject.test
-    found = ordered(store, range(len(records)), test.workers, timeout=test.timeout, on_failure=lambda row, reason: None)
-    bar = [*progress(found, title="previews", unit="video", total=len(records), leave=False)]
-    reasons = {n: each for n, each in enumerate(bar) if isinstance(each, str)}
-    return [None if isinstance(each, str) else each for each in bar], reasons
+    made = ordered(store, range(len(records)), test.workers, timeout=test.timeout, on_failure=lambda row, reason: None)
+    stored = [*progress(made, title="previews", unit="video", total=len(records), leave=False)]
+    reasons = {n: reason for n, reason in enumerate(stored) if isinstance(reason, str)}
+    return [None if isinstance(image, str) else image for image in stored], reasons
 
 
 def _with_maps(
     subject: Subject, queries: Sequence[QueryRow], records: Sequence[VideoRecord], out: Path, layer: str
 ) -> list[QueryRow]:
     """Add their maps to the hits; pairs of which a video cannot be decoded have none."""
-    one = one_clip(subject)
-    one = replace(one, test=one.test.model_copy(update={"allow_missing": True}))
+    subject = one_clip(subject)
+    subject = replace(subject, test=subject.test.model_copy(update={"allow_missing": True}))
     pairs = [(row.video, hit.video) for row in queries for hit in row.hits]
     videos, others = (
         VideoList(Path("the page"), Records(Path(), [records[pair[side]] for pair in pairs]), ()) for side in (0, 1)
     )
     maps: dict[tuple[int, int], tuple[StoredPreview, StoredPreview]] = {}
-    found = pair_maps(one, videos, others, layer) if pairs else ()
-    for n, mine, theirs, _ in progress(found, title="maps", unit="pair", total=len(pairs), leave=False):
+    maps_of_pairs = pair_maps(subject, videos, others, layer) if pairs else ()
+    for n, mine, theirs, _ in progress(maps_of_pairs, title="maps", unit="pair", total=len(pairs), leave=False):
         of_query, of_video = (store_preview(preview(draw_heat(clip.frames, clip.map)), out) for clip in (mine, theirs))
         maps[pairs[n]] = of_query, of_video
     return [
@@ -198,7 +198,7 @@ def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
     """Describe how the numbers were measured, for those who measure again."""
     test, origin = subject.test, subject.origin
     features = "their mean subtracted (centred)" if results.get("centered") else "not centred"
-    found = {
+    rows = {
         "Similarity": f"cosine of features, {features}",
         "Clips": " + ".join(map(_clips, test.parts if isinstance(test, JoinedClips) else [test])),
         "Precision": test.precision,
@@ -207,7 +207,7 @@ def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
         "Hash of the checkpoint (sha256)": str(origin.get("sha256") or ""),
         "Copies": "left out" if results["drop_duplicates"] else "",
     }
-    return [(name, value) for name, value in found.items() if value]
+    return [(name, value) for name, value in rows.items() if value]
 
 
 def _missing(results: Results) -> Iterable[Results]:
@@ -221,14 +221,14 @@ def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoLi
     first: dict[str, str] = {}  # a path to the first of its group
     groups: dict[str, dict[str, str]] = {}  # of which the paths and their names
     for n, row in sorted(pairs):
-        one, other = query.records[n].path, gallery.records[row].path
-        leader = first.get(one) or first.get(other) or one
-        for path, name in ((one, query.names[n]), (other, gallery.names[row])):
+        path_of_query, path_of_copy = query.records[n].path, gallery.records[row].path
+        leader = first.get(path_of_query) or first.get(path_of_copy) or path_of_query
+        for path, name in ((path_of_query, query.names[n]), (path_of_copy, gallery.names[row])):
             first[path] = leader
             groups.setdefault(leader, {})[path] = name
     # Two folders may have files of one name.
-    found = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in groups.values()]
-    return [names for names in found if len(names) > 1]  # moments of one file may be equal
+    lists = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in groups.values()]
+    return [names for names in lists if len(names) > 1]  # moments of one file may be equal
 
 
 def _title(videos: VideoList) -> str:
@@ -278,14 +278,13 @@ class Gallery:
         """Find the nearest rows; in windows, the nearest moments."""
         if self.windows is None and not self.one_per_video:
             return nearest(query, self.features.x, k, exclude, center=center)
-        x, one = self.features.x, self.one_per_video
-        return nearest_moments(
-            query, x, lambda rows: self.videos(rows).records, k, exclude, center=center, one_per_video=one
-        )
+        records = lambda rows: self.videos(rows).records  # noqa: E731
+        best_only = self.one_per_video
+        return nearest_moments(query, self.features.x, records, k, exclude, center=center, one_per_video=best_only)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Matches:
     """What a search has found."""
 
     videos: VideoList  # that the neighbours are rows of
@@ -353,7 +352,7 @@ def retrieval(
     claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
     queries = _read(query, options)
     same = gallery is not None and _same(gallery, query)  # it is read, decoded and reported once
-    listed = queries if same else None if gallery is None else _read(gallery, options)
+    listed = None if gallery is None else queries if same else _read(gallery, options)
     one_video = not _is_list(query) and len(queries) == 1
     if one_video:
         _check_decodes(queries)
@@ -384,13 +383,13 @@ def retrieval(
         def search() -> Results:
             assert loaded is not None
             g, q = loaded, loaded.features if of_queries is None else of_queries
-            own = queries.rows(q.index.tolist())
+            query_videos = queries.rows(q.index.tolist())
             if one_video:
-                found = _search_one(g, q, own, k, drop_duplicates)
+                matches = _search_one(g, q, query_videos, k, drop_duplicates)
             else:
-                found = _search_all(g, q, own, k, drop_duplicates, center)
+                matches = _search_all(g, q, query_videos, k, drop_duplicates, center)
             results: Results = {
-                **found.numbers,
+                **matches.numbers,
                 "num_gallery": len(g.features.x),
                 "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
                 "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
@@ -406,14 +405,14 @@ def retrieval(
             request = _request(subject, queries, data, g, chosen)
             existing_results(folder, request, reuse=False)  # only logs: the page needs features, which results lack
             of_lists = {"query": queries.fingerprint, "gallery": g.list}
-            overlap = {"gallery": found.overlap, "training": training}
+            overlap = {"gallery": matches.overlap, "training": training}
             results = complete(results, request=request, overlap=overlap, **of_lists)
             most = (PAGE_QUERIES if layer is None else MAPPED_QUERIES) if page_queries is None else page_queries
             count = 1 if one_video else min(most, len(q.x))
             shown = [n * len(q.x) // count for n in range(count)]
             hits = k if one_video else page_hits
-            near, copies = found.neighbours, found.copies
-            write_search_page(folder, subject, results, found.videos, own, near, copies, shown, hits, layer)
+            near, copies = matches.neighbours, matches.copies
+            write_search_page(folder, subject, results, matches.videos, query_videos, near, copies, shown, hits, layer)
             write_results(folder, results)  # last: if it exists, the rest is complete
             return results
 
@@ -473,12 +472,12 @@ def _open_gallery(
 
     def videos(rows: Sequence[int]) -> VideoList:
         if listed is None or seconds is not None:
-            place = root if listed is None else listed.root
-            return folder.videos(rows, None if place is None else Path(place))
+            videos_in = root if listed is None else listed.root
+            return folder.videos(rows, None if videos_in is None else Path(videos_in))
         return listed.rows(order[list(rows)].tolist())
 
-    described = folder.request["list"], folder.request["data"]
-    return Gallery(folder.features, videos, seconds, one_per_video, *described)
+    request = folder.request
+    return Gallery(folder.features, videos, seconds, one_per_video, request["list"], request["data"])
 
 
 def _request(subject: Subject, queries: VideoList, data: Tree, gallery: Gallery, options: Tree) -> Tree:
@@ -522,7 +521,7 @@ def _check_decodes(video: VideoList) -> None:
 
 def _search_all(
     gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
-) -> _Found:
+) -> _Matches:
     """Search plain and centred; the neighbours are those of the features that are reported first."""
     g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
     check_classes(videos, query_videos)
@@ -543,16 +542,14 @@ def _search_all(
             "knn": accuracy(vote(plain, g, k), query.label),
             "uncentered" if center else "centered_features": recalls[not center],
         }
-        ks, unit = (
-            {**{f"R@{rank}": rank for rank in RANKS}, "knn": k},
-            "videos" if gallery.windows is None else "windows",
-        )
-        note = note_of_ranks(ks, len(g.x), unit)
-        numbers |= {} if note is None else {"note": note}
+        ranks = {**{f"R@{rank}": rank for rank in RANKS}, "knn": k}
+        note = note_of_ranks(ranks, len(g.x), "videos" if gallery.windows is None else "windows")
+        if note is not None:
+            numbers["note"] = note
     pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
     numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
     copies = [(n, row) for n, row in duplicates.tolist()]
-    return _Found(videos, centred if center else plain, numbers, counts, copies)
+    return _Matches(videos, centred if center else plain, numbers, counts, copies)
 
 
 def _compare(
@@ -565,39 +562,39 @@ def _compare(
     """
     remedy = "they are left out" if dropped else "drop_duplicates=True leaves copies out"
     real_path = RealPath()
-    found = find_overlap(query_videos, videos, every=True)
+    overlapping = find_overlap(query_videos, videos, every=True)
     equal = [
         (n, row)
         for n, row in equal_rows(query, gallery).tolist()
         if real_path(query_videos.records[n].path) != real_path(videos.records[row].path)
     ]
     pairs = torch.tensor(equal, dtype=torch.int64).reshape(-1, 2)
-    counts = describe_overlap(query_videos, videos, found) | {"equal_features": len(torch.unique(pairs[:, 0]))}
+    counts = describe_overlap(query_videos, videos, overlapping) | {"equal_features": len(torch.unique(pairs[:, 0]))}
     overlap = {"gallery": counts, "training": None}  # that of the training list was reported already
     report_overlap(overlap, query_videos.path, measured=measured, remedy=remedy)
     report_equal_features(overlap, query_videos.path, remedy)
-    return torch.unique(torch.cat([found.copies, pairs]), dim=0), counts
+    return torch.unique(torch.cat([overlapping.copies, pairs]), dim=0), counts
 
 
-def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool) -> _Found:
+def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool) -> _Matches:
     """Likewise for one video: the videos are its neighbours, which the results list as plain data."""
     exclude = torch.empty(0, 2, dtype=torch.int64)
     if drop_duplicates:
         exclude = equal_rows(query.x, gallery.features.x)
     most = k  # doubled each time: all windows of a long video may be the query's own
     while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
-        found = gallery.search(query.x, most, exclude)
-        rows = found.index[0][torch.isfinite(found.similarity[0])]
+        neighbours = gallery.search(query.x, most, exclude)
+        rows = neighbours.index[0][torch.isfinite(neighbours.similarity[0])]
         videos = gallery.videos(rows.tolist())
-        own = own_rows(videos, query_videos)
+        excluded = own_rows(videos, query_videos)
         if drop_duplicates:
-            own = torch.cat([own, copied_rows(videos, query_videos)])
-        if not len(own):
+            excluded = torch.cat([excluded, copied_rows(videos, query_videos)])
+        if not len(excluded):
             break
-        exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])
+        exclude = torch.cat([exclude, torch.stack([excluded[:, 0], rows[excluded[:, 1]]], dim=1)])
         most *= 2
     rows, videos = rows[:k], videos.rows(range(min(k, len(rows))))
-    similarity = found.similarity[:, : len(rows)]
+    similarity = neighbours.similarity[:, : len(rows)]
     copies, counts = _compare(query.x, gallery.features.x[rows], query_videos, videos, False, drop_duplicates)
     duplicates = {*copies[:, 1].tolist()}
     hits = [
@@ -615,7 +612,7 @@ def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, k: i
     ]
     results = {"neighbours": hits, "duplicates": len(duplicates)}
     neighbours = Neighbours(torch.arange(len(rows))[None], similarity)
-    return _Found(videos, neighbours, results, counts, [(0, n) for n in sorted(duplicates)])
+    return _Matches(videos, neighbours, results, counts, [(0, n) for n in sorted(duplicates)])
 
 
 def recalls_table(results: Results) -> str:

@@ -174,7 +174,7 @@ def _rows_of_videos(videos: Sequence[FoundVideo], folder: Path) -> dict[str, lis
 
 
 def _row_of_hit(hit: Hit) -> list[object]:
-    maps = [_row_of_preview(each) for each in hit.maps] if hit.maps else []
+    maps = [_row_of_preview(preview) for preview in hit.maps] if hit.maps else []
     return [hit.video, float(f"{hit.similarity:.3f}"), int(hit.is_copy), *maps]
 
 

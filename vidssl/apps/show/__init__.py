@@ -143,9 +143,9 @@ def show_views(run: Run, videos: int = 8, draws: int = 3) -> Iterator[list[Shown
             output = stack.enter_context(tempfile.TemporaryDirectory())
             folder = _first_tracks(run.model_copy(update={"output": output}), listed, rows)
         dataset = training_dataset(run, listed, folder)
-        made = _samples(dataset, keys, run.data.workers, run.data.timeout)
+        samples = _samples(dataset, keys, run.data.workers, run.data.timeout)
         for _ in rows:
-            yield [next(made) for _ in range(draws)]
+            yield [next(samples) for _ in range(draws)]
 
 
 def show_clips(subject: Subject, listed: VideoList, videos: int = 8) -> Iterator[ShownSample]:
@@ -195,10 +195,10 @@ def _sample(dataset: ClipDataset, key: SampleKey, guard: ItemGuard) -> ShownSamp
         return ShownSample(epoch, row, used, sample.replaced, None, 0, ())
     with dataset.reading.open(dataset.videos.records[used]) as video:
         planned = dataset.plan((epoch, used), video.meta)
-        made = planned.views.make(video.frames(planned.frames))
+        augmented = planned.views.make(video.frames(planned.frames))
         start = video.meta.time_of(planned.offset)
     views = []
-    for n, number in enumerate(made.clip_of):
+    for n, number in enumerate(augmented.clip_of):
         clip, offset = planned.views.clips[number], planned.offset
         views.append(
             ShownView(
@@ -235,8 +235,8 @@ def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "
     ]
     if run.tracks is not None and run.tracks.folder is None:
         details.append(("Tracks", f"those of the first step; training renews them every {run.tracks.refresh:g} epochs"))
-    made = show_views(run, videos, draws)
-    return _write_page(out, f"Views of {Path(name).stem}", details, settings, listed, made, total)
+    samples = show_views(run, videos, draws)
+    return _write_page(out, f"Views of {Path(name).stem}", details, settings, listed, samples, total)
 
 
 def _show_network(subject: Subject, listed: VideoList, out: Path, videos: int) -> Path:
@@ -249,9 +249,9 @@ def _show_network(subject: Subject, listed: VideoList, out: Path, videos: int) -
         ("Clips of a video", clips_in_words(protocol)),
         ("Crops of a clip", " + ".join(str(part["crops"]) for part in protocol.get("parts", [protocol]))),
     ]
-    made = ([sample] for sample in show_clips(subject, listed, videos))
+    samples = ([sample] for sample in show_clips(subject, listed, videos))
     settings = [("evaluation", protocol)]
-    return _write_page(out, f"Views of {subject.name}", details, settings, listed, made, total, trains=False)
+    return _write_page(out, f"Views of {subject.name}", details, settings, listed, samples, total, trains=False)
 
 
 def _counted(videos: int) -> str:
@@ -264,7 +264,7 @@ def _write_page(
     details: Sequence[tuple[str, str]],
     settings: Sequence[tuple[str, Tree]],
     listed: VideoList,
-    made: Iterable[list[ShownSample]],
+    samples_of_videos: Iterable[list[ShownSample]],
     total: int,
     trains: bool = True,
 ) -> Path:
@@ -272,7 +272,7 @@ def _write_page(
     claim(out, "views", ["index.html", "views.png"], read=[listed.path])
     cards: list[VideoCard] = []
     still: list[tuple[str, DrawViews, list[Frames]]] = []
-    for samples in bar(made, title="show", unit="video", total=total, leave=False):
+    for samples in bar(samples_of_videos, title="show", unit="video", total=total, leave=False):
         leave_out(pair for sample in samples for pair in sample.replaced)
         drawn = [_draw(sample, listed, trains) for sample in samples]
         cards.append(VideoCard(listed.names[samples[0].row], _facts(samples[0], listed), tuple(drawn)))

@@ -115,9 +115,9 @@ class KeyFrameVideos:
                 short_side, quality = self._settings.short_side, self._settings.quality
                 encode_key_frames(video, part, short_side, quality, self._max_pixels, alive)
             with open_video(part) as copy:
-                count, wanted = copy.meta.num_frames, video.meta.num_frames
-            if count != wanted:
-                raise DecodeError(f"its copy has {count} of {wanted} frames")
+                count, expected = copy.meta.num_frames, video.meta.num_frames
+            if count != expected:
+                raise DecodeError(f"its copy has {count} of {expected} frames")
             sign(part, size, changed)
             os.utime(part, ns=(changed, changed))
             os.replace(part, target)
@@ -296,10 +296,10 @@ def shrink(
     if to == "frames":
         default: ShrinkSettings | FrameSettings = FrameSettings(short_side, 90, fps, format or "jpeg")
     else:
-        given = [] if format is None else [f'format="{format}"']
-        given += [] if shard_size is None else [f"shard_size={shard_size}"]
-        if given:
-            raise ConfigError(f'{" and ".join(given)} are for to="frames": leave them out, or add it')
+        of_frames = [] if format is None else [f'format="{format}"']
+        of_frames += [] if shard_size is None else [f"shard_size={shard_size}"]
+        if of_frames:
+            raise ConfigError(f'{" and ".join(of_frames)} are for to="frames": leave them out, or add it')
         default = ShrinkSettings(short_side, 18, fps)
     settings = default if quality is None else replace(default, quality=quality)
     low, high = settings.qualities
@@ -368,9 +368,9 @@ def shrink_list(
                 copies.clean(name)
 
         # A failed item becomes the reason why its file is left out.
-        made = pool(copy, range(len(names)), workers, timeout=timeout, on_failure=lambda number, reason: None)
+        results = pool(copy, range(len(names)), workers, timeout=timeout, on_failure=lambda number, reason: None)
         with copies:
-            for name, copied in zip(names, bar(made, title="shrink", unit="file", total=len(names)), strict=True):
+            for name, copied in zip(names, bar(results, title="shrink", unit="file", total=len(names)), strict=True):
                 if isinstance(copied, str):
                     result.left_out[name] = copied
                     continue
@@ -412,12 +412,12 @@ def _normal(name: str) -> str:
 
 def _check_settings(out: Path, settings: ShrinkSettings | FrameSettings) -> None:
     """Compare the `shrink.json` that is there with the settings."""
-    file, wanted = out / COPIES, asdict(settings)
+    file = out / COPIES
     if not file.exists():
         return
     try:
         there = read_json(file)
     except ValueError as error:
         raise DataError(f"{file} is damaged: {error}; choose another folder") from None
-    if other := [f"{name} is {a}, not {b}" for name, a, b in config_differences(there, wanted)]:
-        raise ConfigError(f"{out} holds copies of other settings ({'; '.join(other)}): choose another folder")
+    if differences := [f"{name} is {a}, not {b}" for name, a, b in config_differences(there, asdict(settings))]:
+        raise ConfigError(f"{out} holds copies of other settings ({'; '.join(differences)}): choose another folder")

@@ -177,7 +177,7 @@ def signature_of(path: Path) -> CopySignature | None:
     if box[: _HEAD.size] != _HEAD.pack(total, b"uuid", _UUID):
         return None
     try:
-        found = CopySignature(**json.loads(box[_HEAD.size : -4]))
+        signature = CopySignature(**json.loads(box[_HEAD.size : -4]))
     except (ValueError, TypeError):
         return None
-    return found if found.copy == length - total else None
+    return signature if signature.copy == length - total else None

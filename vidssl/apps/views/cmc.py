@@ -217,8 +217,8 @@ def two_view_nce(embedding: Tensor, group: Tensor, temperature: float, anchors: 
     """
     positive = (group[anchors, None] == group).to(embedding.dtype)
     terms = []
-    for this, other in ((0, 1), (1, 0)):
-        similarity = embedding[anchors, this] @ embedding[:, other].T / temperature
+    for anchor, contrasted in ((0, 1), (1, 0)):
+        similarity = embedding[anchors, anchor] @ embedding[:, contrasted].T / temperature
         mean = (similarity * positive).sum(dim=1) / positive.sum(dim=1)
         terms.append((torch.logsumexp(similarity, dim=1) - mean).mean())
     return (terms[0] + terms[1]) / 2
@@ -260,8 +260,8 @@ class CMC(InBatchMethod):
 
     def objective(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
         """InfoNCE of this process's rows, in both directions; `i_nce` in nats, at most log(N)."""
-        own = len(embedding) // distributed.world()
-        anchors = slice(distributed.rank() * own, (distributed.rank() + 1) * own)
+        count = len(embedding) // distributed.world()
+        anchors = slice(distributed.rank() * count, (distributed.rank() + 1) * count)
         scalars = {"loss": two_view_nce(embedding, group, self.config.temperature.at(self.progress), anchors)}
         if self.watched:
             scalars["i_nce"] = log(len(embedding)) - scalars["loss"].detach()

@@ -84,8 +84,8 @@ class Localization(EvaluationProtocol):
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `localization_error`, the mean distance in pixels, and `mean_position_error`, that of a constant."""
-        position, wanted = _positions(gallery.columns), _positions(query.columns)
-        if position is None or wanted is None:
+        position, query_position = _positions(gallery.columns), _positions(query.columns)
+        if position is None or query_position is None:
             raise DataError("protocol localization needs positions: give lists with the columns x and y")
         for name, features in (("gallery", gallery), ("query", query)):
             check_finite(name, features.x)
@@ -95,8 +95,8 @@ class Localization(EvaluationProtocol):
         mean = position.mean(dim=0)
         gram = x.T @ x + self.config.penalty * torch.eye(x.shape[1], dtype=torch.float64)
         weights = torch.linalg.solve(gram, x.T @ (position - mean))
-        errors = {"localization_error": queries @ weights + mean, "mean_position_error": mean}
-        return Measured({name: float((found - wanted).norm(dim=1).mean()) for name, found in errors.items()})
+        predictions = {"localization_error": queries @ weights + mean, "mean_position_error": mean}
+        return Measured({name: float((p - query_position).norm(dim=1).mean()) for name, p in predictions.items()})
 
     def check_lists(self, gallery: VideoList, query: VideoList) -> None:
         """Check that all rows have a position."""
@@ -109,8 +109,8 @@ def _positions(columns: Mapping[str, Tensor]) -> Tensor | None:
     """Return the position of an object in each row (N, 2), x and y in pixels; None if a row has none."""
     if not {"x", "y"} <= {*columns}:
         return None
-    found = torch.stack([columns["x"], columns["y"]], dim=1).double()
-    return None if found.isnan().any() else found
+    positions = torch.stack([columns["x"], columns["y"]], dim=1).double()
+    return None if positions.isnan().any() else positions
 
 
 FACTORS = ("digit", "background", "position")
@@ -158,15 +158,13 @@ def draw_video(
 
     first, heading = scene(), rng.uniform(0, 2 * np.pi)
     path = trajectory(first.position, heading, max(reference, CLIP))
-    frames = [replace(first, position=place) for place in path]
+    frames = [replace(first, position=position) for position in path]
     referred = frames[reference - 1]
     seconds = []
     for _ in range(second_views):
-        other = scene()
-        digit, ground, place = (referred if factor in share else other for factor in FACTORS)
-        seconds.append(
-            Scene(digit.digit, digit.digit_image, ground.background, ground.background_class, place.position)
-        )
+        drawn_anew = scene()
+        digit, ground, at = (referred if factor in share else drawn_anew for factor in FACTORS)
+        seconds.append(Scene(digit.digit, digit.digit_image, ground.background, ground.background_class, at.position))
     return frames[:CLIP], referred, seconds
 
 

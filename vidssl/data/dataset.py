@@ -134,7 +134,8 @@ class ClipDataset:
             _check_tracks(meta.tracks, meta.num_frames, views, record.path)
             windows = [self._window(views.views, number, "tracks") for number in range(len(views.views))]
             last = generator(self.seed, epoch, index, len(self.recipes))  # independent of the views'
-            boxes = sample_track(meta.tracks, views.middle_frames, windows, sizes, last)
+            middle_frames = [planned.views.clips[number].middle_frame for number in views.clip_of]
+            boxes = sample_track(meta.tracks, middle_frames, windows, sizes, last)
         if record.mask is not None and ClipDataset.read_mask is not None:
             whole = ClipDataset.read_mask(record.mask, views.height, views.width)
             mask = self._window(views.views, 0, "masks").cut(whole, sizes[0])
@@ -191,7 +192,6 @@ class Views(NamedTuple):
 
     views: tuple[View, ...]
     clip_of: tuple[int, ...]  # for each view the number of its clip: a recipe may make several views
-    middle_frames: tuple[int, ...]  # for each view the middle frame of its clip, counted from `offset`
     height: int  # of the frames before cropping, pixels
     width: int
     operations: tuple[tuple[Operation, ...], ...] = ()  # left to the device, of each view; none: the views are finished
@@ -233,9 +233,8 @@ class PlannedViews:
             views += clip_views
             operations += [tuple(deferred)] * len(clip_views)
             clip_of += [number] * len(clip_views)
-        middle_frames = tuple(self.clips[number].middle_frame for number in clip_of)
         height, width = decoded.shape[2:]
-        return Views(tuple(views), tuple(clip_of), middle_frames, height, width, tuple(operations) if on_device else ())
+        return Views(tuple(views), tuple(clip_of), height, width, tuple(operations) if on_device else ())
 
 
 def plan_views(

@@ -302,13 +302,11 @@ def index_files(
             images = []
             with os.scandir(root / folder) as entries:
                 for entry in entries:  # no Path for each: a data set of frames has millions of files
-                    is_link, is_hidden = entry.is_symlink(), entry.name.startswith(".")
                     is_folder, obstacle = _kind(entry)
                     index.num_files += not is_folder
-                    is_unwanted = is_folder and not folder and not wanted(entry.name)
-                    if is_hidden or is_unwanted:
+                    if entry.name.startswith(".") or (is_folder and not folder and not wanted(entry.name)):
                         continue
-                    suffix = _suffix(entry.name)
+                    suffix, is_link = _suffix(entry.name), entry.is_symlink()
                     is_known = is_folder or suffix in suffixes or suffix in IMAGE_SUFFIXES
                     if entry.name in written:
                         index.written += [folder + entry.name] * is_known

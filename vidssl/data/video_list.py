@@ -10,7 +10,7 @@ from abc import abstractmethod
 from array import array
 from bisect import bisect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -92,11 +92,9 @@ def parse_whole_number(text: str) -> int:
 
 def decimal_number(text: str) -> float:
     """Read a number with decimals or an exponent; anything else is a ValueError."""
-    try:
+    with suppress(ValueError):
         if "_" not in text and text.isascii():
             return float(text)
-    except ValueError:
-        pass
     raise ValueError(f"{text[:40]!r} is not a number")
 
 

@@ -159,9 +159,8 @@ def find_networks(
     networks = []
     for prefix, layout in matches.items():
         inside = {n.removeprefix(prefix).removeprefix("net."): old for n, old in names.items() if n.startswith(prefix)}
-        networks.append(
-            Network(layout.name, prefix, {top + _rename(name, layout): old for name, old in inside.items()})
-        )
+        ours = {top + _rename(name, layout): old for name, old in inside.items()}
+        networks.append(Network(layout.name, prefix, ours))
     return networks
 
 
@@ -332,16 +331,14 @@ _REASONS = {
 
 def check_inflatable(backbone: Backbone, name: str, source: str) -> None:
     """Raise a CheckpointError if no 2D ResNet can be inflated into a backbone."""
-    reason = None
+    reason = "with frame_differences it does not see frames"
     if not isinstance(backbone, ResNet3D):
         reason = _REASONS.get(name, "it is no 3D ResNet of vidssl")
-    elif backbone.frame_differences:
-        reason = "with frame_differences it does not see frames"
-    if reason:
-        raise CheckpointError(
-            f"{source} cannot be inflated into {name}: {reason}; use resnet3d18 (for resnet18) or resnet3d50 "
-            "(for resnet50)"
-        )
+    elif not backbone.frame_differences:
+        return
+    raise CheckpointError(
+        f"{source} cannot be inflated into {name}: {reason}; use resnet3d18 (for resnet18) or resnet3d50 (for resnet50)"
+    )
 
 
 def check_same_shape(network: Network, weights: Mapping[str, Tensor], shapes: Shapes, source: str) -> None:
@@ -350,8 +347,8 @@ def check_same_shape(network: Network, weights: Mapping[str, Tensor], shapes: Sh
     `shapes` are those of the backbone's weights.
     """
     theirs = {name: tuple(weights[old].shape) for name, old in network.names.items()}
-    two, three = _describe(theirs), _describe(shapes)
-    different = [f"{two[part]}, not {three[part]}" for part in two if two[part] != three[part]]
+    parts = zip(_describe(theirs), _describe(shapes), strict=True)
+    different = [f"{two}, not {three}" for two, three in parts if two != three]
     if different:
         raise CheckpointError(
             f"{source} cannot be inflated into the backbone: it has {'; '.join(different)}; choose the backbone and "
@@ -359,17 +356,17 @@ def check_same_shape(network: Network, weights: Mapping[str, Tensor], shapes: Sh
         )
 
 
-def _describe(shapes: Shapes) -> dict[str, str]:
+def _describe(shapes: Shapes) -> tuple[str, str, str, str]:
     bottleneck = any(name.endswith(".branch2.conv_c.weight") for name in shapes)
     blocks = {tuple(name.split(".")[2:5:2]) for name in shapes if ".res_blocks." in name}  # stage and number
     counts = [sum(stage == str(n) for stage, _ in blocks) for n in (1, 2, 3, 4)]
     stem = shapes.get("net.blocks.0.conv.weight", (0, 0, 0))
-    return {
-        "kind": "bottlenecks" if bottleneck else "basic blocks",
-        "blocks": f"{'-'.join(map(str, counts))} blocks",
-        "stem": f"a stem of {' x '.join(map(str, stem[-2:]))}",
-        "width": f"{stem[0]} channels in the stem",
-    }
+    return (
+        "bottlenecks" if bottleneck else "basic blocks",
+        f"{'-'.join(map(str, counts))} blocks",
+        f"a stem of {' x '.join(map(str, stem[-2:]))}",
+        f"{stem[0]} channels in the stem",
+    )
 
 
 def inflate(network: Network, weights: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:

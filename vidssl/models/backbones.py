@@ -91,9 +91,8 @@ class Backbone(nn.Module):
             return output
         if isinstance(output, Tensor) and output.ndim == 4:
             return output.view(clips, -1, *output.shape[1:]).transpose(1, 2)
-        raise ConfigError(
-            f"the output {_shape(output)} of the module has no feature maps (B, C, T, H, W): name another layer"
-        )
+        shape = _shape(output)
+        raise ConfigError(f"the output {shape} of the module has no feature maps (B, C, T, H, W): name another layer")
 
     def check_layers(self, names: Sequence[str]) -> None:
         """Raise a ConfigError if the backbone has no layer of one of the names."""

@@ -254,7 +254,7 @@ def test_slowfast_contrastive_gives_the_online_network(slow, tmp_path):
     path = save(tmp_path / "moco.pyth", {"model_state": state})
     same(features(load_backbone(path)), features(slow))
     matched = load_initial(build_backbone("resnet3d50", width=8), InitialWeights(file=str(path)))
-    assert len(matched.left) == 2 + 320 + 4 and "model_state.queue_x" in matched.left
+    assert len(matched.unused) == 2 + 320 + 4 and "model_state.queue_x" in matched.unused
     chosen = load_backbone(path, "resnet3d50", keys={"model_state.backbone_hist.": ""})
     same(features(chosen), features(history))
 
@@ -409,7 +409,7 @@ def test_every_torchvision_video_network_is_distinguished_from_the_others(name):
     with torch.device("meta"):
         weights = renamed(torchvision.models.get_model(name, weights=None).state_dict(), "model.module.")
     found = choose_match(match_backbones(weights, {}, "file", None), weights, "file", partial=False)
-    assert found.backbone == {"name": name} and 1 <= len(found.left) <= 4  # the classifier
+    assert found.backbone == {"name": name} and 1 <= len(found.unused) <= 4  # the classifier
 
 
 @pytest.fixture(scope="module", params=["resnet18", pytest.param("resnet50", marks=BIG)])

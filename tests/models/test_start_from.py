@@ -86,7 +86,7 @@ def test_a_name_loads_the_weights_of_the_same_architecture(name, clip, offline, 
     x = torch.randn(1, 3, *clip)
     with torch.no_grad():
         torch.testing.assert_close(backbone(x), offline[name].eval()(x), rtol=1e-5, atol=1e-5)
-    assert f"torchvision:{name}@KINETICS400_V1: all " in str(match) and not match.left
+    assert f"torchvision:{name}@KINETICS400_V1: all " in str(match) and not match.unused
     assert [r.message for r in caplog.records] == [
         f"torchvision:{name}@KINETICS400_V1 was trained with another mean and std: set 'data.mean=[0.43216, 0.394666, "
         "0.37645]' 'data.std=[0.22803, 0.22145, 0.216989]'"
@@ -152,7 +152,7 @@ def test_an_inflated_network_sees_a_still_video_as_the_image(flat, name, frames,
     network = drawn(torchvision.models.get_model(flat, weights=None))
     torch.save({"state_dict": {f"module.{n}": w for n, w in network.state_dict().items()}}, tmp_path / "flat.pth")
     backbone, match = load(name, tmp_path / "flat.pth", inflate=True)
-    assert not match.misfits and len(match.left) == 2  # the classifier
+    assert not match.misfits and len(match.unused) == 2  # the classifier
     frame_by_frame = build_backbone(flat).eval()
     load_initial(frame_by_frame, InitialWeights(file=str(tmp_path / "flat.pth")))
     network.fc = nn.Identity()

@@ -50,13 +50,13 @@ def existing_path(root: Path, name: str) -> str:
     path = full_path(root, name)
     if name.isascii() or os.path.lexists(path) or "\0" in path:
         return path
-    place = "" if name[:1] == "/" else full_path(root, ".")
+    existing = "" if name[:1] == "/" else full_path(root, ".")
     for part in filter(None, name.split("/")):
-        forms = (f"{place}/{form}" for form in (part, normalize("NFC", part), normalize("NFD", part)))
-        place = next(filter(os.path.lexists, forms), "")
-        if not place:
+        forms = (f"{existing}/{form}" for form in (part, normalize("NFC", part), normalize("NFD", part)))
+        existing = next(filter(os.path.lexists, forms), "")
+        if not existing:
             return path
-    return full_path(Path(), place)
+    return full_path(Path(), existing)
 
 
 TAR_MARK = ".tar#"  # between the path of a tar and the name of a file in it

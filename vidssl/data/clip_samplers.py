@@ -44,8 +44,8 @@ class ClipSettings(Settings):
 
     @model_validator(mode="after")
     def _one_length(self) -> "ClipSettings":
-        given = (self.seconds is not None, self.sampling_rate is not None, self.target_fps is not None)
-        if given not in ((True, False, False), (False, True, False), (False, True, True)):
+        by_rate = self.sampling_rate is not None
+        if (self.seconds is not None) == by_rate or (self.target_fps is not None and not by_rate):
             raise ValueError("set exactly one of seconds and sampling_rate; target_fps only with sampling_rate")
         return self
 
@@ -224,11 +224,11 @@ class Segments(Sampler):
                 begin = meta.time_of(start)
                 end = min(begin + self.config.length(meta, span), meta.duration)
                 edges = np.linspace(begin, end, self.config.frames + 1)
-                drawn = meta.shown_at(generator.uniform(edges[:-1], edges[1:]))
+                indices = meta.shown_at(generator.uniform(edges[:-1], edges[1:]))
             else:
                 edges = np.linspace(clip.first, clip.last + 1, self.config.frames + 1)
-                drawn = np.floor(generator.uniform(edges[:-1], edges[1:])).astype(np.int64)
-            clips.append(replace(clip, indices=np.minimum(drawn, clip.last)))
+                indices = np.floor(generator.uniform(edges[:-1], edges[1:])).astype(np.int64)
+            clips.append(replace(clip, indices=np.minimum(indices, clip.last)))
         return clips
 
 
@@ -287,16 +287,15 @@ class Pair(Sampler):
         if views < 2:
             raise ConfigError(f"the sampler draws one clip for each view: data.views needs 2 recipes, got {views}")
         span = self.config.span(meta)
-        if self.config.in_time(meta):
-            starts = self._starts_in_time(meta, span, generators)
-            return [self.config.clip(meta, int(start), span) for start in generators[0].permutation(starts)]
         distance = span - 1 + self.config.min_gap
         slack = meta.num_frames - span - (views - 1) * distance  # frames that are left beyond the minimal layout
-        if slack >= 0:
+        if self.config.in_time(meta):
+            starts = self._starts_in_time(meta, span, generators)
+        elif slack >= 0:
             # Without the distances, the sorted starts are `views` numbers in 0 … slack, with repetition. Adding
             # 0, 1, 2, … makes them distinct numbers out of slack + views, which can be drawn uniformly.
-            drawn = generators[0].choice(slack + views, views, replace=False, shuffle=False)
-            starts = np.sort(drawn) + np.arange(views) * (distance - 1)
+            distinct = generators[0].choice(slack + views, views, replace=False, shuffle=False)
+            starts = np.sort(distinct) + np.arange(views) * (distance - 1)
         elif self.config.no_room == "closest":
             starts = _evenly_spaced(max(meta.num_frames - span, 0), views)
         else:
@@ -329,8 +328,8 @@ class Pair(Sampler):
                 "no_room to closest"
             )
         starts, least = [], 0
-        for left in range(views, 0, -1):
-            weights = ways[left - 1][following[least:]]
+        for more in reversed(range(views)):  # clips after this one
+            weights = ways[more][following[least:]]
             starts.append(least + int(generators[0].choice(len(weights), p=weights / weights.sum())))
             least = int(following[starts[-1]])
         return np.array(starts)
@@ -391,15 +390,13 @@ class TrackedPair(Pair):
         span = self.config.span(meta)
         if self.config.in_time(meta):
             _, middles = self.config.bounds_in_time(meta, span)
-            pairs = pairs_of(meta.tracks, self.config.min_gap, 0, meta.num_frames)
-            pairs = pairs[np.isin(pairs, middles).all(axis=1)]
         else:
-            middle = int(self.config.clip(meta, 0, span).middle_frame)
-            middles = middle + np.arange(max(meta.num_frames - span + 1, 0))
-            pairs = pairs_of(meta.tracks, self.config.min_gap, middle, meta.num_frames - span + middle)
+            middles = self.config.clip(meta, 0, span).middle_frame + np.arange(self.config.starts(meta, span))
+        pairs = pairs_of(meta.tracks, self.config.min_gap, 0, meta.num_frames)
+        pairs = pairs[np.isin(pairs, middles).all(axis=1)]
         if len(pairs):
-            drawn = generators[0].permutation(pairs[generators[0].integers(len(pairs))])
-            starts = np.searchsorted(middles, drawn)  # ascending
+            pair = generators[0].permutation(pairs[generators[0].integers(len(pairs))])
+            starts = np.searchsorted(middles, pair)  # ascending
             return [self.config.clip(meta, int(start), span) for start in starts]
         if self.config.untracked == "pair":
             return super().__call__(meta, generators)

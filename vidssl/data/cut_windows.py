@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import progress
@@ -103,21 +104,10 @@ def cut_into_windows(
     """
     keys = [(record.path, record.fps) for record in videos.records]
     first_rows = {key: n for n, key in reversed([*enumerate(keys)])}
-
-    def read(row: int, guard: ItemGuard) -> VideoMeta | DataError:
-        record = videos.records[row]
-        if row in guard.failed:
-            return DataError(f"{record.path}: {guard.failed[row]}")
-        guard.at(row)
-        try:
-            with reading.open(record) as video:
-                return video.meta
-        except DataError as error:
-            return error
-
-    found = pool(read, [*first_rows.values()], workers, timeout=timeout, on_failure=lambda row, reason: None)
-    files = progress(found, title="windows", unit="file", total=len(first_rows), leave=False)
-    metas = dict(zip(first_rows, files, strict=True))
+    read = partial(_read_meta, videos.records, reading)
+    results = pool(read, [*first_rows.values()], workers, timeout=timeout, on_failure=lambda row, reason: None)
+    bar = progress(results, title="windows", unit="file", total=len(first_rows), leave=False)
+    metas = dict(zip(first_rows, bar, strict=True))
     records = Records(videos.root)
     for n, key in enumerate(keys):
         row, root = videos.records.row(n), videos.records.root_of(n)
@@ -138,6 +128,18 @@ def cut_into_windows(
         for start, end in spans:
             records.append(replace(row, start=start, end=end), root)
     return replace(videos, records=records, joined=(), unit="window")
+
+
+def _read_meta(records: Records, reading: DecodeSettings, row: int, guard: ItemGuard) -> VideoMeta | DataError:
+    record = records[row]
+    if row in guard.failed:
+        return DataError(f"{record.path}: {guard.failed[row]}")
+    guard.at(row)
+    try:
+        with reading.open(record) as video:
+            return video.meta
+    except DataError as error:
+        return error
 
 
 def _spans(meta: VideoMeta, offset: int, part: VideoMeta, windows: TimeWindows) -> list[tuple[float, float]]:

@@ -110,8 +110,8 @@ class ClipDataset:
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:
         with self.reading.open(self.videos.records[index]) as video:
             planned = self.plan((epoch, index), video.meta)
-            made = planned.views.make(video.frames(planned.frames), self.on_device)
-        return self.assemble(planned, made, broken)
+            views = planned.views.make(video.frames(planned.frames), self.on_device)
+        return self.assemble(planned, views, broken)
 
     def plan(self, key: tuple[int, int], meta: VideoMeta) -> "PlannedSample":
         """Choose the frames of the sample of (epoch, index) from the metadata of its file; nothing is decoded."""
@@ -124,22 +124,23 @@ class ClipDataset:
         views = plan_views(record.path, part, self.sampler, self.recipes, generators)
         return PlannedSample(epoch, index, offset, part, views)
 
-    def assemble(self, planned: "PlannedSample", made: "Views", broken: tuple[tuple[str, str], ...] = ()) -> Sample:
+    def assemble(self, planned: "PlannedSample", views: "Views", broken: tuple[tuple[str, str], ...] = ()) -> Sample:
         """Make a sample of the views that its plan made: add the label, the boxes of a track and the mask."""
         epoch, index, meta = planned.epoch, planned.index, planned.meta
         record = self.videos.records[index]
         boxes = mask = None
-        sizes = [view.frames.shape[-1] for view in made.views]
+        sizes = [view.frames.shape[-1] for view in views.views]
         if meta.tracks is not None:
-            _check_tracks(meta.tracks, meta.num_frames, made, record.path)
-            windows = [self._window(made.views, number, "tracks") for number in range(len(made.views))]
+            _check_tracks(meta.tracks, meta.num_frames, views, record.path)
+            windows = [self._window(views.views, number, "tracks") for number in range(len(views.views))]
             last = generator(self.seed, epoch, index, len(self.recipes))  # independent of the views'
-            boxes = sample_track(meta.tracks, made.middle_frames, windows, sizes, last)
+            middle_frames = [planned.views.clips[number].middle_frame for number in views.clip_of]
+            boxes = sample_track(meta.tracks, middle_frames, windows, sizes, last)
         if record.mask is not None and ClipDataset.read_mask is not None:
-            whole = ClipDataset.read_mask(record.mask, made.height, made.width)
-            mask = self._window(made.views, 0, "masks").cut(whole, sizes[0])
-        frames = tuple(view.frames for view in made.views)
-        return Sample(frames, record.label, index, broken, boxes, mask, made.operations)
+            whole = ClipDataset.read_mask(record.mask, views.height, views.width)
+            mask = self._window(views.views, 0, "masks").cut(whole, sizes[0])
+        frames = tuple(view.frames for view in views.views)
+        return Sample(frames, record.label, index, broken, boxes, mask, views.operations)
 
     def _read_tracks(self, folder: Path, index: int) -> Tracks:
         path = tracks_file(folder, self.videos.names[index], self.videos.records[index])
@@ -159,14 +160,14 @@ class ClipDataset:
         return window
 
 
-def _check_tracks(tracks: Tracks, num_frames: int, made: "Views", path: str) -> None:
+def _check_tracks(tracks: Tracks, num_frames: int, views: "Views", path: str) -> None:
     """Raise ConfigError if tracks have frames or boxes beyond those of the video."""
     last = tracks.frames.max(initial=0)
     width, height = tracks.boxes[:, 2:].max(axis=0, initial=0)
-    if last >= num_frames or width > made.width + 1 or height > made.height + 1:
+    if last >= num_frames or width > views.width + 1 or height > views.height + 1:
         raise ConfigError(
             f"the tracks of {path} extend to frame {last} and {width:.0f}x{height:.0f}, the video has {num_frames} "
-            f"frames of {made.width}x{made.height}: make them again with vidssl track"
+            f"frames of {views.width}x{views.height}: make them again with vidssl track"
         )
 
 
@@ -191,7 +192,6 @@ class Views(NamedTuple):
 
     views: tuple[View, ...]
     clip_of: tuple[int, ...]  # for each view the number of its clip: a recipe may make several views
-    middle_frames: tuple[int, ...]  # for each view the middle frame of its clip, counted from `offset`
     height: int  # of the frames before cropping, pixels
     width: int
     operations: tuple[tuple[Operation, ...], ...] = ()  # left to the device, of each view; none: the views are finished
@@ -207,7 +207,7 @@ class PlannedViews:
     path: str  # for messages
     clips: list[Clip]
     draws: list[tuple[Recipe, np.random.Generator]]  # of each clip; the generators have drawn what the plan needed
-    wanted: list[tuple[NDArray[np.int64], ...]]  # of each clip: its frames, or the two operands of an RGB difference
+    clip_frames: list[tuple[NDArray[np.int64], ...]]  # of each clip: its own, or both operands of an RGB difference
     frames: NDArray[np.int64]  # all of them, ascending, each once
 
     def make(self, decoded: Frames, on_device: bool = False) -> Views:
@@ -219,23 +219,22 @@ class PlannedViews:
         views: list[View] = []
         operations: list[tuple[Operation, ...]] = []
         clip_of: list[int] = []
-        for number, (parts, (recipe, rng)) in enumerate(zip(self.wanted, self.draws, strict=True)):
-            clips = [decoded[np.searchsorted(self.frames, indices)] for indices in parts]
+        for number, (operands, (recipe, rng)) in enumerate(zip(self.clip_frames, self.draws, strict=True)):
+            clips = [decoded[np.searchsorted(self.frames, indices)] for indices in operands]
             frames = clips[0] if len(clips) == 1 else rgb_difference(*clips)
             try:
                 if on_device and isinstance(recipe, DrawnRecipe) and recipe.leaves_operations():
-                    view, left = recipe.draw(frames, rng)
-                    made = [view]
+                    view, deferred = recipe.draw(frames, rng)
+                    clip_views = [view]
                 else:
-                    made, left = recipe.views(frames, rng), []
+                    clip_views, deferred = recipe.views(frames, rng), []
             except DataError as error:
                 raise DataError(f"{self.path}: {error}") from None
-            views += made
-            operations += [tuple(left)] * len(made)
-            clip_of += [number] * len(made)
-        middle_frames = tuple(self.clips[number].middle_frame for number in clip_of)
+            views += clip_views
+            operations += [tuple(deferred)] * len(clip_views)
+            clip_of += [number] * len(clip_views)
         height, width = decoded.shape[2:]
-        return Views(tuple(views), tuple(clip_of), middle_frames, height, width, tuple(operations) if on_device else ())
+        return Views(tuple(views), tuple(clip_of), height, width, tuple(operations) if on_device else ())
 
 
 def plan_views(
@@ -256,13 +255,13 @@ def plan_views(
         draws *= len(clips)
     if len(draws) != len(clips):
         raise ConfigError(f"{len(clips)} clips and {len(recipes)} recipes: use one recipe, or one for each clip")
-    wanted: list[tuple[NDArray[np.int64], ...]] = []
+    clip_frames: list[tuple[NDArray[np.int64], ...]] = []
     for clip, (recipe, rng) in zip(clips, draws, strict=True):
         # Decide on RGB difference before decoding: it changes which frames are needed.
         difference = rng.random() < recipe.difference
-        wanted.append(difference_pairs(clip.indices, clip.first, clip.last) if difference else (clip.indices,))
-    frames = np.unique(np.concatenate([indices for parts in wanted for indices in parts]))
-    return PlannedViews(path, clips, draws, wanted, frames)
+        clip_frames.append(difference_pairs(clip.indices, clip.first, clip.last) if difference else (clip.indices,))
+    frames = np.unique(np.concatenate([indices for parts in clip_frames for indices in parts]))
+    return PlannedViews(path, clips, draws, clip_frames, frames)
 
 
 def _check_clips(clips: object, sampler: str, num_frames: int) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from vidssl.base.errors import ConfigError, DecodeError
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import RealPath, existing_path
 from vidssl.data.fingerprint import state_of_file
-from vidssl.data.video_list import VideoList
+from vidssl.data.video_list import VideoList, rows_by
 from vidssl.video.packed_frames import find_frames, shard_path
 from vidssl.video.tar_members import find_member
 
@@ -63,11 +64,11 @@ def _parts_of(path: str) -> tuple[VideoPart, ...]:
     except FileNotFoundError:
         if member := find_member(path):
             return (VideoPart(member.tar, member.offset, member.size),)
-        if place := find_frames(path):
-            folder, index, row = place
+        if packed := find_frames(path):
+            folder, index, row = packed
             shard, frames = str(shard_path(folder, int(index.shards[row]))), index.frames(row)
-            places = zip(index.offsets[frames].tolist(), index.sizes[frames].tolist(), strict=True)
-            return tuple(VideoPart(shard, offset, size) for offset, size in places)
+            spans = zip(index.offsets[frames].tolist(), index.sizes[frames].tolist(), strict=True)
+            return tuple(VideoPart(shard, offset, size) for offset, size in spans)
         return ()
     if stat.S_ISDIR(status.st_mode):
         with os.scandir(path) as entries:
@@ -145,7 +146,7 @@ def find_overlap(query: VideoList, other: VideoList, by_name: bool = False, ever
     same = _pairs(query, other, _common(q, o))
     copies = _pairs(query, other, _copied(q, o, states, None if every else 2))
     if by_name:
-        named = _pairs(query, other, _common(_rows_by(query.names), _rows_by(other.names)))
+        named = _pairs(query, other, _common(rows_by(query.names), rows_by(other.names)))
         copies = torch.unique(torch.cat([copies, named]), dim=0)
     one_list = q.keys() == o.keys() and len(torch.unique(same[:, 0])) == len(query.records)
     groups = _shared_groups(query, other, torch.cat([same, copies]))
@@ -164,23 +165,16 @@ def recording_group(path: str) -> str | None:
     return match and match[1]
 
 
-def spans_overlap(one: VideoRecord, other: VideoRecord) -> bool:
+def spans_overlap(a: VideoRecord, b: VideoRecord) -> bool:
     """Whether the spans of two records of one file overlap."""
-    start = max(one.start or 0.0, other.start or 0.0)
-    return all(record.end is None or start < record.end for record in (one, other))
-
-
-def _rows_by(keys: Iterable[ContentKey]) -> RowsByContent[ContentKey]:
-    rows: RowsByContent[ContentKey] = {}
-    for n, key in enumerate(keys):
-        rows.setdefault(key, []).append(n)
-    return rows
+    start = max(a.start or 0.0, b.start or 0.0)
+    return all(record.end is None or start < record.end for record in (a, b))
 
 
 def _rows_of_files(query: VideoList, other: VideoList) -> tuple[RowsByContent[str], RowsByContent[str]]:
     """The rows of both lists by the real paths of their files."""
     real_path = RealPath()
-    q, o = (_rows_by(real_path(record.path) for record in each.records) for each in (query, other))
+    q, o = (rows_by(real_path(record.path) for record in videos.records) for videos in (query, other))
     return q, o
 
 
@@ -204,32 +198,32 @@ def _copied(
     q: RowsByContent[str], o: RowsByContent[str], states: Mapping[str, tuple[int, ...]], most: int | None = None
 ) -> Rowwise:
     for copies in _equal_files(states, lambda part: not (q.keys().isdisjoint(part) or o.keys().isdisjoint(part))):
-        mine, others = ([path for path in copies if path in rows] for rows in (q, o))
-        for one in mine:
-            yield from ((q[one], o[other]) for other in islice((path for path in others if path != one), most))
+        mine, theirs = ([path for path in copies if path in rows] for rows in (q, o))
+        for path in mine:
+            yield from ((q[path], o[copy]) for copy in islice((copy for copy in theirs if copy != path), most))
 
 
 def _equal_files(
-    states: Mapping[str, tuple[int, ...]], wanted: Callable[[list[str]], bool] = lambda part: True
+    states: Mapping[str, tuple[int, ...]], keep: Callable[[list[str]], bool] = lambda part: True
 ) -> list[list[str]]:
-    """Group files by content, in `wanted` groups. Few are read: those of equal size, whole those with equal ends."""
-    groups = _affordable(_divided([[*states]], states.__getitem__, wanted))
+    """Group files by content, in groups to `keep`. Few are read: those of equal size, whole those with equal ends."""
+    groups = _affordable(_divided([[*states]], states.__getitem__, keep))
     for key in (partial(content_hash, ends=True), content_hash):
-        groups = _divided(groups, key, wanted)
+        groups = _divided(groups, key, keep)
     return groups
 
 
 def _divided(
-    groups: Iterable[list[str]], key: Callable[[str], Hashable], wanted: Callable[[list[str]], bool]
+    groups: Iterable[list[str]], key: Callable[[str], Hashable], keep: Callable[[list[str]], bool]
 ) -> list[list[str]]:
-    """Divide groups of files by a key, and keep those of two files or more that are `wanted`."""
-    found: dict[tuple[int, Hashable], list[str]] = {}
+    """Divide groups of files by a key, into those of two files or more that `keep` accepts."""
+    parts = defaultdict[tuple[int, Hashable], list[str]](list)
     for number, group in enumerate(groups):
         for path in group:
             value = key(path)
             if value is not None and value != (0,):  # what is empty, or cannot be read, equals nothing
-                found.setdefault((number, value), []).append(path)
-    return [part for part in found.values() if len(part) > 1 and wanted(part)]
+                parts[number, value].append(path)
+    return [part for part in parts.values() if len(part) > 1 and keep(part)]
 
 
 def _affordable(groups: list[list[str]]) -> list[list[str]]:
@@ -253,20 +247,19 @@ def _pairs(query: VideoList, other: VideoList, candidates: Rowwise) -> Tensor:
         records = [(row, other.records[row]) for row in others]
         for n in mine:
             record = query.records[n]
-            pairs += [(n, row) for row, each in records if spans_overlap(record, each)]
+            pairs += [(n, row) for row, other_record in records if spans_overlap(record, other_record)]
     return torch.tensor(sorted(pairs), dtype=torch.int64).reshape(-1, 2)
 
 
 def _shared_groups(query: VideoList, other: VideoList, paired: Tensor) -> dict[int, str]:
     """The rows of the query, and their recording, of which the other list has a row that is not `paired` with them."""
-    rows: dict[str, set[int]] = {}
-    for n, record in enumerate(other.records):
-        if group := recording_group(record.path):
-            rows.setdefault(group, set()).add(n)
-    if not rows:
-        return {}
-    own: dict[int, set[int]] = {}
+    rows = rows_by(recording_group(record.path) for record in other.records)
+    paired_rows = defaultdict[int, set[int]](set)
     for n, row in paired.tolist():
-        own.setdefault(n, set()).add(row)
-    groups = {n: recording_group(record.path) for n, record in enumerate(query.records)}
-    return {n: group for n, group in groups.items() if group in rows and not rows[group] <= own.get(n, set())}
+        paired_rows[n].add(row)
+    groups = {}
+    for n, record in enumerate(query.records):
+        group = recording_group(record.path)
+        if group is not None and not paired_rows[n].issuperset(rows.get(group, ())):
+            groups[n] = group
+    return groups

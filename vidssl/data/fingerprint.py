@@ -83,11 +83,11 @@ def state_of_file(path: str) -> tuple[tuple[int, ...], int]:
     if not stat.S_ISDIR(status.st_mode):
         return (status.st_size,), status.st_mtime_ns
     with os.scandir(path) as entries:
-        found = {entry.name: entry.stat() for entry in entries if frame_number(entry.name)}  # as `FrameFolder`
-    ends = (min(found), max(found)) if found else ()
-    files = "\n".join(f"{found[name].st_size} {found[name].st_mtime_ns} {name}" for name in sorted(found))
+        images = sorted((entry.name, entry.stat()) for entry in entries if frame_number(entry.name))  # as `FrameFolder`
+    files = "\n".join(f"{status.st_size} {status.st_mtime_ns} {name}" for name, status in images)
     digest = hashlib.sha256(os.fsencode(files)).digest()
-    return (_FOLDER, len(found), *(found[name].st_size for name in ends)), int.from_bytes(digest[:8], "little")
+    ends = (images[0], images[-1]) if images else ()
+    return (_FOLDER, len(images), *(status.st_size for _, status in ends)), int.from_bytes(digest[:8], "little")
 
 
 def _settings_of_copies(folder: str, known: dict[str, str]) -> str:

@@ -18,16 +18,16 @@ InstanceBoxes = Mapping[int, tuple[float, ...]]  # frame to xyxy, pixels of the 
 def pixels_of(
     boxes: InstanceBoxes, numbers: NDArray[np.int64], fraction: float | None = None
 ) -> Iterator[tuple[int, slice, slice]]:
-    """Yield the place of each of some frames that has a box, and the rows and columns of the box.
+    """Yield the index of each of some frames that has a box, and the rows and columns of the box.
 
     With `fraction` the box has only so much of its width, from the left.
     """
-    for place, number in enumerate(numbers.tolist()):
+    for index, number in enumerate(numbers.tolist()):
         if number in boxes:
             x1, y1, x2, y2 = boxes[number]
-            right = x2 if fraction is None else x1 + fraction * (x2 - x1)
-            left, top, right, bottom = (max(0, round(edge)) for edge in (x1, y1, right, y2))
-            yield place, slice(top, bottom), slice(left, right)
+            end = x2 if fraction is None else x1 + fraction * (x2 - x1)
+            x1, y1, end, y2 = (max(0, round(edge)) for edge in (x1, y1, end, y2))
+            yield index, slice(y1, y2), slice(x1, end)
 
 
 def read_instance_boxes(path: Path, videos: VideoList) -> dict[str, InstanceBoxes]:
@@ -39,23 +39,23 @@ def read_instance_boxes(path: Path, videos: VideoList) -> dict[str, InstanceBoxe
         DataError: `file:line` of the first invalid row; or no video of the list has a box.
     """
     records = dict(zip(videos.names, videos.records, strict=True))
-    found: dict[str, dict[int, tuple[float, ...]]] = {}
+    boxes: dict[str, dict[int, tuple[float, ...]]] = {}
     rows = read_rows(path, "name the file of boxes: boxes=FILE")
     if next(rows, (1, None))[1] != _HEADER:
         raise DataError(f"{path}:1: the header is not {','.join(_HEADER)}")
     for line, row in rows:
-        place = f"{path}:{line}"
+        source = f"{path}:{line}"
         try:
             name, number, box = row[0], int(row[1]), tuple(map(float, row[2:]))
         except (ValueError, IndexError):
-            raise DataError(f"{place}: {','.join(row)!r} is not {','.join(_HEADER)}") from None
+            raise DataError(f"{source}: {','.join(row)!r} is not {','.join(_HEADER)}") from None
         if len(box) != 4 or not all(map(math.isfinite, box)) or box[2] <= box[0] or box[3] <= box[1]:
-            raise DataError(f"{place}: {row[2:]} is not a box: x1 < x2 and y1 < y2, pixels")
+            raise DataError(f"{source}: {row[2:]} is not a box: x1 < x2 and y1 < y2, pixels")
         if name in records:
-            own = found.setdefault(records[name].path, {})
-            if number in own:
-                raise DataError(f"{place}: frame {number} of {name} has a box already: one instance per video")
-            own[number] = box
-    if not found:
+            of_video = boxes.setdefault(records[name].path, {})
+            if number in of_video:
+                raise DataError(f"{source}: frame {number} of {name} has a box already: one instance per video")
+            of_video[number] = box
+    if not boxes:
         raise DataError(f"{path} has no box for any video of {videos.path}, such as {videos.names[0]}")
-    return dict(found)
+    return dict(boxes)

@@ -35,15 +35,15 @@ def keys_of_step(
     """
     parts = joined or (ListPart(num_records, num_records),)
     lengths, samples = (tuple(column) for column in zip(*parts, strict=True))
-    first, before = ([*accumulate(column, initial=0)] for column in (lengths, samples))
+    first_rows, first_samples = ([*accumulate(column, initial=0)] for column in (lengths, samples))
     order, permutations = _mixed(samples), _permutations(seed, lengths)
     keys = []
     for n in range(step * batch_size, (step + 1) * batch_size):
-        epoch, place = divmod(n, len(order))
-        sample = int(order[place])
-        part = bisect(before, sample) - 1
-        own_epoch, row = divmod(epoch * samples[part] + sample - before[part], lengths[part])
-        keys.append((own_epoch, first[part] + int(permutations[part](own_epoch)[row])))
+        epoch, position = divmod(n, len(order))
+        sample = int(order[position])
+        part = bisect(first_samples, sample) - 1
+        list_epoch, row = divmod(epoch * samples[part] + sample - first_samples[part], lengths[part])
+        keys.append((list_epoch, first_rows[part] + int(permutations[part](list_epoch)[row])))
     return keys
 
 
@@ -84,7 +84,7 @@ class StepSampler:
             most = f"batch_size={self.num_records} at most"
             raise ConfigError(f"batch_size {size} is more than the {self.num_records} records of the list: {most}")
         for number, part in enumerate(self.joined):
-            taken = size * part.samples / sum(each.samples for each in self.joined)
+            taken = size * part.samples / sum(joined.samples for joined in self.joined)
             if taken > part.records:
                 raise ConfigError(
                     f"batch_size {size} has {taken:.1f} videos of data.train.{number}, a list of {part.records}: lower "
@@ -128,12 +128,12 @@ def make_samples(dataset: ClipDataset, keys: Sequence[SampleKey], guard: ItemGua
     samples: list[Sample] = []
     for _, group in groupby(keys, key=lambda key: _file(dataset, key[1])):
         together = list(group)
-        made: dict[SampleKey, Sample] = {}
+        shared: dict[SampleKey, Sample] = {}
         if len(together) > 1 and not dataset.reading.changes_frames:
             with suppress(FramesOutOfOrderError):  # from now on the frames of this file are counted
-                made = _one_pass(dataset, together, guard)
+                shared = _one_pass(dataset, together, guard)
         # What failed there is made on its own: the error, and what it affects, are as without the common pass.
-        samples += [made.get(key) or dataset.sample(key, guard) for key in together]
+        samples += [shared.get(key) or dataset.sample(key, guard) for key in together]
     return samples
 
 
@@ -148,10 +148,10 @@ def _one_pass(dataset: ClipDataset, keys: Sequence[SampleKey], guard: ItemGuard)
     A sample is made when its last frame is decoded. A frame is kept until the last sample that needs it is made, so
     memory holds the frames of the samples that overlap, whatever their number.
     """
-    made: dict[SampleKey, Sample] = {}
+    samples: dict[SampleKey, Sample] = {}
     keys = [key for key in keys if key[1] not in guard.failed]
     if not keys:
-        return made
+        return samples
     guard.at(keys[0][1])
     with suppress(DataError), dataset.reading.open(dataset.videos.records[keys[0][1]]) as video:
         waiting: dict[SampleKey, PlannedSample] = {}
@@ -160,7 +160,7 @@ def _one_pass(dataset: ClipDataset, keys: Sequence[SampleKey], guard: ItemGuard)
             with suppress(DataError):
                 waiting[key] = dataset.plan(key, video.meta)
         if not waiting:
-            return made
+            return samples
         guard.at(next(iter(waiting))[1])
         users: defaultdict[int, list[SampleKey]] = defaultdict(list)  # of each frame
         for key, planned in waiting.items():
@@ -183,10 +183,10 @@ def _one_pass(dataset: ClipDataset, keys: Sequence[SampleKey], guard: ItemGuard)
                     if not users[n]:
                         del images[n]
                 with suppress(DataError):
-                    made[key] = dataset.assemble(planned, planned.views.make(frames, dataset.on_device))
+                    samples[key] = dataset.assemble(planned, planned.views.make(frames, dataset.on_device))
                 if waiting:  # what is decoded next is for the next one
                     guard.at(next(iter(waiting))[1])
-    return made
+    return samples
 
 
 _log = logging.getLogger(__name__)
@@ -209,20 +209,20 @@ class Loader:
         return len(self.batches)
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        lost: list[str] = []
-        limit = len(self.dataset) if self.dataset.skip else self.dataset.replace
-
-        def on_failure(item: int, reason: str) -> None:
-            lost.append(f"{self.dataset.videos.records[item].path}: {reason}")
-            _log.warning(lost[-1])
-            if len(lost) > limit:
-                raise DataError(
-                    f"{first_few(lost, separator='; ')}; {len(lost)} of {len(self.dataset)} videos made a worker hang "
-                    f"or crash; the limit is {limit}: correct the list or {self.dataset.remedy}"
-                )
-
+        on_failure = partial(self._add_lost, [])
         # No variable refers to a batch, so that the consumer can free its memory.
         yield from ordered(self._stack, self.batches, self.workers, timeout=self.timeout, on_failure=on_failure)
+
+    def _add_lost(self, lost: list[str], item: int, reason: str) -> None:
+        """Note a video that made a worker hang or crash; a DataError if they are too many."""
+        lost.append(f"{self.dataset.videos.records[item].path}: {reason}")
+        _log.warning(lost[-1])
+        limit = len(self.dataset) if self.dataset.skip else self.dataset.replace
+        if len(lost) > limit:
+            raise DataError(
+                f"{first_few(lost, separator='; ')}; {len(lost)} of {len(self.dataset)} videos made a worker hang "
+                f"or crash; the limit is {limit}: correct the list or {self.dataset.remedy}"
+            )
 
     def _stack(self, keys: list[SampleKey], guard: ItemGuard) -> Batch:
         """Make the samples of a batch, and stack them."""
@@ -259,7 +259,8 @@ def eval_loader(
     That is every world-th video; up to 64 rows of one file that follow each other stay together (`file_numbers`).
     With `rows` only these rows of the list are divided among the processes.
     """
-    numbers, chosen = file_numbers(dataset.videos), np.arange(len(dataset)) if rows is None else np.asarray(rows, int)
-    mine = chosen[np.unique(numbers[chosen], return_inverse=True)[1] % world == rank].tolist()
+    divided = np.arange(len(dataset)) if rows is None else np.asarray(rows, int)
+    numbers = np.unique(file_numbers(dataset.videos)[divided], return_inverse=True)[1]
+    mine = divided[numbers % world == rank].tolist()
     chunks = [[(0, index) for index in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
     return Loader(dataset, chunks, workers, timeout)

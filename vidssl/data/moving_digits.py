@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -263,16 +264,16 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     try:
-        found = dict(read_json(out / "settings.json"))
+        written = dict(read_json(out / "settings.json"))
     except (OSError, ValueError, TypeError):
         raise DataError(
             f"{out} is not a set of moving digits (settings.json is missing or unreadable): choose another folder"
         ) from None
     if not settings.masks:
-        found.pop("masks", None)  # the videos are the same
-    other = [f"{key} is {old}, requested {new}" for key, old, new in config_differences(found, _describe(settings))]
-    if other:
-        raise DataError(f"{out} has moving digits of other settings ({', '.join(other)}): choose another folder")
+        written.pop("masks", None)  # the videos are the same
+    changes = [f"{key} is {old}, requested {new}" for key, old, new in config_differences(written, _describe(settings))]
+    if changes:
+        raise DataError(f"{out} has moving digits of other settings ({', '.join(changes)}): choose another folder")
     return True
 
 
@@ -292,8 +293,8 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     labels = {"motion": motions, "digit": DIGITS, "colour": tuple(COLOURS)}  # the classes of each list
     turn = math.lcm(len(motions), len(DIGITS))
     textures = [_texture(settings.size, generator(settings.seed, 0, k)) for k in range(TEXTURES)]
-    factors: list[tuple[object, ...]] = [("path", *(field.name for field in fields(Factors)))]
-    boxes: list[tuple[object, ...]] = [("path", "frame", "x1", "y1", "x2", "y2")]
+    factor_rows: list[tuple[object, ...]] = [("path", *(field.name for field in fields(Factors)))]
+    box_rows: list[tuple[object, ...]] = [("path", "frame", "x1", "y1", "x2", "y2")]
     lists: dict[str, dict[str, list[VideoRecord]]] = defaultdict(lambda: defaultdict(list))
     bar = progress(title="moving digits", unit="video", total=settings.train + settings.test, leave=False)
     for number, (split, count) in enumerate([("train", settings.train), ("test", settings.test)], start=1):
@@ -303,30 +304,32 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
             path = f"videos/{split}/{i:05d}.mp4"
             # 80 (60) consecutive videos have each pair once: half of them the pairs of equal parity, then the others.
             motion, digit = motions[i % len(motions)], (i + i // turn) % 10
-            drawn = draw_factors(motion, digit, pools[split][digit], generator(settings.seed, number, i))
-            glyph = make_glyph(images[drawn.digit_image])
-            frames, seen = _render_video(drawn, glyph, textures, settings)
-            found = [_box(mask) for mask in seen]
+            factors = draw_factors(motion, digit, pools[split][digit], generator(settings.seed, number, i))
+            glyph = make_glyph(images[factors.digit_image])
+            frames, seen = _render_video(factors, glyph, textures, settings)
+            boxes = [_box(mask) for mask in seen]
             _write_video(folder / path, frames, settings.fps)
             for name, classes in labels.items():
-                lists[name][split].append(VideoRecord(path, classes.index(str(getattr(drawn, name)))))
+                lists[name][split].append(VideoRecord(path, classes.index(str(getattr(factors, name)))))
             if any(motion == first for first, _ in OPPOSITES):
                 lists["forward"][split].append(VideoRecord(path, motions.index(motion)))
             if settings.masks:
                 white = np.repeat(np.uint8(255) * seen[..., None], 3, axis=3)
                 _write_video(folder / f"masks/{path}", white, settings.fps, crf=0)
-                lists["parts"][split].append(_write_crop(folder, f"parts/{split}/{i:05d}", drawn, glyph, frames, found))
-            factors.append((path, *astuple(drawn)))
-            boxes.extend((path, t, *box) for t, box in enumerate(found))
+                crop = _write_crop(folder, f"parts/{split}/{i:05d}", factors, glyph, frames, boxes)
+                lists["parts"][split].append(crop)
+            factor_rows.append((path, *astuple(factors)))
+            box_rows.extend((path, t, *box) for t, box in enumerate(boxes))
             bar.update()
     bar.close()
     for name, splits in lists.items():
         write_lists(folder / name, out, splits, motions if name == "forward" else labels.get(name, DIGITS))
-    if settings.motions == "asymmetric":
-        (folder / "pairs.csv").write_text("".join(f"{one},{other}\n" for one, other in OPPOSITES), encoding="utf-8")
     if settings.masks:
         (folder / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in DIGIT_PARTS), encoding="utf-8")
-    for file_name, rows in {"factors.csv": factors, "boxes.csv": boxes}.items():
+    tables: dict[str, Sequence[tuple[object, ...]]] = {"factors.csv": factor_rows, "boxes.csv": box_rows}
+    if settings.motions == "asymmetric":
+        tables["pairs.csv"] = OPPOSITES
+    for file_name, rows in tables.items():
         with (folder / file_name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
     (folder / "settings.json").write_text(json.dumps(_describe(settings), indent=2) + "\n", encoding="utf-8")
@@ -340,8 +343,8 @@ def _render_video(
     colour = np.array(COLOURS[factors.colour], np.float32)
     frames = np.empty((settings.frames, size, size, 3), np.uint8)
     seen = np.empty((settings.frames, size, size), bool)
-    each = (motion(factors, settings.frames) for motion in (digit_track, camera, visibility))
-    for t, ((x, y, tilt, scale), view, visible) in enumerate(zip(*each, strict=True)):
+    courses = (course(factors, settings.frames) for course in (digit_track, camera, visibility))
+    for t, ((x, y, tilt, scale), view, visible) in enumerate(zip(*courses, strict=True)):
         shift = np.column_stack([np.eye(2), size * view])
         backward = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         texture = textures[factors.texture]
@@ -363,15 +366,7 @@ def _box(mask: NDArray[np.bool_]) -> DigitBox:
 
 def _texture(size: int, rng: np.random.Generator) -> DigitFloats:
     """Make a periodic texture (E, E, 3), E = TEXTURE_EDGE canvases: dim hills and valleys of all hues."""
-    edge = TEXTURE_EDGE * size
-
-    def noise(cells: int) -> DigitFloats:
-        """Smooth periodic noise around 0, with `cells` bumps along an edge."""
-        grid = np.pad(rng.normal(size=(cells, cells)).astype(np.float32), 2, mode="wrap")
-        large = cv2.resize(grid, None, fx=edge / cells, fy=edge / cells, interpolation=cv2.INTER_CUBIC)
-        skip = round(2 * edge / cells)
-        return np.asarray(large[skip : skip + edge, skip : skip + edge], np.float32)
-
+    noise = partial(_noise, rng, TEXTURE_EDGE * size)
     bumps = np.clip(0.5 + 0.45 * noise(8) + 0.25 * noise(16) + 0.15 * noise(64), 0, 1)
     grain = np.clip(1 + 0.15 * noise(64) + 0.1 * noise(128), 0.5, 1.4)  # makes the pan visible everywhere
     # Every texture has all hues: a single hue would distinguish the videos.
@@ -379,6 +374,14 @@ def _texture(size: int, rng: np.random.Generator) -> DigitFloats:
     saturation = np.clip(0.55 + 0.15 * noise(16), 0.2, 0.9)
     hsv = np.stack([hue, saturation, np.clip((0.12 + 0.25 * bumps) * grain, 0, 1)], axis=-1)
     return np.asarray(255 * cv2.cvtColor(hsv.astype(np.float32), cv2.COLOR_HSV2RGB), np.float32)
+
+
+def _noise(rng: np.random.Generator, edge: int, cells: int) -> DigitFloats:
+    """Draw smooth periodic noise (E, E) around 0, with `cells` bumps along an edge."""
+    grid = np.pad(rng.normal(size=(cells, cells)).astype(np.float32), 2, mode="wrap")
+    large = cv2.resize(grid, None, fx=edge / cells, fy=edge / cells, interpolation=cv2.INTER_CUBIC)
+    skip = round(2 * edge / cells)
+    return np.asarray(large[skip : skip + edge, skip : skip + edge], np.float32)
 
 
 def _write_video(path: Path, frames: Pixels, fps: int, crf: int = 18) -> None:

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 import stat
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -84,24 +84,27 @@ def read_input(
 def _several(paths: Iterable[str | Path]) -> VideoList:
     """List files and folders of frames, below the folder above all of them."""
     is_table = isinstance(paths, bytes | Mapping) or hasattr(paths, "columns")  # whose items are no paths
-    given = [*paths] if isinstance(paths, Iterable) and not is_table else [paths]
-    if wrong := [type(path).__name__ for path in given if not isinstance(path, str | Path)]:
+    values = [*paths] if isinstance(paths, Iterable) and not is_table else [paths]
+    if wrong := [type(path).__name__ for path in values if not isinstance(path, str | Path)]:
         raise DataError(
             f"videos are named by text or Path, got {wrong[0]}: name a list (*.csv), a folder, a pattern or a file, or "
             "give a sequence of the paths of files, of a table its column of paths"
         )
-    found = [Path(existing_path(Path(), str(in_home(path)))).absolute() for path in given]
-    missing = [str(path) for path in found if state_of_video(str(path)) is None]
-    if missing or not found:
-        raise DataError(
-            f"{len(missing)} of {len(found)} files do not exist: {first_few(missing)}" if found else "no file is named"
-        )
-    folder = Path(os.path.commonpath([path.parent for path in found]))
-    names = [path.relative_to(folder).as_posix() for path in found]
-    if not all(map(is_utf8, names)):
-        raise DataError(f"{next(n for n in names if not is_utf8(n))!r} is not UTF-8: rename it")
-    rows = [VideoRecord(name) for name in names]
-    return VideoList(folder, Records(folder, rows), ())
+    files = [Path(existing_path(Path(), str(in_home(path)))).absolute() for path in values]
+    if not files:
+        raise DataError("no file is named")
+    if missing := [str(path) for path in files if state_of_video(str(path)) is None]:
+        raise DataError(f"{len(missing)} of {len(files)} files do not exist: {first_few(missing)}")
+    folder, names = _below_common_folder(files)
+    if others := [name for name in names if not is_utf8(name)]:
+        raise DataError(f"{others[0]!r} is not UTF-8: rename it")
+    return VideoList(folder, Records(folder, map(VideoRecord, names)), ())
+
+
+def _below_common_folder(paths: Sequence[Path]) -> tuple[Path, list[str]]:
+    """Return the folder above all paths, and their names in it."""
+    folder = Path(os.path.commonpath([path.parent for path in paths]))
+    return folder, [path.relative_to(folder).as_posix() for path in paths]
 
 
 def _find(folder: Path) -> tuple[Path, Sequence[str]]:
@@ -114,10 +117,10 @@ def _find(folder: Path) -> tuple[Path, Sequence[str]]:
     for note in index.on_names():
         _log.warning("%s", note)
     if index.videos:
-        _warn_of_folders(folder, [path for path, found in index.image_folders.items() if found.is_video])
+        _warn_of_folders(folder, [path for path, images in index.image_folders.items() if images.is_video])
         return folder, index.videos
     folders = index.image_folders
-    if index.top.is_mixed or any(found.is_video or found.is_mixed for found in folders.values()):
+    if index.top.is_mixed or any(images.is_video or images.is_mixed for images in folders.values()):
         frames = frame_folders(index)
         _warn_of_folders(folder, [*folders.keys() - frames] + ["."] * (index.top.num_images > 0))
         return folder, frames
@@ -155,21 +158,20 @@ def _match(pattern: Path) -> tuple[Path, Sequence[str]]:
         base, parts = base / parts[0], parts[1:]
     if any("**" in part and part != "**" for part in parts):
         raise DataError(f"{pattern}: ** stands for folders, and is no part of a name: write **/*.mp4 for *.mp4 in all")
-    listed = [path for path in sorted(base.glob("/".join(parts))) if path.suffix.lower() in _KNOWN]
-    above = {folder for parent in {path.parent for path in listed} for folder in (parent, *parent.parents)}
-    outputs = {place / name for place in above if place.is_relative_to(base) for name in outputs_in(place, base)}
-    written = [str(path) for path in listed if outputs and not outputs.isdisjoint((path, *path.parents))]
-    written = written if len(written) < len(listed) else []  # the pattern names copies alone
-    unread = [str(path) for path in listed if not is_file(path) and not is_folder(path)]
-    found = [path.absolute() for path in listed if is_file(path) and str(path) not in {*written}]
+    candidates = [path for path in sorted(base.glob("/".join(parts))) if path.suffix.lower() in _KNOWN]
+    above = {folder for parent in {path.parent for path in candidates} for folder in (parent, *parent.parents)}
+    outputs = {folder / name for folder in above if folder.is_relative_to(base) for name in outputs_in(folder, base)}
+    written = [str(path) for path in candidates if outputs and not outputs.isdisjoint((path, *path.parents))]
+    written = written if len(written) < len(candidates) else []  # the pattern names copies alone
+    unread = [str(path) for path in candidates if not is_file(path) and not is_folder(path)]
+    matches = [path.absolute() for path in candidates if is_file(path) and str(path) not in {*written}]
     for reason, paths in ((WRITTEN, written), (UNREAD, unread)):
         if paths:
             _log.warning("%s", left_out_line(pattern, reason, paths))
-    if not found:
+    if not matches:
         hint = "; a [ that is in a name is written [[]" * ("[" in "".join(parts))
         raise DataError(f"no video or image matches {pattern}: known extensions are {' '.join(sorted(_KNOWN))}{hint}")
-    folder = Path(os.path.commonpath([path.parent for path in found]))
-    return folder, [path.relative_to(folder).as_posix() for path in found]
+    return _below_common_folder(matches)
 
 
 # The index: scanned once, then looked up by name ---------------------------------------------------------------
@@ -243,10 +245,10 @@ class FileIndex:
 
     def warn_of_others(self) -> None:
         """Log the number of files that are videos or images by their extensions, and that are not listed."""
-        found = Counter({suffix: count for suffix, count in self.others.items() if suffix in _OTHER_VIDEOS})
-        if found:
+        videos = Counter({suffix: count for suffix, count in self.others.items() if suffix in _OTHER_VIDEOS})
+        if videos:
             text = "%s: %s are not listed, other extensions are: %s; convert them, for example with ffmpeg"
-            _log.warning(text, self.root, describe_suffixes(found), " ".join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES)))
+            _log.warning(text, self.root, describe_suffixes(videos), " ".join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES)))
 
     @cached_property
     def _by_stem(self) -> dict[str, list[str]]:
@@ -261,9 +263,9 @@ class FileIndex:
         return self._group(lambda path: _stem(path).rpartition("/")[2])
 
     def _group(self, key: Callable[[str], str]) -> dict[str, list[str]]:
-        groups: dict[str, list[str]] = {}
+        groups = defaultdict[str, list[str]](list)
         for path in sorted([*self.videos, *self.image_folders]):
-            groups.setdefault(key(path), []).append(path)
+            groups[key(path)].append(path)
         return groups
 
 
@@ -300,13 +302,11 @@ def index_files(
             images = []
             with os.scandir(root / folder) as entries:
                 for entry in entries:  # no Path for each: a data set of frames has millions of files
-                    is_link, is_hidden = entry.is_symlink(), entry.name.startswith(".")
                     is_folder, obstacle = _kind(entry)
                     index.num_files += not is_folder
-                    is_unwanted = is_folder and not folder and not wanted(entry.name)
-                    if is_hidden or is_unwanted:
+                    if entry.name.startswith(".") or (is_folder and not folder and not wanted(entry.name)):
                         continue
-                    suffix = _suffix(entry.name)
+                    suffix, is_link = _suffix(entry.name), entry.is_symlink()
                     is_known = is_folder or suffix in suffixes or suffix in IMAGE_SUFFIXES
                     if entry.name in written:
                         index.written += [folder + entry.name] * is_known
@@ -339,11 +339,11 @@ def index_files(
             continue
         if images:
             is_video = is_sequence(numbers_by_name(images))
-            found = ImageFolder(len(images), is_video, not is_video and has_other_images(images))
+            image_folder = ImageFolder(len(images), is_video, not is_video and has_other_images(images))
             if folder:
-                index.image_folders[folder.rstrip("/")] = found
+                index.image_folders[folder.rstrip("/")] = image_folder
             else:
-                index.top = found
+                index.top = image_folder
     index.videos.sort()
     return index
 
@@ -401,15 +401,15 @@ def frame_folders(index: FileIndex) -> list[str]:
     mixed = sorted(path for path, folder in folders.items() if folder.is_mixed)
     numbered = {path for path, folder in index.image_folders.items() if folder.is_video}
     parents = {path[:end] for path in numbered for end, letter in enumerate(path) if letter == "/"} | {"."}
-    found = sorted(numbered - parents)
-    if mixed or not found:
+    innermost = sorted(numbered - parents)
+    if mixed or not innermost:
         names = mixed or sorted(index.image_folders)
         raise DataError(
             f"{index.root}: the images of {len(names)} folders ({quoted(names)}) are not numbered like the frames of "
             "one video: keep only the RGB images (img_0001.jpg …) in each folder, without flow, masks and thumbs; if "
             "each image is an example, use images=True of vidssl prepare folder, or a quoted pattern ('*.jpg')"
         )
-    flow = {path for path in found if _FLOW.fullmatch(posixpath.basename(path))}
+    flow = {path for path in innermost if _FLOW.fullmatch(posixpath.basename(path))}
     frames = numbered - flow
     videos = frames | {posixpath.dirname(path) for path in frames}
     beside = sorted(path for path in flow if posixpath.dirname(path) in videos)
@@ -423,4 +423,4 @@ def frame_folders(index: FileIndex) -> list[str]:
             f"{index.root}: {quoted(above)} holds numbered images, and so do folders in it: move either away, or name "
             "the folders that are videos with labels=FILE of vidssl prepare folder"
         )
-    return found
+    return innermost

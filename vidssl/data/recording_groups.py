@@ -46,8 +46,7 @@ class Groups:
 def of_several_recordings(label: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which videos (N,) are of a class of two recordings or more: means over classes are of these."""
     classes, counts = np.unique(np.unique(np.stack([label, number]), axis=1)[0], return_counts=True)
-    found: NDArray[np.bool_] = np.isin(label, classes[counts > 1])
-    return found
+    return np.isin(label, classes[counts > 1])
 
 
 def recordings_by(pattern: str, paths: Iterable[str]) -> list[str | None]:
@@ -79,26 +78,26 @@ def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
     """
     paths = [*videos.names]
     if pattern is not None:
-        found, how = recordings_by(pattern, paths), f"what {pattern} matches in the paths"
-        if len({*found}) == 1:
-            matched = "nothing" if found[0] is None else f"{found[0]!r}"
+        recordings, how = recordings_by(pattern, paths), f"what {pattern} matches in the paths"
+        if len({*recordings}) == 1:
+            matched = "nothing" if recordings[0] is None else f"{recordings[0]!r}"
             raise ConfigError(f"group={pattern!r} matches {matched} in all {len(paths)} paths, such as {paths[0]}")
     else:
-        found, how = [recording_group(path) for path in paths], "the recordings that the names state (_gNN_)"
-    without = [*dict.fromkeys(path for path, recording in zip(paths, found, strict=True) if recording is None)]
+        recordings, how = [*map(recording_group, paths)], "the recordings that the names state (_gNN_)"
+    without = [*dict.fromkeys(path for path, recording in zip(paths, recordings, strict=True) if recording is None)]
     stated = pattern is not None or len(without) < len({*paths}) / 2
     if not stated:
-        found, how = [None] * len(paths), "the videos, equal files together"
+        recordings, how = [None] * len(paths), "the videos, equal files together"
     elif without:
         many = f"{len(without)} of {len({*paths})} files"
         how += f"; {many} without one, such as {without[0]}, are recordings of their own"
         log_once(_log, logging.WARNING, f"{many} have no recording by {how.partition(';')[0]}: {first_few(without)}")
-    named = zip(paths, found, strict=True)
+    named = zip(paths, recordings, strict=True)
     names = [f"\n{existing_path(videos.root, path)}" if name is None else name for path, name in named]
     row = {path: n for n, path in enumerate(paths)}
     groups = replace(number_recordings(names, how), stated=stated)
     copies = [(row[copy], row[first]) for copy, first in find_copies(videos.root, paths).items()]
-    several = sum(groups.number[one] != groups.number[other] for one, other in copies)
+    several = sum(groups.number[copy] != groups.number[first] for copy, first in copies)
     if stated and several:
         how += f"; {several} cop{'y' if several == 1 else 'ies'} of files of other recordings joined to these"
     return groups.joined(copies, how)

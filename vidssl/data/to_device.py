@@ -34,19 +34,20 @@ def on_device(
             with torch.cuda.stream(side):
                 return move(batch.map(Tensor.pin_memory)), side.record_event()
 
-        def arrived(batch: Batch, event: torch.cuda.Event) -> Batch:
-            stream = torch.cuda.current_stream(device)
-            stream.wait_event(event)
-            for tensor in (*batch.views, batch.label, batch.index, batch.boxes, batch.mask):
-                if tensor is not None:
-                    tensor.record_stream(stream)
-            return batch
-
         previous: tuple[Batch, torch.cuda.Event] | None = None
         for copied in chain(map(copy, batches), [None]):
             if previous is not None:
-                yield arrived(*previous)
+                yield _arrived(*previous, torch.cuda.current_stream(device))
             previous = copied
+
+
+def _arrived(batch: Batch, copied: torch.cuda.Event, stream: torch.cuda.Stream) -> Batch:
+    """Let a stream wait for the copy of a batch, and return the batch for use in it."""
+    stream.wait_event(copied)
+    for tensor in (*batch.views, batch.label, batch.index, batch.boxes, batch.mask):
+        if tensor is not None:
+            tensor.record_stream(stream)
+    return batch
 
 
 def to_device(

@@ -16,6 +16,7 @@ from vidssl.base.types import Tracks, VideoRecord
 from vidssl.transforms.crops import Window
 
 VISIBLE = 0.5  # fraction of a box that each view must contain
+_STORED = {"frames": np.int32, "boxes": np.float32, "scores": np.float32, "track": np.int32}  # fields of `Tracks`
 SMALLEST = 1 / 8  # of the side of a view: smaller visible boxes carry too little information
 
 
@@ -40,10 +41,10 @@ def check_video_names(names: Iterable[str], records: Iterable[VideoRecord]) -> N
     seen: dict[str, tuple[str, VideoRecord]] = {}
     for name, record in zip(names, records, strict=True):
         key = tracks_name(name, record)
-        other, first = seen.setdefault(key, (name, record))
-        if first.path != record.path:
-            raise DataError(f"{other} and {name} would have one file of tracks: rename one of the videos")
-        spans = [(row.start or 0, row.end, row.fps) for row in (first, record)]
+        earlier_name, earlier = seen.setdefault(key, (name, record))
+        if earlier.path != record.path:
+            raise DataError(f"{earlier_name} and {name} would have one file of tracks: rename one of the videos")
+        spans = [(row.start or 0, row.end, row.fps) for row in (earlier, record)]
         if (record.start, record.end) != (None, None) and spans[0] != spans[1]:
             raise DataError(
                 f"two spans of {name} would have one file of tracks, {key}.npz: they differ by less than a "
@@ -53,15 +54,9 @@ def check_video_names(names: Iterable[str], records: Iterable[VideoRecord]) -> N
 
 def write_tracks(path: Path, tracks: Tracks, made_with: Mapping[str, Any]) -> None:
     """Write tracks and the settings that they were made with, atomically."""
+    arrays = {name: getattr(tracks, name).astype(dtype) for name, dtype in _STORED.items()}
     content = io.BytesIO()
-    np.savez_compressed(
-        content,
-        frames=tracks.frames.astype(np.int32),
-        boxes=tracks.boxes.astype(np.float32),
-        scores=tracks.scores.astype(np.float32),
-        track=tracks.track.astype(np.int32),
-        made_with=np.array(json.dumps(made_with, sort_keys=True)),
-    )
+    np.savez_compressed(content, **arrays, made_with=np.array(json.dumps(made_with, sort_keys=True)))
     write_whole(path, content.getvalue())
 
 
@@ -73,15 +68,11 @@ def read_tracks(path: Path) -> tuple[Tracks, dict[str, Any]]:
     """
     try:
         file = read_arrays(path)
-        if any(file[name].ndim != ndim for name, ndim in (("frames", 1), ("boxes", 2), ("scores", 1), ("track", 1))):
+        if any(file[name].ndim != (2 if name == "boxes" else 1) for name in _STORED):
             raise ValueError("its arrays have other shapes")
-        tracks = Tracks(
-            file["frames"].astype(np.int64),
-            file["boxes"].astype(np.float32),
-            file["scores"].astype(np.float32),
-            file["track"].astype(np.int64),
-        )
-        return tracks, parse_json(str(file["made_with"]))
+        frames, track = file["frames"].astype(np.int64), file["track"].astype(np.int64)
+        boxes, scores = file["boxes"].astype(np.float32), file["scores"].astype(np.float32)
+        return Tracks(frames, boxes, scores, track), parse_json(str(file["made_with"]))
     except FileNotFoundError:
         raise DataError(f"{path}: no tracks: make them with vidssl track") from None
     except (OSError, KeyError, ValueError) as error:

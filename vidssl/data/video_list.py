@@ -9,8 +9,8 @@ import re
 from abc import abstractmethod
 from array import array
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -92,15 +92,14 @@ def parse_whole_number(text: str) -> int:
 
 def decimal_number(text: str) -> float:
     """Read a number with decimals or an exponent; anything else is a ValueError."""
-    try:
+    with suppress(ValueError):
         if "_" not in text and text.isascii():
             return float(text)
-    except ValueError:
-        pass
     raise ValueError(f"{text[:40]!r} is not a number")
 
 
 Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Column(Sequence[Item]):
@@ -155,8 +154,8 @@ class Records(Column[VideoRecord]):
         self.roots, self._starts = [root], [0]  # several lists: the folder of each, and its first row
         self.names, self._masks, self._label_sets = Strings(), Strings(), Strings()  # masks, sets: in all rows or none
         self._labels = array("q")
-        self._numbers = array("d")  # start, end and fps of each row, NaN if missing; empty if all are
-        self._columns: dict[str, array[float]] = {}  # numbers that an app reads, NaN if missing
+        # Start, end and fps, and the numbers that an app reads, by column: NaN if missing; no column if all are.
+        self._numbers: dict[str, array[float]] = {}
         for row in rows:
             self.append(row)
 
@@ -174,11 +173,13 @@ class Records(Column[VideoRecord]):
         if root is not None and root != self.roots[-1]:
             self.roots.append(root)
             self._starts.append(len(self))
-        numbers = [math.nan if number is None else number for number in (row.start, row.end, row.fps)]
-        if self._numbers or not all(map(math.isnan, numbers)):
-            _append(self._numbers, numbers, 3 * len(self))
-        for name in {**self._columns, **row.columns}:
-            _append(self._columns.setdefault(name, array("d")), [row.columns.get(name, math.nan)], len(self))
+        numbers = {"start": row.start, "end": row.end, "fps": row.fps, **row.columns}
+        for name, number in numbers.items():
+            if number is not None and name not in self._numbers:
+                self._numbers[name] = array("d", [math.nan]) * len(self)
+        for name, column in self._numbers.items():
+            number = numbers.get(name)
+            column.append(math.nan if number is None else number)
         self.names.append(row.path)
         self._labels.append(row.label)
         if row.mask is not None:
@@ -189,7 +190,7 @@ class Records(Column[VideoRecord]):
     @property
     def columns(self) -> dict[str, NDArray[np.float64]]:
         """(N,) numbers of each row that an app reads, by column, NaN where missing."""
-        return {name: np.array(column) for name, column in self._columns.items()}
+        return {name: np.array(column) for name, column in self._numbers.items() if name not in _NUMBERS}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -206,29 +207,14 @@ class Records(Column[VideoRecord]):
         path, label = locate(self.names.item(number)), self._labels[number]
         mask = locate(self._masks.item(number)) if self._masks else None
         labels = self._label_sets.item(number) if self._label_sets else None
-        found = self._numbers[3 * number : 3 * number + 3] or (math.nan,) * 3
-        start, end, fps = (None if math.isnan(each) else each for each in found)
-        columns = {name: column[number] for name, column in self._columns.items() if not math.isnan(column[number])}
-        return VideoRecord(path, label, start, end, fps, mask, labels, columns)
-
-
-def _append(column: "array[float]", numbers: Sequence[float], count: int) -> None:
-    """Add the numbers of a row to those of the rows before, `count` in all, which may have none."""
-    column.extend([math.nan] * (count - len(column)))
-    column.extend(numbers)
+        numbers = {name: column[number] for name, column in self._numbers.items() if not math.isnan(column[number])}
+        start, end, fps = (numbers.pop(name, None) for name in _NUMBERS)
+        return VideoRecord(path, label, start, end, fps, mask, labels, numbers)
 
 
 # Columns of a list, and the fields of VideoRecord that they fill.
-COLUMNS = {
-    "path": "path",
-    "label": "label",
-    "labels": "label_set",
-    "start": "start",
-    "end": "end",
-    "fps": "fps",
-    "mask": "mask",
-}
 _NUMBERS = ("start", "end", "fps")
+COLUMNS = {name: name for name in ("path", "label", "labels", *_NUMBERS, "mask")} | {"labels": "label_set"}
 _MAX_CLASSES = 10_000_000  # without classes.txt: a larger label is an id, and results have a number for each class
 _HEADER = "path[,label or labels][,start][,end][,fps][,mask]"
 
@@ -279,10 +265,11 @@ class VideoList:
         if self.records[0].label_set is None:  # in all rows or in none
             return None
         sets = [parse_labels(record.label_set or "") for record in self.records]
-        found = np.zeros((len(sets), len(self.classes) or 1 + max(max(one, default=-1) for one in sets)), np.int8)
-        for row, one in zip(found, sets, strict=True):
-            row[list(one)] = list(one.values())
-        return found
+        num_classes = len(self.classes) or 1 + max(max(labels, default=-1) for labels in sets)
+        targets = np.zeros((len(sets), num_classes), np.int8)
+        for row, labels in zip(targets, sets, strict=True):
+            row[list(labels)] = list(labels.values())
+        return targets
 
     @property
     def is_labelled(self) -> bool:
@@ -316,10 +303,10 @@ class VideoList:
             digest.update(line.encode())
         return digest.hexdigest()
 
-    def rows(self, chosen: Iterable[int]) -> "VideoList":
+    def rows(self, numbers: Iterable[int]) -> "VideoList":
         """Select rows of the list."""
         records = Records(self.root)
-        for n in chosen:
+        for n in numbers:
             records.append(self.records.row(n), self.records.root_of(n))
         return replace(self, records=records, joined=())
 
@@ -332,13 +319,13 @@ class VideoList:
 
 def parse_labels(text: str) -> dict[int, int]:
     """Parse `3 7 12?`: classes 3 and 7 are present (1), 12 is not counted (-1). Anything else is a ValueError."""
-    found = {}
+    labels = {}
     for word in text.split():
         number = parse_whole_number(word.removesuffix("?"))
-        if number < 0 or number in found:
+        if number < 0 or number in labels:
             raise ValueError(f"labels {text!r}: {number} is negative or given twice")
-        found[number] = -1 if word.endswith("?") else 1
-    return found
+        labels[number] = -1 if word.endswith("?") else 1
+    return labels
 
 
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
@@ -421,12 +408,12 @@ def root_beside(path: Path) -> Path:
 
 
 def _check_names(path: Path, classes: Sequence[str]) -> None:
-    first: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for number, name in enumerate(classes):
         if not name.strip():
             raise DataError(f"{path}: class {number} has no name: line n names class n, from 0")
-        if first.setdefault(name, number) != number:
-            raise DataError(f"{path}: classes {first[name]} and {number} are both {name!r}: rename one of them")
+        if numbers.setdefault(name, number) != number:
+            raise DataError(f"{path}: classes {numbers[name]} and {number} are both {name!r}: rename one of them")
 
 
 def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_classes: int) -> VideoRecord:
@@ -503,12 +490,10 @@ def choose_subset(videos: VideoList, subset: Subset) -> VideoList:
     Raises:
         DataError: The list has no labels, or a class has too few videos.
     """
-    rows: dict[int, list[int]] = {}
-    for n, label in enumerate(videos.labels.tolist()):
-        rows.setdefault(label, []).append(n)
+    rows = rows_by(videos.labels.tolist())
     if -1 in rows:
         raise DataError(f"a subset of {videos.path} is drawn by class, and {len(rows[-1])} videos have no label")
-    chosen = []
+    drawn_rows: list[int] = []
     for label, members in rows.items():
         count = subset.per_class or max(1, int((subset.fraction or 0.0) * len(members) + 0.5))
         if count > len(members):
@@ -516,5 +501,13 @@ def choose_subset(videos: VideoList, subset: Subset) -> VideoList:
                 f"{videos.path} has {len(members)} videos of class {videos.class_name(label)!r}, the subset needs "
                 f"{count}: lower data.subset.per_class"
             )
-        chosen += generator(subset.seed, label).permutation(members)[:count].tolist()
-    return videos.rows(sorted(chosen))
+        drawn_rows += generator(subset.seed, label).permutation(members)[:count].tolist()
+    return videos.rows(sorted(drawn_rows))
+
+
+def rows_by(keys: Iterable[Key]) -> dict[Key, list[int]]:
+    """Return the numbers of the rows of each key, ascending; there is a key for each row."""
+    rows: dict[Key, list[int]] = {}
+    for n, key in enumerate(keys):
+        rows.setdefault(key, []).append(n)
+    return rows

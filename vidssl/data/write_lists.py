@@ -104,11 +104,8 @@ def check_beside(
     for path in unknown:  # a list may be the one that is written again; that is known when it is written
         if path.name in files and not _is_list(path):
             raise DataError(f"{path} is no list, and vidssl has no record of writing it: {ELSEWHERE}")
-    changed = []
-    for name, text in beside.items():
-        there = out / name
-        if there.exists() and read_text(there, ELSEWHERE) != text:
-            changed.append(there)
+    existing = {out / name: text for name, text in beside.items() if (out / name).exists()}
+    changed = [path for path, text in existing.items() if read_text(path, ELSEWHERE) != text]
     if classes is not None and not classes and (out / "classes.txt").exists():
         raise DataError(f"{out} holds a classes.txt, the list has none: choose another folder to write to")
     others = {path.name for path in out.glob("*.csv")} - {*files} if changed else ()

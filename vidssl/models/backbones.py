@@ -91,7 +91,7 @@ class Backbone(nn.Module):
             return output
         if isinstance(output, Tensor) and output.ndim == 4:
             return output.view(clips, -1, *output.shape[1:]).transpose(1, 2)
-        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        shape = _shape(output)
         raise ConfigError(f"the output {shape} of the module has no feature maps (B, C, T, H, W): name another layer")
 
     def check_layers(self, names: Sequence[str]) -> None:
@@ -111,9 +111,13 @@ class Backbone(nn.Module):
 def _check_features(backbone: nn.Module, inputs: tuple[Tensor, ...], features: Any) -> None:
     """Raise a ConfigError if a backbone of a plug-in makes something else than features (B, dim)."""
     if not isinstance(features, Tensor) or features.ndim != 2 or features.shape[1] != backbone.dim:
-        made = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        of = f"{type(backbone).__name__} makes {made} of clips {tuple(inputs[0].shape)}"
-        raise ConfigError(f"backbone {of}, not (B, self.dim), and self.dim is {backbone.dim}")
+        result = f"{type(backbone).__name__} makes {_shape(features)} of clips {tuple(inputs[0].shape)}"
+        raise ConfigError(f"backbone {result}, not (B, self.dim), and self.dim is {backbone.dim}")
+
+
+def _shape(output: Any) -> tuple[int, ...] | str:
+    """Return the shape of an output for a message; its type if it is no tensor."""
+    return tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
 
 
 class ModuleBackbone(Backbone):
@@ -136,13 +140,14 @@ class ModuleBackbone(Backbone):
         source = torch.Generator().manual_seed(0)  # the random state of the caller is not touched
         clip = torch.rand(1, 3, frames, size, size, generator=source).to(device_of_weights(module))
         with torch.no_grad(), eval_mode(module):
-            before, first = torch.get_rng_state(), self(clip).float()
+            before, features = torch.get_rng_state(), self(clip).float()
             draws = not torch.equal(before, torch.get_rng_state())  # then two may be equal by chance
-            others = torch.stack([self(clip) for _ in range(8 if draws else 3)])
-        self.dim, difference = first.shape[1], (others - first).abs().max() / first.abs().max().clamp(min=1e-30)
+            repeated = torch.stack([self(clip) for _ in range(8 if draws else 3)])
+        self.dim = features.shape[1]
+        difference = (repeated - features).abs().max() / features.abs().max().clamp(min=1e-30)
         if difference > _SAME:
-            made = f"makes other features each time: they differ by {100 * difference:.2g} % of the largest value"
-            raise ConfigError(f"{type(module).__name__} {made}; switch off what it masks or drops at random")
+            fault = f"makes other features each time: they differ by {100 * difference:.2g} % of the largest value"
+            raise ConfigError(f"{type(module).__name__} {fault}; switch off what it masks or drops at random")
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
@@ -164,13 +169,13 @@ class ModuleBackbone(Backbone):
     def _checked(self, features: Any, clips: Tensor) -> Tensor:
         # Not `len`, which would make the size of a batch a constant of an exported graph.
         if not isinstance(features, Tensor) or features.shape[:-1] != clips.shape[:1] or not features.numel():
-            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            wrong = _shape(features)
         elif features.is_complex():
-            shape = "complex numbers"
+            wrong = "complex numbers"
         else:
             return features
-        made = f"{type(self.module).__name__} makes {shape} of clips {tuple(clips.shape)}"
-        raise ConfigError(f"{made}, not features ({len(clips)}, D): wrap it in a module that does")
+        result = f"{type(self.module).__name__} makes {wrong} of clips {tuple(clips.shape)}"
+        raise ConfigError(f"{result}, not features ({len(clips)}, D): wrap it in a module that does")
 
 
 def device_of_weights(module: nn.Module) -> torch.device:
@@ -181,14 +186,14 @@ def device_of_weights(module: nn.Module) -> torch.device:
 
 def run_stages(x: Tensor, stages: Mapping[str, Callable[[Tensor], Tensor]], out: Sequence[str]) -> list[Tensor]:
     """Apply named stages one after the other, up to the last that `out` names, and return the outputs it names."""
-    found: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
     for name, stage in stages.items():
         x = stage(x)
         if name in out:
-            found[name] = x
-        if len(found) == len({*out}):
+            outputs[name] = x
+        if len(outputs) == len({*out}):
             break
-    return [found[name] for name in out]
+    return [outputs[name] for name in out]
 
 
 def compile_backbone(backbone: Backbone, backend: str | Callable[..., Any] = "inductor") -> None:

@@ -55,8 +55,8 @@ class SyncBatchNorm(_BatchNorm):
         dims = [0, *range(2, x.ndim)]
         shape = (1, -1, *(1 for _ in dims[1:]))
         variance, mean = torch.var_mean(x, dims, correction=0)
-        own = torch.cat([mean, variance, x.new_tensor([x.numel() / x.shape[1]])])
-        gathered = distributed.gather_with_grad(own[None])  # (world, 2 C + 1), one message
+        local = torch.cat([mean, variance, x.new_tensor([x.numel() / x.shape[1]])])
+        gathered = distributed.gather_with_grad(local[None])  # (world, 2 C + 1), one message
         means, variances, counts = torch.split(gathered, [len(mean), len(mean), 1], dim=1)
         count = counts.sum().detach()
         weights = counts.detach() / count

@@ -68,28 +68,35 @@ def check_bfloat16(network: nn.Module, device: torch.device) -> None:
     At the end of that pass each of them gets random input of the size that it had, of one sample; those that gradients
     flow through are compared in their gradients too. If one is wrong, the pass raises a ConfigError.
     """
-    layers: dict[str, _Layer] = {}
+    if device.type == "cpu":
+        _NextPass(network)
 
-    def note(layer: _Convolution, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+
+class _NextPass:
+    """Notes the convolutions of the next forward pass of a network, and compares them at its end."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.layers: dict[str, _Layer] = {}
+        self.hooks = [m.register_forward_hook(self.note) for m in network.modules() if isinstance(m, _Convolution)]
+        self.hooks.append(network.register_forward_hook(self.end))
+
+    def note(self, layer: _Convolution, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         size = (1, *inputs[0].shape[1:])
         if output.dtype == torch.bfloat16:
-            _, _, trains = layers.get(name := f"{layer} {size}", (layer, size, False))  # one of those that are alike
-            layers[name] = layer, size, trains or output.requires_grad
+            name = f"{layer} {size}"
+            _, _, trains = self.layers.get(name, (layer, size, False))  # one of those that are alike
+            self.layers[name] = layer, size, trains or output.requires_grad
 
-    def end(*_: Any) -> None:
-        for hook in hooks:
+    def end(self, *_: Any) -> None:
+        for hook in self.hooks:
             hook.remove()
-        if wrong := _wrong([*layers.values()]):
-            name, error = max(wrong.items(), key=lambda found: found[1])
+        if wrong := _wrong([*self.layers.values()]):
+            name = max(wrong, key=wrong.__getitem__)
             raise ConfigError(
                 f"bfloat16 is wrong on this CPU ({processor()}, torch {torch.__version__}) in {len(wrong)} of the "
-                f"network's {len(layers)} different convolutions: {name} differs from float32 by {100 * error:.2g} % "
-                f"of the largest value; the limit is {100 * LIMIT:g} %; use precision float32"
+                f"network's {len(self.layers)} different convolutions: {name} differs from float32 by "
+                f"{100 * wrong[name]:.2g} % of the largest value; the limit is {100 * LIMIT:g} %; use precision float32"
             )
-
-    if device.type == "cpu":
-        hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, _Convolution)]
-        hooks.append(network.register_forward_hook(end))
 
 
 def _wrong(layers: Sequence[_Layer]) -> dict[str, float]:
@@ -97,13 +104,12 @@ def _wrong(layers: Sequence[_Layer]) -> dict[str, float]:
     wrong = {}
     torch.full((1 << 21,), _DIRT)  # from here on the allocator reuses freed memory of this size
     for layer, size, gradients in layers:
-        part, error = max(_errors(layer, size, gradients).items(), key=lambda found: found[1])
-        if error > LIMIT:
-            shape, kernel, stride = ("x".join(map(str, each)) for each in (size, layer.kernel_size, layer.stride))
-            wrong[
-                f"{part} of {layer.in_channels} -> {layer.out_channels} channels, kernel {kernel}, stride {stride}, on "
-                f"{shape}"
-            ] = error
+        errors = _errors(layer, size, gradients)
+        part = max(errors, key=errors.__getitem__)
+        if errors[part] > LIMIT:
+            shape, kernel, stride = ("x".join(map(str, sides)) for sides in (size, layer.kernel_size, layer.stride))
+            channels = f"{layer.in_channels} -> {layer.out_channels} channels"
+            wrong[f"{part} of {channels}, kernel {kernel}, stride {stride}, on {shape}"] = errors[part]
     return wrong
 
 
@@ -129,7 +135,7 @@ def _errors(layer: _Convolution, size: tuple[int, ...], gradients: bool) -> dict
             parts[-1] += torch.autograd.grad(output, inputs, to_output.contiguous(memory_format=layout))
     full, *half = parts
     names = ("the output", "the gradient of the input", "the gradient of the weight")
-    return {name: max(_error(each[n], full[n]) for each in half) for n, name in enumerate(names[: len(full)])}
+    return {name: max(_error(outputs[n], full[n]) for outputs in half) for n, name in enumerate(names[: len(full)])}
 
 
 def _error(half: Tensor, full: Tensor) -> float:
@@ -169,5 +175,5 @@ def conv3d_fault(
 
 def cudnn_version() -> int:
     """Return the version of cuDNN, 91002 for 9.10.2; 0 without it."""
-    found: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return found or 0
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return version or 0

@@ -137,9 +137,10 @@ def read_file(path: Path, trust: bool) -> Any:
         raise CheckpointError(f"cannot read checkpoint {str(path)!r}: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from None
-    other = f", or onnx:{path}" if Path(path).suffix == ".onnx" else ""
-    wanted = f"a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote{other}"
-    raise CheckpointError(f"{path} is {_kind(head)}; expected: {wanted}")
+    expected = "a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote"
+    if path.suffix == ".onnx":
+        expected += f", or onnx:{path}"
+    raise CheckpointError(f"{path} is {_kind(head)}; expected: {expected}")
 
 
 def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
@@ -149,10 +150,10 @@ def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
     except OSError:
         raise
     except Exception as error:  # damaged files make torch raise anything, and so can objects with trust
-        found = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
-        if found and not trust:
+        match = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        if match and not trust:
             raise UntrustedError(
-                f"checkpoint {path} holds {found[1]}: only tensors and plain data are loaded, as other objects can run "
+                f"checkpoint {path} holds {match[1]}: only tensors and plain data are loaded, as other objects can run "
                 "code; load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
             ) from None
         if _is_other_archive(file):
@@ -247,8 +248,8 @@ def read_without_objects(path: Path) -> Any:
                 with open(path, "rb") as file, torch.serialization.safe_globals(allowed):
                     return torch.load(file, map_location="cpu", weights_only=True)
             except Exception as error:
-                found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-                if not found:
+                match = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+                if not match:
                     break
-                names.add(found[1] if "." in found[1] else f"builtins.{found[1]}")
+                names.add(match[1] if "." in match[1] else f"builtins.{match[1]}")
     return None

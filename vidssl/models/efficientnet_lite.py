@@ -56,8 +56,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute maps (B, C', H', W') of maps (B, C, H, W)."""
-        made: Tensor = self.layers(x)
-        return x + made if self.residual else made
+        maps: Tensor = self.layers(x)
+        return x + maps if self.residual else maps
 
 
 class EfficientNetLite0(nn.Module):

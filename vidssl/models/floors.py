@@ -48,8 +48,8 @@ class MotionHistogram(nn.Module):
         flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
         flow.setFinestScale(0)  # of small frames the flow of each pixel costs little
         calc: Callable[..., Any] = flow.calc
-        made = [_histogram(np.stack([calc(*pair, None) for pair in pairwise(clip)])) for clip in gray]
-        return torch.from_numpy(np.stack(made)).to(x.device)
+        flows = [np.stack([calc(*pair, None) for pair in pairwise(clip)]) for clip in gray]
+        return torch.from_numpy(np.stack([*map(_histogram, flows)])).to(x.device)
 
 
 def _histogram(flow: Any) -> Any:

@@ -111,14 +111,14 @@ class Network(NamedTuple):
 
 def flatten(content: Any, prefix: str = "", depth: int = 0) -> dict[str, Tensor]:
     """Collect the tensors of nested dictionaries, their keys joined by dots; skip everything else."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     if isinstance(content, Mapping) and depth < _MAX_DEPTH:
         for key, value in content.items():
             if isinstance(key, str) and isinstance(value, Tensor):
-                found[prefix + key] = value
+                tensors[prefix + key] = value
             elif isinstance(key, str):
-                found |= flatten(value, f"{prefix}{key}.", depth + 1)
-    return found
+                tensors |= flatten(value, f"{prefix}{key}.", depth + 1)
+    return tensors
 
 
 def find_networks(
@@ -139,27 +139,28 @@ def find_networks(
     names = _replace_prefixes(weights, keys, source)
     first = next(iter(own_names), "")
     top = "net." if first.startswith("net.") else ""
-    own = Layout("vidssl", re.escape(first.removeprefix(top)))
-    found: dict[str, Layout] = {}  # by prefix
-    for layout in (*CHECKPOINT_LAYOUTS, own) if layouts is None else layouts:
+    vidssl_layout = Layout("vidssl", re.escape(first.removeprefix(top)))
+    matches: dict[str, Layout] = {}  # by prefix
+    for layout in (*CHECKPOINT_LAYOUTS, vidssl_layout) if layouts is None else layouts:
         for name in names:
             if match := re.fullmatch(rf"((?:.*?\.)??)(?:net\.)?{layout.sign}", name):
-                found.setdefault(match[1], layout)
+                matches.setdefault(match[1], layout)
     # A part of a network may contain the first name of the whole.
-    parts = {p for p in found if found[p] is own and any(p != whole and p.startswith(whole) for whole in found)}
-    found = {prefix: layout for prefix, layout in found.items() if prefix not in parts}
-    chosen = {p for p in found if any(new != old and new.startswith(p) for new, old in names.items())}  # by `keys`
-    found = {prefix: layout for prefix, layout in found.items() if prefix in chosen or not chosen}
+    for prefix, layout in [*matches.items()]:
+        if layout is vidssl_layout and any(prefix != whole and prefix.startswith(whole) for whole in matches):
+            del matches[prefix]
+    renamed = {p for p in matches if any(new != old and new.startswith(p) for new, old in names.items())}  # by `keys`
+    matches = {prefix: layout for prefix, layout in matches.items() if prefix in renamed or not renamed}
     for loaded, ignored in BRANCHES:
-        for prefix in list(found):
+        for prefix in list(matches):
             twin = ".".join(loaded if part == ignored else part for part in prefix.split("."))
-            if twin != prefix and twin in found:
-                del found[prefix]
+            if twin != prefix and twin in matches:
+                del matches[prefix]
     networks = []
-    for prefix, layout in found.items():
+    for prefix, layout in matches.items():
         inside = {n.removeprefix(prefix).removeprefix("net."): old for n, old in names.items() if n.startswith(prefix)}
-        renamed = {top + _rename(name, layout): old for name, old in inside.items()}
-        networks.append(Network(layout.name, prefix, renamed))
+        ours = {top + _rename(name, layout): old for name, old in inside.items()}
+        networks.append(Network(layout.name, prefix, ours))
     return networks
 
 
@@ -204,7 +205,7 @@ class Match(NamedTuple):
     backbone: dict[str, Any]  # its name, and settings that follow from the weights: the width
     weights: dict[str, Tensor]  # those that fit, by their names in the backbone
     misfits: list[str]  # names of all others in the network or the backbone, and why they do not fit
-    left: list[str]  # names in the file of weights that are not loaded: heads, queues, other networks
+    unused: list[str]  # names in the file of weights that are not loaded: heads, queues, other networks
 
     def __str__(self) -> str:
         count = f"{len(self.weights)} weights" if self.misfits else f"all {len(self.weights)} weights"
@@ -212,7 +213,7 @@ class Match(NamedTuple):
         misfits = f"; {len(self.misfits)} do not fit{_first(self.misfits)}" if self.misfits else ""
         return (
             f"{self.source}: {count} of {self.backbone['name']}, named as in {self.network.layout}{origin}{misfits}; "
-            f"{len(self.left)} not used{_first(self.left)}"
+            f"{len(self.unused)} not used{_first(self.unused)}"
         )
 
 
@@ -232,11 +233,11 @@ def _shapes(**backbone: Any) -> Shapes:
         return shapes_of(build_backbone(**backbone))
 
 
-def match_weights(network: Network, weights: Weights, own: Shapes, source: str, backbone: dict[str, Any]) -> Match:
-    """Compare a network in the `weights` of a file with a backbone whose weights have the shapes `own`."""
+def match_weights(network: Network, weights: Weights, shapes: Shapes, source: str, backbone: dict[str, Any]) -> Match:
+    """Compare a network in the `weights` of a file with a backbone whose weights have the `shapes`."""
     theirs = {name: weights[old] for name, old in network.names.items()}
     fitting, misfits = {}, []
-    for name, shape in own.items():
+    for name, shape in shapes.items():
         if name not in theirs:
             if not name.endswith(_COUNTER):
                 misfits.append(f"{name}: missing")
@@ -245,8 +246,8 @@ def match_weights(network: Network, weights: Weights, own: Shapes, source: str, 
         else:
             misfits.append(f"{name}: {tuple(theirs[name].shape)}, here {shape}")
     # A head is a part of its own. More weights in a part that the backbone has belong to another, deeper network.
-    parts = {_part(name) for name in own}
-    misfits += [f"{name}: unknown" for name in theirs if name not in own and _part(name) in parts]
+    parts = {_part(name) for name in shapes}
+    misfits += [f"{name}: unknown" for name in theirs if name not in shapes and _part(name) in parts]
     used = {network.names[name] for name in fitting}
     return Match(source, network, backbone, fitting, misfits, [name for name in weights if name not in used])
 
@@ -260,12 +261,12 @@ def match_backbones(weights: Weights, keys: Mapping[str, str], source: str, arch
     matches = []
     for name in BACKBONES if arch is None else [arch]:
         try:
-            own = _shapes(name=name)
+            shapes = _shapes(name=name)
         except ConfigError:
             if arch is not None:
                 raise
             continue  # a backbone with required settings cannot be guessed
-        for network in find_networks(weights, keys, source, own):
+        for network in find_networks(weights, keys, source, shapes):
             backbone: dict[str, Any] = {"name": name}
             stem = weights.get(network.names.get("net.blocks.0.conv.weight", ""))
             if name in ("resnet3d18", "resnet3d50") and stem is not None and stem.ndim == 5:
@@ -330,26 +331,24 @@ _REASONS = {
 
 def check_inflatable(backbone: Backbone, name: str, source: str) -> None:
     """Raise a CheckpointError if no 2D ResNet can be inflated into a backbone."""
-    reason = None
+    reason = "with frame_differences it does not see frames"
     if not isinstance(backbone, ResNet3D):
         reason = _REASONS.get(name, "it is no 3D ResNet of vidssl")
-    elif backbone.frame_differences:
-        reason = "with frame_differences it does not see frames"
-    if reason:
-        raise CheckpointError(
-            f"{source} cannot be inflated into {name}: {reason}; use resnet3d18 (for resnet18) or resnet3d50 "
-            "(for resnet50)"
-        )
+    elif not backbone.frame_differences:
+        return
+    raise CheckpointError(
+        f"{source} cannot be inflated into {name}: {reason}; use resnet3d18 (for resnet18) or resnet3d50 (for resnet50)"
+    )
 
 
-def check_same_shape(network: Network, weights: Mapping[str, Tensor], own: Shapes, source: str) -> None:
+def check_same_shape(network: Network, weights: Mapping[str, Tensor], shapes: Shapes, source: str) -> None:
     """Raise a CheckpointError if the 2D network in a file has other blocks, stages or another stem than the backbone.
 
-    `own` has the shapes of the backbone's weights.
+    `shapes` are those of the backbone's weights.
     """
     theirs = {name: tuple(weights[old].shape) for name, old in network.names.items()}
-    two, three = _describe(theirs), _describe(own)
-    different = [f"{two[part]}, not {three[part]}" for part in two if two[part] != three[part]]
+    parts = zip(_describe(theirs), _describe(shapes), strict=True)
+    different = [f"{two}, not {three}" for two, three in parts if two != three]
     if different:
         raise CheckpointError(
             f"{source} cannot be inflated into the backbone: it has {'; '.join(different)}; choose the backbone and "
@@ -357,27 +356,27 @@ def check_same_shape(network: Network, weights: Mapping[str, Tensor], own: Shape
         )
 
 
-def _describe(shapes: Shapes) -> dict[str, str]:
+def _describe(shapes: Shapes) -> tuple[str, str, str, str]:
     bottleneck = any(name.endswith(".branch2.conv_c.weight") for name in shapes)
     blocks = {tuple(name.split(".")[2:5:2]) for name in shapes if ".res_blocks." in name}  # stage and number
     counts = [sum(stage == str(n) for stage, _ in blocks) for n in (1, 2, 3, 4)]
     stem = shapes.get("net.blocks.0.conv.weight", (0, 0, 0))
-    return {
-        "kind": "bottlenecks" if bottleneck else "basic blocks",
-        "blocks": f"{'-'.join(map(str, counts))} blocks",
-        "stem": f"a stem of {' x '.join(map(str, stem[-2:]))}",
-        "width": f"{stem[0]} channels in the stem",
-    }
+    return (
+        "bottlenecks" if bottleneck else "basic blocks",
+        f"{'-'.join(map(str, counts))} blocks",
+        f"a stem of {' x '.join(map(str, stem[-2:]))}",
+        f"{stem[0]} channels in the stem",
+    )
 
 
-def inflate(network: Network, weights: Mapping[str, Tensor], own: Shapes) -> dict[str, Tensor]:
+def inflate(network: Network, weights: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
     """Return `weights` with the kernels (O, I, H, W) of a network as (O, I, T, H, W): in the middle of T, zeros beside.
 
-    T is that of the kernel in the backbone, whose weights have the shapes `own`. Kernels of other shapes stay.
+    T is that of the kernel in the backbone, whose weights have the `shapes`. Kernels of other shapes stay.
     """
     inflated = dict(weights)
     for name, old in network.names.items():
-        shape, kernel = own.get(name, ()), weights[old]
+        shape, kernel = shapes.get(name, ()), weights[old]
         if len(shape) == 5 and kernel.shape == (*shape[:2], *shape[3:]) and shape[2] % 2 == 1:
             inflated[old] = kernel.new_zeros(shape)
             inflated[old][:, :, shape[2] // 2] = kernel
@@ -401,7 +400,7 @@ class InitialWeights(Settings):
 
 def _from_file(value: Any) -> Any:
     if isinstance(value, dict) and value.get("fold") is False:  # in checkpoints until November 2026, without effect
-        value = {name: each for name, each in value.items() if name != "fold"}
+        value = {name: setting for name, setting in value.items() if name != "fold"}
     return {"file": value} if isinstance(value, str) else value
 
 
@@ -489,11 +488,9 @@ def load_initial(
         content = read_anything(settings.file, trust)
         trained = normalization_of(content["config"]) if is_checkpoint(content) else None
     match = _fill(backbone, content, settings, name or type(backbone).__name__, architecture)
-    if trained is None or normalization is None or trained.is_close(normalization):
-        return match
-    if distributed.is_main():
-        text = f"{settings.file} was trained with another mean and std: set {trained}"
-        log_once(_log, logging.WARNING, text)
+    differs = trained is not None and normalization is not None and not trained.is_close(normalization)
+    if differs and distributed.is_main():
+        log_once(_log, logging.WARNING, f"{settings.file} was trained with another mean and std: set {trained}")
     return match
 
 
@@ -505,7 +502,7 @@ def _fill(
     architecture: str | None = None,
 ) -> Match:
     """Load the content of a file; `architecture` is that of weights by name."""
-    source, own, trained = settings.file, shapes_of(backbone), ""
+    source, shapes, trained = settings.file, shapes_of(backbone), ""
     whole = is_checkpoint(content) and not settings.keys
     weights = flatten(content["method"] if whole else content)
     online = {name.removeprefix("backbone."): name for name in weights if name.startswith("backbone.")}
@@ -513,18 +510,18 @@ def _fill(
         trained = f", 'backbone={json.dumps(content['config']['backbone'])}'"
     if settings.inflate:
         check_inflatable(backbone, name, source)
-        networks = find_networks([*online.values()] if whole else weights, settings.keys, source, own, INFLATED)
+        networks = find_networks([*online.values()] if whole else weights, settings.keys, source, shapes, INFLATED)
         if not networks:
             raise CheckpointError(f"{source} holds no 2D ResNet with torchvision's names: leave out init.inflate")
         for network in networks:
             if not settings.partial:
-                check_same_shape(network, weights, own, source)
-            weights = inflate(network, weights, own)
+                check_same_shape(network, weights, shapes, source)
+            weights = inflate(network, weights, shapes)
     elif whole:
         networks = [Network("vidssl", "backbone.", online)]
     else:
-        networks = find_networks(weights, settings.keys, source, own)
-    matches = [match_weights(network, weights, own, source, {"name": "the backbone"}) for network in networks]
+        networks = find_networks(weights, settings.keys, source, shapes)
+    matches = [match_weights(network, weights, shapes, source, {"name": "the backbone"}) for network in networks]
     if architecture is not None and not settings.partial:
         check_architecture(architecture, name, matches, source)
     match = choose_match(matches, weights, source, settings.partial, trained)
@@ -539,11 +536,11 @@ def _warn_of_differences(match: Match, trained: Mapping[str, Any], backbone: Bac
     """Warn of weights of a network of frames in one of their differences, or the reverse; `trained` is its config."""
     streams = {f"encoders.{name}": stream for name, stream in (trained.get("streams") or {}).items()} or {"": trained}
     theirs = [path for path, settings in streams.items() if settings.get("frame_differences")]
-    own = [path for path, module in backbone.named_modules() if getattr(module, "frame_differences", False)]
+    ours = [path for path, module in backbone.named_modules() if getattr(module, "frame_differences", False)]
     for name in match.weights:
         old = match.network.names[name]
         was = any(not path or f".{path}." in f".{old}" for path in theirs)
-        now = any(not path or f".{path}." in f".{name}" for path in own)
+        now = any(not path or f".{path}." in f".{name}" for path in ours)
         if was != now and distributed.is_main():
             text = f"{match.source}: {old} was trained on {_SEEN[was]}, and {name} of the backbone sees {_SEEN[now]}"
             remedy = f"set its frame_differences={str(was).lower()}, or choose other weights with init.keys"

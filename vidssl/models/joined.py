@@ -48,17 +48,17 @@ def parts_of(model: object) -> list[EncoderPart]:
             pieces[-1] = longer[0]
         else:
             pieces.append(piece)
-    found = list[EncoderPart]()
+    encoders = list[EncoderPart]()
     for piece in pieces:
         match = _PART.fullmatch(piece)
         if os.path.lexists(piece):  # also with # or * in its name
-            found.append(EncoderPart(piece))
+            encoders.append(EncoderPart(piece))
         elif match is not None and float(match["weight"] or 1) and match["name"] not in SUMS:
-            found.append(EncoderPart(match["name"], float(match["weight"] or 1), match["stream"]))
-    if len(found) < len(pieces) or (len(found) == 1 and (found[0].weight != 1 or not found[0].stream)):
+            encoders.append(EncoderPart(match["name"], float(match["weight"] or 1), match["stream"]))
+    if len(encoders) < len(pieces) or (len(encoders) == 1 and (encoders[0].weight != 1 or not encoders[0].stream)):
         form = "A+B, and each part as [WEIGHT*]NAME[#STREAM], such as A+0.5*B#differences"
         raise ConfigError(f"{model}: write a sum of networks as {form}; weights are above 0")
-    return found
+    return encoders
 
 
 class Joined(Backbone):

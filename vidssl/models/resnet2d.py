@@ -54,8 +54,8 @@ class ResNet2D(Backbone):
         net, frames = self.net, x.transpose(1, 2)  # (B, T, 3, H, W)
         stages: dict[str, Callable[[Tensor], Tensor]] = {name: getattr(net, name) for name in self.feature_layers[1:]}
         stem = {"stem": lambda x: net.maxpool(net.relu(net.bn1(net.conv1(x))))}
-        found = run_stages(frames.flatten(0, 1), {**stem, **stages}, out)
-        return [maps.view(*frames.shape[:2], *maps.shape[1:]).transpose(1, 2) for maps in found]
+        outputs = run_stages(frames.flatten(0, 1), {**stem, **stages}, out)
+        return [maps.view(*frames.shape[:2], *maps.shape[1:]).transpose(1, 2) for maps in outputs]
 
     def layer_module(self, layer: str) -> nn.Module:
         """Return the module whose output has the maps of a layer."""

@@ -36,8 +36,7 @@ class TorchvisionVideo(Backbone):
         self.last_maps = LAST_MAPS.get(self.kind, self.last_maps)
         self.net = get_model(config.name, weights=None)
         # The classifier is the last linear layer; in s3d it is a 1x1x1 convolution.
-        layers = [(n, m) for n, m in self.net.named_modules() if isinstance(m, nn.Linear | nn.Conv3d)]
-        path, layer = layers[-1]
+        path, layer = [(n, m) for n, m in self.net.named_modules() if isinstance(m, nn.Linear | nn.Conv3d)][-1]
         self.net.set_submodule(path, nn.Identity())
         self.dim = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
 

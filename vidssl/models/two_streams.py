@@ -58,7 +58,9 @@ class TwoStreams(Backbone):
         self.encoders = nn.ModuleDict({name: build_backbone(**encoder) for name, encoder in config.streams.items()})
         self.dims = [encoder.dim for _, encoder in self.streams()]
         self.dim = sum(self.dims)
-        self.feature_layers = tuple(f"{name}.{layer}" for name, one in self.streams() for layer in one.feature_layers)
+        self.feature_layers = tuple(
+            f"{name}.{layer}" for name, encoder in self.streams() for layer in encoder.feature_layers
+        )
         name, encoder = next(self.streams())
         self.last_maps = f"{name}.{encoder.last_maps}"
 
@@ -86,12 +88,13 @@ class TwoStreams(Backbone):
     def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
         """Compute the feature maps (B, C, T', H', W') of the layers named in `out`, as `rgb.layer4`."""
         self.check_layers(out)
-        found: dict[str, Tensor] = {}
+        maps: dict[str, Tensor] = {}
         for name, encoder in self.streams():
-            own = [layer.removeprefix(f"{name}.") for layer in out if layer.startswith(f"{name}.")]
-            maps = encoder.features(x, own) if own else []
-            found |= {f"{name}.{layer}": one for layer, one in zip(own, maps, strict=True)}
-        return [found[layer] for layer in out]
+            layers = [layer for layer in out if layer.startswith(f"{name}.")]
+            if layers:
+                outputs = encoder.features(x, [layer.removeprefix(f"{name}.") for layer in layers])
+                maps |= zip(layers, outputs, strict=True)
+        return [maps[layer] for layer in out]
 
     @classmethod
     def check_regions(cls) -> None:

@@ -44,10 +44,10 @@ def normalization_of(config: Mapping[str, Any]) -> Normalization | None:
     """Return the normalisation that the stored config of a run states; None if it states none."""
     data = config.get("data")
     values: list[Any] = [data.get(name) for name in ("mean", "std")] if isinstance(data, Mapping) else []
-    for each in values:  # a file may hold anything
-        if not isinstance(each, list | tuple) or len(each) not in (1, 3):
+    for channels in values:  # a file may hold anything
+        if not isinstance(channels, list | tuple) or len(channels) not in (1, 3):
             return None
-        if not all(isinstance(x, float | int) and math.isfinite(x) for x in each):
+        if not all(isinstance(x, float | int) and math.isfinite(x) for x in channels):
             return None
     return Normalization(tuple(values[0]), tuple(values[1])) if values else None
 
@@ -93,10 +93,10 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
         content = read_without_objects(path)
         if content is None or is_checkpoint(content):
             raise
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != CHECKPOINT_FORMAT and str(found).startswith("vidssl-checkpoint-"):
+    stored = content.get("format") if isinstance(content, dict) else None
+    if stored != CHECKPOINT_FORMAT and str(stored).startswith("vidssl-checkpoint-"):
         raise CheckpointError(
-            f"{path} has format {found}, this vidssl reads {CHECKPOINT_FORMAT}: use the version that wrote it, or "
+            f"{path} has format {stored}, this vidssl reads {CHECKPOINT_FORMAT}: use the version that wrote it, or "
             "train again"
         )
     if is_checkpoint(content):
@@ -164,14 +164,14 @@ def weights_file(name: str | Path) -> Path:
         return path
     if is_external(str(name)) or parts_of(str(name)):
         raise CheckpointError(f"{name} can only be measured, or encode videos: give a single network of vidssl here")
-    found = _OWN.get(str(name)) or download(str(name), EXPORTED)
-    if found is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
+    file = _OWN.get(str(name)) or download(str(name), EXPORTED)
+    if file is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
         known = ", ".join(sorted(_OWN))
         raise CheckpointError(
             f"{name} is neither a file nor the name of a network{did_you_mean(str(name), _OWN)}; there are: {known}, "
             "and OWNER/NAME of the Hugging Face Hub"
         )
-    return found or path
+    return file or path
 
 
 def download(name: str, file: str) -> Path | None:
@@ -183,14 +183,14 @@ def download(name: str, file: str) -> Path | None:
     Raises:
         CheckpointError: huggingface_hub is not installed, or the file cannot be downloaded.
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    repo, revision = found["repo"], found["revision"]
-    if not found["prefix"] and (Path(repo).parent.exists() or _FILE.search(name)):
+    repo, revision = match["repo"], match["revision"]
+    if not match["prefix"] and (Path(repo).parent.exists() or _FILE.search(name)):
         return None
     folders = (path.name for path in Path().iterdir() if path.is_dir())
-    if not found["prefix"] and (near := did_you_mean(repo.partition("/")[0], folders)):
+    if not match["prefix"] and (near := did_you_mean(repo.partition("/")[0], folders)):
         raise CheckpointError(f"there is no file {name}{near}: correct it, or write hf-hub:{repo} for one of the Hub")
     try:
         from huggingface_hub import snapshot_download

@@ -207,7 +207,7 @@ def _sample(dataset: ClipDataset, key: SampleKey, guard: ItemGuard) -> ShownSamp
                 clip.indices + offset,
                 clip.first + offset,
                 clip.last + offset,
-                len(planned.views.wanted[number]) > 1,
+                len(planned.views.clip_frames[number]) > 1,
                 None if sample.boxes is None else sample.boxes[n],
             )
         )

@@ -41,8 +41,8 @@ _LAST_SETTING = re.compile(rf",({'|'.join(_SETTINGS)})=([^,]*)$")
 _FACTS = Path(__file__).with_name("facts.csv")
 
 
-def _channels(given: Any) -> Any:
-    numbers = given if isinstance(given, tuple | list) else (given,)
+def _channels(value: Any) -> Any:
+    numbers = value if isinstance(value, tuple | list) else (value,)
     if len(numbers) not in (1, 3):
         raise ValueError("give one number, or three")
     return tuple(numbers)
@@ -126,15 +126,16 @@ def load_external(name: str, trust: bool = False) -> tuple[Encoder, Backbone]:
         UntrustedError: The encoder is code of others, and `trust` is False.
     """
     plain, settings = name, dict[str, Any]()
-    while found := _LAST_SETTING.search(plain):
-        if found[1] in settings:
-            raise ConfigError(f"{name} has {found[1]} twice: leave one out")
-        kind, limits = _SETTINGS[found[1]]
+    while match := _LAST_SETTING.search(plain):
+        setting, text = match.groups()
+        if setting in settings:
+            raise ConfigError(f"{name} has {setting} twice: leave one out")
+        kind, limits = _SETTINGS[setting]
         try:
-            settings[found[1]] = kind.validate_python(found[2])
+            settings[setting] = kind.validate_python(text)
         except ValueError:
-            raise ConfigError(f"{found[0][1:]} of {name}: {found[1]} is {limits}") from None
-        plain = plain[: found.start()]
+            raise ConfigError(f"{setting}={text} of {name}: {setting} is {limits}") from None
+        plain = plain[: match.start()]
     encoder = load_encoder(plain, trust)
     frames, seconds = settings.get("count", encoder.frames), settings.get("seconds", encoder.seconds)
     joined, network = settings.get("frames"), encoder.network.eval()
@@ -178,10 +179,10 @@ def load_encoder(name: str, trust: bool = False) -> Encoder:
 
 def _of_frames(network: nn.Module, x: Tensor, joined: str) -> Tensor:
     """Encode clips (B, 3, T, S, S) by a network of images."""
-    each: Tensor = network(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (x.shape[0], -1))  # (B, T, D)
+    features: Tensor = network(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (x.shape[0], -1))  # (B, T, D)
     if joined == "differences":
-        each = each.diff(dim=1)
-    return each.mean(dim=1) if joined == "mean" else each.flatten(1)
+        features = features.diff(dim=1)
+    return features.mean(dim=1) if joined == "mean" else features.flatten(1)
 
 
 def seconds_of(frames: int, stride: float) -> float:

@@ -103,17 +103,18 @@ def load_python(name: str, trust: bool) -> Encoder:
         load = getattr(importlib.import_module(module), function)
     except AttributeError as error:
         raise ConfigError(f"python:{name}: {error}") from None
-    made: Any = load()
-    network, stated = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
+    result: Any = load()
+    network, stated = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     known = Encoder.__dataclass_fields__.keys() - {"network", "features", "code", "test"}
     if not isinstance(network, nn.Module) or "size" not in stated or not stated.keys() <= known:
-        given, keys = f"{type(network).__name__} and {[*stated]}", ", ".join(sorted(known - {"size", "version"}))
-        raise ConfigError(f"python:{name} gave {given}, not a module and a dictionary: size, and any of {keys}")
-    entries = [load, stated.get("crop"), *(type(each) for each in network.modules())]
+        result, keys = f"{type(network).__name__} and {[*stated]}", ", ".join(sorted(known - {"size", "version"}))
+        raise ConfigError(f"python:{name} gave {result}, not a module and a dictionary: size, and any of {keys}")
+    entries = [load, stated.get("crop"), *map(type, network.modules())]
     try:
         return Encoder(network, **stated, code=code_of(*entries).get("code", ""))
     except ValidationError as error:
-        wrong = [f"{each['loc'][0]} is {each['input']!r} ({each['msg'].lower()})" for each in error.errors()]
+        mistakes = error.errors()
+        wrong = [f"{field['loc'][0]} is {field['input']!r} ({field['msg'].lower()})" for field in mistakes]
         raise ConfigError(f"python:{name}: {', '.join(dict.fromkeys(wrong))}") from None
 
 

@@ -63,14 +63,14 @@ def _processor(name: str, options: dict[str, Any]) -> Any:
 
 def _prepare(frames: Tensor, processor: Any) -> Tensor:
     if isinstance(processor, BaseVideoProcessor):
-        made = processor([frames], return_tensors="pt", do_sample_frames=False)
+        inputs = processor([frames], return_tensors="pt", do_sample_frames=False)
     else:
-        made = processor(list(frames), return_tensors="pt")
+        inputs = processor(list(frames), return_tensors="pt")
     views: Tensor
-    (views,) = (value for name, value in made.items() if name.startswith("pixel_values"))
-    if "spatial_shapes" not in made:
+    (views,) = (value for name, value in inputs.items() if name.startswith("pixel_values"))
+    if "spatial_shapes" not in inputs:
         return views.reshape(len(frames), 3, *views.shape[-2:])
-    rows, columns = made["spatial_shapes"][0].tolist()  # the same of all frames; other patches are padding
+    rows, columns = inputs["spatial_shapes"][0].tolist()  # the same of all frames; other patches are padding
     size = processor.patch_size
     grid = views[:, : rows * columns].reshape(-1, rows, columns, size, size, 3)
     return grid.permute(0, 5, 1, 3, 2, 4).reshape(-1, 3, rows * size, columns * size)

@@ -149,9 +149,9 @@ def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, option
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping_few()
         rows = listed if windows is None else windows_of(listed, windows, subject.test)
-        found = features.extract_features(subject.encoder, rows, subject.test, subject.device)
-    records = rows.rows(found.index.tolist()).records
-    return replace(found, records=records, windows=windows is not None, made_by=subject.made_by())
+        extracted = features.extract_features(subject.encoder, rows, subject.test, subject.device)
+    records = rows.rows(extracted.index.tolist()).records
+    return replace(extracted, records=records, windows=windows is not None, made_by=subject.made_by())
 
 
 def load_features(path: File) -> Features:
@@ -195,7 +195,7 @@ def extract_to(
     """
     more = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
-    if any(other != request for other in distributed.gather_objects(request)):
+    if any(request_there != request for request_there in distributed.gather_objects(request)):
         raise ConfigError("processes of one run have different arguments: start each shard by itself")
     kept = _Kept(subject, path, request)
     if distributed.on_main(lambda: kept.is_all_of(videos)):
@@ -208,20 +208,20 @@ def extract_to(
         lacking, others = distributed.on_main(lambda: kept.find(videos, rows))
         if cluster is None:
             encoder, test = subject.encoder, subject.test
-            found = [
+            extracted = [
                 features.extract_features(encoder, videos, test, subject.device, title, rows=lacking, others=others)
             ]
         else:
-            found = []
+            extracted = []
             for some in cluster.extract(subject, videos, lacking):
-                found.append(some)
+                extracted.append(some)
                 kept.write_part(videos, some)
-            missing = [gap for some in found for gap in some.missing]
+            missing = [gap for some in extracted for gap in some.missing]
             if len(missing) == len(videos):
                 raise _nothing(missing)
             subject.test.check_skipped(missing, len({videos.records[n].path for n in rows}), videos.path)
             leave_out(missing)
-        distributed.on_main(lambda: kept.write(videos, found))
+        distributed.on_main(lambda: kept.write(videos, extracted))
 
 
 class _Kept:
@@ -236,7 +236,7 @@ class _Kept:
         self._made_by = self._subject.made_by()
         folder = _stored(self._path, self._request, self._made_by)
         parts = [_stored(path, self._request, self._made_by) for path in sorted((self._path / PARTS_FOLDER).glob("*"))]
-        self._folders = [each for each in (folder, *parts) if each is not None]
+        self._folders = [stored for stored in (folder, *parts) if stored is not None]
         if folder is None or folder.classes != videos.classes:
             return False
         if folder.files:
@@ -271,13 +271,13 @@ class _Kept:
         if paths and not self._taken and paths.isdisjoint(real_path(record.path) for record in videos.records):
             raise DataError(f"{folder.path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
 
-    def write(self, videos: VideoList, found: Sequence[Features]) -> None:
+    def write(self, videos: VideoList, extracted: Sequence[Features]) -> None:
         """Write the features that were taken and those that were found."""
-        pieces = [Piece.of(part) for part in found]
+        pieces = [Piece.of(part) for part in extracted]
         for number, folder in enumerate(self._folders):
             pairs = [(row, n) for n, (of, row) in sorted(self._taken.items()) if of == number]
             pieces.append(Piece(folder.features.x, *torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()))
-        self._write(self._path, videos, pieces, found)
+        self._write(self._path, videos, pieces, extracted)
         shutil.rmtree(self._path / PARTS_FOLDER, ignore_errors=True)
 
     def write_part(self, videos: VideoList, part: Features) -> None:
@@ -285,8 +285,8 @@ class _Kept:
         parts = self._path / PARTS_FOLDER
         self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [Piece.of(part)], [part])
 
-    def _write(self, path: Path, videos: VideoList, pieces: Sequence[Piece], found: Sequence[Features]) -> None:
-        missing = [gap for part in found for gap in part.missing]
+    def _write(self, path: Path, videos: VideoList, pieces: Sequence[Piece], extracted: Sequence[Features]) -> None:
+        missing = [gap for part in extracted for gap in part.missing]
         write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
 
 
@@ -330,10 +330,10 @@ def _nothing(missing: Sequence[tuple[str, str]]) -> DataError:
 
 def shard_of(text: str) -> tuple[int, int]:
     """Parse `i/n`, the i-th of n parts of a list, from 0."""
-    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-    if found is None or int(found[1]) >= int(found[2]):
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if match is None or int(match[1]) >= int(match[2]):
         raise ConfigError(f"shard {text[:40]!r} is not i/n with i < n: write 0/4 for the first of 4 parts")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _part(out: Path, number: int, parts: int) -> Path:
@@ -361,11 +361,11 @@ def _check_request(
     folder: FeatureFolder, request: Tree, made_by: Mapping[str, Any], remedy: str, ignored: Container[str] = ()
 ) -> None:
     trees = (_deciding(folder.request), _deciding(request))
-    stored, wanted = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
+    stored, current = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
     names = folder.features.made_by["network"], made_by["network"]
-    if stored["weights"] != wanted["weights"] and names[0] != names[1]:
-        stored["weights"], wanted["weights"] = names
-    if changes := describe_changes(stored, wanted):
+    if stored["weights"] != current["weights"] and names[0] != names[1]:
+        stored["weights"], current["weights"] = names
+    if changes := describe_changes(stored, current):
         raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
 
 
@@ -380,8 +380,8 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     pattern = re.compile(rf"{re.escape(out.name)}\.\d+-of-(\d+)")
     counts = {int(name[1]) for path in out.parent.glob("*") if (name := pattern.fullmatch(path.name))}
     if len(counts) != 1:
-        found = " and ".join(map(str, sorted(counts))) or "none"
-        raise DataError(f"{out} needs parts of one shard i/n, found n = {found}: extract all, move others away")
+        counted = " and ".join(map(str, sorted(counts))) or "none"
+        raise DataError(f"{out} needs parts of one shard i/n, found n = {counted}: extract all, move others away")
     (count,) = counts
     missing = [f"{n}/{count}" for n in range(count) if not _part(out, n, count).exists()]
     if missing:

@@ -154,10 +154,10 @@ def describe_clips(test: TestClips) -> Tree:
 
 def device_of(model: Model, options: NetworkOptions) -> torch.device:
     """Choose the device: that of a module's weights, unless one is named."""
-    wanted = options.get("device", "auto")
-    if isinstance(model, nn.Module) and wanted == "auto":
+    device = options.get("device", "auto")
+    if isinstance(model, nn.Module) and device == "auto":
         return device_of_weights(model)
-    return choose_device(wanted)
+    return choose_device(device)
 
 
 def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool = False) -> Subject:
@@ -194,14 +194,14 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
 
 def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions, shared_config: bool) -> Subject:
     """Load the networks of a sum, or a stream of one network."""
-    own = [option for option in sorted({*_CLIP_OPTIONS, "test"} - _OF_ALL) if options.get(option) is not None]
+    single = [option for option in sorted({*_CLIP_OPTIONS, "test"} - _OF_ALL) if options.get(option) is not None]
     if len(parts) == 1:
         if "stream" in options:
             raise ConfigError(f"{name} names a stream, and so does stream={options['stream']}: leave one out")
         return load_subject(parts[0].name, {**options, "stream": str(parts[0].stream)}, shared_config=shared_config)
-    if own and not shared_config:
+    if single and not shared_config:
         raise ConfigError(
-            f"{name} is a sum, and its parts have their own clips: leave {own[0]} out, or name one of them"
+            f"{name} is a sum, and its parts have their own clips: leave {single[0]} out, or name one of them"
         )
     loaded = load_parts(parts, options)
     weights = [part.weight for part in parts]
@@ -214,7 +214,9 @@ def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions
             "path": name,
             "parts": origins,
             "licence": "; ".join(dict.fromkeys(origin.get("licence", "not stated") for origin in origins)),
-            "training": [*dict.fromkeys(one for origin in origins for one in origin.get("training", ()))],
+            "training": [
+                *dict.fromkeys(training_set for origin in origins for training_set in origin.get("training", ()))
+            ],
         },
         weights={"parts": [subject.weights for subject in loaded], "weights": weights},
         training=partial(_all_training, [subject.training for subject in loaded if subject.training is not None]),
@@ -223,13 +225,13 @@ def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions
 
 def load_parts(parts: Sequence[EncoderPart], options: NetworkOptions) -> list[Subject]:
     """Load the networks of a sum, each with its own clips."""
-    found = []
+    subjects = []
     for part in parts:
         if part.stream is not None and is_external(part.name):
             raise ConfigError(f"{part.model}: {part.name} has no streams: leave #{part.stream} out")
         stream: NetworkOptions = {} if part.stream is None else {"stream": part.stream}
-        found.append(load_subject(part.name, {**options, **stream}, shared_config=True))
-    return found
+        subjects.append(load_subject(part.name, {**options, **stream}, shared_config=True))
+    return subjects
 
 
 def one_network(subject: Subject) -> Subject:
@@ -255,9 +257,12 @@ def joined_clips(tests: Sequence[TestClips]) -> JoinedClips:
 
 def _all_training(lists: Sequence[Callable[[], TrainingVideos]]) -> TrainingVideos:
     """Return the videos that any of several networks was trained on, as far as they are known."""
-    found = [read() for read in lists]
-    name, reasons = " and ".join(one.name for one in found), "; ".join(one.reason for one in found if one.reason)
-    known = [one.videos for one in found if one.videos is not None]
+    training_lists = [read() for read in lists]
+    name, reasons = (
+        " and ".join(training_list.name for training_list in training_lists),
+        "; ".join(training_list.reason for training_list in training_lists if training_list.reason),
+    )
+    known = [training_list.videos for training_list in training_lists if training_list.videos is not None]
     if not known:
         return TrainingVideos(name, None, reasons)
     records = Records(known[0].root)

@@ -49,9 +49,9 @@ def claim_results(
     claim(out, kind, ["results.json", *_BESIDE.get(kind, ())], inputs=inputs, read=files)
 
 
-def format_count(found: int, missing: Sequence[object]) -> str:
+def format_count(count: int, missing: Sequence[object]) -> str:
     """Format a count, with the total if some are missing: `58 of 60 (2 missing)`."""
-    return f"{found} of {found + len(missing)} ({len(missing)} missing)" if missing else str(found)
+    return f"{count} of {count + len(missing)} ({len(missing)} missing)" if missing else str(count)
 
 
 def format_clips(test: Tree) -> str:
@@ -77,9 +77,9 @@ def format_features(test: Tree) -> str:
     return f"maps of {maps}, {test['grid']} x {test['grid']} x {test['grid_frames']} cells"
 
 
-def format_tests(found: Mapping[str, Results]) -> str:
+def format_tests(networks: Mapping[str, Results]) -> str:
     """Format the views of a video in the results of networks, by name: once if they are equal, else for each."""
-    clips = {name: format_clips(results["protocol"]) for name, results in found.items()}
+    clips = {name: format_clips(results["protocol"]) for name, results in networks.items()}
     if len({*clips.values()}) == 1:
         return next(iter(clips.values()))
     return ", ".join(f"{name} {text}" for name, text in clips.items())
@@ -235,7 +235,7 @@ class Work:
         return over_splits(splits, out, lambda split, folder: of_split[split].measure(folder))
 
     def _depends_on_split(self) -> bool:
-        if any("{split}" in str(each) for each in (self.videos, self.model, self.train_list)):
+        if any("{split}" in str(argument) for argument in (self.videos, self.model, self.train_list)):
             return True
         seeded = "{split}" in str(self.options.get("settings"))
         return seeded and not (self.shared_config and brings_config(self.model, self.options))
@@ -358,30 +358,30 @@ _PER_SPLIT = (
 )
 
 
-def over_splits(splits: Sequence[int], out: Path | None, one: Callable[[int, Path | None], Results]) -> Results:
-    """Run the job `one` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
+def over_splits(splits: Sequence[int], out: Path | None, measure: Callable[[int, Path | None], Results]) -> Results:
+    """Run `measure` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
 
     It holds `splits` (what differs between them), `mean` and `spread`, of floors that all splits have too, and the rest
     from the results of the first split.
     """
     if out is not None:
         check_file_names(out, [f"split{split}/results.json" for split in splits])
-    of_split = {split: one(split, None if out is None else out / f"split{split}") for split in splits}
-    own = {
+    of_split = {split: measure(split, None if out is None else out / f"split{split}") for split in splits}
+    split_results = {
         str(split): {n: v for n, v in results.items() if isinstance(v, float) or n in _PER_SPLIT}
         for split, results in of_split.items()
     }
     first = of_split[splits[0]]
     results = {
-        "splits": own,
+        "splits": split_results,
         **_mean_and_spread([*of_split.values()]),
-        **{name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT}},
+        **{name: v for name, v in first.items() if name not in {*split_results[str(splits[0])], *_PER_SPLIT}},
     }
-    if all("floors" in each for each in of_split.values()):
+    if all("floors" in split for split in of_split.values()):
         results["floors"] = {
-            name: _mean_and_spread([each["floors"][name] for each in of_split.values()]) for name in first["floors"]
+            name: _mean_and_spread([split["floors"][name] for split in of_split.values()]) for name in first["floors"]
         }
-    results = complete_splits(results, {str(split): found for split, found in of_split.items()})
+    results = complete_splits(results, {str(split): results for split, results in of_split.items()})
     if out is not None:
         distributed.on_main(lambda: write_results(out, results))
     return results
@@ -389,7 +389,7 @@ def over_splits(splits: Sequence[int], out: Path | None, one: Callable[[int, Pat
 
 def _mean_and_spread(of_splits: Sequence[Results]) -> Tree:
     """Return `mean` and `spread` (standard deviation, n - 1; empty for a single split) of the numbers that all have."""
-    names = [n for n, v in of_splits[0].items() if isinstance(v, float) and all(n in each for each in of_splits)]
-    columns = {name: [each[name] for each in of_splits] for name in names}
+    names = [n for n, v in of_splits[0].items() if isinstance(v, float) and all(n in results for results in of_splits)]
+    columns = {name: [results[name] for results in of_splits] for name in names}
     spread = {name: stdev(column) for name, column in columns.items()} if len(of_splits) > 1 else {}
     return {"mean": {name: mean(column) for name, column in columns.items()}, "spread": spread}

@@ -88,12 +88,14 @@ def measure_floors(
     def compute() -> Results:
         queries = query.rows(q.index.tolist())
         galleries = None if g is None or gallery is None else gallery.rows(g.index.tolist())
-        own = own_rows(galleries or queries, queries)
+        own_pairs = own_rows(galleries or queries, queries)
         of_galleries = [None] * len(floors) if g is None else split_features(g, encoder.dims)
         numbers = {}
         for name, of_gallery, of_query in zip(floors, of_galleries, split_features(q, encoder.dims), strict=True):
-            found = apply_protocols(applied, of_gallery, of_query, own)
-            numbers[name] = {key: value for measured in found.values() for key, value in measured.numbers.items()}
+            measured_protocols = apply_protocols(applied, of_gallery, of_query, own_pairs)
+            numbers[name] = {
+                key: value for measured in measured_protocols.values() for key, value in measured.numbers.items()
+            }
         return {"floors": numbers}
 
     details = {
@@ -117,9 +119,9 @@ def format_floors(network: str, results: Results, cell: Callable[[str, float], s
     """Format the numbers of a network and of floors: a row for each, and what was measured; `cell` formats a number."""
     splits = list(results.get("splits", {}).values())
 
-    def text(name: str, found: Results) -> str:
-        number = (found["mean"] if splits else found).get(name)
-        spread = found["spread"].get(name) if splits else found.get(f"{name}_spread")
+    def text(name: str, row_results: Results) -> str:
+        number = (row_results["mean"] if splits else row_results).get(name)
+        spread = row_results["spread"].get(name) if splits else row_results.get(f"{name}_spread")
         if number is None:
             return _NONE
         return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
@@ -130,14 +132,16 @@ def format_floors(network: str, results: Results, cell: Callable[[str, float], s
     numbers = results["mean"] if splits else {name: v for name, v in results.items() if isinstance(v, float)}
     columns = [name for name in numbers if name not in LEVELS and not name.endswith("_spread")]
     rows = [["", *columns], [network, *(text(name, results) for name in columns)]]
-    rows += [[floor, *(text(name, found) for name in columns)] for floor, found in results["floors"].items()]
+    rows += [
+        [floor, *(text(name, floor_results) for name in columns)] for floor, floor_results in results["floors"].items()
+    ]
     levels = [of_majority(name) for name in columns]
     if {*levels} != {_NONE}:
         rows.append(["majority", *levels])
     lines = format_table(rows, "<" + ">" * len(columns))
-    details = [one["floors_details"] for one in splits or [results]]
+    details = [split["floors_details"] for split in splits or [results]]
     if "protocol" in details[0]:
-        counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in details)
+        counts = ", ".join(f"{format_count(split['num_videos'], split['missing'])} videos" for split in details)
         lines.append(f"floors: {counts}; {format_clips(details[0]['protocol'])}")
     return lines + [f"floors without {name}: {reason}" for name, reason in details[0]["left_out"].items()]
 
@@ -182,9 +186,14 @@ def test(
     """
     folder, file = None if out is None else Path(out), path_of(videos)
     if file is not None and file.suffix in APPS["test list"]:
-        others = {"train_list": train_list, "protocol": protocol, "splits": splits, "floors": floors or None}
-        given = [name for name, value in others.items() if value is not None]
-        return load_app("test list", file.suffix).test(model, file, folder, options, given)  # type: ignore[no-any-return]
+        options_of_protocols = {
+            "train_list": train_list,
+            "protocol": protocol,
+            "splits": splits,
+            "floors": floors or None,
+        }
+        stated = [name for name, value in options_of_protocols.items() if value is not None]
+        return load_app("test list", file.suffix).test(model, file, folder, options, stated)  # type: ignore[no-any-return]
     protocols, settings = (None, []) if protocol is None else protocol_choices(protocol)
     if settings:
         options["settings"] = [*options.get("settings", ()), *settings]
@@ -248,7 +257,7 @@ class Protocols(Measurement):
         results = {
             **measured.numbers,
             "protocols": describe_protocols(protocols)["protocols"],
-            "details": {name: one.details for name, one in measured.found.items() if one.details},
+            "details": {name: protocol.details for name, protocol in measured.found.items() if protocol.details},
             "num_videos": len(measured.query),
             "num_train": None if measured.gallery is None else len(measured.gallery),
             "missing": [{"path": path, "reason": reason} for path, reason in measured.missing_query],
@@ -313,7 +322,7 @@ def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
     try:
         return bind(schema, {"protocols": list(choices)}, "protocol").protocols  # type: ignore[attr-defined, no-any-return]
     except ConfigError as error:
-        if all(each.get("name") in PROTOCOLS for each in choices):
+        if all(named.get("name") in PROTOCOLS for named in choices):
             raise
         raise ConfigError(f"{error}; of a module of your own: imports=[MODULE]") from None
 
@@ -358,8 +367,8 @@ def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tenso
         for path, of, p in zip(videos.names, label.tolist(), predicted.tolist(), strict=True)
     ]
     write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
-    total, right, others = counts.sum(dim=1).tolist(), counts.diagonal().tolist(), counts[:, :-1].clone()
-    most, mistaken = others.fill_diagonal_(0).max(dim=1)
+    total, right, mistakes = counts.sum(dim=1).tolist(), counts.diagonal().tolist(), counts[:, :-1].clone()
+    most, mistaken = mistakes.fill_diagonal_(0).max(dim=1)
     table = [
         (names[n], total[n], right[n], f"{right[n] / total[n]:.4f}", names[mistaken[n]] if most[n] else "")
         for n in range(classes)
@@ -373,12 +382,12 @@ def test_table(networks: Mapping[str, Results]) -> str:
     """Format the numbers of a test of one network as a short table; with floors in rows."""
     name, results = next(iter(networks.items()))
     test, splits = results["protocol"], list(results.get("splits", {}).values())
-    counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results])
+    counts = ", ".join(f"{format_count(split['num_videos'], split['missing'])} videos" for split in splits or [results])
     head = f"{counts}; {format_clips(test)}, percent"
     lines = [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
     lines += format_floors(name or "network", results, _cell) if "floors" in results else _numbers(results, splits)
-    details = [found for one in splits or [results] for found in one.get("details", {}).values()]
-    return "\n".join([*lines, *dict.fromkeys(found["note"] for found in details if "note" in found)])
+    details = [detail for split in splits or [results] for detail in split.get("details", {}).values()]
+    return "\n".join([*lines, *dict.fromkeys(detail["note"] for detail in details if "note" in detail)])
 
 
 def _numbers(results: Results, splits: Sequence[Results]) -> list[str]:

@@ -101,14 +101,14 @@ def class_invariance(
     classes = np.unique(number[used])
     best = np.empty((len(classes), features.shape[1]))  # of each class and unit
     for block, ordered in _blocks(features, versions, counted, population):
-        for place, y in enumerate(classes):
+        for index, y in enumerate(classes):
             rows = np.flatnonzero((number == y) & used)
             path = np.concatenate([features[rows, None, block], versions[rows, :, block]], axis=1)  # (n, 1 + V, units)
             on = np.pad(counted[rows], ((0, 0), (1, 0)), constant_values=True)
             weight = (on / on.sum(axis=1, keepdims=True) / len(rows)).ravel()
             above, below = path > ordered[-sizes[y] - 1], path < ordered[sizes[y]]
             rates = [weight @ fires.reshape(len(weight), -1).astype(np.float64) for fires in (above, below)]
-            best[place, block] = np.maximum(*rates) * len(ordered) / sizes[y]
+            best[index, block] = np.maximum(*rates) * len(ordered) / sizes[y]
     of_class = _top_mean(best, top_k)
     ceiling = float(np.mean(sizes.sum() / sizes[classes]))
     labels_used = names[classes].astype(np.int64)
@@ -138,10 +138,10 @@ def firing_invariance(
     weights = counted / np.maximum(counted.sum(axis=1, keepdims=True), 1)
     best = np.empty((1, features.shape[1]))
     for block, ordered in _blocks(features, versions, counted, population):
-        own, changed = features[:, block], versions[:, :, block]
+        original, changed = features[:, block], versions[:, :, block]
         above, below = ordered[-size - 1], ordered[size]
         rates = []
-        for fires, still in ((own > above, changed > above), (own < below, changed < below)):
+        for fires, still in ((original > above, changed > above), (original < below, changed < below)):
             fires &= used[:, None]
             fractions = np.einsum("nv,nvd->nd", weights, still)
             rates.append((fractions * fires).sum(axis=0) / np.maximum(fires.sum(axis=0), 1))
@@ -195,8 +195,8 @@ def covering(boxes: Mapping[str, InstanceBoxes]) -> Make:
 
     def cover(request: VersionRequest) -> Frames:
         covered, fraction = request.frames.copy(), FRACTIONS[request.version - 1]
-        for place, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers, fraction):
-            covered[place, :, rows, columns] = GRAY
+        for frame, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers, fraction):
+            covered[frame, :, rows, columns] = GRAY
         return covered
 
     return cover
@@ -216,11 +216,11 @@ def gap(settings: ClipSettings, meta: VideoMeta, clip: Clip, frames: float) -> C
 
 def speed(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float) -> Clip:
     """Play `factor` times as fast: over a longer span about the same centre, shifted into the video."""
-    span, own = settings.span(meta, factor), settings.span(meta)
+    span, own_span = settings.span(meta, factor), settings.span(meta)
     starts = settings.starts(meta, span)
-    if not starts or not settings.starts(meta, own):
+    if not starts or not settings.starts(meta, own_span):
         return clip
-    start = settings.later(meta, clip.first, (own - span) // 2)
+    start = settings.later(meta, clip.first, (own_span - span) // 2)
     return settings.clip(meta, min(max(start, 0), starts - 1), span)
 
 
@@ -291,11 +291,11 @@ class Trajectories:
     @property
     def places(self) -> dict[str, slice]:
         """For each transformation its positions among the versions of a clip."""
-        found, first = {}, 0
+        places, first = {}, 0
         for name in self.names:
-            found[name] = slice(first, first + len(TRANSFORMATIONS[name].amounts))
-            first = found[name].stop
-        return found
+            places[name] = slice(first, first + len(TRANSFORMATIONS[name].amounts))
+            first = places[name].stop
+        return places
 
     def dataset(
         self,
@@ -357,11 +357,11 @@ class _MovedClips(Sampler):
         self._moves = moves
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
-        found = []
+        all_clips = []
         for clip in self._uniform(meta, ()):
             moved = [kind.apply(self._uniform.config, meta, clip, n) for kind in self._moves for n in kind.amounts]
-            found += [clip, *moved]
-        return found
+            all_clips += [clip, *moved]
+        return all_clips
 
 
 _SHUFFLES = 39  # stream of random numbers
@@ -399,21 +399,21 @@ def score_features(
     scores: dict[str, float] = {}
     details: dict[str, Any] = {}
     without: dict[str, str] = {}
-    for name, place in trajectories.places.items():
-        counted = features.changed[:, place]
+    for name, versions in trajectories.places.items():
+        counted = features.changed[:, versions]
         if not counted.any():
             without[name] = "it changes no clip: the videos are too small or too short for it, or have no box"
             continue
-        found = score(labels, features.versions[:, place], counted, measure.population)
-        classes = [videos.class_name(int(label)) for label in found.classes]
-        scores[f"invariance_{name}"] = found.score
+        invariance = score(labels, features.versions[:, versions], counted, measure.population)
+        classes = [videos.class_name(int(label)) for label in invariance.classes]
+        scores[f"invariance_{name}"] = invariance.score
         details[name] = {
             "amounts_are": TRANSFORMATIONS[name].unit,
-            "versions": found.versions,
-            "unchanged_versions": counted.size - found.versions,
-            "samples": found.samples,
-            "ceiling": found.ceiling,
-            "per_class": dict(zip(classes, found.of_class.tolist(), strict=True)),
+            "versions": invariance.versions,
+            "unchanged_versions": counted.size - invariance.versions,
+            "samples": invariance.samples,
+            "ceiling": invariance.ceiling,
+            "per_class": dict(zip(classes, invariance.of_class.tolist(), strict=True)),
         }
     if not scores:
         raise DataError(f"no transformation changes any clip of {videos.path}: name others")
@@ -435,20 +435,20 @@ def shuffled_scores(
     Recordings (N of the list) of equal numbers of clips exchange their labels, as their videos are alike.
     """
     x, labels, group = features.x, videos.labels[features.index], groups[features.index]
-    members = [np.flatnonzero(group == each) for each in np.unique(group)]
+    members = [np.flatnonzero(group == number) for number in np.unique(group)]
     by_size: dict[int, list[NDArray[np.int64]]] = {}
     for rows in members:
         by_size.setdefault(len(rows), []).append(rows)
-    found = []
+    scores = []
     for draw in range(count):
         shuffled = labels.copy()
         for size, same in by_size.items():
             order = generator(0, _SHUFFLES, draw, size).permutation(len(same))
-            for rows, place in zip(same, order, strict=True):
-                shuffled[rows] = labels[same[place]]
+            for rows, source in zip(same, order, strict=True):
+                shuffled[rows] = labels[same[source]]
         score = class_invariance(x, x[:, None], shuffled, top_k=measure.top_k, population="samples").score
-        found.append(score)
-    return found
+        scores.append(score)
+    return scores
 
 
 COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations
@@ -572,11 +572,11 @@ class Invariance(Measurement, Measure):
         return Computed(results)
 
 
-def invariance_chart(found: Mapping[str, Results]) -> bytes:
+def invariance_chart(networks: Mapping[str, Results]) -> bytes:
     """Draw the scores of networks, one colour each, as PNG."""
-    names = _measured(found)
-    first = next(iter(found.values()))
-    means = {label: results.get("mean", results) for label, results in found.items()}
+    names = _measured(networks)
+    first = next(iter(networks.values()))
+    means = {label: results.get("mean", results) for label, results in networks.items()}
     top, variant = first["measure"]["top_k"], first["measure"]["variant"]
     figure = grouped_bars(
         names,
@@ -590,28 +590,35 @@ def invariance_chart(found: Mapping[str, Results]) -> bytes:
     return png(figure)
 
 
-def _measured(found: Mapping[str, Results]) -> list[str]:
+def _measured(networks: Mapping[str, Results]) -> list[str]:
     """The rows: transformations, baselines, and the mean if all networks have the same transformations."""
-    own = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in r.get("mean", r)] for r in found.values()]
-    names = [name for name in TRANSFORMATIONS if any(name in names for names in own)]
-    return [COMPARED[0], *names, *(["mean"] if all(names == own[0] for names in own) else []), COMPARED[1]]
+    names_of_networks = [
+        [name for name in TRANSFORMATIONS if f"invariance_{name}" in r.get("mean", r)] for r in networks.values()
+    ]
+    names = [name for name in TRANSFORMATIONS if any(name in names for names in names_of_networks)]
+    return [
+        COMPARED[0],
+        *names,
+        *(["mean"] if all(names == names_of_networks[0] for names in names_of_networks) else []),
+        COMPARED[1],
+    ]
 
 
-def invariance_summary(found: Mapping[str, Results]) -> str:
+def invariance_summary(networks: Mapping[str, Results]) -> str:
     """Format the scores of networks as a short table."""
-    first, names = next(iter(found.values())), _measured(found)
+    first, names = next(iter(networks.values())), _measured(networks)
     splits = list(first.get("splits", {}).values())
-    videos = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [first])
+    videos = ", ".join(f"{format_count(split['num_videos'], split['missing'])} videos" for split in splits or [first])
     clips = "" if splits else f", {first['num_samples']} clips"
     head = (
-        f"{videos}{clips}; {format_tests(found)}; the {first['measure']['top_k']} best of {first['num_units']} units; "
+        f"{videos}{clips}; {format_tests(networks)}; the {first['measure']['top_k']} best of {first['num_units']} units; "
         f"1: a unit that ignores the clip, {first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
     )
     head += f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""
-    rows = [[name, *(_cell(results, f"invariance_{name}") for results in found.values())] for name in names]
-    lines = [head, *format_table([["", *found], *rows], "<" + ">" * len(found))]
-    for label, results in found.items():
-        of = f" of {label}" if len(found) > 1 else ""
+    rows = [[name, *(_cell(results, f"invariance_{name}") for results in networks.values())] for name in names]
+    lines = [head, *format_table([["", *networks], *rows], "<" + ">" * len(networks))]
+    for label, results in networks.items():
+        of = f" of {label}" if len(networks) > 1 else ""
         lines += [f"not measured{of}: {name} ({why})" for name, why in results["left_out"].items()]
     if "mean" not in names:
         lines.append("no mean: the networks were not measured with the same transformations")

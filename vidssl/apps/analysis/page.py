@@ -157,13 +157,13 @@ def write_analysis_page(
 
 def _texts(section: Section) -> list[str]:
     """All texts of a section in which terms are linked."""
-    found = [section.about, section.setting, section.says, *section.notes]
+    texts = [section.about, section.setting, section.says, *section.notes]
     for chart in section.charts:
-        found += [chart.quantity, *chart.rows, *chart.references]
-        found += [network for networks in chart.rows.values() for network in networks]
+        texts += [chart.quantity, *chart.rows, *chart.references]
+        texts += [network for networks in chart.rows.values() for network in networks]
     for table in section.tables:
-        found += [table.caption, *table.header, *(row[0] for row in table.rows)]
-    return found
+        texts += [table.caption, *table.header, *(row[0] for row in table.rows)]
+    return texts
 
 
 def _step(highest: float) -> float:

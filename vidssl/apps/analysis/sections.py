@@ -93,9 +93,9 @@ class Evidence:
         """
         rows = self.trained["per_video"]["rows"]
         several = of_several_recordings(self.labels[rows], self.groups.number[rows])
-        found = np.full_like(self.labels, -1)
-        found[rows] = np.where(several, self.labels[rows], -1)
-        return found if several.mean() > 0.5 and len({*found.tolist()} - {-1}) > 1 else np.zeros_like(self.labels)
+        classes = np.full_like(self.labels, -1)
+        classes[rows] = np.where(several, self.labels[rows], -1)
+        return classes if several.mean() > 0.5 and len({*classes.tolist()} - {-1}) > 1 else np.zeros_like(self.labels)
 
     def score(self, key: str, of: str = TRAINED) -> ScoreTest:
         """Estimate the mean over `classes` of an accuracy."""
@@ -124,7 +124,7 @@ class Evidence:
         classes = self.classes if by_class else np.zeros_like(self.labels)
         rows = [row for row in sorted(of_networks[0].keys() & of_networks[1].keys()) if classes[row] >= 0]
         ours, theirs = (np.array([values[row] for row in rows]) for values in of_networks)
-        means = [theirs[classes[rows] == one].mean() for one in {*classes[rows].tolist()}]
+        means = [theirs[classes[rows] == class_].mean() for class_ in {*classes[rows].tolist()}]
         return Beside(float(np.mean(means)), difference(ours, theirs, self.groups.number[rows], classes[rows]))
 
 
@@ -178,30 +178,32 @@ def order_content(evidence: Evidence) -> dict[str, Any]:
 def classes_content(evidence: Evidence) -> dict[str, Any]:
     """How far classes are apart."""
     names = {"distance_within": "distance within", "distance_between": "distance between"}
-    found = {network: _distances(results) for network, results in evidence.networks.items()}
+    distances = {network: _distances(results) for network, results in evidence.networks.items()}
     chart = PageChart(
         "Mean squared distance of features",
         {
-            title: {network: _point(numbers[key]) for network, numbers in found.items() if key in numbers}
+            title: {network: _point(numbers[key]) for network, numbers in distances.items() if key in numbers}
             for key, title in names.items()
         },
         {},
         digits=2,
     )
     titles = {"ratio": "ratio", "uniformity": "uniformity", "uniformity_class_mean": "uniformity of a class", **names}
-    header = ["", *(text for network in found for text in (network, "95 % interval"))]
+    header = ["", *(text for network in distances for text in (network, "95 % interval"))]
     rows = [
-        [title, *(text for numbers in found.values() for text in _plain(numbers.get(key)))]
+        [title, *(text for numbers in distances.values() for text in _plain(numbers.get(key)))]
         for key, title in titles.items()
     ]
     table = PageTable("All numbers", header, rows, folded=True)
-    own = found[TRAINED]
-    if "ratio" not in own:
+    trained = distances[TRAINED]
+    if "ratio" not in trained:
         text = "Nothing can be said: no class has two videos, or all features are equal."
         return _said(AnalysisVerdict(text, open=True), [chart], [table])
-    other = found.get(UNTRAINED, {}).get("ratio")
-    beside = None if other is None else (other.value, verdicts.standing(_ratio_of_ratios(evidence), 1))
-    verdict = verdicts.classes(evidence.sample, own["ratio"], own["uniformity"].value, beside)
+    untrained_ratio = distances.get(UNTRAINED, {}).get("ratio")
+    beside = (
+        None if untrained_ratio is None else (untrained_ratio.value, verdicts.standing(_ratio_of_ratios(evidence), 1))
+    )
+    verdict = verdicts.classes(evidence.sample, trained["ratio"], trained["uniformity"].value, beside)
     return _said(verdict, [chart], [table])
 
 
@@ -209,12 +211,16 @@ def invariance_content(evidence: Evidence) -> dict[str, Any]:
     """Under which changes units keep responding."""
     results, networks = evidence.trained, evidence.networks
     scores = _scores(results)
-    highest = {network: max(found["shuffles"]) for network, found in networks.items()}
+    highest = {network: max(network_results["shuffles"]) for network, network_results in networks.items()}
     rows = {COMPARED[0]: f"invariance_{COMPARED[0]}"} | {_changed(name): f"invariance_{name}" for name in scores}
     chart = PageChart(
         "Invariance score",
         {
-            name: {network: Point(found[key]) for network, found in networks.items() if key in found}
+            name: {
+                network: Point(network_results[key])
+                for network, network_results in networks.items()
+                if key in network_results
+            }
             for name, key in rows.items()
         },
         {"shuffled labels": highest[TRAINED], "perfect": results["invariance_ceiling"]},
@@ -222,10 +228,10 @@ def invariance_content(evidence: Evidence) -> dict[str, Any]:
     )
     untrained = ""
     if UNTRAINED in networks:
-        other = networks[UNTRAINED]
-        kept = sum(score > highest[UNTRAINED] for score in _scores(other).values())
-        learned = other["invariance_unchanged"] > highest[UNTRAINED]
-        how = f"under {kept} of {len(_scores(other))}" if learned else "chance alone would do as well"
+        untrained_results = networks[UNTRAINED]
+        kept = sum(score > highest[UNTRAINED] for score in _scores(untrained_results).values())
+        learned = untrained_results["invariance_unchanged"] > highest[UNTRAINED]
+        how = f"under {kept} of {len(_scores(untrained_results))}" if learned else "chance alone would do as well"
         untrained = f"; untrained network: {how}"
     table = PageTable(
         "All numbers",
@@ -234,7 +240,10 @@ def invariance_content(evidence: Evidence) -> dict[str, Any]:
             *(
                 [
                     name,
-                    *(f"{found[key]:.2f}" if key in found else _NONE for found in networks.values()),
+                    *(
+                        f"{network_results[key]:.2f}" if key in network_results else _NONE
+                        for network_results in networks.values()
+                    ),
                     str(results["details"][key[len("invariance_") :]]["versions"])
                     if key[len("invariance_") :] in results["details"]
                     else _NONE,
@@ -309,10 +318,10 @@ def background_content(evidence: Evidence) -> dict[str, Any]:
     """Whether the background decides."""
     results, key = evidence.trained, evidence.primary
     assert key is not None
-    same, other = evidence.estimate(f"{key}_same"), evidence.estimate(f"{key}_other")
-    assert same is not None and other is not None
+    same, another = evidence.estimate(f"{key}_same"), evidence.estimate(f"{key}_other")
+    assert same is not None and another is not None
     gap, beside = evidence.gap(f"{key}_same", f"{key}_other"), evidence.beside(f"{key}_same", f"{key}_other")
-    verdict = verdicts.background(evidence.sample, evidence.score(f"{key}_same"), same, other, gap, beside)
+    verdict = verdicts.background(evidence.sample, evidence.score(f"{key}_same"), same, another, gap, beside)
     names = {"": "original", "_same": "same class", "_other": "another class"}
     chart = PageChart(
         f"{_name(key)} by background, percent",
@@ -332,32 +341,39 @@ def background_content(evidence: Evidence) -> dict[str, Any]:
 
 
 def gradcam_content(
-    found: Mapping[str, Results], untrained: Mapping[str, Results], groups: Groups, videos: VideoList
+    networks: Mapping[str, Results], untrained: Mapping[str, Results], groups: Groups, videos: VideoList
 ) -> dict[str, Any]:
     """Whether the heat lies in the boxes; `found` and `untrained` are by the names of layers' networks."""
-    first = next(iter(found.values()))
-    empty = sum(results["zero_maps"] for results in found.values())
-    maps = sum(results["num_videos"] for results in found.values())
+    first = next(iter(networks.values()))
+    empty = sum(results["zero_maps"] for results in networks.values())
+    maps = sum(results["num_videos"] for results in networks.values())
     if "mass_of_video" not in first:
         return _said(verdicts.without_boxes(maps, empty))
-    place = {name: row for row, name in enumerate(videos.names)}
+    row_of = {name: row for row, name in enumerate(videos.names)}
 
     def of_videos(results: Results) -> tuple[list[int], NDArray[np.float64]]:
-        rows = [place[name] for name in results["mass_of_video"]]
+        rows = [row_of[name] for name in results["mass_of_video"]]
         return rows, np.array([*results["mass_of_video"].values()])  # (N, 2)
 
     rows, pairs = of_videos(first)
     gap = difference(pairs[:, 0], pairs[:, 1], groups.number[rows])
-    beside, other = None, next(iter(untrained.values()), None)
-    if other is not None and other["target"] == first["target"] and "mass_of_video" in other:
-        other_rows, others = of_videos(other)
+    beside, untrained_results = None, next(iter(untrained.values()), None)
+    if (
+        untrained_results is not None
+        and untrained_results["target"] == first["target"]
+        and "mass_of_video" in untrained_results
+    ):
+        other_rows, untrained_pairs = of_videos(untrained_results)
         common = sorted({*rows} & {*other_rows})
-        ours, theirs = pairs[[rows.index(n) for n in common], 0], others[[other_rows.index(n) for n in common], 0]
+        ours, theirs = (
+            pairs[[rows.index(n) for n in common], 0],
+            untrained_pairs[[other_rows.index(n) for n in common], 0],
+        )
         found_gap = difference(ours, theirs, groups.number[common])
         beside = Beside(float(theirs.mean()), found_gap)
     sample = ScoreSample(len(rows), len(np.unique(groups.number[rows])))
     verdict = verdicts.attention(sample, first["mass_in_box"], first["box_area"], gap, beside)
-    measured = {name: of_videos(results) for name, results in {**found, **untrained}.items()}
+    measured = {name: of_videos(results) for name, results in {**networks, **untrained}.items()}
     chart = PageChart(
         "Heat in the boxes, percent of all",
         {
@@ -368,8 +384,8 @@ def gradcam_content(
         100,
     )
     notes = [f"{empty} of {maps} maps have no heat; they are left out of the numbers."] if empty else []
-    if len(found) > 1:
-        verdict = verdict._replace(text=f"{next(iter(found))}: {verdict.text}")
+    if len(networks) > 1:
+        verdict = verdict._replace(text=f"{next(iter(networks))}: {verdict.text}")
     return _said(verdict, [chart], notes=notes)
 
 
@@ -403,8 +419,8 @@ def _point(estimate: Estimate, scale: float = 1) -> Point:
 
 def _points(evidence: Evidence, key: str) -> dict[str, Point]:
     """The points of a number in percent, by network."""
-    found = {network: evidence.estimate(key, network) for network in evidence.networks}
-    return {network: _point(estimate, 100) for network, estimate in found.items() if estimate is not None}
+    estimates = {network: evidence.estimate(key, network) for network in evidence.networks}
+    return {network: _point(estimate, 100) for network, estimate in estimates.items() if estimate is not None}
 
 
 def _header(evidence: Evidence) -> list[str]:
@@ -449,14 +465,14 @@ def _plain(estimate: Estimate | None) -> list[str]:
 def _distances(results: Results) -> dict[str, Estimate]:
     """The numbers of classes with their jackknife intervals."""
     without = results["without_recording"]
-    found = {key: jackknife(results[key], values) for key, values in without.items() if key in results}
+    estimates = {key: jackknife(results[key], values) for key, values in without.items() if key in results}
     if "uniformity_class_mean" in results:
-        found["uniformity_class_mean"] = Estimate(results["uniformity_class_mean"])
+        estimates["uniformity_class_mean"] = Estimate(results["uniformity_class_mean"])
     within, between = results.get("distance_within"), results.get("distance_between")
     if within and between:
         logs = jackknife(math.log(between / within), _log_ratios(without))
-        found["ratio"] = _exp(logs)
-    return found
+        estimates["ratio"] = _exp(logs)
+    return estimates
 
 
 def _exp(logs: Estimate) -> Estimate:
@@ -477,8 +493,8 @@ def _ratio_of_ratios(evidence: Evidence) -> Estimate:
         values.append(math.log(results["distance_between"] / results["distance_within"]))
     if logs[0].shape != logs[1].shape:
         return Estimate(math.exp(values[0] - values[1]))  # other videos could be read
-    found = jackknife(values[0] - values[1], (logs[0] - logs[1]).tolist())
-    return _exp(found)
+    logarithm = jackknife(values[0] - values[1], (logs[0] - logs[1]).tolist())
+    return _exp(logarithm)
 
 
 def _changed(name: str) -> str:

@@ -26,19 +26,6 @@ from vidssl.data.fingerprint import identify
 from vidssl.data.loader import file_numbers
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation import features
-from vidssl.evaluation.features import (
-    DamagedFolderError,
-    FeatureFolder,
-    Files,
-    FileState,
-    Piece,
-    TestClips,
-    claim_features,
-    feature_difference,
-    find_rows,
-    read_folder,
-    write_folder,
-)
 from vidssl.evaluation.result_files import describe_changes
 from vidssl.jobs.job import File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
 from vidssl.jobs.load_network import Subject, device_of, load_subject
@@ -103,7 +90,7 @@ def extract(
         return _in_memory(model, videos, windows, options)
     part = None if shard is None else shard_of(shard)
     path = Path(out) if part is None else _part(Path(out), *part)
-    claim_features(path, [path_of(videos)])
+    features.claim_features(path, [path_of(videos)])
     listed = read_videos(videos, options)
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping_few()
@@ -131,15 +118,19 @@ def merge(out: File) -> Features:
     else:
         if not any(part.names for part in parts):
             raise _nothing(missing)
-        claim_features(out)
+        features.claim_features(out)
         with only_run_in(out):
             rows = {int(n): part.row(row) for part in parts for row, n in enumerate(part.features.index)}
 
             def listed(index: list[int]) -> VideoList:
                 return VideoList(out, Records(first.root, (rows[n] for n in index)), first.classes)
 
-            pieces = [Piece.of(part.features) for part in parts]  # those of before have no states of their files
-            write_folder(out, request, listed, pieces, missing, lambda path: files.get(path, FileState()), made_by)
+            pieces = [
+                features.Piece.of(part.features) for part in parts
+            ]  # those of before have no states of their files
+            features.write_folder(
+                out, request, listed, pieces, missing, lambda path: files.get(path, features.FileState()), made_by
+            )
     leave_out(missing)
     return loaded(out)
 
@@ -171,7 +162,7 @@ def load_features(path: File) -> Features:
 
 def loaded(path: Path, verify: bool = False) -> Features:
     """Return the features of a folder as `load_features`; `verify` reads all files, to compare their checksums."""
-    folder = read_folder(path, "name a folder that vidssl extract wrote", verify)
+    folder = features.read_folder(path, "name a folder that vidssl extract wrote", verify)
     listed = folder.videos(range(len(folder.features.x)))
     return replace(
         folder.features, classes=folder.classes, records=listed.records, windows="windows" in folder.request, path=path
@@ -200,7 +191,7 @@ def extract_to(
     kept = _Kept(subject, path, request)
     if distributed.on_main(lambda: kept.is_all_of(videos)):
         return
-    claim_features(path, [videos.path])
+    features.claim_features(path, [videos.path])
     with only_run_in(path):
         if windows is not None:
             videos = windows_of(videos, windows, subject.test, ordered if cluster is None else cluster.pool)
@@ -241,7 +232,7 @@ class _Kept:
             return False
         if folder.files:
             same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
-            there = same and folder.root == videos.root.resolve() and Files(videos).have(folder.files)
+            there = same and folder.root == videos.root.resolve() and features.Files(videos).have(folder.files)
         else:
             there = _deciding(folder.request) == _deciding(self._request)
         if there:
@@ -251,8 +242,8 @@ class _Kept:
 
     def find(self, videos: VideoList, rows: Sequence[int]) -> tuple[list[int], int]:
         """Find the rows that can be taken; return the others, and the number of files that only those have."""
-        self._files = Files(videos, rows)
-        self._taken = find_rows(self._folders, videos, rows, self._files)
+        self._files = features.Files(videos, rows)
+        self._taken = features.find_rows(self._folders, videos, rows, self._files)
         if self._folders:
             self._check_videos(self._folders[0], videos)
             dropped = sum(len(folder.names) for folder in self._folders) - len(self._taken)
@@ -264,7 +255,7 @@ class _Kept:
         paths, again = ({videos.records[n].path for n in some} for some in (rows, lacking))
         return lacking, len(paths - again)
 
-    def _check_videos(self, folder: FeatureFolder, videos: VideoList) -> None:
+    def _check_videos(self, folder: features.FeatureFolder, videos: VideoList) -> None:
         """Raise a DataError if no video of a folder is in a list: its features would be lost by mistake."""
         real_path = self._files.real_path
         paths = {real_path(existing_path(folder.root, name)) for name in folder.names}
@@ -273,24 +264,28 @@ class _Kept:
 
     def write(self, videos: VideoList, extracted: Sequence[Features]) -> None:
         """Write the features that were taken and those that were found."""
-        pieces = [Piece.of(part) for part in extracted]
+        pieces = [features.Piece.of(part) for part in extracted]
         for number, folder in enumerate(self._folders):
             pairs = [(row, n) for n, (of, row) in sorted(self._taken.items()) if of == number]
-            pieces.append(Piece(folder.features.x, *torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()))
+            pieces.append(
+                features.Piece(folder.features.x, *torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous())
+            )
         self._write(self._path, videos, pieces, extracted)
         shutil.rmtree(self._path / PARTS_FOLDER, ignore_errors=True)
 
     def write_part(self, videos: VideoList, part: Features) -> None:
         """Write features to a folder of their own, which counts if this run is interrupted."""
         parts = self._path / PARTS_FOLDER
-        self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [Piece.of(part)], [part])
+        self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [features.Piece.of(part)], [part])
 
-    def _write(self, path: Path, videos: VideoList, pieces: Sequence[Piece], extracted: Sequence[Features]) -> None:
+    def _write(
+        self, path: Path, videos: VideoList, pieces: Sequence[features.Piece], extracted: Sequence[Features]
+    ) -> None:
         missing = [gap for part in extracted for gap in part.missing]
-        write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
+        features.write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
 
 
-def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: Pool = ordered) -> VideoList:
+def windows_of(videos: VideoList, windows: TimeWindows, test: features.TestClips, pool: Pool = ordered) -> VideoList:
     """Cut a list into windows on the main process, for all processes."""
     return distributed.on_main(
         lambda: cut_into_windows(
@@ -299,7 +294,7 @@ def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: P
     )
 
 
-def open_index(path: Path, subject: Subject) -> FeatureFolder:
+def open_index(path: Path, subject: Subject) -> features.FeatureFolder:
     """Open the features of a whole list that were extracted with this network and comparable clips, to search in them.
 
     The array is memory-mapped and its checksum is not compared: that would read all of it.
@@ -308,7 +303,7 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
     index = _open(path, remedy, again, verify=False)
     if index.request["shard"] != [0, 1]:
         raise DataError(f"{path} has a part of its list: merge the parts")
-    if changes := feature_difference(index.features.made_by, subject.made_by()):
+    if changes := features.feature_difference(index.features.made_by, subject.made_by()):
         raise DataError(
             f"{path} is not comparable with the query: {changes}: search with the same network and clips, or choose "
             "another index"
@@ -317,7 +312,7 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
     return index
 
 
-def _check_missing(folder: FeatureFolder, test: TestClips) -> None:
+def _check_missing(folder: features.FeatureFolder, test: features.TestClips) -> None:
     """Note the videos that features lack; a DataError if they are too many for these settings."""
     missing = folder.features.missing
     test.check_skipped(missing, len({*folder.names}) + len(dict(missing)), folder.path)
@@ -340,17 +335,17 @@ def _part(out: Path, number: int, parts: int) -> Path:
     return out.with_name(f"{out.name}.{number}-of-{parts}")
 
 
-def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> FeatureFolder | None:
+def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> features.FeatureFolder | None:
     """Open a folder with features of any list; None if it has none, or is damaged.
 
     Features of another network or other clips are an error.
     """
     try:
         if path.exists() and any(not file.name.startswith(".") for file in path.iterdir()):
-            folder = read_folder(path, _REMEDY)
+            folder = features.read_folder(path, _REMEDY)
             _check_request(folder, request, made_by, _REMEDY, _OF_LIST)
             return folder
-    except DamagedFolderError as error:
+    except features.DamagedFolderError as error:
         _log.warning("%s; extracting it again", error)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; {_REMEDY}") from None
@@ -358,7 +353,7 @@ def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> FeatureFol
 
 
 def _check_request(
-    folder: FeatureFolder, request: Tree, made_by: Mapping[str, Any], remedy: str, ignored: Container[str] = ()
+    folder: features.FeatureFolder, request: Tree, made_by: Mapping[str, Any], remedy: str, ignored: Container[str] = ()
 ) -> None:
     trees = (_deciding(folder.request), _deciding(request))
     stored, current = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
@@ -375,7 +370,7 @@ def _deciding(request: Tree) -> Tree:
     return {**request, "protocol": protocol}
 
 
-def _read_parts(out: Path) -> list[FeatureFolder]:
+def _read_parts(out: Path) -> list[features.FeatureFolder]:
     """Open all parts of a folder; check that they are complete and of one request."""
     pattern = re.compile(rf"{re.escape(out.name)}\.\d+-of-(\d+)")
     counts = {int(name[1]) for path in out.parent.glob("*") if (name := pattern.fullmatch(path.name))}
@@ -387,7 +382,7 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     if missing:
         named = ", ".join(missing[:10]) + ", …" * (len(missing) > 10)
         raise DataError(f"{len(missing)} of {count} parts of {out} are missing: extract with shard {named}")
-    parts: list[FeatureFolder] = []
+    parts: list[features.FeatureFolder] = []
     for n in range(count):
         remedy = f"extract with shard {n}/{count}"
         parts.append(_open(_part(out, n, count), f"move it away, and {remedy}", remedy))
@@ -396,11 +391,11 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     return parts
 
 
-def _open(path: Path, remedy: str, again: str, verify: bool = True) -> FeatureFolder:
+def _open(path: Path, remedy: str, again: str, verify: bool = True) -> features.FeatureFolder:
     """Open a folder that must exist: `remedy` is for another kind of folder, `again` for one that cannot be read."""
     try:
-        return read_folder(path, remedy, verify)
-    except DamagedFolderError as error:
+        return features.read_folder(path, remedy, verify)
+    except features.DamagedFolderError as error:
         raise DataError(f"{error}: {again}") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; {again}") from None

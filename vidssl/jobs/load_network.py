@@ -116,9 +116,9 @@ class Subject:
         protocol = {name: value for name, value in self.describe()["protocol"].items() if name != "cache"}
         classifier = entries_of(self.run.model_dump(include={"method"})) if self.run and self.classify else []
         code = code_of(*dict.fromkeys(map(type, self.backbone.modules())), *classifier, libraries=False)
-        request: Tree = {"weights": self.weights, "protocol": protocol, **code, **parts}
-        request = json.loads(json.dumps(request))
-        return request  # as it is read from a file: with lists for tuples
+        text = json.dumps({"weights": self.weights, "protocol": protocol, **code, **parts})
+        request: Tree = json.loads(text)  # as it is read from a file: with lists for tuples
+        return request
 
     def count_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
         """Count the tested videos that a gallery or the network's training list has too, and report them."""
@@ -180,9 +180,8 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
         if ("cfg" in options or options.get("settings")) and not shared_config:
             raise ConfigError(f"{model} brings its own settings: leave out cfg=FILE and KEY=VALUE")
         # A floor beside networks leaves out the options that are meant for them.
-        return _load_external(
-            str(model), options, device, strict=not (shared_config and str(model).startswith("floor:"))
-        )
+        lenient = shared_config and str(model).startswith("floor:")
+        return _load_external(str(model), options, device, strict=not lenient)
     path = Path(model) if model == RANDOM else weights_file(model)
     content = {} if model == RANDOM else read_anything(path, options.get("trust", False))
     if not is_checkpoint(content):
@@ -200,9 +199,8 @@ def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions
             raise ConfigError(f"{name} names a stream, and so does stream={options['stream']}: leave one out")
         return load_subject(parts[0].name, {**options, "stream": str(parts[0].stream)}, shared_config=shared_config)
     if single and not shared_config:
-        raise ConfigError(
-            f"{name} is a sum, and its parts have their own clips: leave {single[0]} out, or name one of them"
-        )
+        clips = "its parts have their own clips"
+        raise ConfigError(f"{name} is a sum, and {clips}: leave {single[0]} out, or name one of them")
     loaded = load_parts(parts, options)
     weights = [part.weight for part in parts]
     origins = [subject.origin for subject in loaded]
@@ -257,12 +255,10 @@ def joined_clips(tests: Sequence[TestClips]) -> JoinedClips:
 
 def _all_training(lists: Sequence[Callable[[], TrainingVideos]]) -> TrainingVideos:
     """Return the videos that any of several networks was trained on, as far as they are known."""
-    training_lists = [read() for read in lists]
-    name, reasons = (
-        " and ".join(training_list.name for training_list in training_lists),
-        "; ".join(training_list.reason for training_list in training_lists if training_list.reason),
-    )
-    known = [training_list.videos for training_list in training_lists if training_list.videos is not None]
+    read_lists = [read() for read in lists]
+    name = " and ".join(training.name for training in read_lists)
+    reasons = "; ".join(training.reason for training in read_lists if training.reason)
+    known = [training.videos for training in read_lists if training.videos is not None]
     if not known:
         return TrainingVideos(name, None, reasons)
     records = Records(known[0].root)
@@ -388,8 +384,7 @@ def run_of_module(module: nn.Module, cfg: str | Path | None, settings: Sequence[
     if cfg is not None:
         return _run_of_config(cfg, settings)
     stored = module.run_config if isinstance(module, Backbone) else None
-    name = "the config of the backbone"
-    return None if stored is None else bind_stored(stored, name)
+    return None if stored is None else bind_stored(stored, "the config of the backbone")
 
 
 def _load_module(module: nn.Module, options: NetworkOptions, device: torch.device) -> Subject:
@@ -431,32 +426,20 @@ def _library_clips(name: str, encoder: Encoder, options: NetworkOptions, strict:
     """Return the clips of a library; other options are a ConfigError if `strict`, else left out."""
     for option in ("size", "short_side", "crops", "layer", "grid", "grid_frames", "stream"):
         if strict and options.get(option) not in (None, 1):
-            crop = f"its library's preprocessing makes one crop of {encoder.size} pixels"
-            whole = "it is measured as a whole"
-            raise ConfigError(
-                f"{name} has no {option}: {crop if option in ('size', 'short_side', 'crops') else whole}: leave it out"
-            )
+            reason = "it is measured as a whole"
+            if option in ("size", "short_side", "crops"):
+                reason = f"its library's preprocessing makes one crop of {encoder.size} pixels"
+            raise ConfigError(f"{name} has no {option}: {reason}: leave it out")
     kept = ("clips", "batch_size", "precision", "workers", "allow_missing")
-    chosen = {key: value for key, value in options.items() if key in kept and value is not None}
-    return LibraryClips(
-        **{
-            "clip": ClipSettings(frames=encoder.frames, seconds=encoder.seconds),
-            "clips": 4,
-            "crops": 1,
-            "size": encoder.size,
-            "short_side": encoder.short_side,
-            "mean": encoder.mean,
-            "std": encoder.std,
-            "batch_size": 4,
-            "crop": encoder.crop,
-            "any_shape": encoder.any_shape,
-            "library": encoder.version,
-            **encoder.test,
-            **chosen,
-            **({"batch_size": 1} if encoder.any_shape else {}),
-            **({"clips": 1} if encoder.seconds == "whole" and not encoder.test else {}),  # all would be the same
-        }
-    )
+    settings: dict[str, Any] = {"clips": 4, "crops": 1, "batch_size": 4}
+    settings |= {name: getattr(encoder, name) for name in ("size", "short_side", "mean", "std", "crop", "any_shape")}
+    settings |= {**encoder.test, **{key: value for key, value in options.items() if key in kept and value is not None}}
+    if encoder.any_shape:
+        settings["batch_size"] = 1
+    if encoder.seconds == "whole" and not encoder.test:  # all clips would be the same
+        settings["clips"] = 1
+    clip = ClipSettings(frames=encoder.frames, seconds=encoder.seconds)
+    return LibraryClips(**{"clip": clip, "library": encoder.version, **settings})
 
 
 def _hash_of_settings(module: nn.Module) -> str:

@@ -44,8 +44,8 @@ from vidssl.jobs.measurements import (
     Measurement,
     Plan,
     format_clips,
-    format_count,
     format_table,
+    format_videos,
     measure_networks,
     write_csv,
 )
@@ -90,12 +90,11 @@ def measure_floors(
         galleries = None if g is None or gallery is None else gallery.rows(g.index.tolist())
         own_pairs = own_rows(galleries or queries, queries)
         of_galleries = [None] * len(floors) if g is None else split_features(g, encoder.dims)
-        numbers = {}
+        numbers: dict[str, Tree] = {}
         for name, of_gallery, of_query in zip(floors, of_galleries, split_features(q, encoder.dims), strict=True):
-            measured_protocols = apply_protocols(applied, of_gallery, of_query, own_pairs)
-            numbers[name] = {
-                key: value for measured in measured_protocols.values() for key, value in measured.numbers.items()
-            }
+            numbers[name] = {}
+            for measured in apply_protocols(applied, of_gallery, of_query, own_pairs).values():
+                numbers[name] |= measured.numbers
         return {"floors": numbers}
 
     details = {
@@ -118,32 +117,42 @@ def _why_left_out(protocol: EvaluationProtocol) -> str | None:
 def format_floors(network: str, results: Results, cell: Callable[[str, float], str]) -> list[str]:
     """Format the numbers of a network and of floors: a row for each, and what was measured; `cell` formats a number."""
     splits = list(results.get("splits", {}).values())
-
-    def text(name: str, row_results: Results) -> str:
-        number = (row_results["mean"] if splits else row_results).get(name)
-        spread = row_results["spread"].get(name) if splits else row_results.get(f"{name}_spread")
-        if number is None:
-            return _NONE
-        return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
-
-    def of_majority(name: str) -> str:
-        return cell(name, 0.5) if name in _OF_DIRECTIONS else text(level_of(name) or "", results)
-
-    numbers = results["mean"] if splits else {name: v for name, v in results.items() if isinstance(v, float)}
-    columns = [name for name in numbers if name not in LEVELS and not name.endswith("_spread")]
-    rows = [["", *columns], [network, *(text(name, results) for name in columns)]]
-    rows += [
-        [floor, *(text(name, floor_results) for name in columns)] for floor, floor_results in results["floors"].items()
+    columns = [name for name in _numbers_of(results) if name not in LEVELS and not name.endswith("_spread")]
+    rows = [["", *columns]]
+    for row, measured in {network: results, **results["floors"]}.items():
+        rows.append([row, *(_text(name, measured, cell) for name in columns)])
+    levels = [
+        cell(name, 0.5) if name in _OF_DIRECTIONS else _text(level_of(name) or "", results, cell) for name in columns
     ]
-    levels = [of_majority(name) for name in columns]
     if {*levels} != {_NONE}:
         rows.append(["majority", *levels])
     lines = format_table(rows, "<" + ">" * len(columns))
     details = [split["floors_details"] for split in splits or [results]]
     if "protocol" in details[0]:
-        counts = ", ".join(f"{format_count(split['num_videos'], split['missing'])} videos" for split in details)
+        counts = ", ".join(map(format_videos, details))
         lines.append(f"floors: {counts}; {format_clips(details[0]['protocol'])}")
     return lines + [f"floors without {name}: {reason}" for name, reason in details[0]["left_out"].items()]
+
+
+def _numbers_of(results: Results) -> dict[str, float]:
+    """The numbers of one measurement, or the means of several splits."""
+    if "splits" in results:
+        return dict(results["mean"])
+    return {name: value for name, value in results.items() if isinstance(value, float)}
+
+
+def _spread_of(name: str, results: Results) -> float | None:
+    """The standard deviation of a number: over splits, else over draws."""
+    spread: float | None = results["spread"].get(name) if "spread" in results else results.get(f"{name}_spread")
+    return spread
+
+
+def _text(name: str, results: Results, cell: Callable[[str, float], str]) -> str:
+    """Format a number with its spread."""
+    number, spread = results.get("mean", results).get(name), _spread_of(name, results)
+    if number is None:
+        return _NONE
+    return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
 
 
 _NOT_PERCENT = ("uniformity_loss", "localization_error", "mean_position_error")  # a logarithm, distances in pixels
@@ -222,22 +231,8 @@ class Protocols(Measurement):
         """Build the protocols, and check that they fit the lists."""
         chosen, gallery = plan_protocols(subject, query, train, self.protocols)
         compute = partial(self._compute, subject, query, gallery, chosen)
-        return Plan(
-            describe_protocols(chosen), compute, gallery, partial(self._floors, subject, query, gallery, chosen)
-        )
-
-    def _floors(
-        self,
-        subject: Subject,
-        query: VideoList,
-        gallery: VideoList | None,
-        protocols: Mapping[str, EvaluationProtocol],
-        results: Results,
-    ) -> Results:
-        """Measure the floors, if results lack those that are asked for."""
-        if not self.floors or "floors" in results:
-            return {}
-        return measure_floors(subject, protocols, query, gallery, self.check)
+        floors = partial(measure_floors, subject, chosen, query, gallery, self.check) if self.floors else None
+        return Plan(describe_protocols(chosen), compute, gallery, floors)
 
     def _compute(
         self, subject: Subject, query: VideoList, gallery: VideoList | None, protocols: Mapping[str, EvaluationProtocol]
@@ -382,8 +377,7 @@ def test_table(networks: Mapping[str, Results]) -> str:
     """Format the numbers of a test of one network as a short table; with floors in rows."""
     name, results = next(iter(networks.items()))
     test, splits = results["protocol"], list(results.get("splits", {}).values())
-    counts = ", ".join(f"{format_count(split['num_videos'], split['missing'])} videos" for split in splits or [results])
-    head = f"{counts}; {format_clips(test)}, percent"
+    head = f"{format_videos(results)}; {format_clips(test)}, percent"
     lines = [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
     lines += format_floors(name or "network", results, _cell) if "floors" in results else _numbers(results, splits)
     details = [detail for split in splits or [results] for detail in split.get("details", {}).values()]
@@ -391,15 +385,14 @@ def test_table(networks: Mapping[str, Results]) -> str:
 
 
 def _numbers(results: Results, splits: Sequence[Results]) -> list[str]:
-    numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
+    numbers = _numbers_of(results)
     width = max((len(name) for name in numbers), default=0)
     lines = []
     for name, value in numbers.items():
         if name.endswith("_spread") or name in LEVELS:
             continue
         line = f"{name:<{width}} {_cell(name, value):>7}"
-        spread = results["spread"].get(name) if splits else numbers.get(f"{name}_spread")
-        if spread is not None:
+        if (spread := _spread_of(name, results)) is not None:
             line += f" ± {_cell(name, spread):>5}"
         if len(splits) > 1:
             line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"

@@ -117,10 +117,6 @@ class Background(Measurement):
     boxes: Path | None = None
     seed: int = 0
 
-    def files(self) -> list[Path]:
-        """Return the file of boxes."""
-        return [] if self.boxes is None else [self.boxes]
-
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Find the instances, and draw the backgrounds."""
         classifies = _check(one_network(subject), query, train)

@@ -305,10 +305,6 @@ class GradCamJob(Measurement):
     pairs: Any = None  # returns the row of the nearest video of each of them
     shown: dict[int, Explained] = field(default_factory=dict)  # is filled with the videos whose overlays are drawn
 
-    def files(self) -> list[Path]:
-        """Return the file of boxes."""
-        return [] if self.boxes is None else [self.boxes]
-
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Choose what is explained; `train` is the list in which the nearest videos are searched."""
         target = self.target or ("similarity" if subject.logits is None else "class")

@@ -502,10 +502,6 @@ class Invariance(Measurement, Measure):
     kind: ClassVar[str] = "invariance"
     command: ClassVar[str] = "analyze invariance"
 
-    def files(self) -> list[Path]:
-        """Return the file of boxes."""
-        return [] if self.boxes is None else [self.boxes]
-
     def options(self, options: NetworkOptions) -> NetworkOptions:
         """Measure the central square, of one clip unless there are more."""
         if options.get("crops") not in (None, 1):

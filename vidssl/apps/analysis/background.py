@@ -92,18 +92,11 @@ def analyze_background(
     Returns:
         The results of each network, by its name.
     """
-    work = Background(None if masks is None else Path(masks), None if boxes is None else Path(boxes), seed)
-    folder = None if out is None else Path(out)
+    mask_folder, box_file = (None if path is None else Path(path) for path in (masks, boxes))
+    work, folder = Background(mask_folder, box_file, seed), None if out is None else Path(out)
+    chart = ("background.png", background_chart)
     return measure_networks(
-        work,
-        models(model),
-        videos,
-        options,
-        folder,
-        train_list,
-        splits,
-        table=background_summary,
-        chart=("background.png", background_chart),
+        work, models(model), videos, options, folder, train_list, splits, table=background_summary, chart=chart
     )
 
 
@@ -158,18 +151,13 @@ class Background(Measurement):
             "seed": self.seed,
         }
         if self.per_video:
-            ends = ("", "_same", "_other")
-            results["per_video"] = {"rows": index.tolist()} | {
-                f"{name}{end}": (classes[:, n] == label).astype(float).tolist()
-                for name, classes in predicted.items()
-                for n, end in enumerate(ends)
-            }
-        shown = next(iter(predicted.values()))
-
-        def write(out: Path) -> None:
-            write_whole(out / "examples.png", examples(dataset, subject.test.crops, index, shown, backgrounds))
-
-        return Computed(results, write)
+            results["per_video"] = {"rows": index.tolist()}
+            for name, classes in predicted.items():
+                for n, end in enumerate(("", "_same", "_other")):
+                    results["per_video"][f"{name}{end}"] = (classes[:, n] == label).astype(float).tolist()
+        primary, crops = next(iter(predicted.values())), subject.test.crops
+        sheet = partial(examples, dataset, crops, index, primary, backgrounds)
+        return Computed(results, lambda out: write_whole(out / "examples.png", sheet()))
 
 
 def _check(subject: Subject, videos: VideoList, gallery: VideoList | None) -> bool:

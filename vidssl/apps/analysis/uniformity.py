@@ -6,7 +6,7 @@ recordings at random would look separated. Shapes: N videos, D features, G recor
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -38,9 +38,9 @@ from vidssl.jobs.measurements import (
     Plan,
     Work,
     claim_results,
-    format_count,
     format_table,
     format_tests,
+    format_videos,
     name_networks,
 )
 from vidssl.models.checkpoint_files import saved
@@ -94,18 +94,15 @@ def analyze_uniformity(
 
 def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOptions, shared_config: bool) -> Results:
     """Measure a checkpoint, or every checkpoint of a run."""
-
-    def measure(network: Model, folder: Path | None) -> Results:
-        return Work(UniformityOfFeatures(), network, videos, options, shared_config=shared_config).measure(folder)
-
+    work = Work(UniformityOfFeatures(), model, videos, options, shared_config=shared_config)
     run = file_of(model)
     if run is None or not run.is_dir():
-        results = measure(model, out)
+        results = work.measure(out)
         return {**results, "curve": [point(results)]}
     files = saved(run / "checkpoints")[::-1]
     if not files:
         raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
-    steps = [measure(file, None if out is None else out / file.stem) for file in files]
+    steps = [replace(work, model=file).measure(None if out is None else out / file.stem) for file in files]
     results = {**steps[-1], "curve": [point(step) for step in steps]}
     if out is not None:
         distributed.on_main(lambda: write_results(out, results))
@@ -199,11 +196,11 @@ def uniformity_chart(networks: Mapping[str, Results]) -> bytes:
     """Draw curves over training, or bars if all networks have a single checkpoint, as PNG."""
     if any(len(results["curve"]) > 1 for results in networks.values()):
         return png(class_curves({name: results["curve"] for name, results in networks.items()}))
-    measures = list(_NUMBERS.items())[:4]
+    measures = dict(list(_NUMBERS.items())[:4])
     videos = next(iter(networks.values()))["num_videos"]
     figure = grouped_bars(
-        [label for _, label in measures],
-        {name: [results.get(key) for key, _ in measures] for name, results in networks.items()},
+        [*measures.values()],
+        {name: [results.get(key) for key in measures] for name, results in networks.items()},
         title=f"Uniformity and mean squared distances of classes: {videos} videos",
         unit="value",
         levels={},
@@ -219,9 +216,8 @@ def uniformity_summary(networks: Mapping[str, Results]) -> str:
     rows = [["", "step", *(_NUMBERS[key] for key in used)]]
     for name, results in networks.items():
         rows += [[name, str(point["step"]), *(_cell(key, point) for key in used)] for point in results["curve"]]
-    videos = format_count(first["num_videos"], first["missing"])
     of = f"{first['recordings']['count']} recordings, {len(first['distances'])} classes"
-    head = f"{videos} videos, {of}; {format_tests(networks)}"
+    head = f"{format_videos(first)}, {of}; {format_tests(networks)}"
     remarks = [f"{name}: no ECE, {r['left_out']['ece']}" for name, r in networks.items() if r["left_out"]]
     return "\n".join([head, *format_table(rows, "<" + ">" * (len(used) + 1)), *remarks])
 

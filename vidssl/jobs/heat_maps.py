@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -193,7 +194,7 @@ def box_masks(
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield rows, and masks (T, S, S) of the boxes in the clips that the network sees: 1 inside, 0 outside."""
     test = subject.test
-    reading = with_versions(test, _show_boxes(boxes))
+    reading = with_versions(test, partial(_show_boxes, boxes))
     masks = replace(test.dataset(videos), sampler=UniformVersions(test.clip, test.clips, [1]), reading=reading)
     with closing(_batches(masks, test, torch.device("cpu"))) as batches:
         for batch in batches:
@@ -208,9 +209,8 @@ def _batches(dataset: ClipDataset, test: TestClips, device: torch.device) -> Gen
         for batch in batches:
             if batch.replaced:
                 skipped += batch.replaced
-                test.check_skipped(
-                    skipped, len({record.path for record in dataset.videos.records}), dataset.videos.path
-                )
+                count = len({record.path for record in dataset.videos.records})
+                test.check_skipped(skipped, count, dataset.videos.path)
                 leave_out(batch.replaced)
             yield batch
 
@@ -224,19 +224,23 @@ def _rows(batch: Batch, rows: list[int]) -> Tensor:
 def _clip_maps(views: Tensor, maps: Tensor) -> list[ClipMap]:
     """Resize the maps (B, T', H', W') of clips (B, T, 3, S, S)."""
     whole = upsampled(maps, (views.shape[1], *views.shape[3:])).cpu().numpy()
-    return [
-        ClipMap(frames.cpu().numpy(), clip_map, (maps.shape[1], maps.shape[2], maps.shape[3]))
-        for frames, clip_map in zip(views, whole, strict=True)
-    ]
+    cells = maps.shape[1], maps.shape[2], maps.shape[3]
+    return [ClipMap(frames.cpu().numpy(), clip_map, cells) for frames, clip_map in zip(views, whole, strict=True)]
 
 
-def _show_boxes(boxes: Mapping[str, InstanceBoxes]) -> Make:
-    """Make a version that shows the boxes; `boxes` are by the path of the record. Frames without a box are black."""
+def fill_boxes(
+    request: VersionRequest,
+    frames: Frames,
+    boxes: Mapping[str, InstanceBoxes],
+    gray: int,
+    fraction: float | None = None,
+) -> Frames:
+    """Fill each box, or a fraction of it from the left, with a gray value, in place; `boxes` are by path."""
+    for frame, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers, fraction):
+        frames[frame, :, rows, columns] = gray
+    return frames
 
-    def draw(request: VersionRequest) -> Frames:
-        masks = np.zeros_like(request.frames)  # the size is known after decoding only
-        for frame, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers):
-            masks[frame, :, rows, columns] = 255
-        return masks
 
-    return draw
+def _show_boxes(boxes: Mapping[str, InstanceBoxes], request: VersionRequest) -> Frames:
+    """Make a version that shows the boxes. Frames without a box are black."""
+    return fill_boxes(request, np.zeros_like(request.frames), boxes, 255)  # the size is known after decoding only

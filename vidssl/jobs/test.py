@@ -195,13 +195,8 @@ def test(
     """
     folder, file = None if out is None else Path(out), path_of(videos)
     if file is not None and file.suffix in APPS["test list"]:
-        options_of_protocols = {
-            "train_list": train_list,
-            "protocol": protocol,
-            "splits": splits,
-            "floors": floors or None,
-        }
-        stated = [name for name, value in options_of_protocols.items() if value is not None]
+        optional = {"train_list": train_list, "protocol": protocol, "splits": splits, "floors": floors or None}
+        stated = [name for name, value in optional.items() if value is not None]
         return load_app("test list", file.suffix).test(model, file, folder, options, stated)  # type: ignore[no-any-return]
     protocols, settings = (None, []) if protocol is None else protocol_choices(protocol)
     if settings:

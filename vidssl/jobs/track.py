@@ -67,16 +67,10 @@ def track(
     subject = one_network(load_subject(model, options))
     test = subject.test
     with only_run_in(folder, shared=shard is not None):  # shards write other files
-        done = tracking(
-            Tracker(subject.test.network(subject.backbone), settings, subject.device, test.mean, test.std),
-            query,
-            test,
-            folder,
-            {"weights": subject.weights},
-            workers=options.get("workers", usable_cpus()),
-            timeout=timeout,
-            shard=part,
-        )
+        network = subject.test.network(subject.backbone)
+        regions = Tracker(network, settings, subject.device, test.mean, test.std)
+        weights, workers = {"weights": subject.weights}, options.get("workers", usable_cpus())
+        done = tracking(regions, query, test, folder, weights, workers=workers, timeout=timeout, shard=part)
         num_overlays = sys.maxsize if overlay is True else int(overlay)
         _draw_overlays(query, folder, test, part, num_overlays, done.left_out)
     done.complete = options.get("allow_missing", False) or not done.left_out

@@ -114,11 +114,6 @@ COMPRESSIONS = {
 _VERSIONS = [(name, amount) for name, kind in COMPRESSIONS.items() for amount in kind.amounts]
 
 
-def compressed(clip: Clip, name: str, amount: float) -> Clip:
-    """Return the same frames of the version that is compressed by an amount of `COMPRESSIONS`."""
-    return version_of(clip, 1 + _VERSIONS.index((name, amount)))
-
-
 def compress(request: VersionRequest) -> Frames:
     """Make a version (versions_from_one_decode.py), compressed from the first to the last wanted frame."""
     name, amount = _VERSIONS[request.version - 1]
@@ -140,7 +135,7 @@ _Rng = np.random.Generator
 def freeze(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Replace a random fraction of the frames after the first by the frame before: at 1, all are the first."""
     length = len(clip.indices)
-    frozen = 1 + generator.permutation(length - 1)[: _at_least(1, fraction * (length - 1))]
+    frozen = 1 + generator.permutation(length - 1)[: max(1, round(fraction * (length - 1)))]
     order = np.arange(length)
     order[frozen] = 0
     return replace(clip, indices=clip.indices[np.maximum.accumulate(order)])
@@ -160,7 +155,7 @@ def drop(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, g
 def shuffle(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Displace a random fraction of the frames, at least two: each takes the place of another."""
     length = len(clip.indices)
-    places = generator.permutation(length)[: _at_least(2, fraction * length)]
+    places = generator.permutation(length)[: max(2, round(fraction * length))]
     order = np.arange(length)
     order[places] = np.roll(places, 1)
     return replace(clip, indices=clip.indices[order])
@@ -169,7 +164,7 @@ def shuffle(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float
 def reverse_part(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Play a stretch of the clip backwards, at a random place; at 1 the whole clip."""
     length = len(clip.indices)
-    stretch = _at_least(2, fraction * length)
+    stretch = max(2, round(fraction * length))
     start = int(generator.integers(length - stretch, endpoint=True))
     order = np.arange(length)
     order[start : start + stretch] = order[start : start + stretch][::-1]
@@ -206,10 +201,6 @@ TIME_CORRUPTIONS = {
     "jumble": Change(jumble, (2, 3, 4, 6, 8), "parts", "time"),
     "rate": Change(rate, (0.8, 0.6, 0.4, 0.2, 0.1), "factor of the span", "time"),
 }
-
-
-def _at_least(least: int, number: float) -> int:
-    return max(least, round(number))
 
 
 ROBUSTNESS: dict[str, Change] = {**PIXEL_CORRUPTIONS, **COMPRESSIONS, **TIME_CORRUPTIONS}
@@ -268,13 +259,10 @@ class CorruptedClips:
         moved = [*self._of(COMPRESSIONS), *self._of(TIME_CORRUPTIONS)]
         views = [CLEAN, *self._of(PIXEL_CORRUPTIONS)] * self.clips + moved * self.clips
         column = {version: n for n, version in enumerate(self.versions)}
-        total: Tensor | None = None
+        sums: list[Tensor] = [torch.zeros(())] * len(column)
         for version, rows in zip(views, features, strict=True):
-            if total is None:
-                total = torch.zeros(len(batch.index), len(column), rows.shape[1], device=rows.device)
-            total[:, column[version]] += rows / self.clips
-        assert total is not None  # there is a clip
-        return total
+            sums[column[version]] = sums[column[version]] + rows / self.clips
+        return torch.stack(sums, dim=1)
 
     def _of(self, kinds: Mapping[str, Change]) -> list[Version]:
         """The versions of some kind, in the order of their views."""
@@ -313,7 +301,8 @@ class _MovedClips(Sampler):
             sources = _sources(clip_generator, TIME_CORRUPTIONS)
             for name, severity in self.config.versions:
                 if name in COMPRESSIONS:
-                    moved.append(compressed(clip, name, COMPRESSIONS[name].amounts[severity - 1]))
+                    amount = COMPRESSIONS[name].amounts[severity - 1]
+                    moved.append(version_of(clip, 1 + _VERSIONS.index((name, amount))))
                 elif name in TIME_CORRUPTIONS:
                     kind, source = TIME_CORRUPTIONS[name], sources(name, severity)
                     amount = kind.amounts[severity - 1]

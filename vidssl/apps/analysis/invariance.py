@@ -23,12 +23,12 @@ from vidssl.base.randomness import generator
 from vidssl.base.types import Batch, Frames, VideoMeta
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
-from vidssl.data.instance_boxes import InstanceBoxes, pixels_of, read_instance_boxes
+from vidssl.data.instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.recording_groups import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.result_files import Results
-from vidssl.jobs.heat_maps import Make, VersionRequest, version_of, with_versions
+from vidssl.jobs.heat_maps import VersionRequest, fill_boxes, version_of, with_versions
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job, models
 from vidssl.jobs.load_network import Subject, one_network
 from vidssl.jobs.measurements import (
@@ -36,9 +36,9 @@ from vidssl.jobs.measurements import (
     JobResults,
     Measurement,
     Plan,
-    format_count,
     format_table,
     format_tests,
+    format_videos,
     measure_networks,
 )
 from vidssl.page.charts import grouped_bars
@@ -187,19 +187,12 @@ def _top_mean(scores: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 FRACTIONS = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left: version 1 to 3
 
 
-def covering(boxes: Mapping[str, InstanceBoxes]) -> Make:
-    """Make versions with a fraction of the instance covered; `boxes` are by the path of the record.
+def covered(boxes: Mapping[str, InstanceBoxes], request: VersionRequest) -> Frames:
+    """Make a version with a fraction of the instance covered; `boxes` are by the path of the record.
 
     Frames without a box are equal in all versions.
     """
-
-    def cover(request: VersionRequest) -> Frames:
-        covered, fraction = request.frames.copy(), FRACTIONS[request.version - 1]
-        for frame, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers, fraction):
-            covered[frame, :, rows, columns] = GRAY
-        return covered
-
-    return cover
+    return fill_boxes(request, request.frames.copy(), boxes, GRAY, FRACTIONS[request.version - 1])
 
 
 def shift(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:
@@ -313,7 +306,7 @@ class Trajectories:
         corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]
         corrupted, plain = (_CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
         if boxes is not None:
-            reading = with_versions(reading, covering(boxes))
+            reading = with_versions(reading, partial(covered, boxes))
         clips = _MovedClips(self.clip, self.clips, moves)
         return ClipDataset(
             videos, clips, [corrupted, *[plain] * moved] * self.clips, reading=reading, skip=skip, remedy=SKIPPING
@@ -357,11 +350,11 @@ class _MovedClips(Sampler):
         self._moves = moves
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
-        all_clips = []
+        clips = []
         for clip in self._uniform(meta, ()):
             moved = [kind.apply(self._uniform.config, meta, clip, n) for kind in self._moves for n in kind.amounts]
-            all_clips += [clip, *moved]
-        return all_clips
+            clips += [clip, *moved]
+        return clips
 
 
 _SHUFFLES = 39  # stream of random numbers
@@ -383,19 +376,11 @@ def score_features(
 ) -> tuple[dict[str, float], dict[str, Any], dict[str, str]]:
     """Return the scores by name, their details, and the transformations that change no clip, with the reason."""
     x, labels = features.x, videos.labels[features.index]
-    by_class = measure.variant == "class"
-
-    def score(
-        labels: NDArray[np.int64], versions: _Floats, counted: Mask | None, population: Population
-    ) -> UnitInvariance:
-        if by_class:
-            return class_invariance(x, versions, labels, top_k=measure.top_k, counted=counted, population=population)
-        return firing_invariance(x, versions, top_k=measure.top_k, counted=counted, population=population)
-
     # Each sample is its own version, or another sample is: these do not enter the population.
     order = generator(0, len(labels)).permutation(len(labels))
-    unchanged = score(labels, x[:, None], None, "samples")
-    shuffled = score(labels[order], x[:, None] if by_class else x[order, None], None, "samples")
+    unchanged = _score(measure, x, x[:, None], labels)
+    itself = x if measure.variant == "class" else x[order]
+    shuffled = _score(measure, x, itself[:, None], labels[order])
     scores: dict[str, float] = {}
     details: dict[str, Any] = {}
     without: dict[str, str] = {}
@@ -404,7 +389,7 @@ def score_features(
         if not counted.any():
             without[name] = "it changes no clip: the videos are too small or too short for it, or have no box"
             continue
-        invariance = score(labels, features.versions[:, versions], counted, measure.population)
+        invariance = _score(measure, x, features.versions[:, versions], labels, counted, measure.population)
         classes = [videos.class_name(int(label)) for label in invariance.classes]
         scores[f"invariance_{name}"] = invariance.score
         details[name] = {
@@ -427,6 +412,20 @@ def score_features(
     return numbers, details, without
 
 
+def _score(
+    measure: Measure,
+    x: _Floats,
+    versions: _Floats,
+    labels: NDArray[np.int64],
+    counted: Mask | None = None,
+    population: Population = "samples",
+) -> UnitInvariance:
+    top_k = measure.top_k
+    if measure.variant == "class":
+        return class_invariance(x, versions, labels, top_k=top_k, counted=counted, population=population)
+    return firing_invariance(x, versions, top_k=top_k, counted=counted, population=population)
+
+
 def shuffled_scores(
     features: TrajectoryFeatures, videos: VideoList, measure: Measure, groups: NDArray[np.int64], count: int
 ) -> list[float]:
@@ -446,8 +445,7 @@ def shuffled_scores(
             order = generator(0, _SHUFFLES, draw, size).permutation(len(same))
             for rows, source in zip(same, order, strict=True):
                 shuffled[rows] = labels[same[source]]
-        score = class_invariance(x, x[:, None], shuffled, top_k=measure.top_k, population="samples").score
-        scores.append(score)
+        scores.append(class_invariance(x, x[:, None], shuffled, top_k=measure.top_k, population="samples").score)
     return scores
 
 
@@ -544,12 +542,11 @@ class Invariance(Measurement, Measure):
         dataset = trajectories.dataset(query, test, boxes, test.skips)
         # A video has as many versions of each clip as there are transformations.
         fewer = test.model_copy(update={"batch_size": max(1, test.batch_size // test.clips)})
-        columns, missing = encode_videos(
-            subject.encoder, dataset, fewer, subject.device, trajectories.encode, subject.name
-        )
+        encode = trajectories.encode
+        columns, missing = encode_videos(subject.encoder, dataset, fewer, subject.device, encode, subject.name)
         features = trajectories.features(*columns)
-        scores = distributed.on_main(lambda: score_features(features, trajectories, query, self))
-        numbers, details, without = scores
+        scored = distributed.on_main(lambda: score_features(features, trajectories, query, self))
+        numbers, details, without = scored
         results: Results = {
             **numbers,
             "details": details,
@@ -588,27 +585,22 @@ def invariance_chart(networks: Mapping[str, Results]) -> bytes:
 
 def _measured(networks: Mapping[str, Results]) -> list[str]:
     """The rows: transformations, baselines, and the mean if all networks have the same transformations."""
-    names_of_networks = [
-        [name for name in TRANSFORMATIONS if f"invariance_{name}" in r.get("mean", r)] for r in networks.values()
-    ]
-    names = [name for name in TRANSFORMATIONS if any(name in names for names in names_of_networks)]
-    return [
-        COMPARED[0],
-        *names,
-        *(["mean"] if all(names == names_of_networks[0] for names in names_of_networks) else []),
-        COMPARED[1],
-    ]
+    means = [results.get("mean", results) for results in networks.values()]
+    measured = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in numbers] for numbers in means]
+    names = [name for name in TRANSFORMATIONS if any(name in row for row in measured)]
+    common = ["mean"] if all(row == measured[0] for row in measured) else []
+    return [COMPARED[0], *names, *common, COMPARED[1]]
 
 
 def invariance_summary(networks: Mapping[str, Results]) -> str:
     """Format the scores of networks as a short table."""
     first, names = next(iter(networks.values())), _measured(networks)
     splits = list(first.get("splits", {}).values())
-    videos = ", ".join(f"{format_count(split['num_videos'], split['missing'])} videos" for split in splits or [first])
     clips = "" if splits else f", {first['num_samples']} clips"
+    units = f"the {first['measure']['top_k']} best of {first['num_units']} units"
     head = (
-        f"{videos}{clips}; {format_tests(networks)}; the {first['measure']['top_k']} best of {first['num_units']} units; "
-        f"1: a unit that ignores the clip, {first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
+        f"{format_videos(first)}{clips}; {format_tests(networks)}; {units}; 1: a unit that ignores the clip, "
+        f"{first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
     )
     head += f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""
     rows = [[name, *(_cell(results, f"invariance_{name}") for results in networks.values())] for name in names]

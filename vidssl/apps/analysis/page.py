@@ -22,18 +22,12 @@ _NAMED = re.compile(
 def with_terms(text: str) -> Markup:
     """Return a text as HTML whose terms are links to their explanations, each the first time."""
     seen: set[str] = set()
-
-    def linked(match: re.Match[str]) -> str:
-        term = match[0]
-        if term in seen:
-            return str(escape(term))
-        seen.add(term)
-        key = term_key(term)
-        return f'<a class="term" href="#term-{key}" aria-describedby="about-{key}">{escape(term)}</a>'
-
     parts, end = [], 0
     for match in _NAMED.finditer(text):
-        parts += [str(escape(text[end : match.start()])), linked(match)]
+        term, key = match[0], term_key(match[0])
+        link = f'<a class="term" href="#term-{key}" aria-describedby="about-{key}">{escape(term)}</a>'
+        parts += [str(escape(text[end : match.start()])), str(escape(term)) if term in seen else link]
+        seen.add(term)
         end = match.end()
     return Markup("".join([*parts, str(escape(text[end:]))]).replace(" %", "\u00a0%"))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -88,9 +88,11 @@ def extract_all(
                 kinds[", same clips"] = with_clips(subject, same_seconds)
             for suffix, kind in kinds.items():
                 parts = parts_of(model) if isinstance(kind.test, JoinedClips) else []
-                of_parts = [of_model[f"{part.model}{suffix}"] for part in parts]
-                extracted = partial(_join, of_parts) if of_parts else _extract
-                compared.append(extracted(f"{name}{suffix}", kind, videos, data, out, limit))
+                if parts:
+                    of_parts = [of_model[f"{part.model}{suffix}"] for part in parts]
+                    compared.append(_join(of_parts, f"{name}{suffix}", kind, videos))
+                else:
+                    compared.append(_extract(f"{name}{suffix}", kind, videos, data, out, limit))
                 of_model[f"{model}{suffix}"] = compared[-1]
         except VidsslError as error:
             if isinstance(error, DataError) and not any(encoder.features is not None for encoder in compared):
@@ -137,15 +139,7 @@ def _extract(
     return _described(name, subject, videos, features, path.relative_to(out).as_posix(), costs)
 
 
-def _join(
-    parts: Sequence[ComparedEncoder],
-    name: str,
-    subject: Subject,
-    videos: VideoList,
-    data: Tree,
-    out: Path,
-    limit: int | None,
-) -> ComparedEncoder:
+def _join(parts: Sequence[ComparedEncoder], name: str, subject: Subject, videos: VideoList) -> ComparedEncoder:
     """Make the features of a sum of those of its parts."""
     for part in parts:
         if part.failure is not None:

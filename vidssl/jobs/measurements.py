@@ -60,6 +60,20 @@ def format_count(count: int, missing: Sequence[object]) -> str:
     return f"{count} of {count + len(missing)} ({len(missing)} missing)" if missing else str(count)
 
 
+def spread_of(name: str, results: Results) -> float | None:
+    """Return the standard deviation of a number over splits, else over draws; None: it has none."""
+    spread: float | None = results["spread"].get(name) if "spread" in results else results.get(f"{name}_spread")
+    return spread
+
+
+def format_number(name: str, results: Results, cell: Callable[[str, float], str]) -> str:
+    """Format a number, or its mean over splits, with its spread, by `cell`; `–`: it was not measured."""
+    number, spread = results.get("mean", results).get(name), spread_of(name, results)
+    if number is None:
+        return "–"
+    return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
+
+
 def format_clips(test: Tree) -> str:
     """Format the views of a video, of the settings of a test: `4 clips x 1 crop of 64²`.
 

@@ -44,9 +44,11 @@ from vidssl.jobs.measurements import (
     Measurement,
     Plan,
     format_clips,
+    format_number,
     format_table,
     format_videos,
     measure_networks,
+    spread_of,
     write_csv,
 )
 from vidssl.models.floors import FLOORS
@@ -57,14 +59,11 @@ from vidssl.page.figure import png
 _OF_DIRECTIONS = ("order", "order_pairs")  # accuracies of two classes of equal size
 LEVELS = ("chance", "majority", "majority_mean_class")  # numbers that do not depend on the network
 _NONE = "–"
+NamedProtocols = Mapping[str, EvaluationProtocol]
 
 
 def measure_floors(
-    subject: Subject,
-    protocols: Mapping[str, EvaluationProtocol],
-    query: VideoList,
-    gallery: VideoList | None,
-    check: Callable[[], None],
+    subject: Subject, protocols: NamedProtocols, query: VideoList, gallery: VideoList | None, check: Callable[[], None]
 ) -> Results:
     """Measure what learned nothing by the protocols of a network; each video is decoded once for all floors.
 
@@ -120,9 +119,10 @@ def format_floors(network: str, results: Results, cell: Callable[[str, float], s
     columns = [name for name in _numbers_of(results) if name not in LEVELS and not name.endswith("_spread")]
     rows = [["", *columns]]
     for row, measured in {network: results, **results["floors"]}.items():
-        rows.append([row, *(_text(name, measured, cell) for name in columns)])
+        rows.append([row, *(format_number(name, measured, cell) for name in columns)])
     levels = [
-        cell(name, 0.5) if name in _OF_DIRECTIONS else _text(level_of(name) or "", results, cell) for name in columns
+        cell(name, 0.5) if name in _OF_DIRECTIONS else format_number(level_of(name) or "", results, cell)
+        for name in columns
     ]
     if {*levels} != {_NONE}:
         rows.append(["majority", *levels])
@@ -139,20 +139,6 @@ def _numbers_of(results: Results) -> dict[str, float]:
     if "splits" in results:
         return dict(results["mean"])
     return {name: value for name, value in results.items() if isinstance(value, float)}
-
-
-def _spread_of(name: str, results: Results) -> float | None:
-    """The standard deviation of a number: over splits, else over draws."""
-    spread: float | None = results["spread"].get(name) if "spread" in results else results.get(f"{name}_spread")
-    return spread
-
-
-def _text(name: str, results: Results, cell: Callable[[str, float], str]) -> str:
-    """Format a number with its spread."""
-    number, spread = results.get("mean", results).get(name), _spread_of(name, results)
-    if number is None:
-        return _NONE
-    return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
 
 
 _NOT_PERCENT = ("uniformity_loss", "localization_error", "mean_position_error")  # a logarithm, distances in pixels
@@ -230,7 +216,7 @@ class Protocols(Measurement):
         return Plan(describe_protocols(chosen), compute, gallery, floors)
 
     def _compute(
-        self, subject: Subject, query: VideoList, gallery: VideoList | None, protocols: Mapping[str, EvaluationProtocol]
+        self, subject: Subject, query: VideoList, gallery: VideoList | None, protocols: NamedProtocols
     ) -> Computed:
         measured = measure(
             subject.backbone,
@@ -292,7 +278,7 @@ def need_training(choices: Sequence[Tree] | None) -> bool:
 
 def plan_protocols(
     subject: Subject, query: VideoList, train: VideoList | None, protocols: Sequence[Tree] | None
-) -> tuple[Mapping[str, EvaluationProtocol], VideoList | None]:
+) -> tuple[NamedProtocols, VideoList | None]:
     """Build protocols, and check that they and the lists fit each other; return also the gallery, if one is used."""
     # Bound only now: modules that the run imports may register protocols.
     with explaining(not_imported(() if subject.run is None else subject.run.imports)):
@@ -317,7 +303,7 @@ def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
         raise ConfigError(f"{error}; of a module of your own: imports=[MODULE]") from None
 
 
-def describe_protocols(protocols: Mapping[str, EvaluationProtocol]) -> Tree:
+def describe_protocols(protocols: NamedProtocols) -> Tree:
     """Describe protocols as plain data; those of plug-ins with the hash of their code."""
     settings = [
         {"name": name, **p.config.model_dump(mode="json", exclude={"name"}), **code_of(type(p))}
@@ -387,7 +373,7 @@ def _numbers(results: Results, splits: Sequence[Results]) -> list[str]:
         if name.endswith("_spread") or name in LEVELS:
             continue
         line = f"{name:<{width}} {_cell(name, value):>7}"
-        if (spread := _spread_of(name, results)) is not None:
+        if (spread := spread_of(name, results)) is not None:
             line += f" ± {_cell(name, spread):>5}"
         if len(splits) > 1:
             line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"

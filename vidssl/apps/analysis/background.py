@@ -45,6 +45,7 @@ from vidssl.jobs.measurements import (
     Measurement,
     Plan,
     format_count,
+    format_number,
     format_table,
     format_tests,
     measure_networks,
@@ -120,22 +121,15 @@ class Background(Measurement):
             "masks": None if masks is None else distributed.on_main(lambda: identify(masks)),
             "seed": self.seed,
         }
-        return Plan(request, partial(self._compute, subject, query, train, classifies, where, backgrounds), train)
+        records, rows = list(query.records), backgrounds.tolist()
+        swaps = Swaps(where, {record: [records[n] for n in pair] for record, pair in zip(records, rows, strict=True)})
+        dataset = swaps.dataset(subject.test.dataset(query), subject.test.clip, subject.test.clips)
+        return Plan(request, partial(self._compute, subject, train, classifies, dataset, backgrounds), train)
 
     def _compute(
-        self,
-        subject: Subject,
-        query: VideoList,
-        train: VideoList | None,
-        classifies: bool,
-        where: Mapping[str, Any],
-        backgrounds: np.ndarray,
+        self, subject: Subject, train: VideoList | None, classifies: bool, dataset: ClipDataset, backgrounds: np.ndarray
     ) -> Computed:
-        records = list(query.records)
-        swaps = Swaps(
-            where, {r: [records[n] for n in rows] for r, rows in zip(records, backgrounds.tolist(), strict=True)}
-        )
-        dataset = swaps.dataset(subject.test.dataset(query), subject.test.clip, subject.test.clips)
+        query = dataset.videos
         index, x, missing = _encode(subject, dataset, classifies)
         predicted = _predict(subject, x, train, classifies)
         label, background = query.labels[index], query.labels[backgrounds[index, 1]]
@@ -254,12 +248,11 @@ def examples(
         label = int(videos.labels[row])
         captions = [videos.class_name(label)]
         captions += [f"on {videos.class_name(int(videos.labels[source]))}" for source in backgrounds[row]]
-        rows.append(
-            [
-                Shot(views[middle + version * crops + crops // 2], caption, bool(predicted[n, version] == label))
-                for version, caption in enumerate(captions)
-            ]
-        )
+        shots = []
+        for version, caption in enumerate(captions):
+            view = views[middle + version * crops + crops // 2]
+            shots.append(Shot(view, caption, bool(predicted[n, version] == label)))
+        rows.append(shots)
     return png(retrieval_sheet(rows, ("original", "same class", "another class")))
 
 
@@ -291,7 +284,7 @@ def background_summary(networks: Mapping[str, Results]) -> str:
     rows = [head]
     for name, results in networks.items():
         for key in (key for key in _MEASURES if key in results.get("mean", results)):
-            rows.append([name, _MEASURES[key], *(_cell(results, f"{key}{end}") for end in ends)])
+            rows.append([name, _MEASURES[key], *(format_number(f"{key}{end}", results, _cell) for end in ends)])
     first = next(iter(networks.values()))
     level = 100 * first.get("mean", first)["majority"]
     lines = [
@@ -302,15 +295,13 @@ def background_summary(networks: Mapping[str, Results]) -> str:
     return "\n".join([*lines, "shortcut: classified as the class of that background; before: without the swap"])
 
 
-def _cell(results: Results, name: str) -> str:
-    mean, spread = results.get("mean", results)[name], results.get("spread", {}).get(name)
-    return f"{100 * mean:.1f}" if spread is None else f"{100 * mean:.1f} ± {100 * spread:.1f}"
+def _cell(name: str, fraction: float) -> str:
+    return f"{100 * fraction:.1f}"
 
 
 VERSIONS = ("original", "same", "other")
-BOX_MARGIN = (
-    0.1  # of the sides of a box: what is filled around an instance, since its edge and shadow are often outside
-)
+# Of the sides of a box: what is filled around an instance, since its edge and shadow are often outside.
+BOX_MARGIN = 0.1
 _INSIDE = 128  # pixels of a mask from this value on, in any channel, belong to the instance
 
 _Pixels = NDArray[np.uint8]  # (T, H, W, 3) or (H, W, 3)

@@ -114,6 +114,11 @@ COMPRESSIONS = {
 _VERSIONS = [(name, amount) for name, kind in COMPRESSIONS.items() for amount in kind.amounts]
 
 
+def compressed(clip: Clip, name: str, amount: float) -> Clip:
+    """Return the same frames of the version that is compressed by an amount of `COMPRESSIONS`."""
+    return version_of(clip, 1 + _VERSIONS.index((name, amount)))
+
+
 def compress(request: VersionRequest) -> Frames:
     """Make a version (versions_from_one_decode.py), compressed from the first to the last wanted frame."""
     name, amount = _VERSIONS[request.version - 1]
@@ -301,8 +306,7 @@ class _MovedClips(Sampler):
             sources = _sources(clip_generator, TIME_CORRUPTIONS)
             for name, severity in self.config.versions:
                 if name in COMPRESSIONS:
-                    amount = COMPRESSIONS[name].amounts[severity - 1]
-                    moved.append(version_of(clip, 1 + _VERSIONS.index((name, amount))))
+                    moved.append(compressed(clip, name, COMPRESSIONS[name].amounts[severity - 1]))
                 elif name in TIME_CORRUPTIONS:
                     kind, source = TIME_CORRUPTIONS[name], sources(name, severity)
                     amount = kind.amounts[severity - 1]

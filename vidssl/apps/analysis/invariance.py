@@ -36,6 +36,7 @@ from vidssl.jobs.measurements import (
     JobResults,
     Measurement,
     Plan,
+    format_number,
     format_table,
     format_tests,
     format_videos,
@@ -603,7 +604,10 @@ def invariance_summary(networks: Mapping[str, Results]) -> str:
         f"{first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
     )
     head += f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""
-    rows = [[name, *(_cell(results, f"invariance_{name}") for results in networks.values())] for name in names]
+    rows = [
+        [name, *(format_number(f"invariance_{name}", results, _cell) for results in networks.values())]
+        for name in names
+    ]
     lines = [head, *format_table([["", *networks], *rows], "<" + ">" * len(networks))]
     for label, results in networks.items():
         of = f" of {label}" if len(networks) > 1 else ""
@@ -613,8 +617,5 @@ def invariance_summary(networks: Mapping[str, Results]) -> str:
     return "\n".join(lines)
 
 
-def _cell(results: Results, name: str) -> str:
-    mean, spread = results.get("mean", results).get(name), results.get("spread", {}).get(name)
-    if mean is None:
-        return "–"
-    return f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}"
+def _cell(name: str, score: float) -> str:
+    return f"{score:.2f}"

@@ -47,7 +47,7 @@ from vidssl.jobs.measurements import (
     format_table,
     measure_networks,
 )
-from vidssl.jobs.test import describe_protocols, need_training, plan_protocols, protocol_choices
+from vidssl.jobs.test import NamedProtocols, describe_protocols, need_training, plan_protocols, protocol_choices
 from vidssl.page.charts import example_sheet, severity_map
 from vidssl.page.figure import png
 
@@ -148,7 +148,7 @@ class Robustness(Measurement):
         subject: Subject,
         query: VideoList,
         gallery: VideoList | None,
-        protocols: Mapping[str, EvaluationProtocol],
+        protocols: NamedProtocols,
         clips: CorruptedClips,
         left_out: Mapping[str, str],
         request: Tree,
@@ -182,7 +182,7 @@ def _write_examples(out: Path, clips: CorruptedClips, query: VideoList, test: Te
         write_whole(out / "examples.png", png(sheet, dpi=110))
 
 
-def _measurable(protocols: Mapping[str, EvaluationProtocol], explicit: bool) -> dict[str, EvaluationProtocol]:
+def _measurable(protocols: NamedProtocols, explicit: bool) -> dict[str, EvaluationProtocol]:
     """Keep the protocols that have a headline; a ConfigError if another one is asked for explicitly."""
     refused = [name for name in protocols if name not in _HEADLINES]
     if refused and explicit:
@@ -200,7 +200,7 @@ def merged(measured: Sequence[Measured], part: str) -> dict[str, Any]:
 
 def _measure(
     subject: Subject,
-    protocols: Mapping[str, EvaluationProtocol],
+    protocols: NamedProtocols,
     gallery: VideoList | None,
     query: VideoList,
     clips: CorruptedClips,
@@ -237,12 +237,7 @@ def _measure(
 
 
 def _apply(
-    protocols: Mapping[str, EvaluationProtocol],
-    versions: Sequence[Version],
-    q: Features,
-    g: Features | None,
-    own_pairs: Tensor,
-    dim: int,
+    protocols: NamedProtocols, versions: Sequence[Version], q: Features, g: Features | None, own_pairs: Tensor, dim: int
 ) -> dict[Version, list[Measured]]:
     """Run protocols on the features of each version, whose columns from `dim` on are class probabilities."""
     measured, rows = {}, q.x.view(len(q), len(versions), q.x.shape[1] // len(versions))

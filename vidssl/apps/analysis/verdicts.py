@@ -104,20 +104,12 @@ def classes(
         return _too_few(sample, f"ratio {ratio.value:.2f}")
     ratio_standing = standing(ratio, 1, RATIO_MARGIN)
     numbers = f"{ratio.value:.2f} times as far apart as videos of one class{_interval(ratio, 1, 2)}"
-    text = {
-        "above": f"Classes are separated: videos of different classes are {numbers}",
-        "equal": f"Classes are not separated: videos of different classes are {numbers}",
-        "below": f"Classes are mixed: videos of different classes are {numbers}",
-        "open": f"{_unsaid(sample)} whether classes are separated: videos of different classes are {numbers}",
-    }[ratio_standing]
+    words = "Classes are separated", "Classes are not separated", "Classes are mixed", "whether classes are separated"
+    text = _judged(sample, ratio_standing, words, f"videos of different classes are {numbers}")
     if untrained is not None:
-        words = {
-            "above": "less separated",
-            "below": "more separated",
-            "equal": "as separated",
-            "open": "no difference is shown",
-        }[untrained[1]]
-        text += f"; untrained network {untrained[0]:.2f} ({words})"
+        compared = {"above": "less separated", "below": "more separated", "equal": "as separated"}
+        compared_words = compared.get(untrained[1], "no difference is shown")
+        text += f"; untrained network {untrained[0]:.2f} ({compared_words})"
     if uniformity is not None and uniformity < COLLAPSED:
         text += f"; all features are nearly alike (uniformity {uniformity:.2f}, and 0 is collapse)"
     return AnalysisVerdict(f"{text}.", ratio_standing == "open")
@@ -210,12 +202,13 @@ def background(
         f"before one of another class, {_points(gap)}"
     )
     gap_standing = standing(gap, 0)
-    text = {
-        "above": f"Uses the background: {numbers}",
-        "equal": f"Does not depend on the background: {numbers}",
-        "below": f"Is better before backgrounds of another class: {numbers}",
-        "open": f"{_unsaid(sample)} whether it uses the background: {numbers}",
-    }["equal" if gap.identical else gap_standing]
+    words = (
+        "Uses the background",
+        "Does not depend on the background",
+        "Is better before backgrounds of another class",
+        "whether it uses the background",
+    )
+    text = _judged(sample, "equal" if gap.identical else gap_standing, words, numbers)
     return AnalysisVerdict(text + _beside(untrained, "{:.0f} points"), gap_standing == "open" and not gap.identical)
 
 
@@ -228,12 +221,13 @@ def attention(
     gap_standing = standing(gap, 0, min(CHANGE_MARGIN, area))
     numbers = f"{_percent(inside)} of the heat is in the boxes, which cover {_percent(area)} of the frame, "
     numbers += _points(gap)
-    text = {
-        "above": f"Looks at the instance: {numbers}",
-        "equal": f"Does not look at the instance more than elsewhere: {numbers}",
-        "below": f"Looks beside the instance: {numbers}",
-        "open": f"{_unsaid(sample)} whether it looks at the instance: {numbers}",
-    }[gap_standing]
+    words = (
+        "Looks at the instance",
+        "Does not look at the instance more than elsewhere",
+        "Looks beside the instance",
+        "whether it looks at the instance",
+    )
+    text = _judged(sample, gap_standing, words, numbers)
     return AnalysisVerdict(text + _beside(untrained), gap_standing == "open")
 
 
@@ -254,8 +248,15 @@ def _against_level(
     score_standing = standing(score.right, score.level, min(CHANGE_MARGIN, score.level))
     if not score.exact and score_standing != "above":
         score_standing = "open"
-    start = {"above": yes, "equal": no, "below": no, "open": f"{_unsaid(sample)} {whether}"}
-    return AnalysisVerdict(f"{start[score_standing]}: {score.text}{_beside(untrained)}", score_standing == "open")
+    text = _judged(sample, score_standing, (yes, no, no, whether), score.text)
+    return AnalysisVerdict(text + _beside(untrained), score_standing == "open")
+
+
+def _judged(sample: ScoreSample, judgement: Standing, words: tuple[str, str, str, str], numbers: str) -> str:
+    """Begin a sentence with the words for above, equal or below, or with what cannot be said."""
+    above, equal, below, whether = words
+    starts = {"above": above, "equal": equal, "below": below, "open": f"{_unsaid(sample)} {whether}"}
+    return f"{starts[judgement]}: {numbers}"
 
 
 def _not_recognised(sample: ScoreSample, score: ScoreTest) -> AnalysisVerdict | None:
@@ -274,12 +275,10 @@ def _beside(untrained: Beside | None, form: str = "{:.0f} %") -> str:
     """The end of a sentence."""
     if untrained is None:
         return "."
-    difference_standing = standing(untrained.difference, 0)
     words = {"above": "less", "below": "more", "equal": "as much", "open": "no difference is shown"}
+    judgement = "equal" if untrained.difference.identical else standing(untrained.difference, 0)
     number = form.format(100 * untrained.value).replace("-", "−")
-    return (
-        f"; untrained network {number} ({words['equal' if untrained.difference.identical else difference_standing]})."
-    )
+    return f"; untrained network {number} ({words[judgement]})."
 
 
 def _too_few(sample: ScoreSample, numbers: str) -> AnalysisVerdict:

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -122,15 +123,14 @@ def merge(out: File) -> Features:
         with only_run_in(out):
             rows = {int(n): part.row(row) for part in parts for row, n in enumerate(part.features.index)}
 
-            def listed(index: list[int]) -> VideoList:
+            def videos_of(index: list[int]) -> VideoList:
                 return VideoList(out, Records(first.root, (rows[n] for n in index)), first.classes)
 
-            pieces = [
-                features.Piece.of(part.features) for part in parts
-            ]  # those of before have no states of their files
-            features.write_folder(
-                out, request, listed, pieces, missing, lambda path: files.get(path, features.FileState()), made_by
-            )
+            def state_of(path: str) -> features.FileState:
+                return files.get(path, features.FileState())  # parts of before have no states of their files
+
+            pieces = [features.Piece.of(part.features) for part in parts]
+            features.write_folder(out, request, videos_of, pieces, missing, state_of, made_by)
     leave_out(missing)
     return loaded(out)
 
@@ -267,9 +267,8 @@ class _Kept:
         pieces = [features.Piece.of(part) for part in extracted]
         for number, folder in enumerate(self._folders):
             pairs = [(row, n) for n, (of, row) in sorted(self._taken.items()) if of == number]
-            pieces.append(
-                features.Piece(folder.features.x, *torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous())
-            )
+            columns = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
+            pieces.append(features.Piece(folder.features.x, *columns))
         self._write(self._path, videos, pieces, extracted)
         shutil.rmtree(self._path / PARTS_FOLDER, ignore_errors=True)
 
@@ -278,20 +277,15 @@ class _Kept:
         parts = self._path / PARTS_FOLDER
         self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [features.Piece.of(part)], [part])
 
-    def _write(
-        self, path: Path, videos: VideoList, pieces: Sequence[features.Piece], extracted: Sequence[Features]
-    ) -> None:
-        missing = [gap for part in extracted for gap in part.missing]
+    def _write(self, path: Path, videos: VideoList, pieces: list[features.Piece], parts: Sequence[Features]) -> None:
+        missing = [gap for part in parts for gap in part.missing]
         features.write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
 
 
 def windows_of(videos: VideoList, windows: TimeWindows, test: features.TestClips, pool: Pool = ordered) -> VideoList:
     """Cut a list into windows on the main process, for all processes."""
-    return distributed.on_main(
-        lambda: cut_into_windows(
-            videos, windows, test, workers=test.workers, timeout=test.timeout, keep_missing=test.skips, pool=pool
-        )
-    )
+    cut = partial(cut_into_windows, videos, windows, test, workers=test.workers, timeout=test.timeout)
+    return distributed.on_main(lambda: cut(keep_missing=test.skips, pool=pool))
 
 
 def open_index(path: Path, subject: Subject) -> features.FeatureFolder:

@@ -111,7 +111,7 @@ def one_clip(subject: Subject) -> Subject:
 
 @torch.no_grad()
 def layers_of_maps(subject: Subject, layer_name: str | None) -> list[str]:
-    """Return the layer `wanted`, which must exist, or the last one whose maps have 4 x 4 cells or more.
+    """Return the layer `layer_name`, which must exist, or the last one whose maps have 4 x 4 cells or more.
 
     Of a network with streams it is one layer of each.
     """

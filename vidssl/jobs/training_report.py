@@ -225,17 +225,13 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
             knn, own_pairs = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
             galleries = features_of(g)
             measured = {name: knn(galleries[name], x, own_pairs).predicted for name, x in features_of(q).items()}
-            predicted = {
-                name: classes_of_videos for name, classes_of_videos in measured.items() if classes_of_videos is not None
-            }
+            predicted = {name: labels for name, labels in measured.items() if labels is not None}
             several = np.zeros_like(label, bool)
         kept, classes = np.ones_like(several), None
         if several.any():
             kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
         alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
-        right = {
-            name: (classes_of_videos == q.label).double().numpy()[kept] for name, classes_of_videos in predicted.items()
-        }
+        right = {name: (labels == q.label).double().numpy()[kept] for name, labels in predicted.items()}
         means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
         gains = [
             {"of": [name, base], **difference(right[name], right[base], groups.number[kept], classes)._asdict()}
@@ -347,9 +343,8 @@ def _write(run: Run, content: Tree) -> None:
         ("Videos", ", ".join(training_list.list for training_list in run.data.lists)),
         ("Steps", f"{content['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
     ]
-    curves, column = (
-        png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1)
-    )  # for wide and narrow windows
+    # For wide and narrow windows.
+    curves, column = (png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1))
     render_page(
         output / PAGE,
         TEMPLATES / "training.html",

@@ -54,7 +54,7 @@ class Recompressed:
         self._options, self._fps = options, Fraction(fps).limit_denominator(100_000)
 
     def __call__(self, images: Iterable[_Image], needed: Container[int]) -> Iterator[_Image]:
-        """Yield the images with the `wanted` numbers, from 0, in their order: some frames later than they are read."""
+        """Yield the images with the `needed` numbers, from 0, in their order: some frames later than they are read."""
         decoder = av.CodecContext.create("h264", "r")
         decoder.thread_count = 1
         encoder: Any = None

@@ -311,16 +311,14 @@ class GradCamJob(Measurement):
         if target == "class" and self.has_gallery:
             raise ConfigError('a gallery is for target="similarity": leave it out')
         boxes = None if self.boxes is None else read_instance_boxes(self.boxes, query)
-        request = {
-            "boxes": None if self.boxes is None else file_hash(self.boxes),
-            "maps": {
-                "target": target,
-                "layer": self.layer,
-                "seed": self.seed,
-                "videos": self.limit,
-                "randomize": self.randomize,
-            },
+        maps = {
+            "target": target,
+            "layer": self.layer,
+            "seed": self.seed,
+            "videos": self.limit,
+            "randomize": self.randomize,
         }
+        request = {"boxes": None if self.boxes is None else file_hash(self.boxes), "maps": maps}
         if self.randomize:
             subject.require_run("randomize=True")
             stages(_of_map(subject.test.network(subject.backbone), self.layer))

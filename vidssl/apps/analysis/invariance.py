@@ -519,13 +519,9 @@ class Invariance(Measurement, Measure):
         if self.top_k > units:
             raise ConfigError(f"top_k={self.top_k} is more than the {units} units of {subject.name}")
         names, left_out = choose_transformations(self.transformations, test.clip.frames, boxes is not None)
-        asked = {
-            "variant": self.variant,
-            "top_k": self.top_k,
-            "population": self.population,
-            "transformations": {name: TRANSFORMATIONS[name].amounts for name in names},
-        }
-        settings = json.loads(json.dumps(asked))  # as it is read from a file
+        amounts = {name: TRANSFORMATIONS[name].amounts for name in names}
+        settings: Tree = {"variant": self.variant, "top_k": self.top_k, "population": self.population}
+        settings = json.loads(json.dumps({**settings, "transformations": amounts}))  # as it is read from a file
         request = {"invariance": settings, "boxes": None if self.boxes is None else file_hash(self.boxes)}
         return Plan(request, partial(self._compute, subject, query, boxes, names, left_out, settings))
 

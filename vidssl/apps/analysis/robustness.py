@@ -285,16 +285,11 @@ def summarise(numbers: Mapping[Version, Numbers], clips: CorruptedClips) -> Resu
         results[f"{metric}_mPC"] = mean_performance(scores)
         relative = relative_performance(scores, clean[metric])
         results |= {} if relative is None else {f"{metric}_rPC": relative}
-    corruptions = {
-        name: {
-            "group": group_of[name],
-            "amounts_are": ROBUSTNESS[name].unit,
-            "severities": {
-                str(n): {"amount": _plain(ROBUSTNESS[name].amounts[n - 1]), **numbers[name, n]} for n in severities
-            },
-        }
-        for name in clips.names
-    }
+    corruptions = {}
+    for name in clips.names:
+        kind = ROBUSTNESS[name]
+        of_severity = {str(n): {"amount": _plain(kind.amounts[n - 1]), **numbers[name, n]} for n in severities}
+        corruptions[name] = {"group": kind.group, "amounts_are": kind.unit, "severities": of_severity}
     return {**results, "groups": groups, "severities": means, "corruptions": corruptions}
 
 
@@ -316,16 +311,11 @@ def robustness_chart(networks: Mapping[str, Results]) -> bytes:
     rows: dict[str, list[str]] = {}
     for name, corruption in first["corruptions"].items():
         rows.setdefault(corruption["group"], []).append(name)
-    panels = {
-        label: (
-            results[name],
-            {
-                kind: [numbers[name] for numbers in corruption["severities"].values()]
-                for kind, corruption in results["corruptions"].items()
-            },
-        )
-        for label, (results, name) in panel_numbers.items()
-    }
+    panels = {}
+    for label, (results, name) in panel_numbers.items():
+        severities = {kind: corruption["severities"].values() for kind, corruption in results["corruptions"].items()}
+        series = {kind: [numbers[name] for numbers in measured] for kind, measured in severities.items()}
+        panels[label] = results[name], series
     what = f"{_TITLES[metric]} on " if len(networks) > 1 else ""
     title = f"{what}{first['num_videos']} corrupted videos, percent; majority {_percent(first['majority'])}"
     return png(severity_map(rows, [*first["severities"]], panels, title))

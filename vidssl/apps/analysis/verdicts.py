@@ -191,7 +191,7 @@ def background(
     gap: Estimate,
     untrained: Beside | None = None,
 ) -> AnalysisVerdict:
-    """Whether the background decides: `gap` is `same` minus `other`, by the class of the video of the background.
+    """Whether the background decides: `gap` is `same` minus `another`, by the class of the video of the background.
 
     It is said of a network that recognises classes by its `score` before backgrounds of the same class.
     """

@@ -114,12 +114,7 @@ def compare(
     with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
         list_given = read_videos(videos, options)
         strict = list_given.is_labelled or len(labels) > 0  # folders as labels are no test set that somebody has made
-        compared = labelled_by_folders(list_given)
-        if limit is not None:
-            compared = compared.rows(chosen_rows(compared, limit))
-        lists = [_in_order_of(compared, read_videos(path, options)) for path in labels]
-        if (compared.labels >= 0).any() or compared.targets is not None:
-            lists.insert(0, compared)
+        compared, lists = _label_lists(list_given, (read_videos(path, options) for path in labels), limit)
         groups = recording_groups(compared, group)
         _check(compared, lists, groups)
         requested = dict(
@@ -144,43 +139,52 @@ def compare(
             _section(measured, name, labelled, rows, groups.number, copies, shots, folder) for name, labelled in named
         ]
         agreements = compare_neighbours(features, groups.number)
-        names, floors = (
-            [encoder.name for encoder in measured],
-            [n for n, encoder in enumerate(measured) if encoder.floor],
-        )
-        num_groups = int(groups.number.max()) + 1
-        sentences = describe_without_labels(names, floors, agreements, len(copies), num_groups)
-        if reason := why_folders_are_no_classes(list_given):
-            sentences.append(f"{reason[0].upper()}{reason[1:]}.")
         request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
-        results = JobResults(
-            {
-                "sections": sections,
-                "common_neighbours": [
-                    {
-                        "first": names[pair.first],
-                        "second": names[pair.second],
-                        "fraction": pair.mean,
-                        "chance": pair.chance,
-                    }
-                    for pair in agreements
-                ],
-                **({} if lists else {"without_labels": {"sentences": sentences}}),
-                "encoders": {encoder.name: {**encoder.facts, "floor": encoder.floor} for encoder in measured},
-                "failed": {encoder.name: str(encoder.failure) for encoder in encoders if encoder.failure is not None},
-                "groups": {"how": groups.how, "count": num_groups, "number": groups.number.tolist()},
-                "near_copies": [[compared.names[row] for row in rows[[*pair]]] for pair in copies],
-                "videos": [compared.names[row] for row in rows],
-                "missing": _missing(compared, rows, measured),
-                "seconds": time.perf_counter() - start,
-                "processor": processor(),
-            }
-            | complete({}, request=request, overlap=None, query=compared.fingerprint)
-        )
+        content = {
+            "sections": sections,
+            **_content(compared, encoders, rows, groups, copies, agreements, None if lists else list_given),
+            "seconds": time.perf_counter() - start,
+            "processor": processor(),
+        }
+        results = JobResults(content | complete({}, request=request, overlap=None, query=compared.fingerprint))
         distributed.on_main(partial(_write, folder, results, compared, rows, agreements))
-    text = "\n\n".join([comparison_table(results, section) for section in sections] or sentences)
-    results.text, results.file = text, folder / "index.html"
+    texts = [comparison_table(results, section) for section in sections] or results["without_labels"]["sentences"]
+    results.text, results.file = "\n\n".join(texts), folder / "index.html"
     return results
+
+
+def _content(
+    videos: VideoList,
+    encoders: Sequence[ComparedEncoder],
+    rows: NDArray[np.int64],
+    groups: Groups,
+    copies: Sequence[tuple[int, int]],
+    agreements: Sequence[Agreement],
+    unlabelled: VideoList | None,
+) -> Tree:
+    """What results.json states of encoders and videos, whatever their labels; `unlabelled` is the list without any."""
+    measured = [encoder for encoder in encoders if encoder.features is not None]
+    names, num_groups = [encoder.name for encoder in measured], int(groups.number.max()) + 1
+    without = {}
+    if unlabelled is not None:
+        floors = [n for n, encoder in enumerate(measured) if encoder.floor]
+        sentences = describe_without_labels(names, floors, agreements, len(copies), num_groups)
+        if reason := why_folders_are_no_classes(unlabelled):
+            sentences.append(f"{reason[0].upper()}{reason[1:]}.")
+        without = {"without_labels": {"sentences": sentences}}
+    return {
+        "common_neighbours": [
+            {"first": names[pair.first], "second": names[pair.second], "fraction": pair.mean, "chance": pair.chance}
+            for pair in agreements
+        ],
+        **without,
+        "encoders": {encoder.name: {**encoder.facts, "floor": encoder.floor} for encoder in measured},
+        "failed": {encoder.name: str(encoder.failure) for encoder in encoders if encoder.failure is not None},
+        "groups": {"how": groups.how, "count": num_groups, "number": groups.number.tolist()},
+        "near_copies": [[videos.names[row] for row in rows[[*pair]]] for pair in copies],
+        "videos": [videos.names[row] for row in rows],
+        "missing": _missing(videos, rows, measured),
+    }
 
 
 def _write(
@@ -191,6 +195,26 @@ def _write(
     title = f"Encoders for {videos.path.name}"
     write_encoders_page(out / "index.html", results, title, command_line(), **parts, left_out=reasons)
     write_json(out / "results.json", dict(results))
+
+
+def _label_lists(
+    list_given: VideoList, others: Iterable[VideoList], limit: int | None
+) -> tuple[VideoList, list[VideoList]]:
+    """Return the videos that are compared, and the lists of their labels: their own, if they have any, and others."""
+    videos = labelled_by_folders(list_given)
+    if limit is not None:
+        videos = videos.rows(chosen_rows(videos, limit))
+    lists = [_in_order_of(videos, other) for other in others]
+    has_labels = (videos.labels >= 0).any() or videos.targets is not None
+    return videos, [videos, *lists] if has_labels else lists
+
+
+def _requested(model: Model | Sequence[Model] | Mapping[str, Model]) -> dict[str, Model]:
+    """Name the encoders."""
+    requested = dict(model if isinstance(model, Mapping) else [row[:2] for row in name_networks(models(model), None)])
+    if not requested:
+        raise ConfigError("model names no encoder: give one or more")
+    return requested
 
 
 def _with_floors(requested: Mapping[str, Model]) -> list[tuple[str, Model]]:

@@ -250,7 +250,7 @@ def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tre
     """
     choices: list[Tree] = []
     settings: list[str] = []
-    own: Collection[str] | None = ()  # settings of the protocol before; None: of a plug-in that is not imported yet
+    known: Collection[str] | None = ()  # settings of the protocol before; None: of a plug-in that is not imported yet
     for word in words:
         if not isinstance(word, str):
             choices.append(dict(word))
@@ -259,8 +259,8 @@ def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tre
         section = key.partition(".")[0]
         if "=" not in word:
             choices.append({"name": word})
-            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else None
-        elif section in Run.model_fields and (section != key if own is None else section not in own):
+            known = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else None
+        elif section in Run.model_fields and (section != key if known is None else section not in own):
             settings.append(word)
         elif choices:
             override(choices[-1], word)

@@ -194,11 +194,11 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
     try:
         parts = [] if beside is None else parts_of(beside) or [EncoderPart(beside)]
         others = load_parts(parts, {**options, "precision": subject.test.precision})
-        clips = joined_clips([subject.test, subject.test, *(encoder.test for encoder in others)])
+        clips = joined_clips([subject.test, subject.test, *(network.test for network in others)])
     except VidsslError as error:  # its weights are not installed
         others, lacking = [], f"without {beside}: {error}"
     weights = [part.weight for part in parts]
-    encoders = [subject.encoder, subject.test.encoder(before), *(encoder.encoder for encoder in others)]
+    encoders = [subject.encoder, subject.test.encoder(before), *(network.encoder for network in others)]
     every = Joined(encoders).to(subject.device).eval()
 
     def features_of(x: Features) -> dict[str, Features]:

@@ -73,12 +73,12 @@ class Explained:
     number: float  # probability of the class, or similarity of the neighbour
     label: int = -1  # the class
     neighbour: int = -1  # row of the gallery
-    other: ClipMap | None = None  # the neighbour's
+    neighbour_clip: ClipMap | None = None  # the neighbour's
 
 
 def write_overlay(path: Path, explained: Explained) -> None:
     """Write clips beside their overlays as MP4, and one below the other as PNG."""
-    both = [clip for clip in (explained.clip, explained.other) if clip is not None]
+    both = [clip for clip in (explained.clip, explained.neighbour_clip) if clip is not None]
     clips = [frames for clip in both for frames in (clip.frames, draw_heat(clip.frames, clip.map))]
     write_mp4(path.with_suffix(".mp4"), enlarged(side_by_side(clips)), _RATE)
     write_whole(path.with_suffix(".png"), film_strip(clips))
@@ -132,11 +132,11 @@ def _cell(videos: VideoList, searched: VideoList, row: int, name: str, network: 
     """Describe what a network sees in a video."""
     video = network.explained[row]
     clips = [("this video", video.clip)]
-    if video.other is not None:
-        clips.append((f"most similar: {_described(searched, video.neighbour)}", video.other))
+    if video.neighbour_clip is not None:
+        clips.append((f"most similar: {_described(searched, video.neighbour)}", video.neighbour_clip))
     previews = tuple((caption, preview(draw_heat(clip.frames, clip.map))) for caption, clip in clips)
     predicted = f"predicted: {videos.class_name(video.label)}, {100 * video.number:.0f} %"
-    lines = [predicted if video.other is None else f"similarity {video.number:.3f}"]
+    lines = [predicted if video.neighbour_clip is None else f"similarity {video.number:.3f}"]
     if mass := network.results.get("mass_of_video", {}).get(videos.names[row]):
         lines.append(f"{100 * mass[0]:.0f} % of the heat in the box, which covers {100 * mass[1]:.0f} %")
     if not all(clip.map.any() for _, clip in clips):
@@ -406,8 +406,8 @@ class _LayerMaps:
             return
         rows = [row for row in rows if row in self.pairs]
         videos, neighbours = self.videos.rows(rows), self.gallery.rows([self.pairs[row] for row in rows])
-        for n, clip, other, similarity in pair_maps(self.subject, videos, neighbours, self.layer):
-            yield rows[n], Explained(clip, similarity, neighbour=self.pairs[rows[n]], other=other)
+        for n, clip, neighbour_clip, similarity in pair_maps(self.subject, videos, neighbours, self.layer):
+            yield rows[n], Explained(clip, similarity, neighbour=self.pairs[rows[n]], neighbour_clip=neighbour_clip)
 
     def mass(self, explained: Mapping[int, Explained], boxes: _Boxes) -> Results:
         """Measure the mass inside of the boxes, their area, and the mass that the boxes would have as maps."""
@@ -429,7 +429,7 @@ class _LayerMaps:
     def describe(self, row: int, video: Explained) -> dict[str, Any]:
         """Describe what the maps of a video are for."""
         description = {"path": self.videos.names[row], "class": self.videos.class_name(self.videos.records[row].label)}
-        if video.other is None:
+        if video.neighbour_clip is None:
             return {**description, "predicted": self.videos.class_name(video.label), "probability": video.number}
         return {**description, "neighbour": self.gallery.names[video.neighbour], "similarity": video.number}
 

@@ -155,7 +155,7 @@ class Robustness(Measurement):
     ) -> Computed:
         measured, q, g = _measure(subject, protocols, gallery, query, clips, self.seed)
         results: Results = {
-            **summarise({version: merged(protocols, "numbers") for version, protocols in measured.items()}, clips),
+            **summarise({version: merged(of_version, "numbers") for version, of_version in measured.items()}, clips),
             **majority(q.label),
             "left_out": left_out,
             "protocols": request["protocols"],
@@ -166,7 +166,7 @@ class Robustness(Measurement):
             "measure": request["robustness"],
         }
         if self.per_video:
-            per_video = {version: merged(protocols, "per_video") for version, protocols in measured.items()}
+            per_video = {version: merged(of_version, "per_video") for version, of_version in measured.items()}
             results["per_video"] = {"rows": q.index.tolist(), **mean_per_video(per_video, clips)}
         return Computed(results, lambda out: _write_examples(out, clips, query, subject.test, self.seed))
 

@@ -212,9 +212,7 @@ def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions
             "path": name,
             "parts": origins,
             "licence": "; ".join(dict.fromkeys(origin.get("licence", "not stated") for origin in origins)),
-            "training": [
-                *dict.fromkeys(training_set for origin in origins for training_set in origin.get("training", ()))
-            ],
+            "training": [*dict.fromkeys(name for origin in origins for name in origin.get("training", ()))],
         },
         weights={"parts": [subject.weights for subject in loaded], "weights": weights},
         training=partial(_all_training, [subject.training for subject in loaded if subject.training is not None]),

@@ -362,18 +362,8 @@ def _end(part: str, depth: int) -> str:
 # Splits -----------------------------------------------------------------------------------------------------
 
 # What each split has its own of, beside numbers.
-_PER_SPLIT = [
-    "num_videos",
-    "num_train",
-    "missing",
-    "missing_train",
-    "list",
-    "train_list",
-    "checkpoint",
-    "details",
-    "floors",
-    "floors_details",
-]
+_LISTS = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list")
+_PER_SPLIT = (*_LISTS, "checkpoint", "details", "floors", "floors_details")
 
 
 def over_splits(splits: Sequence[int], out: Path | None, measure: Callable[[int, Path | None], Results]) -> Results:
@@ -395,7 +385,7 @@ def over_splits(splits: Sequence[int], out: Path | None, measure: Callable[[int,
         results["floors"] = {
             name: _mean_and_spread([split["floors"][name] for split in every]) for name in first["floors"]
         }
-    results = complete_splits(results, {str(split): results for split, results in of_split.items()})
+    results = complete_splits(results, {str(split): measured for split, measured in of_split.items()})
     if out is not None:
         distributed.on_main(lambda: write_results(out, results))
     return results

@@ -260,7 +260,7 @@ def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tre
         if "=" not in word:
             choices.append({"name": word})
             known = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else None
-        elif section in Run.model_fields and (section != key if known is None else section not in own):
+        elif section in Run.model_fields and (section != key if known is None else section not in known):
             settings.append(word)
         elif choices:
             override(choices[-1], word)

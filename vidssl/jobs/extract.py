@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,19 +27,6 @@ from vidssl.data.fingerprint import identify
 from vidssl.data.loader import file_numbers
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation import features
-from vidssl.evaluation.features import (
-    DamagedFolderError,
-    FeatureFolder,
-    Files,
-    FileState,
-    Piece,
-    TestClips,
-    claim_features,
-    feature_difference,
-    find_rows,
-    read_folder,
-    write_folder,
-)
 from vidssl.evaluation.result_files import describe_changes
 from vidssl.jobs.job import File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
 from vidssl.jobs.load_network import Subject, device_of, load_subject
@@ -103,7 +91,7 @@ def extract(
         return _in_memory(model, videos, windows, options)
     part = None if shard is None else shard_of(shard)
     path = Path(out) if part is None else _part(Path(out), *part)
-    claim_features(path, [path_of(videos)])
+    features.claim_features(path, [path_of(videos)])
     listed = read_videos(videos, options)
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping_few()
@@ -131,15 +119,18 @@ def merge(out: File) -> Features:
     else:
         if not any(part.names for part in parts):
             raise _nothing(missing)
-        claim_features(out)
+        features.claim_features(out)
         with only_run_in(out):
             rows = {int(n): part.row(row) for part in parts for row, n in enumerate(part.features.index)}
 
-            def listed(index: list[int]) -> VideoList:
+            def videos_of(index: list[int]) -> VideoList:
                 return VideoList(out, Records(first.root, (rows[n] for n in index)), first.classes)
 
-            pieces = [Piece.of(part.features) for part in parts]  # those of before have no states of their files
-            write_folder(out, request, listed, pieces, missing, lambda path: files.get(path, FileState()), made_by)
+            def state_of(path: str) -> features.FileState:
+                return files.get(path, features.FileState())  # parts of before have no states of their files
+
+            pieces = [features.Piece.of(part.features) for part in parts]
+            features.write_folder(out, request, videos_of, pieces, missing, state_of, made_by)
     leave_out(missing)
     return loaded(out)
 
@@ -149,9 +140,9 @@ def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, option
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping_few()
         rows = listed if windows is None else windows_of(listed, windows, subject.test)
-        found = features.extract_features(subject.encoder, rows, subject.test, subject.device)
-    records = rows.rows(found.index.tolist()).records
-    return replace(found, records=records, windows=windows is not None, made_by=subject.made_by())
+        extracted = features.extract_features(subject.encoder, rows, subject.test, subject.device)
+    records = rows.rows(extracted.index.tolist()).records
+    return replace(extracted, records=records, windows=windows is not None, made_by=subject.made_by())
 
 
 def load_features(path: File) -> Features:
@@ -171,7 +162,7 @@ def load_features(path: File) -> Features:
 
 def loaded(path: Path, verify: bool = False) -> Features:
     """Return the features of a folder as `load_features`; `verify` reads all files, to compare their checksums."""
-    folder = read_folder(path, "name a folder that vidssl extract wrote", verify)
+    folder = features.read_folder(path, "name a folder that vidssl extract wrote", verify)
     listed = folder.videos(range(len(folder.features.x)))
     return replace(
         folder.features, classes=folder.classes, records=listed.records, windows="windows" in folder.request, path=path
@@ -195,12 +186,12 @@ def extract_to(
     """
     more = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
-    if any(other != request for other in distributed.gather_objects(request)):
+    if any(request_there != request for request_there in distributed.gather_objects(request)):
         raise ConfigError("processes of one run have different arguments: start each shard by itself")
     kept = _Kept(subject, path, request)
     if distributed.on_main(lambda: kept.is_all_of(videos)):
         return
-    claim_features(path, [videos.path])
+    features.claim_features(path, [videos.path])
     with only_run_in(path):
         if windows is not None:
             videos = windows_of(videos, windows, subject.test, ordered if cluster is None else cluster.pool)
@@ -208,20 +199,20 @@ def extract_to(
         lacking, others = distributed.on_main(lambda: kept.find(videos, rows))
         if cluster is None:
             encoder, test = subject.encoder, subject.test
-            found = [
+            extracted = [
                 features.extract_features(encoder, videos, test, subject.device, title, rows=lacking, others=others)
             ]
         else:
-            found = []
+            extracted = []
             for some in cluster.extract(subject, videos, lacking):
-                found.append(some)
+                extracted.append(some)
                 kept.write_part(videos, some)
-            missing = [gap for some in found for gap in some.missing]
+            missing = [gap for some in extracted for gap in some.missing]
             if len(missing) == len(videos):
                 raise _nothing(missing)
             subject.test.check_skipped(missing, len({videos.records[n].path for n in rows}), videos.path)
             leave_out(missing)
-        distributed.on_main(lambda: kept.write(videos, found))
+        distributed.on_main(lambda: kept.write(videos, extracted))
 
 
 class _Kept:
@@ -236,12 +227,12 @@ class _Kept:
         self._made_by = self._subject.made_by()
         folder = _stored(self._path, self._request, self._made_by)
         parts = [_stored(path, self._request, self._made_by) for path in sorted((self._path / PARTS_FOLDER).glob("*"))]
-        self._folders = [each for each in (folder, *parts) if each is not None]
+        self._folders = [stored for stored in (folder, *parts) if stored is not None]
         if folder is None or folder.classes != videos.classes:
             return False
         if folder.files:
             same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
-            there = same and folder.root == videos.root.resolve() and Files(videos).have(folder.files)
+            there = same and folder.root == videos.root.resolve() and features.Files(videos).have(folder.files)
         else:
             there = _deciding(folder.request) == _deciding(self._request)
         if there:
@@ -251,8 +242,8 @@ class _Kept:
 
     def find(self, videos: VideoList, rows: Sequence[int]) -> tuple[list[int], int]:
         """Find the rows that can be taken; return the others, and the number of files that only those have."""
-        self._files = Files(videos, rows)
-        self._taken = find_rows(self._folders, videos, rows, self._files)
+        self._files = features.Files(videos, rows)
+        self._taken = features.find_rows(self._folders, videos, rows, self._files)
         if self._folders:
             self._check_videos(self._folders[0], videos)
             dropped = sum(len(folder.names) for folder in self._folders) - len(self._taken)
@@ -264,42 +255,40 @@ class _Kept:
         paths, again = ({videos.records[n].path for n in some} for some in (rows, lacking))
         return lacking, len(paths - again)
 
-    def _check_videos(self, folder: FeatureFolder, videos: VideoList) -> None:
+    def _check_videos(self, folder: features.FeatureFolder, videos: VideoList) -> None:
         """Raise a DataError if no video of a folder is in a list: its features would be lost by mistake."""
         real_path = self._files.real_path
         paths = {real_path(existing_path(folder.root, name)) for name in folder.names}
         if paths and not self._taken and paths.isdisjoint(real_path(record.path) for record in videos.records):
             raise DataError(f"{folder.path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
 
-    def write(self, videos: VideoList, found: Sequence[Features]) -> None:
+    def write(self, videos: VideoList, extracted: Sequence[Features]) -> None:
         """Write the features that were taken and those that were found."""
-        pieces = [Piece.of(part) for part in found]
+        pieces = [features.Piece.of(part) for part in extracted]
         for number, folder in enumerate(self._folders):
             pairs = [(row, n) for n, (of, row) in sorted(self._taken.items()) if of == number]
-            pieces.append(Piece(folder.features.x, *torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()))
-        self._write(self._path, videos, pieces, found)
+            columns = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T.contiguous()
+            pieces.append(features.Piece(folder.features.x, *columns))
+        self._write(self._path, videos, pieces, extracted)
         shutil.rmtree(self._path / PARTS_FOLDER, ignore_errors=True)
 
     def write_part(self, videos: VideoList, part: Features) -> None:
         """Write features to a folder of their own, which counts if this run is interrupted."""
         parts = self._path / PARTS_FOLDER
-        self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [Piece.of(part)], [part])
+        self._write(parts / f"{len([*parts.glob('*')]):06d}", videos, [features.Piece.of(part)], [part])
 
-    def _write(self, path: Path, videos: VideoList, pieces: Sequence[Piece], found: Sequence[Features]) -> None:
-        missing = [gap for part in found for gap in part.missing]
-        write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
+    def _write(self, path: Path, videos: VideoList, pieces: list[features.Piece], parts: Sequence[Features]) -> None:
+        missing = [gap for part in parts for gap in part.missing]
+        features.write_folder(path, self._request, videos.rows, pieces, missing, self._files.read, self._made_by)
 
 
-def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: Pool = ordered) -> VideoList:
+def windows_of(videos: VideoList, windows: TimeWindows, test: features.TestClips, pool: Pool = ordered) -> VideoList:
     """Cut a list into windows on the main process, for all processes."""
-    return distributed.on_main(
-        lambda: cut_into_windows(
-            videos, windows, test, workers=test.workers, timeout=test.timeout, keep_missing=test.skips, pool=pool
-        )
-    )
+    cut = partial(cut_into_windows, videos, windows, test, workers=test.workers, timeout=test.timeout)
+    return distributed.on_main(lambda: cut(keep_missing=test.skips, pool=pool))
 
 
-def open_index(path: Path, subject: Subject) -> FeatureFolder:
+def open_index(path: Path, subject: Subject) -> features.FeatureFolder:
     """Open the features of a whole list that were extracted with this network and comparable clips, to search in them.
 
     The array is memory-mapped and its checksum is not compared: that would read all of it.
@@ -308,7 +297,7 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
     index = _open(path, remedy, again, verify=False)
     if index.request["shard"] != [0, 1]:
         raise DataError(f"{path} has a part of its list: merge the parts")
-    if changes := feature_difference(index.features.made_by, subject.made_by()):
+    if changes := features.feature_difference(index.features.made_by, subject.made_by()):
         raise DataError(
             f"{path} is not comparable with the query: {changes}: search with the same network and clips, or choose "
             "another index"
@@ -317,7 +306,7 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
     return index
 
 
-def _check_missing(folder: FeatureFolder, test: TestClips) -> None:
+def _check_missing(folder: features.FeatureFolder, test: features.TestClips) -> None:
     """Note the videos that features lack; a DataError if they are too many for these settings."""
     missing = folder.features.missing
     test.check_skipped(missing, len({*folder.names}) + len(dict(missing)), folder.path)
@@ -330,27 +319,27 @@ def _nothing(missing: Sequence[tuple[str, str]]) -> DataError:
 
 def shard_of(text: str) -> tuple[int, int]:
     """Parse `i/n`, the i-th of n parts of a list, from 0."""
-    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-    if found is None or int(found[1]) >= int(found[2]):
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if match is None or int(match[1]) >= int(match[2]):
         raise ConfigError(f"shard {text[:40]!r} is not i/n with i < n: write 0/4 for the first of 4 parts")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _part(out: Path, number: int, parts: int) -> Path:
     return out.with_name(f"{out.name}.{number}-of-{parts}")
 
 
-def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> FeatureFolder | None:
+def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> features.FeatureFolder | None:
     """Open a folder with features of any list; None if it has none, or is damaged.
 
     Features of another network or other clips are an error.
     """
     try:
         if path.exists() and any(not file.name.startswith(".") for file in path.iterdir()):
-            folder = read_folder(path, _REMEDY)
+            folder = features.read_folder(path, _REMEDY)
             _check_request(folder, request, made_by, _REMEDY, _OF_LIST)
             return folder
-    except DamagedFolderError as error:
+    except features.DamagedFolderError as error:
         _log.warning("%s; extracting it again", error)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; {_REMEDY}") from None
@@ -358,14 +347,14 @@ def _stored(path: Path, request: Tree, made_by: Mapping[str, Any]) -> FeatureFol
 
 
 def _check_request(
-    folder: FeatureFolder, request: Tree, made_by: Mapping[str, Any], remedy: str, ignored: Container[str] = ()
+    folder: features.FeatureFolder, request: Tree, made_by: Mapping[str, Any], remedy: str, ignored: Container[str] = ()
 ) -> None:
     trees = (_deciding(folder.request), _deciding(request))
-    stored, wanted = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
+    stored, current = ({key: value for key, value in tree.items() if key not in ignored} for tree in trees)
     names = folder.features.made_by["network"], made_by["network"]
-    if stored["weights"] != wanted["weights"] and names[0] != names[1]:
-        stored["weights"], wanted["weights"] = names
-    if changes := describe_changes(stored, wanted):
+    if stored["weights"] != current["weights"] and names[0] != names[1]:
+        stored["weights"], current["weights"] = names
+    if changes := describe_changes(stored, current):
         raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
 
 
@@ -375,19 +364,19 @@ def _deciding(request: Tree) -> Tree:
     return {**request, "protocol": protocol}
 
 
-def _read_parts(out: Path) -> list[FeatureFolder]:
+def _read_parts(out: Path) -> list[features.FeatureFolder]:
     """Open all parts of a folder; check that they are complete and of one request."""
     pattern = re.compile(rf"{re.escape(out.name)}\.\d+-of-(\d+)")
     counts = {int(name[1]) for path in out.parent.glob("*") if (name := pattern.fullmatch(path.name))}
     if len(counts) != 1:
-        found = " and ".join(map(str, sorted(counts))) or "none"
-        raise DataError(f"{out} needs parts of one shard i/n, found n = {found}: extract all, move others away")
+        counted = " and ".join(map(str, sorted(counts))) or "none"
+        raise DataError(f"{out} needs parts of one shard i/n, found n = {counted}: extract all, move others away")
     (count,) = counts
     missing = [f"{n}/{count}" for n in range(count) if not _part(out, n, count).exists()]
     if missing:
         named = ", ".join(missing[:10]) + ", …" * (len(missing) > 10)
         raise DataError(f"{len(missing)} of {count} parts of {out} are missing: extract with shard {named}")
-    parts: list[FeatureFolder] = []
+    parts: list[features.FeatureFolder] = []
     for n in range(count):
         remedy = f"extract with shard {n}/{count}"
         parts.append(_open(_part(out, n, count), f"move it away, and {remedy}", remedy))
@@ -396,11 +385,11 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     return parts
 
 
-def _open(path: Path, remedy: str, again: str, verify: bool = True) -> FeatureFolder:
+def _open(path: Path, remedy: str, again: str, verify: bool = True) -> features.FeatureFolder:
     """Open a folder that must exist: `remedy` is for another kind of folder, `again` for one that cannot be read."""
     try:
-        return read_folder(path, remedy, verify)
-    except DamagedFolderError as error:
+        return features.read_folder(path, remedy, verify)
+    except features.DamagedFolderError as error:
         raise DataError(f"{error}: {again}") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; {again}") from None

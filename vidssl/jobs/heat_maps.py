@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -69,8 +70,8 @@ class _VersionedVideo(Video):
         """Return frames by number; each frame of the file is decoded once."""
         numbers, rows = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
         versions, numbers = np.divmod(numbers, COPY)
-        wanted, places = np.unique(numbers, return_inverse=True)
-        images = super().frames(wanted).transpose(0, 2, 3, 1)[places]  # a copy, channels last
+        needed, places = np.unique(numbers, return_inverse=True)
+        images = super().frames(needed).transpose(0, 2, 3, 1)[places]  # a copy, channels last
         for version in np.unique(versions[versions > 0]).tolist():
             here = versions == version
             request = VersionRequest(self, self._record, version, numbers[here], images[here].transpose(0, 3, 1, 2))
@@ -109,19 +110,19 @@ def one_clip(subject: Subject) -> Subject:
 
 
 @torch.no_grad()
-def layers_of_maps(subject: Subject, wanted: str | None) -> list[str]:
-    """Return the layer `wanted`, which must exist, or the last one whose maps have 4 x 4 cells or more.
+def layers_of_maps(subject: Subject, layer_name: str | None) -> list[str]:
+    """Return the layer `layer_name`, which must exist, or the last one whose maps have 4 x 4 cells or more.
 
     Of a network with streams it is one layer of each.
     """
     encoder, test = subject.encoder, subject.test
-    if wanted:
-        encoder.layer_module(wanted)
-        return [wanted]
+    if layer_name:
+        encoder.layer_module(layer_name)
+        return [layer_name]
     clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=subject.device)
     if isinstance(encoder, TwoStreams):
-        chosen = {name: _layer_of_maps(network, clip) for name, network in encoder.streams()}
-        layers = [f"{name}.{layer}" for name, layer in chosen.items() if _has_module(encoder.stream(name), layer)]
+        layer_of = {name: _layer_of_maps(network, clip) for name, network in encoder.streams()}
+        layers = [f"{name}.{layer}" for name, layer in layer_of.items() if _has_module(encoder.stream(name), layer)]
     else:
         layers = [layer] if (layer := _layer_of_maps(encoder, clip)) else []
     if not layers:
@@ -132,7 +133,7 @@ def layers_of_maps(subject: Subject, wanted: str | None) -> list[str]:
 def _layer_of_maps(network: Backbone, clip: Tensor) -> str:
     layers = network.feature_layers
     maps = network.features(clip, layers) if layers else []
-    large = [layer for layer, one in zip(layers, maps, strict=True) if min(one.shape[-2:]) >= _CELLS]
+    large = [layer for layer, layer_maps in zip(layers, maps, strict=True) if min(layer_maps.shape[-2:]) >= _CELLS]
     return large[-1] if large else network.last_maps
 
 
@@ -181,9 +182,9 @@ def class_maps(
             rows = batch.index.tolist()
             if not rows:
                 continue
-            wanted = None if classes is None else torch.tensor([classes[n] for n in rows], device=subject.device)
+            targets = None if classes is None else torch.tensor([classes[n] for n in rows], device=subject.device)
             clips = normalised(batch.views[0], test.mean, test.std)
-            maps, label, probability = class_cam(subject.encoder, clips, layer, logits, wanted)
+            maps, label, probability = class_cam(subject.encoder, clips, layer, logits, targets)
             mine = _clip_maps(batch.views[0], maps)
             yield from zip(rows, mine, label.tolist(), probability.tolist(), strict=True)
 
@@ -193,7 +194,7 @@ def box_masks(
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield rows, and masks (T, S, S) of the boxes in the clips that the network sees: 1 inside, 0 outside."""
     test = subject.test
-    reading = with_versions(test, _show_boxes(boxes))
+    reading = with_versions(test, partial(_show_boxes, boxes))
     masks = replace(test.dataset(videos), sampler=UniformVersions(test.clip, test.clips, [1]), reading=reading)
     with closing(_batches(masks, test, torch.device("cpu"))) as batches:
         for batch in batches:
@@ -208,35 +209,38 @@ def _batches(dataset: ClipDataset, test: TestClips, device: torch.device) -> Gen
         for batch in batches:
             if batch.replaced:
                 skipped += batch.replaced
-                test.check_skipped(
-                    skipped, len({record.path for record in dataset.videos.records}), dataset.videos.path
-                )
+                count = len({record.path for record in dataset.videos.records})
+                test.check_skipped(skipped, count, dataset.videos.path)
                 leave_out(batch.replaced)
             yield batch
 
 
-def _rows(batch: Batch, wanted: list[int]) -> Tensor:
+def _rows(batch: Batch, rows: list[int]) -> Tensor:
     """Select the clips (B, T, 3, S, S) of some rows of the list."""
     order = batch.index.tolist()
-    return batch.views[0][[order.index(n) for n in wanted]]
+    return batch.views[0][[order.index(n) for n in rows]]
 
 
 def _clip_maps(views: Tensor, maps: Tensor) -> list[ClipMap]:
     """Resize the maps (B, T', H', W') of clips (B, T, 3, S, S)."""
     whole = upsampled(maps, (views.shape[1], *views.shape[3:])).cpu().numpy()
-    return [
-        ClipMap(frames.cpu().numpy(), one, (maps.shape[1], maps.shape[2], maps.shape[3]))
-        for frames, one in zip(views, whole, strict=True)
-    ]
+    cells = maps.shape[1], maps.shape[2], maps.shape[3]
+    return [ClipMap(frames.cpu().numpy(), clip_map, cells) for frames, clip_map in zip(views, whole, strict=True)]
 
 
-def _show_boxes(boxes: Mapping[str, InstanceBoxes]) -> Make:
-    """Make a version that shows the boxes; `boxes` are by the path of the record. Frames without a box are black."""
+def fill_boxes(
+    request: VersionRequest,
+    frames: Frames,
+    boxes: Mapping[str, InstanceBoxes],
+    gray: int,
+    fraction: float | None = None,
+) -> Frames:
+    """Fill each box, or a fraction of it from the left, with a gray value, in place; `boxes` are by path."""
+    for frame, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers, fraction):
+        frames[frame, :, rows, columns] = gray
+    return frames
 
-    def draw(request: VersionRequest) -> Frames:
-        masks = np.zeros_like(request.frames)  # the size is known after decoding only
-        for place, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers):
-            masks[place, :, rows, columns] = 255
-        return masks
 
-    return draw
+def _show_boxes(boxes: Mapping[str, InstanceBoxes], request: VersionRequest) -> Frames:
+    """Make a version that shows the boxes. Frames without a box are black."""
+    return fill_boxes(request, np.zeros_like(request.frames), boxes, 255)  # the size is known after decoding only

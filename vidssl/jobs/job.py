@@ -3,7 +3,7 @@
 import inspect
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 from pathlib import Path
 from types import NoneType
@@ -108,7 +108,9 @@ def job(function: Callable[P, _T]) -> Callable[P, _T]:
         options = arguments.get("options", {})
         import_modules(options.get("imports", arguments.get("imports", ())), "imports")
         report: Report = arguments.get("progress")
-        with _only_this_report(report), _torch_state_kept(), messages_once(), named_at_end():
+        # Without a report of its own, a job leaves that of the block around it.
+        own_report = nullcontext() if report is None else reporting(report)
+        with own_report, _torch_state_kept(), messages_once(), named_at_end():
             try:
                 return function(*bound.args, **bound.kwargs)
             except BaseException as error:
@@ -118,16 +120,6 @@ def job(function: Callable[P, _T]) -> Callable[P, _T]:
                 raise
 
     return call
-
-
-@contextmanager
-def _only_this_report(report: Report) -> Iterator[None]:
-    """Report progress by a function of the user's; None leaves it as it is around this block."""
-    if report is None:
-        yield
-        return
-    with reporting(report):
-        yield
 
 
 @contextmanager

@@ -116,9 +116,9 @@ class Subject:
         protocol = {name: value for name, value in self.describe()["protocol"].items() if name != "cache"}
         classifier = entries_of(self.run.model_dump(include={"method"})) if self.run and self.classify else []
         code = code_of(*dict.fromkeys(map(type, self.backbone.modules())), *classifier, libraries=False)
-        request: Tree = {"weights": self.weights, "protocol": protocol, **code, **parts}
-        request = json.loads(json.dumps(request))
-        return request  # as it is read from a file: with lists for tuples
+        text = json.dumps({"weights": self.weights, "protocol": protocol, **code, **parts})
+        request: Tree = json.loads(text)  # as it is read from a file: with lists for tuples
+        return request
 
     def count_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
         """Count the tested videos that a gallery or the network's training list has too, and report them."""
@@ -154,10 +154,10 @@ def describe_clips(test: TestClips) -> Tree:
 
 def device_of(model: Model, options: NetworkOptions) -> torch.device:
     """Choose the device: that of a module's weights, unless one is named."""
-    wanted = options.get("device", "auto")
-    if isinstance(model, nn.Module) and wanted == "auto":
+    device = options.get("device", "auto")
+    if isinstance(model, nn.Module) and device == "auto":
         return device_of_weights(model)
-    return choose_device(wanted)
+    return choose_device(device)
 
 
 def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool = False) -> Subject:
@@ -180,9 +180,8 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
         if ("cfg" in options or options.get("settings")) and not shared_config:
             raise ConfigError(f"{model} brings its own settings: leave out cfg=FILE and KEY=VALUE")
         # A floor beside networks leaves out the options that are meant for them.
-        return _load_external(
-            str(model), options, device, strict=not (shared_config and str(model).startswith("floor:"))
-        )
+        lenient = shared_config and str(model).startswith("floor:")
+        return _load_external(str(model), options, device, strict=not lenient)
     path = Path(model) if model == RANDOM else weights_file(model)
     content = {} if model == RANDOM else read_anything(path, options.get("trust", False))
     if not is_checkpoint(content):
@@ -194,15 +193,14 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
 
 def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions, shared_config: bool) -> Subject:
     """Load the networks of a sum, or a stream of one network."""
-    own = [option for option in sorted({*_CLIP_OPTIONS, "test"} - _OF_ALL) if options.get(option) is not None]
+    single = [option for option in sorted({*_CLIP_OPTIONS, "test"} - _OF_ALL) if options.get(option) is not None]
     if len(parts) == 1:
         if "stream" in options:
             raise ConfigError(f"{name} names a stream, and so does stream={options['stream']}: leave one out")
         return load_subject(parts[0].name, {**options, "stream": str(parts[0].stream)}, shared_config=shared_config)
-    if own and not shared_config:
-        raise ConfigError(
-            f"{name} is a sum, and its parts have their own clips: leave {own[0]} out, or name one of them"
-        )
+    if single and not shared_config:
+        clips = "its parts have their own clips"
+        raise ConfigError(f"{name} is a sum, and {clips}: leave {single[0]} out, or name one of them")
     loaded = load_parts(parts, options)
     weights = [part.weight for part in parts]
     origins = [subject.origin for subject in loaded]
@@ -214,7 +212,7 @@ def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions
             "path": name,
             "parts": origins,
             "licence": "; ".join(dict.fromkeys(origin.get("licence", "not stated") for origin in origins)),
-            "training": [*dict.fromkeys(one for origin in origins for one in origin.get("training", ()))],
+            "training": [*dict.fromkeys(name for origin in origins for name in origin.get("training", ()))],
         },
         weights={"parts": [subject.weights for subject in loaded], "weights": weights},
         training=partial(_all_training, [subject.training for subject in loaded if subject.training is not None]),
@@ -223,13 +221,13 @@ def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions
 
 def load_parts(parts: Sequence[EncoderPart], options: NetworkOptions) -> list[Subject]:
     """Load the networks of a sum, each with its own clips."""
-    found = []
+    subjects = []
     for part in parts:
         if part.stream is not None and is_external(part.name):
             raise ConfigError(f"{part.model}: {part.name} has no streams: leave #{part.stream} out")
         stream: NetworkOptions = {} if part.stream is None else {"stream": part.stream}
-        found.append(load_subject(part.name, {**options, **stream}, shared_config=True))
-    return found
+        subjects.append(load_subject(part.name, {**options, **stream}, shared_config=True))
+    return subjects
 
 
 def one_network(subject: Subject) -> Subject:
@@ -255,9 +253,10 @@ def joined_clips(tests: Sequence[TestClips]) -> JoinedClips:
 
 def _all_training(lists: Sequence[Callable[[], TrainingVideos]]) -> TrainingVideos:
     """Return the videos that any of several networks was trained on, as far as they are known."""
-    found = [read() for read in lists]
-    name, reasons = " and ".join(one.name for one in found), "; ".join(one.reason for one in found if one.reason)
-    known = [one.videos for one in found if one.videos is not None]
+    read_lists = [read() for read in lists]
+    name = " and ".join(training.name for training in read_lists)
+    reasons = "; ".join(training.reason for training in read_lists if training.reason)
+    known = [training.videos for training in read_lists if training.videos is not None]
     if not known:
         return TrainingVideos(name, None, reasons)
     records = Records(known[0].root)
@@ -383,8 +382,7 @@ def run_of_module(module: nn.Module, cfg: str | Path | None, settings: Sequence[
     if cfg is not None:
         return _run_of_config(cfg, settings)
     stored = module.run_config if isinstance(module, Backbone) else None
-    name = "the config of the backbone"
-    return None if stored is None else bind_stored(stored, name)
+    return None if stored is None else bind_stored(stored, "the config of the backbone")
 
 
 def _load_module(module: nn.Module, options: NetworkOptions, device: torch.device) -> Subject:
@@ -426,32 +424,20 @@ def _library_clips(name: str, encoder: Encoder, options: NetworkOptions, strict:
     """Return the clips of a library; other options are a ConfigError if `strict`, else left out."""
     for option in ("size", "short_side", "crops", "layer", "grid", "grid_frames", "stream"):
         if strict and options.get(option) not in (None, 1):
-            crop = f"its library's preprocessing makes one crop of {encoder.size} pixels"
-            whole = "it is measured as a whole"
-            raise ConfigError(
-                f"{name} has no {option}: {crop if option in ('size', 'short_side', 'crops') else whole}: leave it out"
-            )
+            reason = "it is measured as a whole"
+            if option in ("size", "short_side", "crops"):
+                reason = f"its library's preprocessing makes one crop of {encoder.size} pixels"
+            raise ConfigError(f"{name} has no {option}: {reason}: leave it out")
     kept = ("clips", "batch_size", "precision", "workers", "allow_missing")
-    chosen = {key: value for key, value in options.items() if key in kept and value is not None}
-    return LibraryClips(
-        **{
-            "clip": ClipSettings(frames=encoder.frames, seconds=encoder.seconds),
-            "clips": 4,
-            "crops": 1,
-            "size": encoder.size,
-            "short_side": encoder.short_side,
-            "mean": encoder.mean,
-            "std": encoder.std,
-            "batch_size": 4,
-            "crop": encoder.crop,
-            "any_shape": encoder.any_shape,
-            "library": encoder.version,
-            **encoder.test,
-            **chosen,
-            **({"batch_size": 1} if encoder.any_shape else {}),
-            **({"clips": 1} if encoder.seconds == "whole" and not encoder.test else {}),  # all would be the same
-        }
-    )
+    settings: dict[str, Any] = {"clips": 4, "crops": 1, "batch_size": 4}
+    settings |= {name: getattr(encoder, name) for name in ("size", "short_side", "mean", "std", "crop", "any_shape")}
+    settings |= {**encoder.test, **{key: value for key, value in options.items() if key in kept and value is not None}}
+    if encoder.any_shape:
+        settings["batch_size"] = 1
+    if encoder.seconds == "whole" and not encoder.test:  # all clips would be the same
+        settings["clips"] = 1
+    clip = ClipSettings(frames=encoder.frames, seconds=encoder.seconds)
+    return LibraryClips(**{"clip": clip, "library": encoder.version, **settings})
 
 
 def _hash_of_settings(module: nn.Module) -> str:

@@ -49,9 +49,29 @@ def claim_results(
     claim(out, kind, ["results.json", *_BESIDE.get(kind, ())], inputs=inputs, read=files)
 
 
-def format_count(found: int, missing: Sequence[object]) -> str:
+def format_videos(results: Results) -> str:
+    """Format the number of tested videos, of each split if there are several: `58 of 60 (2 missing) videos`."""
+    measured = list(results.get("splits", {}).values()) or [results]
+    return ", ".join(f"{format_count(part['num_videos'], part['missing'])} videos" for part in measured)
+
+
+def format_count(count: int, missing: Sequence[object]) -> str:
     """Format a count, with the total if some are missing: `58 of 60 (2 missing)`."""
-    return f"{found} of {found + len(missing)} ({len(missing)} missing)" if missing else str(found)
+    return f"{count} of {count + len(missing)} ({len(missing)} missing)" if missing else str(count)
+
+
+def spread_of(name: str, results: Results) -> float | None:
+    """Return the standard deviation of a number over splits, else over draws; None: it has none."""
+    spread: float | None = results["spread"].get(name) if "spread" in results else results.get(f"{name}_spread")
+    return spread
+
+
+def format_number(name: str, results: Results, cell: Callable[[str, float], str]) -> str:
+    """Format a number, or its mean over splits, with its spread, by `cell`; `–`: it was not measured."""
+    number, spread = results.get("mean", results).get(name), spread_of(name, results)
+    if number is None:
+        return "–"
+    return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
 
 
 def format_clips(test: Tree) -> str:
@@ -77,9 +97,9 @@ def format_features(test: Tree) -> str:
     return f"maps of {maps}, {test['grid']} x {test['grid']} x {test['grid_frames']} cells"
 
 
-def format_tests(found: Mapping[str, Results]) -> str:
+def format_tests(networks: Mapping[str, Results]) -> str:
     """Format the views of a video in the results of networks, by name: once if they are equal, else for each."""
-    clips = {name: format_clips(results["protocol"]) for name, results in found.items()}
+    clips = {name: format_clips(results["protocol"]) for name, results in networks.items()}
     if len({*clips.values()}) == 1:
         return next(iter(clips.values()))
     return ", ".join(f"{name} {text}" for name, text in clips.items())
@@ -123,8 +143,7 @@ class Plan(NamedTuple):
     request: Tree  # what decides the numbers beside network, clips and lists
     compute: Callable[[], Computed]
     train: VideoList | None = None  # the training videos, if they are used
-    # Returns what is asked for beside the numbers of the network and its results, new or existing, lack.
-    complement: Callable[[Results], Results] = lambda results: {}
+    floors: Callable[[], Results] | None = None  # also measures `floors`, if the results, new or existing, lack them
 
 
 @dataclass(frozen=True)
@@ -136,8 +155,9 @@ class Measurement:
     per_video: bool = field(default=False, kw_only=True)  # results also have what intervals are computed from
 
     def files(self) -> list[Path]:
-        """Return the files that are read beside lists and networks."""
-        return []
+        """Return the files that are read beside lists and networks: that of boxes, if there is one."""
+        boxes = getattr(self, "boxes", None)
+        return [] if boxes is None else [boxes]
 
     def options(self, options: NetworkOptions) -> NetworkOptions:
         """Return the options of a network with what this measurement decides."""
@@ -152,9 +172,7 @@ class Measurement:
         raise NotImplementedError
 
 
-FormatNumbers = Callable[
-    [Mapping[str, Results]], str
-]  # formats the numbers of networks, by their names, as a short table
+FormatNumbers = Callable[[Mapping[str, Results]], str]  # formats numbers, by the names of networks, as a short table
 DrawChart = Callable[[Mapping[str, Results]], bytes]  # draws them, as PNG
 
 
@@ -213,9 +231,8 @@ class Work:
         if self.train_list is not None and self.measurement.needs_training():
             train = read_videos(self.train_list, self.options)
         options = self.measurement.options(self.options)
-        return prepare(
-            self.measurement, load_subject(self.model, options, shared_config=self.shared_config), query, train
-        )
+        subject = load_subject(self.model, options, shared_config=self.shared_config)
+        return prepare(self.measurement, subject, query, train)
 
     def measure(self, out: Path | None) -> Results:
         """Measure the network."""
@@ -235,7 +252,7 @@ class Work:
         return over_splits(splits, out, lambda split, folder: of_split[split].measure(folder))
 
     def _depends_on_split(self) -> bool:
-        if any("{split}" in str(each) for each in (self.videos, self.model, self.train_list)):
+        if any("{split}" in str(argument) for argument in (self.videos, self.model, self.train_list)):
             return True
         seeded = "{split}" in str(self.options.get("settings"))
         return seeded and not (self.shared_config and brings_config(self.model, self.options))
@@ -263,9 +280,10 @@ class Prepared(NamedTuple):
                 results = distributed.on_main(lambda: existing_results(out, self.request, reuse=reuse))
             if results is None:
                 results = self._measure(out)
-            added = self.plan.complement(results)
-            whole = {**results, **{name: value for name, value in added.items() if name not in results}}
-            if out is not None and whole.keys() != results.keys():
+            if self.plan.floors is None or "floors" in results:
+                return results
+            whole = {**results, **self.plan.floors()}
+            if out is not None:
                 distributed.on_main(lambda: write_results(out, whole))
         return whole
 
@@ -276,25 +294,17 @@ class Prepared(NamedTuple):
             overlap["gallery"]["equal_features"] = computed.equal_features
             distributed.on_main(lambda: report_equal_features(overlap, self.query.path))
         train = self.plan.train
-        results = complete(
-            {
-                **computed.results,
-                "list": str(self.query.path),
-                "train_list": None if train is None else str(train.path),
-                **self.subject.describe(),
-            },
-            request=self.request,
-            overlap=overlap,
-            query=self.query.fingerprint,
-            gallery=None if train is None else train.fingerprint,
-        )
-
-        def write(folder: Path) -> None:
-            computed.write(folder)
-            write_results(folder, results)  # last: if it exists, the rest is complete
-
+        content = {
+            **computed.results,
+            "list": str(self.query.path),
+            "train_list": None if train is None else str(train.path),
+            **self.subject.describe(),
+        }
+        lists = {"query": self.query.fingerprint, "gallery": None if train is None else train.fingerprint}
+        results = complete(content, request=self.request, overlap=overlap, **lists)
         if out is not None:
-            distributed.on_main(lambda: write(out))
+            distributed.on_main(lambda: computed.write(out))
+            distributed.on_main(lambda: write_results(out, results))  # last: if it exists, the rest is complete
         return results
 
 
@@ -352,44 +362,42 @@ def _end(part: str, depth: int) -> str:
 # Splits -----------------------------------------------------------------------------------------------------
 
 # What each split has its own of, beside numbers.
-_PER_SPLIT = (
-    *("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details"),
-    *("floors", "floors_details"),
-)
+_LISTS = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list")
+_PER_SPLIT = (*_LISTS, "checkpoint", "details", "floors", "floors_details")
 
 
-def over_splits(splits: Sequence[int], out: Path | None, one: Callable[[int, Path | None], Results]) -> Results:
-    """Run the job `one` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
+def over_splits(splits: Sequence[int], out: Path | None, measure: Callable[[int, Path | None], Results]) -> Results:
+    """Run `measure` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
 
     It holds `splits` (what differs between them), `mean` and `spread`, of floors that all splits have too, and the rest
     from the results of the first split.
     """
     if out is not None:
         check_file_names(out, [f"split{split}/results.json" for split in splits])
-    of_split = {split: one(split, None if out is None else out / f"split{split}") for split in splits}
-    own = {
-        str(split): {n: v for n, v in results.items() if isinstance(v, float) or n in _PER_SPLIT}
-        for split, results in of_split.items()
-    }
-    first = of_split[splits[0]]
+    of_split = {split: measure(split, None if out is None else out / f"split{split}") for split in splits}
+    first, every = of_split[splits[0]], [*of_split.values()]
     results = {
-        "splits": own,
-        **_mean_and_spread([*of_split.values()]),
-        **{name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT}},
+        "splits": {str(split): dict(filter(_is_of_split, results.items())) for split, results in of_split.items()},
+        **_mean_and_spread(every),
+        **{name: value for name, value in first.items() if not _is_of_split((name, value))},
     }
-    if all("floors" in each for each in of_split.values()):
+    if all("floors" in split for split in every):
         results["floors"] = {
-            name: _mean_and_spread([each["floors"][name] for each in of_split.values()]) for name in first["floors"]
+            name: _mean_and_spread([split["floors"][name] for split in every]) for name in first["floors"]
         }
-    results = complete_splits(results, {str(split): found for split, found in of_split.items()})
+    results = complete_splits(results, {str(split): measured for split, measured in of_split.items()})
     if out is not None:
         distributed.on_main(lambda: write_results(out, results))
     return results
 
 
+def _is_of_split(item: tuple[str, Any]) -> bool:
+    return isinstance(item[1], float) or item[0] in _PER_SPLIT
+
+
 def _mean_and_spread(of_splits: Sequence[Results]) -> Tree:
     """Return `mean` and `spread` (standard deviation, n - 1; empty for a single split) of the numbers that all have."""
-    names = [n for n, v in of_splits[0].items() if isinstance(v, float) and all(n in each for each in of_splits)]
-    columns = {name: [each[name] for each in of_splits] for name in names}
+    names = [n for n, v in of_splits[0].items() if isinstance(v, float) and all(n in results for results in of_splits)]
+    columns = {name: [results[name] for results in of_splits] for name in names}
     spread = {name: stdev(column) for name, column in columns.items()} if len(of_splits) > 1 else {}
     return {"mean": {name: mean(column) for name, column in columns.items()}, "spread": spread}

@@ -44,9 +44,11 @@ from vidssl.jobs.measurements import (
     Measurement,
     Plan,
     format_clips,
-    format_count,
+    format_number,
     format_table,
+    format_videos,
     measure_networks,
+    spread_of,
     write_csv,
 )
 from vidssl.models.floors import FLOORS
@@ -57,14 +59,11 @@ from vidssl.page.figure import png
 _OF_DIRECTIONS = ("order", "order_pairs")  # accuracies of two classes of equal size
 LEVELS = ("chance", "majority", "majority_mean_class")  # numbers that do not depend on the network
 _NONE = "–"
+NamedProtocols = Mapping[str, EvaluationProtocol]
 
 
 def measure_floors(
-    subject: Subject,
-    protocols: Mapping[str, EvaluationProtocol],
-    query: VideoList,
-    gallery: VideoList | None,
-    check: Callable[[], None],
+    subject: Subject, protocols: NamedProtocols, query: VideoList, gallery: VideoList | None, check: Callable[[], None]
 ) -> Results:
     """Measure what learned nothing by the protocols of a network; each video is decoded once for all floors.
 
@@ -88,12 +87,13 @@ def measure_floors(
     def compute() -> Results:
         queries = query.rows(q.index.tolist())
         galleries = None if g is None or gallery is None else gallery.rows(g.index.tolist())
-        own = own_rows(galleries or queries, queries)
+        own_pairs = own_rows(galleries or queries, queries)
         of_galleries = [None] * len(floors) if g is None else split_features(g, encoder.dims)
-        numbers = {}
+        numbers: dict[str, Tree] = {}
         for name, of_gallery, of_query in zip(floors, of_galleries, split_features(q, encoder.dims), strict=True):
-            found = apply_protocols(applied, of_gallery, of_query, own)
-            numbers[name] = {key: value for measured in found.values() for key, value in measured.numbers.items()}
+            numbers[name] = {}
+            for measured in apply_protocols(applied, of_gallery, of_query, own_pairs).values():
+                numbers[name] |= measured.numbers
         return {"floors": numbers}
 
     details = {
@@ -116,30 +116,29 @@ def _why_left_out(protocol: EvaluationProtocol) -> str | None:
 def format_floors(network: str, results: Results, cell: Callable[[str, float], str]) -> list[str]:
     """Format the numbers of a network and of floors: a row for each, and what was measured; `cell` formats a number."""
     splits = list(results.get("splits", {}).values())
-
-    def text(name: str, found: Results) -> str:
-        number = (found["mean"] if splits else found).get(name)
-        spread = found["spread"].get(name) if splits else found.get(f"{name}_spread")
-        if number is None:
-            return _NONE
-        return cell(name, number) + ("" if spread is None else f" ± {cell(name, spread)}")
-
-    def of_majority(name: str) -> str:
-        return cell(name, 0.5) if name in _OF_DIRECTIONS else text(level_of(name) or "", results)
-
-    numbers = results["mean"] if splits else {name: v for name, v in results.items() if isinstance(v, float)}
-    columns = [name for name in numbers if name not in LEVELS and not name.endswith("_spread")]
-    rows = [["", *columns], [network, *(text(name, results) for name in columns)]]
-    rows += [[floor, *(text(name, found) for name in columns)] for floor, found in results["floors"].items()]
-    levels = [of_majority(name) for name in columns]
+    columns = [name for name in _numbers_of(results) if name not in LEVELS and not name.endswith("_spread")]
+    rows = [["", *columns]]
+    for row, measured in {network: results, **results["floors"]}.items():
+        rows.append([row, *(format_number(name, measured, cell) for name in columns)])
+    levels = [
+        cell(name, 0.5) if name in _OF_DIRECTIONS else format_number(level_of(name) or "", results, cell)
+        for name in columns
+    ]
     if {*levels} != {_NONE}:
         rows.append(["majority", *levels])
     lines = format_table(rows, "<" + ">" * len(columns))
-    details = [one["floors_details"] for one in splits or [results]]
+    details = [split["floors_details"] for split in splits or [results]]
     if "protocol" in details[0]:
-        counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in details)
+        counts = ", ".join(map(format_videos, details))
         lines.append(f"floors: {counts}; {format_clips(details[0]['protocol'])}")
     return lines + [f"floors without {name}: {reason}" for name, reason in details[0]["left_out"].items()]
+
+
+def _numbers_of(results: Results) -> dict[str, float]:
+    """The numbers of one measurement, or the means of several splits."""
+    if "splits" in results:
+        return dict(results["mean"])
+    return {name: value for name, value in results.items() if isinstance(value, float)}
 
 
 _NOT_PERCENT = ("uniformity_loss", "localization_error", "mean_position_error")  # a logarithm, distances in pixels
@@ -182,9 +181,9 @@ def test(
     """
     folder, file = None if out is None else Path(out), path_of(videos)
     if file is not None and file.suffix in APPS["test list"]:
-        others = {"train_list": train_list, "protocol": protocol, "splits": splits, "floors": floors or None}
-        given = [name for name, value in others.items() if value is not None]
-        return load_app("test list", file.suffix).test(model, file, folder, options, given)  # type: ignore[no-any-return]
+        optional = {"train_list": train_list, "protocol": protocol, "splits": splits, "floors": floors or None}
+        stated = [name for name, value in optional.items() if value is not None]
+        return load_app("test list", file.suffix).test(model, file, folder, options, stated)  # type: ignore[no-any-return]
     protocols, settings = (None, []) if protocol is None else protocol_choices(protocol)
     if settings:
         options["settings"] = [*options.get("settings", ()), *settings]
@@ -213,25 +212,11 @@ class Protocols(Measurement):
         """Build the protocols, and check that they fit the lists."""
         chosen, gallery = plan_protocols(subject, query, train, self.protocols)
         compute = partial(self._compute, subject, query, gallery, chosen)
-        return Plan(
-            describe_protocols(chosen), compute, gallery, partial(self._floors, subject, query, gallery, chosen)
-        )
-
-    def _floors(
-        self,
-        subject: Subject,
-        query: VideoList,
-        gallery: VideoList | None,
-        protocols: Mapping[str, EvaluationProtocol],
-        results: Results,
-    ) -> Results:
-        """Measure the floors, if results lack those that are asked for."""
-        if not self.floors or "floors" in results:
-            return {}
-        return measure_floors(subject, protocols, query, gallery, self.check)
+        floors = partial(measure_floors, subject, chosen, query, gallery, self.check) if self.floors else None
+        return Plan(describe_protocols(chosen), compute, gallery, floors)
 
     def _compute(
-        self, subject: Subject, query: VideoList, gallery: VideoList | None, protocols: Mapping[str, EvaluationProtocol]
+        self, subject: Subject, query: VideoList, gallery: VideoList | None, protocols: NamedProtocols
     ) -> Computed:
         measured = measure(
             subject.backbone,
@@ -248,7 +233,7 @@ class Protocols(Measurement):
         results = {
             **measured.numbers,
             "protocols": describe_protocols(protocols)["protocols"],
-            "details": {name: one.details for name, one in measured.by_protocol.items() if one.details},
+            "details": {name: protocol.details for name, protocol in measured.by_protocol.items() if protocol.details},
             "num_videos": len(measured.query),
             "num_train": None if measured.gallery is None else len(measured.gallery),
             "missing": [{"path": path, "reason": reason} for path, reason in measured.missing_query],
@@ -265,7 +250,7 @@ def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tre
     """
     choices: list[Tree] = []
     settings: list[str] = []
-    own: Collection[str] | None = ()  # settings of the protocol before; None: of a plug-in that is not imported yet
+    known: Collection[str] | None = ()  # settings of the protocol before; None: of a plug-in that is not imported yet
     for word in words:
         if not isinstance(word, str):
             choices.append(dict(word))
@@ -274,8 +259,8 @@ def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tre
         section = key.partition(".")[0]
         if "=" not in word:
             choices.append({"name": word})
-            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else None
-        elif section in Run.model_fields and (section != key if own is None else section not in own):
+            known = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else None
+        elif section in Run.model_fields and (section != key if known is None else section not in known):
             settings.append(word)
         elif choices:
             override(choices[-1], word)
@@ -293,7 +278,7 @@ def need_training(choices: Sequence[Tree] | None) -> bool:
 
 def plan_protocols(
     subject: Subject, query: VideoList, train: VideoList | None, protocols: Sequence[Tree] | None
-) -> tuple[Mapping[str, EvaluationProtocol], VideoList | None]:
+) -> tuple[NamedProtocols, VideoList | None]:
     """Build protocols, and check that they and the lists fit each other; return also the gallery, if one is used."""
     # Bound only now: modules that the run imports may register protocols.
     with explaining(not_imported(() if subject.run is None else subject.run.imports)):
@@ -313,12 +298,12 @@ def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
     try:
         return bind(schema, {"protocols": list(choices)}, "protocol").protocols  # type: ignore[attr-defined, no-any-return]
     except ConfigError as error:
-        if all(each.get("name") in PROTOCOLS for each in choices):
+        if all(named.get("name") in PROTOCOLS for named in choices):
             raise
         raise ConfigError(f"{error}; of a module of your own: imports=[MODULE]") from None
 
 
-def describe_protocols(protocols: Mapping[str, EvaluationProtocol]) -> Tree:
+def describe_protocols(protocols: NamedProtocols) -> Tree:
     """Describe protocols as plain data; those of plug-ins with the hash of their code."""
     settings = [
         {"name": name, **p.config.model_dump(mode="json", exclude={"name"}), **code_of(type(p))}
@@ -358,8 +343,8 @@ def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tenso
         for path, of, p in zip(videos.names, label.tolist(), predicted.tolist(), strict=True)
     ]
     write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
-    total, right, others = counts.sum(dim=1).tolist(), counts.diagonal().tolist(), counts[:, :-1].clone()
-    most, mistaken = others.fill_diagonal_(0).max(dim=1)
+    total, right, mistakes = counts.sum(dim=1).tolist(), counts.diagonal().tolist(), counts[:, :-1].clone()
+    most, mistaken = mistakes.fill_diagonal_(0).max(dim=1)
     table = [
         (names[n], total[n], right[n], f"{right[n] / total[n]:.4f}", names[mistaken[n]] if most[n] else "")
         for n in range(classes)
@@ -373,24 +358,22 @@ def format_measured(networks: Mapping[str, Results]) -> str:
     """Format the numbers of a test of one network as a short table; with floors in rows."""
     name, results = next(iter(networks.items()))
     test, splits = results["protocol"], list(results.get("splits", {}).values())
-    counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results])
-    head = f"{counts}; {format_clips(test)}, percent"
+    head = f"{format_videos(results)}; {format_clips(test)}, percent"
     lines = [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
     lines += format_floors(name or "network", results, _cell) if "floors" in results else _numbers(results, splits)
-    details = [found for one in splits or [results] for found in one.get("details", {}).values()]
-    return "\n".join([*lines, *dict.fromkeys(found["note"] for found in details if "note" in found)])
+    details = [detail for split in splits or [results] for detail in split.get("details", {}).values()]
+    return "\n".join([*lines, *dict.fromkeys(detail["note"] for detail in details if "note" in detail)])
 
 
 def _numbers(results: Results, splits: Sequence[Results]) -> list[str]:
-    numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
+    numbers = _numbers_of(results)
     width = max((len(name) for name in numbers), default=0)
     lines = []
     for name, value in numbers.items():
         if name.endswith("_spread") or name in LEVELS:
             continue
         line = f"{name:<{width}} {_cell(name, value):>7}"
-        spread = results["spread"].get(name) if splits else numbers.get(f"{name}_spread")
-        if spread is not None:
+        if (spread := spread_of(name, results)) is not None:
             line += f" ± {_cell(name, spread):>5}"
         if len(splits) > 1:
             line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"

@@ -62,32 +62,26 @@ def track(
     if unused := [name for name in _OF_FEATURES if name in options]:
         raise ConfigError(f"tracks are made with the settings of the tracker: leave out {' and '.join(unused)}")
     settings, part = tracker_settings(tracker), (0, 1) if shard is None else shard_of(shard)
-    listed, folder = read_videos(videos, options), Path(out)
-    _claim(folder, listed)
+    query, folder = read_videos(videos, options), Path(out)
+    _claim(folder, query)
     subject = one_network(load_subject(model, options))
     test = subject.test
     with only_run_in(folder, shared=shard is not None):  # shards write other files
-        done = tracking(
-            Tracker(subject.test.network(subject.backbone), settings, subject.device, test.mean, test.std),
-            listed,
-            test,
-            folder,
-            {"weights": subject.weights},
-            workers=options.get("workers", usable_cpus()),
-            timeout=timeout,
-            shard=part,
-        )
-        drawn = sys.maxsize if overlay is True else int(overlay)
-        _draw_overlays(listed, folder, test, part, drawn, done.left_out)
+        network = subject.test.network(subject.backbone)
+        regions = Tracker(network, settings, subject.device, test.mean, test.std)
+        weights, workers = {"weights": subject.weights}, options.get("workers", usable_cpus())
+        done = tracking(regions, query, test, folder, weights, workers=workers, timeout=timeout, shard=part)
+        num_overlays = sys.maxsize if overlay is True else int(overlay)
+        _draw_overlays(query, folder, test, part, num_overlays, done.left_out)
     done.complete = options.get("allow_missing", False) or not done.left_out
     return done
 
 
-def _claim(out: Path, listed: VideoList) -> None:
+def _claim(out: Path, videos: VideoList) -> None:
     """Decide that tracks of a list may be written to a folder."""
     names = ("tracks", "proposals", "overlays")
-    claim(out, "tracks", names, inputs={"root": listed.root}, read=[listed.path])
-    files = [tracks_name(name, record) for name, record in zip(listed.names, listed.records, strict=True)]
+    claim(out, "tracks", names, inputs={"root": videos.root}, read=[videos.path])
+    files = [tracks_name(name, record) for name, record in zip(videos.names, videos.records, strict=True)]
     for folder in names:
         check_file_names(out / folder, [f"{file}.npz" for file in files])
 
@@ -104,12 +98,12 @@ def tracker_settings(settings: Sequence[str | Mapping[str, Any]]) -> TrackerSett
 
 
 def _draw_overlays(
-    listed: VideoList, out: Path, decoding: DecodeSettings, shard: tuple[int, int], count: int, left_out: Container[str]
+    videos: VideoList, out: Path, decoding: DecodeSettings, shard: tuple[int, int], count: int, left_out: Container[str]
 ) -> None:
     """Draw the tracks of the first `count` videos of a shard, `out/tracks/<name>.npz`, to `out/overlays/<name>.mp4`."""
-    records = {tracks_name(name, record): record for name, record in zip(listed.names, listed.records, strict=True)}
-    chosen = [name for name in list(records)[shard[0] :: shard[1]] if name not in left_out][:count]
-    for name in progress(chosen, title="overlays", unit="video", disable=not chosen):
+    records = {tracks_name(name, record): record for name, record in zip(videos.names, videos.records, strict=True)}
+    names = [name for name in list(records)[shard[0] :: shard[1]] if name not in left_out][:count]
+    for name in progress(names, title="overlays", unit="video", disable=not names):
         tracks, _ = read_tracks(out / "tracks" / f"{name}.npz")
         if len(tracks.frames):
             target = out / "overlays" / f"{name.removesuffix('.mp4')}.mp4"
@@ -123,8 +117,8 @@ def _draw_video(target: Path, record: VideoRecord, tracks: Tracks, decoding: Dec
         if len(tracks.frames) == 2 * len(np.unique(tracks.track)):
             write_mp4(target, _pairs(video, offset, tracks), _PAIRS_PER_SECOND)
         else:
-            shown = None if part.times is None else part.times[np.unique(tracks.frames)].tolist()
-            write_mp4(target, _paths(video, offset, tracks), part.fps, shown)
+            times = None if part.times is None else part.times[np.unique(tracks.frames)].tolist()
+            write_mp4(target, _paths(video, offset, tracks), part.fps, times)
 
 
 def _paths(video: Video, offset: int, tracks: Tracks) -> Iterator[_Image]:

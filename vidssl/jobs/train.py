@@ -111,11 +111,11 @@ def train_splits(
             if run.objective[0].classifies:
                 check_disjoint(train_list, query, "the classifier")
 
-        def one(split: int, folder: Path | None) -> Results:
+        def measure(split: int, folder: Path | None) -> Results:
             distributed.together(request.check)  # training listens to signals itself
             return _test(runs[split], train_run(runs[split]), folder, request.check)
 
-        results = JobResults(over_splits(splits, out, one))
+        results = JobResults(over_splits(splits, out, measure))
     results.text, results.file = format_measured({"": results}), out / "results.json"
     return results
 
@@ -129,10 +129,7 @@ def _test(run: Run, checkpoint: Path, out: Path | None, check: Callable[[], None
         "device": run.device,
         "allow_external": run.data.allow_external,
         "trust": run.checkpoint.trust,
-        "clips": run.evaluate.clips,
-        "crops": run.evaluate.crops,
-        "precision": run.evaluate.precision,
-        "batch_size": run.evaluate.batch_size,
+        **run.evaluate.model_dump(include={"clips", "crops", "precision", "batch_size"}),  # type: ignore[typeddict-item]
     }
     if run.data.root is not None:
         options["root"] = run.data.root

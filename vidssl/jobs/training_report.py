@@ -69,12 +69,12 @@ def report_training(run: Run, checkpoint: Path) -> None:
                 "list": videos.fingerprint,
                 "evaluate": run.evaluate.model_dump(mode="json"),
             }
-            found = distributed.on_main(lambda: _written(output, request))
-            if found is None:
-                found = {"request": request, **_report(run, checkpoint, videos)}
-                distributed.on_main(lambda: _write(run, found))
+            content = distributed.on_main(lambda: _written(output, request))
+            if content is None:
+                content = {"request": request, **_report(run, checkpoint, videos)}
+                distributed.on_main(lambda: _write(run, content))
             if distributed.is_main():
-                _log.info("%s", format_report(found, output / PAGE))
+                _log.info("%s", format_report(content, output / PAGE))
     except (VidsslError, OSError) as error:
         if distributed.is_main():
             _log.warning("the run is complete, but its report cannot be written: %s", error)
@@ -83,10 +83,10 @@ def report_training(run: Run, checkpoint: Path) -> None:
 def _written(output: Path, request: Tree) -> Tree | None:
     """The numbers that are there already: the command of a finished run measures nothing."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        found: Tree = read_json(output / NUMBERS)
-        lacking = found["knn"] is not None and found["knn"]["lacking"]  # it may be installed by now
-        if found["request"] == request and (output / PAGE).exists() and format_report(found, output / PAGE):
-            return None if lacking else found
+        content: Tree = read_json(output / NUMBERS)
+        lacking = content["knn"] is not None and content["knn"]["lacking"]  # it may be installed by now
+        if content["request"] == request and (output / PAGE).exists() and format_report(content, output / PAGE):
+            return None if lacking else content
     return None
 
 
@@ -95,18 +95,18 @@ def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
     losses = [line for line in lines if "loss" in line]
     loss = {name: {key: losses[n].get(key) for key in ("step", "loss")} for name, n in (("first", 0), ("last", -1))}
     test = choose_test(run, videos)
-    found: Tree = {"loss": loss, "knn": None, "reason": test if isinstance(test, str) else None}
+    content: Tree = {"loss": loss, "knn": None, "reason": test if isinstance(test, str) else None}
     if not isinstance(test, str):
         seconds, allowed = _seconds(run, test, losses)
         if seconds > allowed:
-            found["reason"] = f"it may take {seconds / 60:.0f} minutes to measure it; the commands below do"
+            content["reason"] = f"it may take {seconds / 60:.0f} minutes to measure it; the commands below do"
         else:
             beside, more = run.evaluate.beside, _BESIDE * test.num_videos
             slow = beside is not None and seconds + more > 2 * allowed
-            found["knn"] = _measure(run, checkpoint, test, None if slow else beside)
+            content["knn"] = _measure(run, checkpoint, test, None if slow else beside)
             reason = f"without {beside}, which may take {more / 60:.0f} minutes more: name it in --checkpoint"
-            found["knn"]["slow"] = reason if slow else None
-    return {**found, "commands": [list(each) for each in next_commands(run)]}
+            content["knn"]["slow"] = reason if slow else None
+    return {**content, "commands": [list(command) for command in next_commands(run)]}
 
 
 def read_metrics(output: Path) -> list[Tree]:
@@ -194,25 +194,25 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
     try:
         parts = [] if beside is None else parts_of(beside) or [EncoderPart(beside)]
         others = load_parts(parts, {**options, "precision": subject.test.precision})
-        clips = joined_clips([subject.test, subject.test, *(other.test for other in others)])
+        clips = joined_clips([subject.test, subject.test, *(network.test for network in others)])
     except VidsslError as error:  # its weights are not installed
         others, lacking = [], f"without {beside}: {error}"
     weights = [part.weight for part in parts]
-    encoders = [subject.encoder, subject.test.encoder(before), *(other.encoder for other in others)]
+    encoders = [subject.encoder, subject.test.encoder(before), *(network.encoder for network in others)]
     every = Joined(encoders).to(subject.device).eval()
 
     def features_of(x: Features) -> dict[str, Features]:
-        own, untrained, *of_others = split_features(x, every.dims)
-        rows = {_TRAINED: own, _before(run): untrained}
+        trained, untrained, *of_others = split_features(x, every.dims)
+        rows = {_TRAINED: trained, _before(run): untrained}
         if of_others:
-            rows[f"{beside}+{_TRAINED}"] = join_features([*of_others, own], [*weights, 1.0])
+            rows[f"{beside}+{_TRAINED}"] = join_features([*of_others, trained], [*weights, 1.0])
             rows[str(beside)] = join_features(of_others, weights) if len(weights) > 1 else of_others[0]
         return rows
 
     with StopRequest().listening() as request:
-        found = partial(extract_features, every, test=clips, device=subject.device, check=request.check)
-        g = None if test.gallery is None else found(test.gallery, title="gallery")
-        q = found(test.tested, title="tested")
+        extract = partial(extract_features, every, test=clips, device=subject.device, check=request.check)
+        g = None if test.gallery is None else extract(test.gallery, title="gallery")
+        q = extract(test.tested, title="tested")
 
     def compute() -> Tree:
         tested = test.tested.rows(q.index.tolist())
@@ -222,23 +222,23 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
             predicted = {name: vote_of_others(x, groups.number)[0] for name, x in features_of(q).items()}
             several = of_several_recordings(label, groups.number)
         else:
-            knn, own = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
+            knn, own_pairs = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
             galleries = features_of(g)
-            measured = {name: knn(galleries[name], x, own).predicted for name, x in features_of(q).items()}
-            predicted = {name: each for name, each in measured.items() if each is not None}
+            measured = {name: knn(galleries[name], x, own_pairs).predicted for name, x in features_of(q).items()}
+            predicted = {name: labels for name, labels in measured.items() if labels is not None}
             several = np.zeros_like(label, bool)
         kept, classes = np.ones_like(several), None
         if several.any():
             kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
         alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
-        right = {name: (each == q.label).double().numpy()[kept] for name, each in predicted.items()}
+        right = {name: (labels == q.label).double().numpy()[kept] for name, labels in predicted.items()}
         means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
         gains = [
             {"of": [name, base], **difference(right[name], right[base], groups.number[kept], classes)._asdict()}
             for name, base in zip([*right][::2], [*right][1::2], strict=True)
         ]
         return {
-            "numbers": {name: each.value for name, each in zip(right, means, strict=True)},
+            "numbers": {name: mean.value for name, mean in zip(right, means, strict=True)},
             "level": level,
             "gains": gains,
             "lacking": lacking,
@@ -271,10 +271,10 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
     reading += ["--allow-external"] if run.data.allow_external else []
     reading += ["--imports", *run.imports] if run.imports else []
     network, trust = ["--checkpoint", str(output)], ["--trust-checkpoint"] * run.checkpoint.trust
-    given = [*network, *reading, *trust]
+    arguments = [*network, *reading, *trust]
     query = where.query or first.list
     gallery = first.list if where.query is None else where.gallery or where.query
-    search = ["retrieval", "--gallery", gallery, "--query", query, *given, "--out", str(output / "search")]
+    search = ["retrieval", "--gallery", gallery, "--query", query, *arguments, "--out", str(output / "search")]
     if where.query is None:
         title = "is it better than networks that learned nothing"
         beside = [] if where.beside is None else [where.beside, f"{where.beside}+{output}"]
@@ -283,8 +283,8 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
     else:
         title = "accuracies of the test list, beside networks that learned nothing"
         train_list = [] if where.gallery is None else ["--train-list", where.gallery]
-        measure = ["test", query, *train_list, *given, "--floors", "--out", str(output / "test")]
-    plot = ["map", first.list, *given, "--out", str(output / "map")]
+        measure = ["test", query, *train_list, *arguments, "--floors", "--out", str(output / "test")]
+    plot = ["map", first.list, *arguments, "--out", str(output / "map")]
     export = ["export", str(output), "--to", "folder", *trust, "--out", str(output / "backbone")]
     return [
         (title, shlex.join(["vidssl", *words]))
@@ -297,24 +297,24 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def format_report(found: Mapping[str, Any], page: Path) -> str:
+def format_report(content: Mapping[str, Any], page: Path) -> str:
     """Format what a training became as the lines that the log shows."""
-    losses = dict.fromkeys(f"{line['loss']:.3f} at step {line['step']}" for line in found["loss"].values())
+    losses = dict.fromkeys(f"{line['loss']:.3f} at step {line['step']}" for line in content["loss"].values())
     lines = [f"training is complete: loss {', '.join(losses)}"]
-    if found["knn"] is not None:
-        numbers = {**found["knn"]["numbers"], **found["knn"]["level"]}
+    if content["knn"] is not None:
+        numbers = {**content["knn"]["numbers"], **content["knn"]["level"]}
         lines.append(f"kNN: {', '.join(f'{name} {100 * value:.1f} %' for name, value in numbers.items())}")
-    lines += [*sentences(found), f"page: {page}", "next:"]
-    for title, command in found["commands"]:
+    lines += [*sentences(content), f"page: {page}", "next:"]
+    for title, command in content["commands"]:
         lines += [f"  # {title}", f"  {command}"]
     return "\n".join(lines)
 
 
-def sentences(found: Mapping[str, Any]) -> list[str]:
+def sentences(content: Mapping[str, Any]) -> list[str]:
     """Say what kNN was measured on, whether the training gained, and what to doubt; or why there is no accuracy."""
-    knn = found["knn"]
+    knn = content["knn"]
     if knn is None:
-        return [f"no accuracy: {found['reason']}"]
+        return [f"no accuracy: {content['reason']}"]
     said = [f"of {knn['what']}"]
     for gain in knn["gains"]:
         first, second = gain["of"]
@@ -335,34 +335,33 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _write(run: Run, found: Tree) -> None:
-    output, knn = Path(run.output), found["knn"]
+def _write(run: Run, content: Tree) -> None:
+    output, knn = Path(run.output), content["knn"]
     details = [
         ("Method", run.method_in_words),
         ("Backbone", run.backbone.name),
-        ("Videos", ", ".join(each.list for each in run.data.lists)),
-        ("Steps", f"{found['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
+        ("Videos", ", ".join(training_list.list for training_list in run.data.lists)),
+        ("Steps", f"{content['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
     ]
-    curves, column = (
-        png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1)
-    )  # for wide and narrow windows
+    # For wide and narrow windows.
+    curves, column = (png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1))
     render_page(
         output / PAGE,
         TEMPLATES / "training.html",
         title=f"Training of {output.name}",
         details=[*details, *([] if knn is None else [("Clips", knn["clips"])])],
-        loss=found["loss"],
+        loss=content["loss"],
         rows=[] if knn is None else [*knn["numbers"].items(), *knn["level"].items()],
-        sentences=[sentence[0].upper() + sentence[1:] for sentence in sentences(found)],
+        sentences=[sentence[0].upper() + sentence[1:] for sentence in sentences(content)],
         curves=curves,
         column=column,
-        commands=found["commands"],
+        commands=content["commands"],
         folder=str(Path.cwd()),
         width=_width(curves),
         narrow=_width(column),
         sprites={},
     )
-    write_json(output / NUMBERS, found)
+    write_json(output / NUMBERS, content)
 
 
 def _width(image: bytes) -> int:

@@ -2,33 +2,17 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from typing_extensions import Unpack
 
-from vidssl.apps.analysis import background as analyze_background
-from vidssl.apps.analysis import gradcam as analyze_gradcam
-from vidssl.apps.analysis import invariance as analyze_invariance
-from vidssl.apps.analysis import robustness as analyze_robustness
-from vidssl.apps.analysis import uniformity as analyze_uniformity
+from vidssl.apps.analysis import background, gradcam, invariance, robustness, sections, uniformity
 from vidssl.apps.analysis.page import Section, write_analysis_page
-from vidssl.apps.analysis.sections import (
-    TRAINED,
-    UNTRAINED,
-    Content,
-    Evidence,
-    background_content,
-    classes_content,
-    gradcam_content,
-    invariance_content,
-    numbers_content,
-    order_content,
-    robustness_content,
-    setting,
-)
+from vidssl.apps.analysis.sections import TRAINED, UNTRAINED, Content, Evidence
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
@@ -78,7 +62,7 @@ ANALYSIS_PARTS = (
         "Does the network recognise the classes of the list? For each tested video the training videos with the most "
         "similar features are searched: R@1, kNN. If the network has a classifier, its own answer is shown too.",
         lambda boxes: tests.Protocols(per_video=True),
-        numbers_content,
+        sections.numbers_content,
         "per_video",
         trains=True,
     ),
@@ -88,7 +72,7 @@ ANALYSIS_PARTS = (
         "Does the network notice whether a clip plays backwards? A linear classifier of the features learns from the "
         "training videos to separate clips from the same clips reversed, and is asked about the tested ones.",
         lambda boxes: tests.Protocols([{"name": "order"}], per_video=True),
-        order_content,
+        sections.order_content,
         "per_video",
         trains=True,
     ),
@@ -97,10 +81,10 @@ ANALYSIS_PARTS = (
         "Classes",
         "Do the features of the tested videos form a group for each class? Distances of two videos of one class are "
         "compared with those of two videos of different classes: distance within, distance between.",
-        lambda boxes: analyze_uniformity.UniformityOfFeatures(per_video=True),
-        classes_content,
+        lambda boxes: uniformity.UniformityOfFeatures(per_video=True),
+        sections.classes_content,
         "without_recording",
-        ("classes.png", analyze_uniformity.uniformity_chart),
+        ("classes.png", uniformity.uniformity_chart),
     ),
     AnalysisPart(
         "invariance",
@@ -108,20 +92,20 @@ ANALYSIS_PARTS = (
         "Does the network still see the class when the clip is changed: covered, rotated, slower …? The invariance "
         "score of the changed clips is compared with that of unchanged ones, and with what chance reaches, that of "
         "shuffled labels.",
-        lambda boxes: analyze_invariance.Invariance(boxes=boxes, per_video=True),
-        invariance_content,
+        lambda boxes: invariance.Invariance(boxes=boxes, per_video=True),
+        sections.invariance_content,
         "shuffles",
-        ("invariance.png", analyze_invariance.invariance_chart),
+        ("invariance.png", invariance.invariance_chart),
     ),
     AnalysisPart(
         "robustness",
         "Robustness",
         "How much is still recognised if the tested videos are corrupted: noisy, blurred, compressed, out of order? "
         "The training videos stay clean.",
-        lambda boxes: analyze_robustness.Robustness(per_video=True),
-        robustness_content,
+        lambda boxes: robustness.Robustness(per_video=True),
+        sections.robustness_content,
         "per_video",
-        ("robustness.png", analyze_robustness.robustness_chart),
+        ("robustness.png", robustness.robustness_chart),
         trains=True,
         link=("The corruptions as images", "examples.png"),
         costly=True,
@@ -131,10 +115,10 @@ ANALYSIS_PARTS = (
         "Background",
         "Does the network recognise the place instead of the action? The instance of each tested video is put before "
         "the background of another video, of the same class and of another class.",
-        lambda boxes: analyze_background.Background(boxes=boxes, per_video=True),
-        background_content,
+        lambda boxes: background.Background(boxes=boxes, per_video=True),
+        sections.background_content,
         "per_video",
-        ("background.png", analyze_background.background_chart),
+        ("background.png", background.background_chart),
         trains=True,
         boxes=True,
         link=("The videos as images", "examples.png"),
@@ -181,12 +165,12 @@ def analyze_all(
     """
     if limit != "all" and limit < 2:
         raise ConfigError(f"limit={limit} is less than 2")
-    folder, where = Path(out), None if boxes is None else Path(boxes)
+    folder, box_file = Path(out), None if boxes is None else Path(boxes)
     lists = {"list": path_of(videos), "train_list": path_of(train_list)}
     folders = [*(part.name for part in ANALYSIS_PARTS), GRADCAM.name, "lists/test", "lists/train"]
     folders += [f"{UNTRAINED}/{part.name}" for part in ANALYSIS_PARTS]
     check_file_names(folder, [f"{name}/results.json" for name in folders])
-    claim_results(folder, "analysis", lists, [file_of(model), options.get("cfg"), where])
+    claim_results(folder, "analysis", lists, [file_of(model), options.get("cfg"), box_file])
     # The same clips in every section, so that each number is there once: one, as 95 versions of each are corrupted.
     options = {**options, "clips": options.get("clips") or 1, "crops": options.get("crops") or 1}
     with distributed.joined(device_of(model, options)):
@@ -200,38 +184,28 @@ def analyze_all(
             train = distributed.on_main(lambda: draw_videos(of_training, options, more, folder / "lists" / "train"))
         overlap = subject.count_overlap(query, train)
         groups = distributed.on_main(lambda: recording_groups(query))
-        work = _Work(folder, query, train, groups, options, where)
-        sections = [
+        work = _Work(folder, query, train, groups, options, box_file)
+        analyses = [
             work.section(part, subject, None if part.costly and untrained != "all" else beside)
             for part in ANALYSIS_PARTS
         ]
-        sections.append(work.gradcam(subject, beside))
-        results = _results(subject, query, train, sections, overlap)
-        page = folder / "index.html"
-
-        def write() -> None:
-            write_results(folder, results)
-            details = _details(subject, query, path_of(videos), train, path_of(train_list))
-            notes = [*_notes(groups, len(query), beside, why), *_seen(overlap)]
-            write_analysis_page(
-                page,
-                title=f"Analysis of {subject.name}",
-                details=details,
-                sections=sections,
-                notes=notes,
-                left_out=[*left_out().values()],
-            )
-
-        distributed.on_main(write)
-    found = JobResults(results)
-    found.text = "\n".join(f"{section.title}: {section.says}" for section in sections)
-    found.file = page
-    return found
+        analyses.append(work.gradcam(subject, beside))
+        results = _results(subject, query, train, analyses, overlap)
+        details = _details(subject, query, train, lists)
+        notes = _notes(groups, len(query), beside, why, overlap["training"] or {})
+        page, title, unread = folder / "index.html", f"Analysis of {subject.name}", [*left_out().values()]
+        distributed.on_main(lambda: write_results(folder, results))
+        write = partial(write_analysis_page, page, title=title, details=details, sections=analyses, notes=notes)
+        distributed.on_main(partial(write, left_out=unread))
+    report = JobResults(results)
+    report.text = "\n".join(f"{section.title}: {section.says}" for section in analyses)
+    report.file = page
+    return report
 
 
-def _untrained(subject: Subject, wanted: str) -> tuple[Subject | None, str]:
+def _untrained(subject: Subject, choice: str) -> tuple[Subject | None, str]:
     """Return the untrained network, or why there is none."""
-    if wanted == "none":
+    if choice == "none":
         return None, "it was not asked for"
     try:
         beside = build_untrained(subject)
@@ -245,16 +219,16 @@ def draw_videos(videos: Videos, options: NetworkOptions, count: int | None, out:
 
     They are drawn in pairs of a class, as analyses compare videos of a class.
     """
-    listed = read_videos(videos, options)
-    order, seen, place = generator(0).permutation(len(listed)).tolist(), Counter[int](), dict[int, int]()
+    all_videos = read_videos(videos, options)
+    order, seen, class_order = generator(0).permutation(len(all_videos)).tolist(), Counter[int](), dict[int, int]()
     rank = {}
     for row in order:
-        label = int(listed.labels[row])
-        rank[row] = seen[label] // 2, place.setdefault(label, len(place))
+        label = int(all_videos.labels[row])
+        rank[row] = seen[label] // 2, class_order.setdefault(label, len(class_order))
         seen[label] += 1
-    drawn = {*sorted(order, key=rank.__getitem__)[:count]}
-    names = [text if n in drawn else None for n, text in enumerate(listed.names)]
-    return read_list(copy_list(listed, out, listed.root, names), None, options.get("allow_external", False))
+    kept = {*sorted(order, key=rank.__getitem__)[:count]}
+    names = [text if n in kept else None for n, text in enumerate(all_videos.names)]
+    return read_list(copy_list(all_videos, out, all_videos.root, names), None, options.get("allow_external", False))
 
 
 @dataclass(frozen=True)
@@ -275,12 +249,12 @@ class _Work:
             return replace(section, reason="it needs boxes=FILE")
         try:
             results = self._measure(part, subject, self.folder / part.name)
-            found = {subject.name: results}
-            other, notes = None, []
+            networks = {subject.name: results}
+            untrained, notes = None, []
             if beside is not None:
                 try:
-                    other = self._measure(part, beside, self.folder / UNTRAINED / part.name)
-                    found[UNTRAINED] = other
+                    untrained = self._measure(part, beside, self.folder / UNTRAINED / part.name)
+                    networks[UNTRAINED] = untrained
                 except (ConfigError, DataError) as error:
                     notes.append(f"The untrained network is not measured: {error}.")
             elif part.costly:
@@ -289,12 +263,12 @@ class _Work:
                 )
             if part.chart is not None:
                 name, draw = part.chart
-                distributed.on_main(lambda: write_whole(self.folder / part.name / name, draw(found)))
-            content = part.content(Evidence(results, other, self.groups, self.query.labels))
+                distributed.on_main(lambda: write_whole(self.folder / part.name / name, draw(networks)))
+            content = part.content(Evidence(results, untrained, self.groups, self.query.labels))
         except (ConfigError, DataError) as error:
             return _left_out(section, error)
         links = [] if part.link is None else [(part.link[0], f"{part.name}/{part.link[1]}")]
-        content = {**content, "notes": [*content["notes"], *notes], "setting": setting(results)}
+        content = {**content, "notes": [*content["notes"], *notes], "setting": sections.setting(results)}
         return replace(section, **content, links=links)
 
     def _measure(self, part: AnalysisPart, subject: Subject, out: Path) -> Results:
@@ -308,21 +282,21 @@ class _Work:
         results = prepared.measure(out)
         if part.needs not in results:
             results = prepared.measure(out, reuse=False)
-        return {**results, "curve": [analyze_uniformity.point(results)]} if part.name == "classes" else results
+        return {**results, "curve": [uniformity.point(results)]} if part.name == "classes" else results
 
     def gradcam(self, subject: Subject, beside: Subject | None) -> Section:
         """Draw the maps of both networks."""
         subjects = {"network": subject} if beside is None else {TRAINED: subject, UNTRAINED: beside}
         try:
-            drawn = analyze_gradcam.draw_maps(subjects, self.query, self.folder / GRADCAM.name, self.boxes)
+            results, rows = gradcam.draw_maps(subjects, self.query, self.folder / GRADCAM.name, self.boxes)
         except (ConfigError, DataError) as error:
             return _left_out(GRADCAM, error)
-        other = {name: results for name, results in drawn.found.items() if name.startswith(UNTRAINED)}
-        found = {name: results for name, results in drawn.found.items() if name not in other}
-        content = gradcam_content(found, other, self.groups, self.query)
+        untrained = {name: maps for name, maps in results.items() if name.startswith(UNTRAINED)}
+        trained = {name: maps for name, maps in results.items() if name not in untrained}
+        content = sections.gradcam_content(trained, untrained, self.groups, self.query)
         links = [("All maps, playing", f"{GRADCAM.name}/index.html")]
-        first = setting(next(iter(found.values())))
-        return replace(GRADCAM, **content, setting=first, links=links, maps=drawn.rows[:_SHOWN])
+        first = sections.setting(next(iter(trained.values())))
+        return replace(GRADCAM, **content, setting=first, links=links, maps=rows[:_SHOWN])
 
 
 def _left_out(section: Section, error: Exception) -> Section:
@@ -330,8 +304,8 @@ def _left_out(section: Section, error: Exception) -> Section:
     return replace(section, reason=str(error))
 
 
-def _notes(groups: Groups, videos: int, beside: Subject | None, why: str) -> list[str]:
-    """What holds for all sections."""
+def _notes(groups: Groups, videos: int, beside: Subject | None, why: str, training: Tree) -> list[str]:
+    """What holds for all sections; `training` is what the tested videos have in common with those of the training."""
     notes = [
         f"Intervals are 95 % intervals for this network on new recordings; the {videos} videos are of "
         f"{int(groups.number.max()) + 1} recordings, by {groups.how}. Numbers without one have no interval, or "
@@ -340,28 +314,23 @@ def _notes(groups: Groups, videos: int, beside: Subject | None, why: str) -> lis
         if beside is not None
         else f"The untrained network is not beside it: {why}.",
     ]
+    if count := training.get("videos"):
+        notes.append(f"The network was trained on {count} of the tested videos: its numbers are too high.")
+    elif count := training.get("group_videos"):
+        notes.append(f"The network was trained on other videos of the recordings of {count} tested videos.")
+    elif "not_checked" in training:
+        notes.append("Which of the tested videos it was trained on is not known.")
     return notes
 
 
-def _seen(overlap: Tree) -> list[str]:
-    """What of the tested videos the network was trained on."""
-    training = overlap["training"] or {}
-    if training.get("videos"):
-        return [f"The network was trained on {training['videos']} of the tested videos: its numbers are too high."]
-    if training.get("group_videos"):
-        count = training["group_videos"]
-        return [f"The network was trained on other videos of the recordings of {count} tested videos."]
-    return [] if "not_checked" not in training else ["Which of the tested videos it was trained on is not known."]
-
-
 def _results(
-    subject: Subject, query: VideoList, train: VideoList | None, sections: list[Section], overlap: Tree
+    subject: Subject, query: VideoList, train: VideoList | None, analyses: list[Section], overlap: Tree
 ) -> Results:
     """What `results.json` beside the page states; each analysis has its own."""
     content = {
         "num_videos": len(query),
-        "left_out": {section.name: section.reason for section in sections if section.reason},
-        "verdicts": {section.name: section.verdict for section in sections if section.verdict},
+        "left_out": {section.name: section.reason for section in analyses if section.reason},
+        "verdicts": {section.name: section.verdict for section in analyses if section.verdict},
         "list": str(query.path),
         "train_list": None if train is None else str(train.path),
         **subject.describe(),
@@ -379,14 +348,14 @@ def _results(
 
 
 def _details(
-    subject: Subject, query: VideoList, videos: Path | None, train: VideoList | None, train_list: Path | None
+    subject: Subject, query: VideoList, train: VideoList | None, lists: Mapping[str, Path | None]
 ) -> list[tuple[str, str]]:
     """What stands at the head of the page."""
-    found = [("Videos", f"n = {len(query)} of {videos}")]
+    details = [("Videos", f"n = {len(query)} of {lists['list']}")]
     if train is not None:
-        found.append(("Training videos", f"{len(train)} of {train_list}"))
+        details.append(("Training videos", f"{len(train)} of {lists['train_list']}"))
     step, test = subject.origin.get("step"), subject.test
     clips = f"{format_clips(dict(test))}, {test.clip.frames} frames each"
     name = "a module" if subject.run is None else subject.run.backbone.name
-    found += [("Backbone", f"{name}, {subject.encoder.dim} features"), ("Clips", clips)]
-    return found + ([("Step", f"{step:,}")] if step is not None else [])
+    details += [("Backbone", f"{name}, {subject.encoder.dim} features"), ("Clips", clips)]
+    return details + ([("Step", f"{step:,}")] if step is not None else [])

@@ -45,6 +45,7 @@ from vidssl.jobs.measurements import (
     Measurement,
     Plan,
     format_count,
+    format_number,
     format_table,
     format_tests,
     measure_networks,
@@ -92,18 +93,11 @@ def analyze_background(
     Returns:
         The results of each network, by its name.
     """
-    work = Background(None if masks is None else Path(masks), None if boxes is None else Path(boxes), seed)
-    folder = None if out is None else Path(out)
+    mask_folder, box_file = (None if path is None else Path(path) for path in (masks, boxes))
+    work, folder = Background(mask_folder, box_file, seed), None if out is None else Path(out)
+    chart = ("background.png", background_chart)
     return measure_networks(
-        work,
-        models(model),
-        videos,
-        options,
-        folder,
-        train_list,
-        splits,
-        table=background_summary,
-        chart=("background.png", background_chart),
+        work, models(model), videos, options, folder, train_list, splits, table=background_summary, chart=chart
     )
 
 
@@ -117,37 +111,28 @@ class Background(Measurement):
     boxes: Path | None = None
     seed: int = 0
 
-    def files(self) -> list[Path]:
-        """Return the file of boxes."""
-        return [] if self.boxes is None else [self.boxes]
-
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Find the instances, and draw the backgrounds."""
         classifies = _check(one_network(subject), query, train)
         where, masks = _find_instances(self, query)
-        drawn = draw_backgrounds(query, self.seed)
+        backgrounds = draw_backgrounds(query, self.seed)
         request = {
             "boxes": None if self.boxes is None else file_hash(self.boxes),
             "masks": None if masks is None else distributed.on_main(lambda: identify(masks)),
             "seed": self.seed,
         }
-        return Plan(request, partial(self._compute, subject, query, train, classifies, where, drawn), train)
+        records, rows = list(query.records), backgrounds.tolist()
+        swaps = Swaps(where, {record: [records[n] for n in pair] for record, pair in zip(records, rows, strict=True)})
+        dataset = swaps.dataset(subject.test.dataset(query), subject.test.clip, subject.test.clips)
+        return Plan(request, partial(self._compute, subject, train, classifies, dataset, backgrounds), train)
 
     def _compute(
-        self,
-        subject: Subject,
-        query: VideoList,
-        train: VideoList | None,
-        classifies: bool,
-        where: Mapping[str, Any],
-        drawn: np.ndarray,
+        self, subject: Subject, train: VideoList | None, classifies: bool, dataset: ClipDataset, backgrounds: np.ndarray
     ) -> Computed:
-        records = list(query.records)
-        swaps = Swaps(where, {r: [records[n] for n in rows] for r, rows in zip(records, drawn.tolist(), strict=True)})
-        dataset = swaps.dataset(subject.test.dataset(query), subject.test.clip, subject.test.clips)
+        query = dataset.videos
         index, x, missing = _encode(subject, dataset, classifies)
         predicted = _predict(subject, x, train, classifies)
-        label, background = query.labels[index], query.labels[drawn[index, 1]]
+        label, background = query.labels[index], query.labels[backgrounds[index, 1]]
         numbers: dict[str, float] = {}
         for name, classes in predicted.items():
             numbers |= swap_numbers(name, classes, label, background)
@@ -160,29 +145,24 @@ class Background(Measurement):
             "seed": self.seed,
         }
         if self.per_video:
-            ends = ("", "_same", "_other")
-            results["per_video"] = {"rows": index.tolist()} | {
-                f"{name}{end}": (classes[:, n] == label).astype(float).tolist()
-                for name, classes in predicted.items()
-                for n, end in enumerate(ends)
-            }
-        shown = next(iter(predicted.values()))
-
-        def write(out: Path) -> None:
-            write_whole(out / "examples.png", examples(dataset, subject.test.crops, index, shown, drawn))
-
-        return Computed(results, write)
+            results["per_video"] = {"rows": index.tolist()}
+            for name, classes in predicted.items():
+                for n, end in enumerate(("", "_same", "_other")):
+                    results["per_video"][f"{name}{end}"] = (classes[:, n] == label).astype(float).tolist()
+        primary, crops = next(iter(predicted.values())), subject.test.crops
+        sheet = partial(examples, dataset, crops, index, primary, backgrounds)
+        return Computed(results, lambda out: write_whole(out / "examples.png", sheet()))
 
 
-def _check(subject: Subject, listed: VideoList, gallery: VideoList | None) -> bool:
+def _check(subject: Subject, videos: VideoList, gallery: VideoList | None) -> bool:
     """Check that the lists fit each other; return whether the network's classifier has their classes."""
-    check_measurable({"knn": KNN(KNN.Config())}, listed if gallery is None else gallery, listed, 0, subject.test.cells)
+    check_measurable({"knn": KNN(KNN.Config())}, videos if gallery is None else gallery, videos, 0, subject.test.cells)
     if gallery is not None:
-        check_classes(gallery, listed)
-        check_disjoint(gallery, listed, "the search")
+        check_classes(gallery, videos)
+        check_disjoint(gallery, videos, "the search")
     try:
-        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, listed, subject.classes)
-        check_class_names(listed, subject.class_names, "when the network was trained")
+        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, videos, subject.classes)
+        check_class_names(videos, subject.class_names, "when the network was trained")
     except (ConfigError, DataError):
         if gallery is None:
             raise
@@ -190,21 +170,21 @@ def _check(subject: Subject, listed: VideoList, gallery: VideoList | None) -> bo
     return True
 
 
-def _find_instances(instances: Background, listed: VideoList) -> tuple[dict[str, Any], VideoList | None]:
+def _find_instances(instances: Background, videos: VideoList) -> tuple[dict[str, Any], VideoList | None]:
     """Return boxes, or the path of masks, by the path of each record; and the list of masks."""
-    paths = [record.path for record in listed.records]
+    paths = [record.path for record in videos.records]
     if instances.masks is not None:
-        masks = list_masks(instances.masks, listed)
+        masks = list_masks(instances.masks, videos)
         return dict(zip(paths, (mask.path for mask in masks.records), strict=True)), masks
     if instances.boxes is None:
         raise ConfigError(
             "backgrounds are swapped by masks or boxes, and there are none: give masks=FOLDER or boxes=FILE"
         )
-    boxes = read_instance_boxes(instances.boxes, listed)
-    without = [name for name, path in zip(listed.names, paths, strict=True) if path not in boxes]
+    boxes = read_instance_boxes(instances.boxes, videos)
+    without = [name for name, path in zip(videos.names, paths, strict=True) if path not in boxes]
     if without:
         raise DataError(
-            f"{instances.boxes} has no box for {len(without)} of {len(paths)} videos of {listed.path}, the first "
+            f"{instances.boxes} has no box for {len(without)} of {len(paths)} videos of {videos.path}, the first "
             f"{without[0]}: add boxes, or leave these videos out of the list"
         )
     return dict(boxes), None
@@ -226,15 +206,15 @@ def _encode(
 
 def _predict(subject: Subject, x: Tensor, gallery: VideoList | None, classifies: bool) -> dict[str, np.ndarray]:
     """Predict the classes (N, 3) of all versions by the classifier, the vote of ten neighbours, and the nearest one."""
-    dim, found = subject.encoder.dim, {}
+    dim, predicted = subject.encoder.dim, {}
     if classifies:
-        found["top1"] = x[:, :, dim:].argmax(dim=2)
+        predicted["top1"] = x[:, :, dim:].argmax(dim=2)
     if gallery is not None:
         g = subject.extract(gallery, "gallery")
         neighbours = nearest(x[:, :, :dim].flatten(0, 1), g.x, KNN.Config().k)
         for name, k in (("knn", KNN.Config().k), ("R@1", 1)):
-            found[name] = vote(neighbours, g, k, KNN.Config().temperature).view(len(x), len(VERSIONS))
-    return {name: classes.numpy() for name, classes in found.items()}
+            predicted[name] = vote(neighbours, g, k, KNN.Config().temperature).view(len(x), len(VERSIONS))
+    return {name: classes.numpy() for name, classes in predicted.items()}
 
 
 def swap_numbers(name: str, predicted: np.ndarray, label: np.ndarray, background: np.ndarray) -> dict[str, float]:
@@ -255,7 +235,9 @@ def swap_numbers(name: str, predicted: np.ndarray, label: np.ndarray, background
     }
 
 
-def examples(dataset: ClipDataset, crops: int, index: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> bytes:
+def examples(
+    dataset: ClipDataset, crops: int, index: np.ndarray, predicted: np.ndarray, backgrounds: np.ndarray
+) -> bytes:
     """Draw the first videos in all versions, with the classes of their backgrounds; green: classified right."""
     videos, rows = dataset.videos, []
     step = max(1, len(index) // _EXAMPLES)
@@ -263,15 +245,14 @@ def examples(dataset: ClipDataset, crops: int, index: np.ndarray, predicted: np.
         row = int(index[n])
         views = dataset[0, row].views
         middle = len(views) // (len(VERSIONS) * crops) // 2 * len(VERSIONS) * crops  # first view of the middle clip
-        own = int(videos.labels[row])
-        captions = [videos.class_name(own)]
-        captions += [f"on {videos.class_name(int(videos.labels[source]))}" for source in drawn[row]]
-        rows.append(
-            [
-                Shot(views[middle + version * crops + crops // 2], caption, bool(predicted[n, version] == own))
-                for version, caption in enumerate(captions)
-            ]
-        )
+        label = int(videos.labels[row])
+        captions = [videos.class_name(label)]
+        captions += [f"on {videos.class_name(int(videos.labels[source]))}" for source in backgrounds[row]]
+        shots = []
+        for version, caption in enumerate(captions):
+            view = views[middle + version * crops + crops // 2]
+            shots.append(Shot(view, caption, bool(predicted[n, version] == label)))
+        rows.append(shots)
     return png(retrieval_sheet(rows, ("original", "same class", "another class")))
 
 
@@ -293,7 +274,7 @@ def background_chart(networks: Mapping[str, Results]) -> bytes:
 
 def _count(results: Results) -> str:
     splits = results.get("splits", {}).values() or [results]
-    return ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in list(splits)[:1])
+    return ", ".join(f"{format_count(part['num_videos'], part['missing'])} videos" for part in list(splits)[:1])
 
 
 def background_summary(networks: Mapping[str, Results]) -> str:
@@ -303,7 +284,7 @@ def background_summary(networks: Mapping[str, Results]) -> str:
     rows = [head]
     for name, results in networks.items():
         for key in (key for key in _MEASURES if key in results.get("mean", results)):
-            rows.append([name, _MEASURES[key], *(_cell(results, f"{key}{end}") for end in ends)])
+            rows.append([name, _MEASURES[key], *(format_number(f"{key}{end}", results, _cell) for end in ends)])
     first = next(iter(networks.values()))
     level = 100 * first.get("mean", first)["majority"]
     lines = [
@@ -314,15 +295,13 @@ def background_summary(networks: Mapping[str, Results]) -> str:
     return "\n".join([*lines, "shortcut: classified as the class of that background; before: without the swap"])
 
 
-def _cell(results: Results, name: str) -> str:
-    mean, spread = results.get("mean", results)[name], results.get("spread", {}).get(name)
-    return f"{100 * mean:.1f}" if spread is None else f"{100 * mean:.1f} ± {100 * spread:.1f}"
+def _cell(name: str, fraction: float) -> str:
+    return f"{100 * fraction:.1f}"
 
 
 VERSIONS = ("original", "same", "other")
-BOX_MARGIN = (
-    0.1  # of the sides of a box: what is filled around an instance, since its edge and shadow are often outside
-)
+# Of the sides of a box: what is filled around an instance, since its edge and shadow are often outside.
+BOX_MARGIN = 0.1
 _INSIDE = 128  # pixels of a mask from this value on, in any channel, belong to the instance
 
 _Pixels = NDArray[np.uint8]  # (T, H, W, 3) or (H, W, 3)
@@ -342,13 +321,13 @@ def list_masks(folder: Path, videos: VideoList) -> VideoList:
         path = PurePath(name)
         if path.is_absolute() or ".." in path.parts:
             raise DataError(f"{videos.path}: {name} leaves the root: masks have the paths of the list; use boxes=FILE")
-        found = [each for each in (path, path.with_suffix("")) if (folder / each).exists()]
-        if not found:
+        matches = [candidate for candidate in (path, path.with_suffix("")) if (folder / candidate).exists()]
+        if not matches:
             raise DataError(
                 f"{name} of {videos.path} has no masks: neither {folder / path} nor the folder {path.with_suffix('')} "
                 "exists; name the folder that has the paths of the list: masks=FOLDER"
             )
-        records.append(VideoRecord(str(found[0])))
+        records.append(VideoRecord(str(matches[0])))
     return VideoList(folder, records, ())
 
 
@@ -362,7 +341,7 @@ def draw_backgrounds(videos: VideoList, seed: int) -> NDArray[np.int64]:
     """
     labels = videos.labels
     _, files = np.unique([record.path for record in videos.records], return_inverse=True)
-    drawn = np.empty((len(labels), 2), np.int64)
+    backgrounds = np.empty((len(labels), 2), np.int64)
     for n, label in enumerate(labels.tolist()):
         rng = generator(seed, n)
         for column, fits in enumerate((labels == label, labels != label)):
@@ -373,8 +352,8 @@ def draw_backgrounds(videos: VideoList, seed: int) -> NDArray[np.int64]:
                     f"{videos.names[n]} of {videos.path} needs the background of another video of {kind} "
                     f"({videos.class_name(label)}), and there is none: add videos, or remove this one"
                 )
-            drawn[n, column] = rng.choice(rows)
-    return drawn
+            backgrounds[n, column] = rng.choice(rows)
+    return backgrounds
 
 
 def fill_box(frame: _Pixels, box: tuple[int, int, int, int]) -> None:
@@ -406,8 +385,8 @@ def box_around(mask: NDArray[np.bool_]) -> tuple[int, int, int, int] | None:
     if not len(rows):
         return None
     edges = []
-    for found, end in ((columns, mask.shape[1]), (rows, mask.shape[0])):
-        low, high = int(found[0]), int(found[-1]) + 1
+    for occupied, end in ((columns, mask.shape[1]), (rows, mask.shape[0])):
+        low, high = int(occupied[0]), int(occupied[-1]) + 1
         more = max(1, round(BOX_MARGIN * (high - low)))
         edges.append((max(low - more, 0), min(high + more, end)))
     (x1, x2), (y1, y2) = edges
@@ -432,8 +411,8 @@ class Swaps:
         height, width = request.frames.shape[2:]
         masks = self.masks(request.record, request.numbers, height, width)[:, None]
         first, _ = resolve_span(request.video.meta, request.record)
-        other = self.backgrounds[request.record][request.version - 1]
-        return np.where(masks, request.frames, self.background(reading, other, request.numbers - first, height, width))
+        source = self.backgrounds[request.record][request.version - 1]
+        return np.where(masks, request.frames, self.background(reading, source, request.numbers - first, height, width))
 
     def background(
         self, reading: DecodeSettings, record: VideoRecord, numbers: NDArray[np.int64], height: int, width: int
@@ -444,9 +423,9 @@ class Swaps:
         """
         with reading.open(record) as video:
             first, meta = resolve_span(video.meta, record)
-            wanted, rows = np.unique(first + numbers % meta.num_frames, return_inverse=True)
-            frames = video.frames(wanted).transpose(0, 2, 3, 1)
-        for frame, mask in zip(frames, self.masks(record, wanted, *frames.shape[1:3]), strict=True):
+            frame_numbers, rows = np.unique(first + numbers % meta.num_frames, return_inverse=True)
+            frames = video.frames(frame_numbers).transpose(0, 2, 3, 1)
+        for frame, mask in zip(frames, self.masks(record, frame_numbers, *frames.shape[1:3]), strict=True):
             box = box_around(mask)
             if box is not None:
                 fill_box(frame, box)
@@ -462,10 +441,10 @@ class Swaps:
         """Return the masks (T, H, W) of the frames `numbers` of the file; boxes are filled rectangles."""
         instance = self.instances[record.path]
         if not isinstance(instance, str):
-            found = np.zeros((len(numbers), height, width), bool)
-            for place, rows, columns in pixels_of(instance, numbers):
-                found[place, rows, columns] = True
-            return found
+            masks = np.zeros((len(numbers), height, width), bool)
+            for frame, rows, columns in pixels_of(instance, numbers):
+                masks[frame, rows, columns] = True
+            return masks
         with open_video(instance, fps=1.0) as video:
             images = video.frames(numbers)
         if images.shape[2:] != (height, width):

@@ -53,8 +53,8 @@ class Recompressed:
         self._reformatter = VideoReformatter()  # one for all: a new one for each frame costs 2-3 ms
         self._options, self._fps = options, Fraction(fps).limit_denominator(100_000)
 
-    def __call__(self, images: Iterable[_Image], wanted: Container[int]) -> Iterator[_Image]:
-        """Yield the images with the `wanted` numbers, from 0, in their order: some frames later than they are read."""
+    def __call__(self, images: Iterable[_Image], needed: Container[int]) -> Iterator[_Image]:
+        """Yield the images with the `needed` numbers, from 0, in their order: some frames later than they are read."""
         decoder = av.CodecContext.create("h264", "r")
         decoder.thread_count = 1
         encoder: Any = None
@@ -66,9 +66,9 @@ class Recompressed:
             even: Any = cv2.copyMakeBorder(image, 0, shape[0] % 2, 0, shape[1] % 2, cv2.BORDER_REPLICATE)
             frame = av.VideoFrame.from_ndarray(even, format="rgb24")
             frame.pts = number
-            yield from self._decoded(decoder, encoder.encode(frame), shape, wanted)
+            yield from self._decoded(decoder, encoder.encode(frame), shape, needed)
         if encoder is not None:
-            yield from self._decoded(decoder, [*encoder.encode(None), None], shape, wanted)
+            yield from self._decoded(decoder, [*encoder.encode(None), None], shape, needed)
 
     def _encoder(self, height: int, width: int) -> Any:
         encoder: Any = av.CodecContext.create("libx264", "w")
@@ -80,12 +80,12 @@ class Recompressed:
         return encoder
 
     def _decoded(
-        self, decoder: Any, packets: Sequence[Any], shape: tuple[int, int], wanted: Container[int]
+        self, decoder: Any, packets: Sequence[Any], shape: tuple[int, int], needed: Container[int]
     ) -> Iterator[_Image]:
         for packet in packets:
             self.bits += 0 if packet is None else 8 * packet.size
             for frame in decoder.decode(packet):
-                if self._count in wanted:
+                if self._count in needed:
                     rgb: Any = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
                     yield rgb[: shape[0], : shape[1]]
                 self._count += 1
@@ -124,8 +124,8 @@ def compress(request: VersionRequest) -> Frames:
     name, amount = _VERSIONS[request.version - 1]
     meta, numbers = request.video.meta, request.numbers.tolist()
     encode = Recompressed(COMPRESSIONS[name].apply(meta, amount), meta.fps)
-    wanted = {number - numbers[0] for number in numbers}
-    return np.stack([*encode(_run(request.video, numbers[0], numbers[-1]), wanted)]).transpose(0, 3, 1, 2)
+    needed = {number - numbers[0] for number in numbers}
+    return np.stack([*encode(_run(request.video, numbers[0], numbers[-1]), needed)]).transpose(0, 3, 1, 2)
 
 
 def _run(video: Video, first: int, last: int) -> Iterator[_Image]:
@@ -140,10 +140,10 @@ _Rng = np.random.Generator
 def freeze(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Replace a random fraction of the frames after the first by the frame before: at 1, all are the first."""
     length = len(clip.indices)
-    frozen = 1 + generator.permutation(length - 1)[: _at_least(1, fraction * (length - 1))]
-    shown = np.arange(length)
-    shown[frozen] = 0
-    return replace(clip, indices=clip.indices[np.maximum.accumulate(shown)])
+    frozen = 1 + generator.permutation(length - 1)[: max(1, round(fraction * (length - 1)))]
+    order = np.arange(length)
+    order[frozen] = 0
+    return replace(clip, indices=clip.indices[np.maximum.accumulate(order)])
 
 
 def drop(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
@@ -152,37 +152,37 @@ def drop(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, g
     The clip keeps its stride, counted in the frames that are left. Where the video ends, the last one is held.
     """
     later = np.arange(clip.first + 1, meta.num_frames)
-    left = np.concatenate([[clip.first], later[generator.random(len(later)) >= fraction]])
-    indices = left[np.minimum(clip.indices - clip.first, len(left) - 1)]
+    remaining = np.concatenate([[clip.first], later[generator.random(len(later)) >= fraction]])
+    indices = remaining[np.minimum(clip.indices - clip.first, len(remaining) - 1)]
     return Clip(indices, clip.first, int(indices.max()))
 
 
 def shuffle(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Displace a random fraction of the frames, at least two: each takes the place of another."""
     length = len(clip.indices)
-    places = generator.permutation(length)[: _at_least(2, fraction * length)]
-    shown = np.arange(length)
-    shown[places] = np.roll(places, 1)
-    return replace(clip, indices=clip.indices[shown])
+    places = generator.permutation(length)[: max(2, round(fraction * length))]
+    order = np.arange(length)
+    order[places] = np.roll(places, 1)
+    return replace(clip, indices=clip.indices[order])
 
 
 def reverse_part(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float, generator: _Rng) -> Clip:
     """Play a stretch of the clip backwards, at a random place; at 1 the whole clip."""
     length = len(clip.indices)
-    stretch = _at_least(2, fraction * length)
+    stretch = max(2, round(fraction * length))
     start = int(generator.integers(length - stretch, endpoint=True))
-    shown = np.arange(length)
-    shown[start : start + stretch] = shown[start : start + stretch][::-1]
-    return replace(clip, indices=clip.indices[shown])
+    order = np.arange(length)
+    order[start : start + stretch] = order[start : start + stretch][::-1]
+    return replace(clip, indices=clip.indices[order])
 
 
 def jumble(settings: ClipSettings, meta: VideoMeta, clip: Clip, parts: float, generator: _Rng) -> Clip:
     """Cut the clip into equal parts, at most T, and play them in another order: none stays in its place."""
     pieces = np.array_split(clip.indices, min(round(parts), len(clip.indices)))
     order = generator.permutation(len(pieces))
-    shown = np.empty(len(pieces), np.int64)
-    shown[order] = np.roll(order, 1)
-    return replace(clip, indices=np.concatenate([pieces[n] for n in shown]))
+    pieces_order = np.empty(len(pieces), np.int64)
+    pieces_order[order] = np.roll(order, 1)
+    return replace(clip, indices=np.concatenate([pieces[n] for n in pieces_order]))
 
 
 def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, generator: _Rng) -> Clip:
@@ -206,10 +206,6 @@ TIME_CORRUPTIONS = {
     "jumble": Change(jumble, (2, 3, 4, 6, 8), "parts", "time"),
     "rate": Change(rate, (0.8, 0.6, 0.4, 0.2, 0.1), "factor of the span", "time"),
 }
-
-
-def _at_least(least: int, number: float) -> int:
-    return max(least, round(number))
 
 
 ROBUSTNESS: dict[str, Change] = {**PIXEL_CORRUPTIONS, **COMPRESSIONS, **TIME_CORRUPTIONS}
@@ -257,24 +253,21 @@ class CorruptedClips:
     def examples(self, videos: VideoList, reading: DecodeSettings, seed: int = 0) -> dict[Version, Frames]:
         """Make the views of the first clip of the first video that can be read, without time corruptions."""
         dataset = self.dataset(videos, reading, seed, skip=True)
-        made = (dataset[0, row].views for row in range(len(dataset)))
-        views = next(views for views in made if views)
+        samples = (dataset[0, row].views for row in range(len(dataset)))
+        views = next(views for views in samples if views)
         versions = [CLEAN, *self._of(PIXEL_CORRUPTIONS)]
-        found = dict(zip(versions, views, strict=False))
-        return found | dict(zip(self._of(COMPRESSIONS), views[len(versions) * self.clips :], strict=False))
+        examples = dict(zip(versions, views, strict=False))
+        return examples | dict(zip(self._of(COMPRESSIONS), views[len(versions) * self.clips :], strict=False))
 
     def average(self, batch: Batch, features: Iterator[Tensor]) -> Tensor:
         """Average the features (B, D) of all views over the clips of each version: (B, V, D)."""
         moved = [*self._of(COMPRESSIONS), *self._of(TIME_CORRUPTIONS)]
         views = [CLEAN, *self._of(PIXEL_CORRUPTIONS)] * self.clips + moved * self.clips
-        place = {version: n for n, version in enumerate(self.versions)}
-        total: Tensor | None = None
+        column = {version: n for n, version in enumerate(self.versions)}
+        sums: list[Tensor] = [torch.zeros(())] * len(column)
         for version, rows in zip(views, features, strict=True):
-            if total is None:
-                total = torch.zeros(len(batch.index), len(place), rows.shape[1], device=rows.device)
-            total[:, place[version]] += rows / self.clips
-        assert total is not None  # there is a clip
-        return total
+            sums[column[version]] = sums[column[version]] + rows / self.clips
+        return torch.stack(sums, dim=1)
 
     def _of(self, kinds: Mapping[str, Change]) -> list[Version]:
         """The versions of some kind, in the order of their views."""
@@ -309,8 +302,8 @@ class _MovedClips(Sampler):
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         clips = self._uniform(meta, ())
         moved = []
-        for clip, own in zip(clips, generators, strict=False):
-            sources = _sources(own, TIME_CORRUPTIONS)
+        for clip, clip_generator in zip(clips, generators, strict=False):
+            sources = _sources(clip_generator, TIME_CORRUPTIONS)
             for name, severity in self.config.versions:
                 if name in COMPRESSIONS:
                     moved.append(compressed(clip, name, COMPRESSIONS[name].amounts[severity - 1]))

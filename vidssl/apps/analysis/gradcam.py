@@ -1,7 +1,7 @@
 """Where networks look, in space and time: Grad-CAM as numbers, overlays and a page."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import isnan
 from pathlib import Path, PurePath
@@ -62,6 +62,7 @@ from vidssl.video.write import write_mp4
 
 _RATE = 8.0  # frames per second of the overlays: slow, so that each frame is seen
 _STILLS = 5  # videos of the image
+_Boxes = Mapping[str, InstanceBoxes]  # by the path of the record
 
 
 @dataclass(frozen=True)
@@ -72,80 +73,75 @@ class Explained:
     number: float  # probability of the class, or similarity of the neighbour
     label: int = -1  # the class
     neighbour: int = -1  # row of the gallery
-    other: ClipMap | None = None  # the neighbour's
+    neighbour_clip: ClipMap | None = None  # the neighbour's
 
 
-def write_overlay(path: Path, one: Explained) -> None:
+def write_overlay(path: Path, explained: Explained) -> None:
     """Write clips beside their overlays as MP4, and one below the other as PNG."""
-    both = [clip for clip in (one.clip, one.other) if clip is not None]
+    both = [clip for clip in (explained.clip, explained.neighbour_clip) if clip is not None]
     clips = [frames for clip in both for frames in (clip.frames, draw_heat(clip.frames, clip.map))]
     write_mp4(path.with_suffix(".mp4"), enlarged(side_by_side(clips)), _RATE)
     write_whole(path.with_suffix(".png"), film_strip(clips))
 
 
+class ExplainedNetwork(NamedTuple):
+    """A network on the page, of one with streams a stream."""
+
+    results: Results
+    explained: Mapping[int, Explained]  # the videos that are drawn, by their rows
+    folder: str  # relative to the page
+
+
 def write_gradcam_page(
-    out: Path,
-    listed: VideoList,
-    searched: VideoList,
-    drawn: Sequence[int],
-    found: Mapping[str, Results],
-    shown: Mapping[str, Mapping[int, Explained]],
-    folders: Mapping[str, str],
+    out: Path, videos: VideoList, searched: VideoList, rows: Sequence[int], networks: Mapping[str, ExplainedNetwork]
 ) -> tuple[CamRow, ...]:
     """Write the page on which the overlays of all networks, by their names, are side by side, and the image of some.
 
-    `searched` is the list of the neighbours; `folders` are those of the networks, relative to the page. Returns the
-    rows of the page.
+    `searched` is the list of the neighbours, `rows` are those of the videos. Returns the rows of the page.
     """
-    rows, sheet = [], []
-    for row in drawn:
-        explained = {name: ones[row] for name, ones in shown.items() if row in ones}
+    page_rows, sheet = [], []
+    for row in rows:
+        explained = {name: network.explained[row] for name, network in networks.items() if row in network.explained}
         if not explained:
             continue
-        video = next(iter(explained.values())).clip.frames
-        if len(explained) == len(found):
-            clips = {name: draw_heat(one.clip.frames, one.clip.map) for name, one in explained.items()}
-            sheet.append({"video": video, **clips})
-        cells = [_cell(listed, searched, row, name, one, found, folders[name]) for name, one in explained.items()]
-        label = listed.records[row].label
-        class_name = listed.class_name(label) if label >= 0 else ""
-        rows.append(CamRow(preview(video), listed.names[row], class_name, tuple(cells)))
+        frames = next(iter(explained.values())).clip.frames
+        if len(explained) == len(networks):
+            overlays = {name: draw_heat(video.clip.frames, video.clip.map) for name, video in explained.items()}
+            sheet.append({"video": frames, **overlays})
+        cells = [_cell(videos, searched, row, name, networks[name]) for name in explained]
+        label = videos.records[row].label
+        class_name = videos.class_name(label) if label >= 0 else ""
+        page_rows.append(CamRow(preview(frames), videos.names[row], class_name, tuple(cells)))
     if sheet:
         write_whole(out / "gradcam.png", png(cam_sheet(sheet[:_STILLS])))
-    first = next(iter(found.values()))
-    videos = format_count(first["num_videos"], first["missing"])
+    results = {name: network.results for name, network in networks.items()}
+    first = next(iter(results.values()))
+    count = format_count(first["num_videos"], first["missing"])
     write_cam_page(
         out / "index.html",
-        title=f"Grad-CAM: {listed.path.parent.name}/{listed.path.stem}",
-        table=gradcam_table(found),
-        details=[("Videos", videos), ("Drawn with seed", str(first["seed"])), *legend(found)],
-        rows=rows,
-        left_out=[each["reason"] or each["path"] for each in first["missing"]],
+        title=f"Grad-CAM: {videos.path.parent.name}/{videos.path.stem}",
+        table=gradcam_table(results),
+        details=[("Videos", count), ("Drawn with seed", str(first["seed"])), *legend(results)],
+        rows=page_rows,
+        left_out=[gap["reason"] or gap["path"] for gap in first["missing"]],
     )
-    return tuple(rows)
+    return tuple(page_rows)
 
 
-def _cell(
-    listed: VideoList,
-    searched: VideoList,
-    row: int,
-    name: str,
-    one: Explained,
-    found: Mapping[str, Results],
-    folder: str,
-) -> CamCell:
+def _cell(videos: VideoList, searched: VideoList, row: int, name: str, network: ExplainedNetwork) -> CamCell:
     """Describe what a network sees in a video."""
-    clips = [("this video", one.clip)]
-    if one.other is not None:
-        clips.append((f"most similar: {_described(searched, one.neighbour)}", one.other))
-    drawn = tuple((caption, preview(draw_heat(clip.frames, clip.map))) for caption, clip in clips)
-    predicted = f"predicted: {listed.class_name(one.label)}, {100 * one.number:.0f} %"
-    lines = [predicted if one.other is None else f"similarity {one.number:.3f}"]
-    if mass := found[name].get("mass_of_video", {}).get(listed.names[row]):
+    video = network.explained[row]
+    clips = [("this video", video.clip)]
+    if video.neighbour_clip is not None:
+        clips.append((f"most similar: {_described(searched, video.neighbour)}", video.neighbour_clip))
+    previews = tuple((caption, preview(draw_heat(clip.frames, clip.map))) for caption, clip in clips)
+    predicted = f"predicted: {videos.class_name(video.label)}, {100 * video.number:.0f} %"
+    lines = [predicted if video.neighbour_clip is None else f"similarity {video.number:.3f}"]
+    if mass := network.results.get("mass_of_video", {}).get(videos.names[row]):
         lines.append(f"{100 * mass[0]:.0f} % of the heat in the box, which covers {100 * mass[1]:.0f} %")
     if not all(clip.map.any() for _, clip in clips):
         lines.append("No heat: no place of the clip raises the score at this layer.")
-    return CamCell(name, tuple(lines), drawn, str(PurePath(folder, "overlays", f"{row:05d}.mp4")))
+    return CamCell(name, tuple(lines), previews, str(PurePath(network.folder, "overlays", f"{row:05d}.mp4")))
 
 
 def _described(videos: VideoList, row: int) -> str:
@@ -154,27 +150,27 @@ def _described(videos: VideoList, row: int) -> str:
     return f"{videos.class_name(label)}, {file}" if label >= 0 else file
 
 
-def gradcam_table(found: Mapping[str, Results]) -> list[list[str]]:
+def gradcam_table(networks: Mapping[str, Results]) -> list[list[str]]:
     """Format the numbers of networks: a header, and a row for each."""
-    stages = [*dict.fromkeys(stage for results in found.values() for stage in results.get("randomized", {}))]
+    stages = [*dict.fromkeys(stage for results in networks.values() for stage in results.get("randomized", {}))]
     masses = {"mass_in_box": "mass in box (%)", "box_area": "area of box (%)", "mass_limit": "limit (%)"}
-    masses = {key: title for key, title in masses.items() if any(key in results for results in found.values())}
+    masses = {key: title for key, title in masses.items() if any(key in results for results in networks.values())}
     rows = [["", "target", "layer", "cells", *masses.values(), *(f"{stage} untrained" for stage in stages)]]
-    for name, results in found.items():
-        own = results.get("randomized", {})
+    for name, results in networks.items():
+        correlations = results.get("randomized", {})
         row = [name, results["target"], results["layer"], " x ".join(map(str, results["cells"] or ()))]
         row += [f"{100 * results[key]:.1f}" for key in masses]
-        rows.append([*row, *(f"{own[stage]:.2f}" if stage in own else "–" for stage in stages)])
+        rows.append([*row, *(f"{correlations[stage]:.2f}" if stage in correlations else "–" for stage in stages)])
     return rows
 
 
-def legend(found: Mapping[str, Results]) -> list[tuple[str, str]]:
+def legend(networks: Mapping[str, Results]) -> list[tuple[str, str]]:
     """Explain the columns of the table that need it."""
     texts = {
         "mass_limit": ("Limit", "mass in the box of the box itself, drawn with the cells of the maps"),
         "randomized": ("Untrained", "from the last stage to the one named: rank correlation with the maps as they are"),
     }
-    return [text for key, text in texts.items() if any(key in results for results in found.values())]
+    return [text for key, text in texts.items() if any(key in results for results in networks.values())]
 
 
 _OTHER_CLIPS = ("clips", "crops", "grid", "grid_frames", "precision")  # options that maps of one clip do not have
@@ -219,70 +215,75 @@ def analyze_gradcam(
     Returns:
         The results of each network, by its name; of one with streams, of each stream.
     """
-    if other := next((name for name in _OTHER_CLIPS if options.get(name) is not None), None):
-        raise ConfigError(f"{other}={options[other]}: maps are of one clip, in float32; leave it out")  # type: ignore[literal-required]
+    if option := next((name for name in _OTHER_CLIPS if options.get(name) is not None), None):
+        raise ConfigError(f"{option}={options[option]}: maps are of one clip, in float32; leave it out")  # type: ignore[literal-required]
     layer = options.pop("layer", None)  # of the maps, not of the features
     folder, several = Path(out), models(model)
-    where = None if boxes is None else Path(boxes)
+    box_file = None if boxes is None else Path(boxes)
     lists = {"list": path_of(videos), "gallery": path_of(gallery)}
-    claim_results(folder, "gradcam", lists, [*map(file_of, several), options.get("cfg"), where])
-    found, shown, folders = JobResults(), {}, {}
+    claim_results(folder, "gradcam", lists, [*map(file_of, several), options.get("cfg"), box_file])
     with distributed.joined(device_of(several[0], options)):
-        listed = read_videos(videos, options)
-        searched = listed if gallery is None else read_videos(gallery, options)
-        drawn = generator(seed).permutation(len(listed))[:limit].tolist()
-        for name, one, place in name_networks(several, folder):
-            assert place is not None
-            subject = one_clip(load_subject(one, options, shared_config=len(several) > 1)).skipping_few()
-            work = GradCamJob(target, gallery is not None, where, limit, overlays, seed, randomize, drawn)
-            explained = explain_layers(work, subject, listed, searched, place, layer)
-            for stream, (results, overlaid) in explained.items():
-                key = f"{name} {stream}".rstrip()
-                found[key], shown[key], folders[key] = results, overlaid, str((place / stream).relative_to(folder))
-        distributed.on_main(lambda: write_gradcam_page(folder, listed, searched, drawn, found, shown, folders))
-    found.text, found.file = gradcam_summary(found), folder / "index.html"
-    return found
-
-
-class DrawnMaps(NamedTuple):
-    """The maps of several networks."""
-
-    found: dict[str, Results]  # by network, of one with streams by stream
-    rows: tuple[CamRow, ...]  # of the page
-
-
-def draw_maps(subjects: Mapping[str, Subject], listed: VideoList, out: Path, boxes: Path | None) -> DrawnMaps:
-    """Explain networks that are loaded, by their names, with the default settings, and write the page."""
-    read = [Path(subject.name) for subject in subjects.values()]
-    claim_results(out, "gradcam", {"list": listed.path}, [*read, boxes])
-    drawn = generator(0).permutation(len(listed))[: GradCamJob.limit].tolist()
-    found, shown, folders = {}, {}, {}
-    for name, subject in subjects.items():
-        place = out / name if len(subjects) > 1 else out
-        explained = explain_layers(
-            GradCamJob(boxes=boxes, drawn=drawn), one_clip(subject).skipping_few(), listed, listed, place, None
+        query = read_videos(videos, options)
+        searched = query if gallery is None else read_videos(gallery, options)
+        rows = generator(seed).permutation(len(query))[:limit].tolist()
+        work = GradCamJob(target, gallery is not None, box_file, limit, overlays, seed, randomize, rows)
+        subjects = (
+            (name, load_subject(network, options, shared_config=len(several) > 1), network_folder or folder)
+            for name, network, network_folder in name_networks(several, folder)
         )
-        for stream, (results, overlaid) in explained.items():
-            key = f"{name} {stream}".rstrip()
-            found[key], shown[key], folders[key] = results, overlaid, str((place / stream).relative_to(out))
-    rows = distributed.on_main(lambda: write_gradcam_page(out, listed, listed, drawn, found, shown, folders))
-    return DrawnMaps(found, rows)
+        networks, _ = explain_networks(work, subjects, query, searched, folder, layer)
+    report = JobResults(networks)
+    report.text, report.file = gradcam_summary(report), folder / "index.html"
+    return report
+
+
+def draw_maps(
+    subjects: Mapping[str, Subject], videos: VideoList, out: Path, boxes: Path | None
+) -> tuple[dict[str, Results], tuple[CamRow, ...]]:
+    """Explain networks that are loaded, by their names, with the default settings, as `explain_networks`."""
+    read = [Path(subject.name) for subject in subjects.values()]
+    claim_results(out, "gradcam", {"list": videos.path}, [*read, boxes])
+    work = GradCamJob(boxes=boxes, rows=generator(0).permutation(len(videos))[: GradCamJob.limit].tolist())
+    named = ((name, subject, out / name if len(subjects) > 1 else out) for name, subject in subjects.items())
+    return explain_networks(work, named, videos, videos, out, None)
+
+
+def explain_networks(
+    work: "GradCamJob",
+    subjects: Iterable[tuple[str, Subject, Path]],
+    videos: VideoList,
+    searched: VideoList,
+    out: Path,
+    layer: str | None,
+) -> tuple[dict[str, Results], tuple[CamRow, ...]]:
+    """Explain networks, each with its name and folder, and write the page.
+
+    Returns the results, by network, of one with streams by stream, and the rows of the page.
+    """
+    networks = {}
+    for name, subject, folder in subjects:
+        explained = explain_layers(work, one_clip(subject).skipping_few(), videos, searched, folder, layer)
+        for stream, (results, shown) in explained.items():
+            stream_folder = str((folder / stream).relative_to(out))
+            networks[f"{name} {stream}".rstrip()] = ExplainedNetwork(results, shown, stream_folder)
+    page_rows = distributed.on_main(lambda: write_gradcam_page(out, videos, searched, work.rows, networks))
+    return {name: network.results for name, network in networks.items()}, page_rows
 
 
 def explain_layers(
-    work: "GradCamJob", subject: Subject, listed: VideoList, searched: VideoList, out: Path, layer: str | None
+    work: "GradCamJob", subject: Subject, videos: VideoList, searched: VideoList, out: Path, layer: str | None
 ) -> dict[str, tuple[Results, dict[int, Explained]]]:
     """Measure a layer of a network, of one with streams a layer of each: results and drawn videos, by stream."""
-    pairs = cache(partial(_nearest_videos, subject, listed, searched, work.drawn))  # the same for all layers
+    pairs = cache(partial(_nearest_videos, subject, videos, searched, work.rows))  # the same for all layers
     layers, prepared = layers_of_maps(subject, layer), {}
-    for each in layers:  # all of them before the first is measured: an error comes before the long work
-        stream = each.partition(".")[0] if len(layers) > 1 else ""
-        of_layer = GradCamJob(**{**vars(work), "layer": each, "pairs": pairs, "shown": {}})
-        claim_results(out / stream, "gradcam", {"list": listed.path}, [subject.origin["path"], work.boxes])
-        prepared[stream] = of_layer, prepare(of_layer, subject, listed, searched)
+    for name in layers:  # all of them before the first is measured: an error comes before the long work
+        stream = name.partition(".")[0] if len(layers) > 1 else ""
+        layer_work = replace(work, layer=name, pairs=pairs, shown={})
+        claim_results(out / stream, "gradcam", {"list": videos.path}, [subject.origin["path"], work.boxes])
+        prepared[stream] = layer_work, prepare(layer_work, subject, videos, searched)
     return {
-        stream: (measurable.measure(out / stream, reuse=False), of_layer.shown)
-        for stream, (of_layer, measurable) in prepared.items()
+        stream: (measurable.measure(out / stream, reuse=False), layer_work.shown)
+        for stream, (layer_work, measurable) in prepared.items()
     }
 
 
@@ -299,14 +300,10 @@ class GradCamJob(Measurement):
     overlays: int = 8  # the first of them are drawn
     seed: int = 0
     randomize: bool = False  # also measure the maps of networks whose stages are replaced by untrained ones
-    drawn: Sequence[int] = ()  # rows of the list
+    rows: Sequence[int] = ()  # of the list
     layer: str = ""
     pairs: Any = None  # returns the row of the nearest video of each of them
     shown: dict[int, Explained] = field(default_factory=dict)  # is filled with the videos whose overlays are drawn
-
-    def files(self) -> list[Path]:
-        """Return the file of boxes."""
-        return [] if self.boxes is None else [self.boxes]
 
     def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
         """Choose what is explained; `train` is the list in which the nearest videos are searched."""
@@ -314,16 +311,14 @@ class GradCamJob(Measurement):
         if target == "class" and self.has_gallery:
             raise ConfigError('a gallery is for target="similarity": leave it out')
         boxes = None if self.boxes is None else read_instance_boxes(self.boxes, query)
-        request = {
-            "boxes": None if self.boxes is None else file_hash(self.boxes),
-            "maps": {
-                "target": target,
-                "layer": self.layer,
-                "seed": self.seed,
-                "videos": self.limit,
-                "randomize": self.randomize,
-            },
+        maps = {
+            "target": target,
+            "layer": self.layer,
+            "seed": self.seed,
+            "videos": self.limit,
+            "randomize": self.randomize,
         }
+        request = {"boxes": None if self.boxes is None else file_hash(self.boxes), "maps": maps}
         if self.randomize:
             subject.require_run("randomize=True")
             stages(_of_map(subject.test.network(subject.backbone), self.layer))
@@ -331,143 +326,129 @@ class GradCamJob(Measurement):
         return Plan(request, partial(self._compute, subject, query, gallery, target, boxes), gallery)
 
     def _compute(
-        self,
-        subject: Subject,
-        listed: VideoList,
-        gallery: VideoList | None,
-        target: str,
-        boxes: Mapping[str, InstanceBoxes] | None,
+        self, subject: Subject, videos: VideoList, gallery: VideoList | None, target: str, boxes: _Boxes | None
     ) -> Computed:
         pairs = None if gallery is None else self.pairs()
-        searched = listed if gallery is None else gallery
+        maps = _LayerMaps(subject, videos, videos if gallery is None else gallery, self.layer, pairs)
+        return Computed(distributed.on_main(lambda: self._measure(maps, gallery, target, boxes)), self._write)
 
-        def measure() -> Results:
-            found = dict(_explain(subject, listed, searched, self.drawn, self.layer, pairs))
-            if not found:
-                raise DataError(f"none of the {len(self.drawn)} videos drawn from {listed.path} can be read")
-            rows, reasons = [row for row in self.drawn if row in found][: self.overlays], left_out()
-            self.shown.update({row: found[row] for row in rows})
-            results: Results = {
-                "target": target,
-                "layer": self.layer,
-                "cells": next(iter(found.values())).clip.cells,
-                "num_videos": len(found),
-                "zero_maps": sum(not one.clip.map.any() for one in found.values()),
-                **(_mass(subject, listed, found, boxes) if boxes is not None else {}),
-                "videos": [_describe(listed, searched, row, one) for row, one in found.items()],
-                "missing": [
-                    {"path": listed.names[row], "reason": reasons.get(listed.records[row].path, "")}
-                    for row in self.drawn
-                    if row not in found
-                ],
-                "gallery": None if gallery is None else str(gallery.path),
-                "boxes": None if self.boxes is None else str(self.boxes),
-                "seed": self.seed,
-            }
-            if self.randomize:
-                results["randomized"] = _randomize(subject, listed, searched, self.layer, found)
-            return results
-
-        return Computed(distributed.on_main(measure), self._write)
+    def _measure(self, maps: "_LayerMaps", gallery: VideoList | None, target: str, boxes: _Boxes | None) -> Results:
+        videos, explained = maps.videos, dict(maps.explain(self.rows))
+        if not explained:
+            raise DataError(f"none of the {len(self.rows)} videos drawn from {videos.path} can be read")
+        shown = [row for row in self.rows if row in explained][: self.overlays]
+        self.shown.update({row: explained[row] for row in shown})
+        missing, reasons = [row for row in self.rows if row not in explained], left_out()
+        results: Results = {
+            "target": target,
+            "layer": self.layer,
+            "cells": next(iter(explained.values())).clip.cells,
+            "num_videos": len(explained),
+            "zero_maps": sum(not video.clip.map.any() for video in explained.values()),
+            **(maps.mass(explained, boxes) if boxes is not None else {}),
+            "videos": [maps.describe(row, video) for row, video in explained.items()],
+            "missing": [
+                {"path": videos.names[row], "reason": reasons.get(videos.records[row].path, "")} for row in missing
+            ],
+            "gallery": None if gallery is None else str(gallery.path),
+            "boxes": None if self.boxes is None else str(self.boxes),
+            "seed": self.seed,
+        }
+        if self.randomize:
+            results["randomized"] = maps.randomize(explained)
+        return results
 
     def _write(self, out: Path) -> None:
-        for row, one in self.shown.items():
-            write_overlay(out / "overlays" / f"{row:05d}", one)
+        for row, video in self.shown.items():
+            write_overlay(out / "overlays" / f"{row:05d}", video)
 
 
-def _nearest_videos(subject: Subject, listed: VideoList, gallery: VideoList, drawn: Sequence[int]) -> dict[int, int]:
+def _nearest_videos(subject: Subject, videos: VideoList, gallery: VideoList, rows: Sequence[int]) -> dict[int, int]:
     """Return the row of the nearest video of the gallery, by row of the list; a video is not its own neighbour."""
-    videos, found = listed.rows(drawn), subject.extract(gallery)
-    query = _selected(found, drawn) if gallery is listed else subject.extract(videos)
+    query_list, searched = videos.rows(rows), subject.extract(gallery)
+    query = _selected(searched, rows) if gallery is videos else subject.extract(query_list)
     of_query = {row: n for n, row in enumerate(query.index.tolist())}
-    of_gallery = {row: n for n, row in enumerate(found.index.tolist())}
-    own = [
-        (of_query[q], of_gallery[g]) for q, g in own_rows(gallery, videos).tolist() if q in of_query and g in of_gallery
+    of_gallery = {row: n for n, row in enumerate(searched.index.tolist())}
+    own_pairs = [
+        (of_query[q], of_gallery[g])
+        for q, g in own_rows(gallery, query_list).tolist()
+        if q in of_query and g in of_gallery
     ]
-    near = nearest(query.x, found.x, 1, torch.tensor(own, dtype=torch.int64).reshape(-1, 2))
-    rows, alike = near.index[:, 0].tolist(), near.similarity[:, 0].tolist()
-    return {
-        drawn[q]: int(found.index[g])
-        for q, g, similarity in zip(query.index.tolist(), rows, alike, strict=True)
-        if similarity > float("-inf")
-    }
+    near = nearest(query.x, searched.x, 1, torch.tensor(own_pairs, dtype=torch.int64).reshape(-1, 2))
+    hits = zip(query.index.tolist(), near.index[:, 0].tolist(), near.similarity[:, 0].tolist(), strict=True)
+    return {rows[q]: int(searched.index[g]) for q, g, similarity in hits if similarity > float("-inf")}
 
 
-def _selected(features: Features, drawn: Sequence[int]) -> Features:
-    """Select rows of a list, numbered by their places in `drawn`; those that could not be read are left out."""
+def _selected(features: Features, rows: Sequence[int]) -> Features:
+    """Select rows of a list, numbered by their places in `rows`; those that could not be read are left out."""
     places = {row: n for n, row in enumerate(features.index.tolist())}
-    kept = [n for n, row in enumerate(drawn) if row in places]
-    rows = [places[drawn[n]] for n in kept]
-    return Features(features.x[rows], features.label[rows], torch.tensor(kept, dtype=torch.int64))
+    kept = [n for n, row in enumerate(rows) if row in places]
+    selected = [places[rows[n]] for n in kept]
+    return Features(features.x[selected], features.label[selected], torch.tensor(kept, dtype=torch.int64))
 
 
-def _explain(
-    subject: Subject,
-    listed: VideoList,
-    gallery: VideoList,
-    drawn: Sequence[int],
-    layer: str,
-    pairs: Mapping[int, int] | None,
-    classes: Mapping[int, int] | None = None,
-) -> Iterator[tuple[int, Explained]]:
-    """Yield the rows of the list and their maps: for the similarity of `pairs`, or without pairs for classes."""
-    if pairs is None:
-        wanted = None if classes is None else {n: classes[row] for n, row in enumerate(drawn)}
-        for n, clip, label, probability in class_maps(subject, listed.rows(drawn), layer, wanted):
-            yield drawn[n], Explained(clip, probability, label)
-        return
-    rows = [row for row in drawn if row in pairs]
-    others = gallery.rows([pairs[row] for row in rows])
-    for n, clip, other, similarity in pair_maps(subject, listed.rows(rows), others, layer):
-        yield rows[n], Explained(clip, similarity, neighbour=pairs[rows[n]], other=other)
+@dataclass(frozen=True)
+class _LayerMaps:
+    """The maps of a layer: for the similarity of pairs of videos, or for classes."""
 
+    subject: Subject
+    videos: VideoList
+    gallery: VideoList  # of the neighbours
+    layer: str
+    pairs: Mapping[int, int] | None  # rows of the neighbours, by row of the list; None: the maps are for classes
 
-def _mass(
-    subject: Subject, listed: VideoList, found: Mapping[int, Explained], boxes: Mapping[str, InstanceBoxes]
-) -> Results:
-    """Measure the mass inside of the boxes, their area, and the mass that the boxes themselves would have as maps."""
-    rows = list(found)
-    masks = {rows[n]: mask for n, mask in box_masks(subject, listed.rows(rows), boxes)}
-    inside = {row: mass_inside(found[row].clip.map, mask) for row, mask in masks.items()}
-    measured = {row: pair for row, pair in inside.items() if not any(map(isnan, pair))}
-    limits = [mass_inside(coarse(masks[row], found[row].clip.cells), masks[row])[0] for row in measured]
-    if not measured:
-        raise ConfigError("no drawn video has both a map that is not zero and a box inside of its clip: draw more")
-    return {
-        "mass_in_box": mean(mass for mass, _ in measured.values()),
-        "box_area": mean(area for _, area in measured.values()),
-        "mass_limit": mean(limits),
-        "num_boxed": len(measured),
-        "mass_of_video": {listed.names[row]: pair for row, pair in measured.items()},
-    }
+    def explain(self, rows: Sequence[int], classes: Mapping[int, int] | None = None) -> Iterator[tuple[int, Explained]]:
+        """Yield rows of the list and their maps; without `classes` they are for the predicted ones."""
+        if self.pairs is None:
+            targets = None if classes is None else {n: classes[row] for n, row in enumerate(rows)}
+            for n, clip, label, probability in class_maps(self.subject, self.videos.rows(rows), self.layer, targets):
+                yield rows[n], Explained(clip, probability, label)
+            return
+        rows = [row for row in rows if row in self.pairs]
+        videos, neighbours = self.videos.rows(rows), self.gallery.rows([self.pairs[row] for row in rows])
+        for n, clip, neighbour_clip, similarity in pair_maps(self.subject, videos, neighbours, self.layer):
+            yield rows[n], Explained(clip, similarity, neighbour=self.pairs[rows[n]], neighbour_clip=neighbour_clip)
 
+    def mass(self, explained: Mapping[int, Explained], boxes: _Boxes) -> Results:
+        """Measure the mass inside of the boxes, their area, and the mass that the boxes would have as maps."""
+        rows = list(explained)
+        masks = {rows[n]: mask for n, mask in box_masks(self.subject, self.videos.rows(rows), boxes)}
+        inside = {row: mass_inside(explained[row].clip.map, mask) for row, mask in masks.items()}
+        measured = {row: pair for row, pair in inside.items() if not any(map(isnan, pair))}
+        limits = [mass_inside(coarse(masks[row], explained[row].clip.cells), masks[row])[0] for row in measured]
+        if not measured:
+            raise ConfigError("no drawn video has both a map that is not zero and a box inside of its clip: draw more")
+        return {
+            "mass_in_box": mean(mass for mass, _ in measured.values()),
+            "box_area": mean(area for _, area in measured.values()),
+            "mass_limit": mean(limits),
+            "num_boxed": len(measured),
+            "mass_of_video": {self.videos.names[row]: pair for row, pair in measured.items()},
+        }
 
-def _describe(listed: VideoList, gallery: VideoList, row: int, one: Explained) -> dict[str, Any]:
-    found = {"path": listed.names[row], "class": listed.class_name(listed.records[row].label)}
-    if one.other is None:
-        return {**found, "predicted": listed.class_name(one.label), "probability": one.number}
-    return {**found, "neighbour": gallery.names[one.neighbour], "similarity": one.number}
+    def describe(self, row: int, video: Explained) -> dict[str, Any]:
+        """Describe what the maps of a video are for."""
+        description = {"path": self.videos.names[row], "class": self.videos.class_name(self.videos.records[row].label)}
+        if video.neighbour_clip is None:
+            return {**description, "predicted": self.videos.class_name(video.label), "probability": video.number}
+        return {**description, "neighbour": self.gallery.names[video.neighbour], "similarity": video.number}
 
-
-def _randomize(
-    subject: Subject, listed: VideoList, gallery: VideoList, layer: str, found: Mapping[int, Explained]
-) -> dict[str, float]:
-    """Measure the mean rank correlation with the maps of networks with ever fewer trained stages; the last has none."""
-    rows = list(found)
-    pairs = {row: one.neighbour for row, one in found.items()} if found[rows[0]].other else None
-    classes = {row: one.label for row, one in found.items()}
-    run = subject.require_run("randomize=True")
-    torch.manual_seed(run.seed + 1)  # not that of the run, whose weights would be those it started from
-    untrained = subject.test.network(build(BACKBONES, run.backbone)).to(subject.device)
-    state = {name: value.clone() for name, value in subject.backbone.state_dict().items()}
-    correlation = {}
-    network = _of_map(subject.test.network(subject.backbone), layer)
-    for stage in randomized(network, _of_map(untrained, layer)):
-        changed = dict(_explain(subject, listed, gallery, rows, layer, pairs, classes))
-        both = [(found[row].clip.map[None], one.clip.map[None]) for row, one in changed.items()]
-        correlation[stage] = mean(rank_correlation(a, b).item() for a, b in both)
-    subject.backbone.load_state_dict(state)
-    return correlation
+    def randomize(self, explained: Mapping[int, Explained]) -> dict[str, float]:
+        """Measure the mean rank correlation with maps of networks of ever fewer trained stages; the last has none."""
+        subject, rows = self.subject, list(explained)
+        classes = {row: video.label for row, video in explained.items()}
+        run = subject.require_run("randomize=True")
+        torch.manual_seed(run.seed + 1)  # not that of the run, whose weights would be those it started from
+        untrained = subject.test.network(build(BACKBONES, run.backbone)).to(subject.device)
+        state = {name: value.clone() for name, value in subject.backbone.state_dict().items()}
+        correlation = {}
+        network = _of_map(subject.test.network(subject.backbone), self.layer)
+        for stage in randomized(network, _of_map(untrained, self.layer)):
+            changed = dict(self.explain(rows, classes))
+            maps = [(explained[row].clip.map[None], video.clip.map[None]) for row, video in changed.items()]
+            correlation[stage] = mean(rank_correlation(a, b).item() for a, b in maps)
+        subject.backbone.load_state_dict(state)
+        return correlation
 
 
 def _of_map(network: Backbone, layer: str) -> Backbone:
@@ -476,12 +457,12 @@ def _of_map(network: Backbone, layer: str) -> Backbone:
     return network.stream(stream) if isinstance(network, TwoStreams) else network
 
 
-def gradcam_summary(found: Mapping[str, Results]) -> str:
+def gradcam_summary(networks: Mapping[str, Results]) -> str:
     """Format the numbers of all networks as a short table."""
-    first, rows = next(iter(found.values())), gradcam_table(found)
+    first, rows = next(iter(networks.values())), gradcam_table(networks)
     lines = [
-        f"{format_count(first['num_videos'], first['missing'])} videos; {format_tests(found)}",
+        f"{format_count(first['num_videos'], first['missing'])} videos; {format_tests(networks)}",
         *format_table(rows, "<<<<" + ">" * (len(rows[0]) - 4)),
     ]
-    lines += [f"{name.lower()}: {text}" for name, text in legend(found)]
+    lines += [f"{name.lower()}: {text}" for name, text in legend(networks)]
     return "\n".join(lines)

@@ -23,12 +23,12 @@ from vidssl.base.randomness import generator
 from vidssl.base.types import Batch, Frames, VideoMeta
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
-from vidssl.data.instance_boxes import InstanceBoxes, pixels_of, read_instance_boxes
+from vidssl.data.instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.recording_groups import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.result_files import Results
-from vidssl.jobs.heat_maps import Make, VersionRequest, version_of, with_versions
+from vidssl.jobs.heat_maps import VersionRequest, fill_boxes, version_of, with_versions
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job, models
 from vidssl.jobs.load_network import Subject, one_network
 from vidssl.jobs.measurements import (
@@ -36,9 +36,10 @@ from vidssl.jobs.measurements import (
     JobResults,
     Measurement,
     Plan,
-    format_count,
+    format_number,
     format_table,
     format_tests,
+    format_videos,
     measure_networks,
 )
 from vidssl.page.charts import grouped_bars
@@ -101,14 +102,14 @@ def class_invariance(
     classes = np.unique(number[used])
     best = np.empty((len(classes), features.shape[1]))  # of each class and unit
     for block, ordered in _blocks(features, versions, counted, population):
-        for place, y in enumerate(classes):
+        for index, y in enumerate(classes):
             rows = np.flatnonzero((number == y) & used)
             path = np.concatenate([features[rows, None, block], versions[rows, :, block]], axis=1)  # (n, 1 + V, units)
             on = np.pad(counted[rows], ((0, 0), (1, 0)), constant_values=True)
             weight = (on / on.sum(axis=1, keepdims=True) / len(rows)).ravel()
             above, below = path > ordered[-sizes[y] - 1], path < ordered[sizes[y]]
             rates = [weight @ fires.reshape(len(weight), -1).astype(np.float64) for fires in (above, below)]
-            best[place, block] = np.maximum(*rates) * len(ordered) / sizes[y]
+            best[index, block] = np.maximum(*rates) * len(ordered) / sizes[y]
     of_class = _top_mean(best, top_k)
     ceiling = float(np.mean(sizes.sum() / sizes[classes]))
     labels_used = names[classes].astype(np.int64)
@@ -138,10 +139,10 @@ def firing_invariance(
     weights = counted / np.maximum(counted.sum(axis=1, keepdims=True), 1)
     best = np.empty((1, features.shape[1]))
     for block, ordered in _blocks(features, versions, counted, population):
-        own, changed = features[:, block], versions[:, :, block]
+        original, changed = features[:, block], versions[:, :, block]
         above, below = ordered[-size - 1], ordered[size]
         rates = []
-        for fires, still in ((own > above, changed > above), (own < below, changed < below)):
+        for fires, still in ((original > above, changed > above), (original < below, changed < below)):
             fires &= used[:, None]
             fractions = np.einsum("nv,nvd->nd", weights, still)
             rates.append((fractions * fires).sum(axis=0) / np.maximum(fires.sum(axis=0), 1))
@@ -187,19 +188,12 @@ def _top_mean(scores: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 FRACTIONS = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left: version 1 to 3
 
 
-def covering(boxes: Mapping[str, InstanceBoxes]) -> Make:
-    """Make versions with a fraction of the instance covered; `boxes` are by the path of the record.
+def covered(boxes: Mapping[str, InstanceBoxes], request: VersionRequest) -> Frames:
+    """Make a version with a fraction of the instance covered; `boxes` are by the path of the record.
 
     Frames without a box are equal in all versions.
     """
-
-    def cover(request: VersionRequest) -> Frames:
-        covered, fraction = request.frames.copy(), FRACTIONS[request.version - 1]
-        for place, rows, columns in pixels_of(boxes.get(request.record.path, {}), request.numbers, fraction):
-            covered[place, :, rows, columns] = GRAY
-        return covered
-
-    return cover
+    return fill_boxes(request, request.frames.copy(), boxes, GRAY, FRACTIONS[request.version - 1])
 
 
 def shift(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:
@@ -216,11 +210,11 @@ def gap(settings: ClipSettings, meta: VideoMeta, clip: Clip, frames: float) -> C
 
 def speed(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float) -> Clip:
     """Play `factor` times as fast: over a longer span about the same centre, shifted into the video."""
-    span, own = settings.span(meta, factor), settings.span(meta)
+    span, own_span = settings.span(meta, factor), settings.span(meta)
     starts = settings.starts(meta, span)
-    if not starts or not settings.starts(meta, own):
+    if not starts or not settings.starts(meta, own_span):
         return clip
-    start = settings.later(meta, clip.first, (own - span) // 2)
+    start = settings.later(meta, clip.first, (own_span - span) // 2)
     return settings.clip(meta, min(max(start, 0), starts - 1), span)
 
 
@@ -291,11 +285,11 @@ class Trajectories:
     @property
     def places(self) -> dict[str, slice]:
         """For each transformation its positions among the versions of a clip."""
-        found, first = {}, 0
+        places, first = {}, 0
         for name in self.names:
-            found[name] = slice(first, first + len(TRANSFORMATIONS[name].amounts))
-            first = found[name].stop
-        return found
+            places[name] = slice(first, first + len(TRANSFORMATIONS[name].amounts))
+            first = places[name].stop
+        return places
 
     def dataset(
         self,
@@ -313,7 +307,7 @@ class Trajectories:
         corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]
         corrupted, plain = (_CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
         if boxes is not None:
-            reading = with_versions(reading, covering(boxes))
+            reading = with_versions(reading, partial(covered, boxes))
         clips = _MovedClips(self.clip, self.clips, moves)
         return ClipDataset(
             videos, clips, [corrupted, *[plain] * moved] * self.clips, reading=reading, skip=skip, remedy=SKIPPING
@@ -357,11 +351,11 @@ class _MovedClips(Sampler):
         self._moves = moves
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
-        found = []
+        clips = []
         for clip in self._uniform(meta, ()):
             moved = [kind.apply(self._uniform.config, meta, clip, n) for kind in self._moves for n in kind.amounts]
-            found += [clip, *moved]
-        return found
+            clips += [clip, *moved]
+        return clips
 
 
 _SHUFFLES = 39  # stream of random numbers
@@ -383,37 +377,29 @@ def score_features(
 ) -> tuple[dict[str, float], dict[str, Any], dict[str, str]]:
     """Return the scores by name, their details, and the transformations that change no clip, with the reason."""
     x, labels = features.x, videos.labels[features.index]
-    by_class = measure.variant == "class"
-
-    def score(
-        labels: NDArray[np.int64], versions: _Floats, counted: Mask | None, population: Population
-    ) -> UnitInvariance:
-        if by_class:
-            return class_invariance(x, versions, labels, top_k=measure.top_k, counted=counted, population=population)
-        return firing_invariance(x, versions, top_k=measure.top_k, counted=counted, population=population)
-
     # Each sample is its own version, or another sample is: these do not enter the population.
     order = generator(0, len(labels)).permutation(len(labels))
-    unchanged = score(labels, x[:, None], None, "samples")
-    shuffled = score(labels[order], x[:, None] if by_class else x[order, None], None, "samples")
+    unchanged = _score(measure, x, x[:, None], labels)
+    itself = x if measure.variant == "class" else x[order]
+    shuffled = _score(measure, x, itself[:, None], labels[order])
     scores: dict[str, float] = {}
     details: dict[str, Any] = {}
     without: dict[str, str] = {}
-    for name, place in trajectories.places.items():
-        counted = features.changed[:, place]
+    for name, versions in trajectories.places.items():
+        counted = features.changed[:, versions]
         if not counted.any():
             without[name] = "it changes no clip: the videos are too small or too short for it, or have no box"
             continue
-        found = score(labels, features.versions[:, place], counted, measure.population)
-        classes = [videos.class_name(int(label)) for label in found.classes]
-        scores[f"invariance_{name}"] = found.score
+        invariance = _score(measure, x, features.versions[:, versions], labels, counted, measure.population)
+        classes = [videos.class_name(int(label)) for label in invariance.classes]
+        scores[f"invariance_{name}"] = invariance.score
         details[name] = {
             "amounts_are": TRANSFORMATIONS[name].unit,
-            "versions": found.versions,
-            "unchanged_versions": counted.size - found.versions,
-            "samples": found.samples,
-            "ceiling": found.ceiling,
-            "per_class": dict(zip(classes, found.of_class.tolist(), strict=True)),
+            "versions": invariance.versions,
+            "unchanged_versions": counted.size - invariance.versions,
+            "samples": invariance.samples,
+            "ceiling": invariance.ceiling,
+            "per_class": dict(zip(classes, invariance.of_class.tolist(), strict=True)),
         }
     if not scores:
         raise DataError(f"no transformation changes any clip of {videos.path}: name others")
@@ -427,6 +413,20 @@ def score_features(
     return numbers, details, without
 
 
+def _score(
+    measure: Measure,
+    x: _Floats,
+    versions: _Floats,
+    labels: NDArray[np.int64],
+    counted: Mask | None = None,
+    population: Population = "samples",
+) -> UnitInvariance:
+    top_k = measure.top_k
+    if measure.variant == "class":
+        return class_invariance(x, versions, labels, top_k=top_k, counted=counted, population=population)
+    return firing_invariance(x, versions, top_k=top_k, counted=counted, population=population)
+
+
 def shuffled_scores(
     features: TrajectoryFeatures, videos: VideoList, measure: Measure, groups: NDArray[np.int64], count: int
 ) -> list[float]:
@@ -435,20 +435,19 @@ def shuffled_scores(
     Recordings (N of the list) of equal numbers of clips exchange their labels, as their videos are alike.
     """
     x, labels, group = features.x, videos.labels[features.index], groups[features.index]
-    members = [np.flatnonzero(group == each) for each in np.unique(group)]
+    members = [np.flatnonzero(group == number) for number in np.unique(group)]
     by_size: dict[int, list[NDArray[np.int64]]] = {}
     for rows in members:
         by_size.setdefault(len(rows), []).append(rows)
-    found = []
+    scores = []
     for draw in range(count):
         shuffled = labels.copy()
         for size, same in by_size.items():
             order = generator(0, _SHUFFLES, draw, size).permutation(len(same))
-            for rows, place in zip(same, order, strict=True):
-                shuffled[rows] = labels[same[place]]
-        score = class_invariance(x, x[:, None], shuffled, top_k=measure.top_k, population="samples").score
-        found.append(score)
-    return found
+            for rows, source in zip(same, order, strict=True):
+                shuffled[rows] = labels[same[source]]
+        scores.append(class_invariance(x, x[:, None], shuffled, top_k=measure.top_k, population="samples").score)
+    return scores
 
 
 COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations
@@ -502,10 +501,6 @@ class Invariance(Measurement, Measure):
     kind: ClassVar[str] = "invariance"
     command: ClassVar[str] = "analyze invariance"
 
-    def files(self) -> list[Path]:
-        """Return the file of boxes."""
-        return [] if self.boxes is None else [self.boxes]
-
     def options(self, options: NetworkOptions) -> NetworkOptions:
         """Measure the central square, of one clip unless there are more."""
         if options.get("crops") not in (None, 1):
@@ -524,13 +519,9 @@ class Invariance(Measurement, Measure):
         if self.top_k > units:
             raise ConfigError(f"top_k={self.top_k} is more than the {units} units of {subject.name}")
         names, left_out = choose_transformations(self.transformations, test.clip.frames, boxes is not None)
-        asked = {
-            "variant": self.variant,
-            "top_k": self.top_k,
-            "population": self.population,
-            "transformations": {name: TRANSFORMATIONS[name].amounts for name in names},
-        }
-        settings = json.loads(json.dumps(asked))  # as it is read from a file
+        amounts = {name: TRANSFORMATIONS[name].amounts for name in names}
+        settings: Tree = {"variant": self.variant, "top_k": self.top_k, "population": self.population}
+        settings = json.loads(json.dumps({**settings, "transformations": amounts}))  # as it is read from a file
         request = {"invariance": settings, "boxes": None if self.boxes is None else file_hash(self.boxes)}
         return Plan(request, partial(self._compute, subject, query, boxes, names, left_out, settings))
 
@@ -548,12 +539,11 @@ class Invariance(Measurement, Measure):
         dataset = trajectories.dataset(query, test, boxes, test.skips)
         # A video has as many versions of each clip as there are transformations.
         fewer = test.model_copy(update={"batch_size": max(1, test.batch_size // test.clips)})
-        columns, missing = encode_videos(
-            subject.encoder, dataset, fewer, subject.device, trajectories.encode, subject.name
-        )
+        encode = trajectories.encode
+        columns, missing = encode_videos(subject.encoder, dataset, fewer, subject.device, encode, subject.name)
         features = trajectories.features(*columns)
-        scores = distributed.on_main(lambda: score_features(features, trajectories, query, self))
-        numbers, details, without = scores
+        scored = distributed.on_main(lambda: score_features(features, trajectories, query, self))
+        numbers, details, without = scored
         results: Results = {
             **numbers,
             "details": details,
@@ -572,11 +562,11 @@ class Invariance(Measurement, Measure):
         return Computed(results)
 
 
-def invariance_chart(found: Mapping[str, Results]) -> bytes:
+def invariance_chart(networks: Mapping[str, Results]) -> bytes:
     """Draw the scores of networks, one colour each, as PNG."""
-    names = _measured(found)
-    first = next(iter(found.values()))
-    means = {label: results.get("mean", results) for label, results in found.items()}
+    names = _measured(networks)
+    first = next(iter(networks.values()))
+    means = {label: results.get("mean", results) for label, results in networks.items()}
     top, variant = first["measure"]["top_k"], first["measure"]["variant"]
     figure = grouped_bars(
         names,
@@ -590,36 +580,38 @@ def invariance_chart(found: Mapping[str, Results]) -> bytes:
     return png(figure)
 
 
-def _measured(found: Mapping[str, Results]) -> list[str]:
+def _measured(networks: Mapping[str, Results]) -> list[str]:
     """The rows: transformations, baselines, and the mean if all networks have the same transformations."""
-    own = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in r.get("mean", r)] for r in found.values()]
-    names = [name for name in TRANSFORMATIONS if any(name in names for names in own)]
-    return [COMPARED[0], *names, *(["mean"] if all(names == own[0] for names in own) else []), COMPARED[1]]
+    means = [results.get("mean", results) for results in networks.values()]
+    measured = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in numbers] for numbers in means]
+    names = [name for name in TRANSFORMATIONS if any(name in row for row in measured)]
+    common = ["mean"] if all(row == measured[0] for row in measured) else []
+    return [COMPARED[0], *names, *common, COMPARED[1]]
 
 
-def invariance_summary(found: Mapping[str, Results]) -> str:
+def invariance_summary(networks: Mapping[str, Results]) -> str:
     """Format the scores of networks as a short table."""
-    first, names = next(iter(found.values())), _measured(found)
+    first, names = next(iter(networks.values())), _measured(networks)
     splits = list(first.get("splits", {}).values())
-    videos = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [first])
     clips = "" if splits else f", {first['num_samples']} clips"
+    units = f"the {first['measure']['top_k']} best of {first['num_units']} units"
     head = (
-        f"{videos}{clips}; {format_tests(found)}; the {first['measure']['top_k']} best of {first['num_units']} units; "
-        f"1: a unit that ignores the clip, {first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
+        f"{format_videos(first)}{clips}; {format_tests(networks)}; {units}; 1: a unit that ignores the clip, "
+        f"{first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
     )
     head += f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""
-    rows = [[name, *(_cell(results, f"invariance_{name}") for results in found.values())] for name in names]
-    lines = [head, *format_table([["", *found], *rows], "<" + ">" * len(found))]
-    for label, results in found.items():
-        of = f" of {label}" if len(found) > 1 else ""
+    rows = [
+        [name, *(format_number(f"invariance_{name}", results, _cell) for results in networks.values())]
+        for name in names
+    ]
+    lines = [head, *format_table([["", *networks], *rows], "<" + ">" * len(networks))]
+    for label, results in networks.items():
+        of = f" of {label}" if len(networks) > 1 else ""
         lines += [f"not measured{of}: {name} ({why})" for name, why in results["left_out"].items()]
     if "mean" not in names:
         lines.append("no mean: the networks were not measured with the same transformations")
     return "\n".join(lines)
 
 
-def _cell(results: Results, name: str) -> str:
-    mean, spread = results.get("mean", results).get(name), results.get("spread", {}).get(name)
-    if mean is None:
-        return "–"
-    return f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}"
+def _cell(name: str, score: float) -> str:
+    return f"{score:.2f}"

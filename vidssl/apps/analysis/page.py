@@ -22,18 +22,12 @@ _NAMED = re.compile(
 def with_terms(text: str) -> Markup:
     """Return a text as HTML whose terms are links to their explanations, each the first time."""
     seen: set[str] = set()
-
-    def linked(match: re.Match[str]) -> str:
-        term = match[0]
-        if term in seen:
-            return str(escape(term))
-        seen.add(term)
-        key = term_key(term)
-        return f'<a class="term" href="#term-{key}" aria-describedby="about-{key}">{escape(term)}</a>'
-
     parts, end = [], 0
     for match in _NAMED.finditer(text):
-        parts += [str(escape(text[end : match.start()])), linked(match)]
+        term, key = match[0], term_key(match[0])
+        link = f'<a class="term" href="#term-{key}" aria-describedby="about-{key}">{escape(term)}</a>'
+        parts += [str(escape(text[end : match.start()])), str(escape(term)) if term in seen else link]
+        seen.add(term)
         end = match.end()
     return Markup("".join([*parts, str(escape(text[end:]))]).replace(" %", "\u00a0%"))
 
@@ -157,13 +151,13 @@ def write_analysis_page(
 
 def _texts(section: Section) -> list[str]:
     """All texts of a section in which terms are linked."""
-    found = [section.about, section.setting, section.says, *section.notes]
+    texts = [section.about, section.setting, section.says, *section.notes]
     for chart in section.charts:
-        found += [chart.quantity, *chart.rows, *chart.references]
-        found += [network for networks in chart.rows.values() for network in networks]
+        texts += [chart.quantity, *chart.rows, *chart.references]
+        texts += [network for networks in chart.rows.values() for network in networks]
     for table in section.tables:
-        found += [table.caption, *table.header, *(row[0] for row in table.rows)]
-    return found
+        texts += [table.caption, *table.header, *(row[0] for row in table.rows)]
+    return texts
 
 
 def _step(highest: float) -> float:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,7 +47,7 @@ from vidssl.jobs.measurements import (
     format_table,
     measure_networks,
 )
-from vidssl.jobs.test import describe_protocols, need_training, plan_protocols, protocol_choices
+from vidssl.jobs.test import NamedProtocols, describe_protocols, need_training, plan_protocols, protocol_choices
 from vidssl.page.charts import example_sheet, severity_map
 from vidssl.page.figure import png
 
@@ -95,8 +95,8 @@ def analyze_robustness(
         options["settings"] = [*options.get("settings", ()), *settings]
     if wrong := [n for n in severities if n not in SEVERITIES]:
         raise ConfigError(f"severities=[{wrong[0]}]: write numbers from 1 to {SEVERITIES[-1]}, such as 1 3 5")
-    chosen = tuple(n for n in SEVERITIES if n in severities)
-    work, folder = Robustness(corruptions, chosen, seed, protocols), None if out is None else Path(out)
+    chosen_severities = tuple(n for n in SEVERITIES if n in severities)
+    work, folder = Robustness(corruptions, chosen_severities, seed, protocols), None if out is None else Path(out)
     charted = ("robustness.png", robustness_chart)
     return measure_networks(
         work, models(model), videos, options, folder, train_list, table=robustness_summary, chart=charted
@@ -131,7 +131,7 @@ class Robustness(Measurement):
                 f"robustness is that of accuracies, and the videos of {query.path} do not have one label each"
             )
         protocols, gallery = plan_protocols(one_network(subject), query, train, self.protocols)
-        protocols = _measurable(protocols, given=self.protocols is not None)
+        protocols = _measurable(protocols, explicit=self.protocols is not None)
         gallery = gallery if any(protocol.gallery for protocol in protocols.values()) else None
         test = subject.test
         names, left_out = choose_corruptions(self.corruptions, test.clip.frames, test.size)
@@ -148,46 +148,45 @@ class Robustness(Measurement):
         subject: Subject,
         query: VideoList,
         gallery: VideoList | None,
-        protocols: Mapping[str, EvaluationProtocol],
+        protocols: NamedProtocols,
         clips: CorruptedClips,
         left_out: Mapping[str, str],
         request: Tree,
     ) -> Computed:
-        found, index, missing, g = _measure(subject, protocols, gallery, query, clips, self.seed)
-        numbers = {version: merged(measured, "numbers") for version, measured in found.items()}
+        measured, q, g = _measure(subject, protocols, gallery, query, clips, self.seed)
         results: Results = {
-            **summarise(numbers, clips),
-            **majority(torch.from_numpy(query.labels)[index]),
+            **summarise({version: merged(of_version, "numbers") for version, of_version in measured.items()}, clips),
+            **majority(q.label),
             "left_out": left_out,
             "protocols": request["protocols"],
-            "num_videos": len(index),
+            "num_videos": len(q),
             "num_train": None if g is None else len(g.x),
-            "missing": [{"path": path, "reason": reason} for path, reason in missing],
+            "missing": [{"path": path, "reason": reason} for path, reason in q.missing],
             "missing_train": [{"path": path, "reason": reason} for path, reason in ([] if g is None else g.missing)],
             "measure": request["robustness"],
         }
         if self.per_video:
-            of_videos = {version: merged(measured, "per_video") for version, measured in found.items()}
-            results["per_video"] = {"rows": index.tolist(), **mean_per_video(of_videos, clips)}
+            per_video = {version: merged(of_version, "per_video") for version, of_version in measured.items()}
+            results["per_video"] = {"rows": q.index.tolist(), **mean_per_video(per_video, clips)}
         return Computed(results, lambda out: _write_examples(out, clips, query, subject.test, self.seed))
 
 
 def _write_examples(out: Path, clips: CorruptedClips, query: VideoList, test: TestClips, seed: int) -> None:
     """Draw a frame of the first video with each corruption that changes single frames."""
     (out / "examples.png").unlink(missing_ok=True)
-    found = clips.examples(query, test, seed)
-    names = [name for name in clips.names if (name, clips.severities[0]) in found]
+    examples = clips.examples(query, test, seed)
+    names = [name for name in clips.names if (name, clips.severities[0]) in examples]
     if names:
-        rows = {name: [found[name, severity] for severity in clips.severities] for name in names}
-        sheet = example_sheet(found[CLEAN], rows, [*map(str, clips.severities)])
+        rows = {name: [examples[name, severity] for severity in clips.severities] for name in names}
+        sheet = example_sheet(examples[CLEAN], rows, [*map(str, clips.severities)])
         write_whole(out / "examples.png", png(sheet, dpi=110))
 
 
-def _measurable(protocols: Mapping[str, EvaluationProtocol], given: bool) -> dict[str, EvaluationProtocol]:
-    """Keep the protocols that have a headline; a ConfigError if another one was `given`."""
-    others = [name for name in protocols if name not in _HEADLINES]
-    if others and given:
-        raise ConfigError(f"robustness is measured with {', '.join(_HEADLINES)}, not {others[0]}: leave it out")
+def _measurable(protocols: NamedProtocols, explicit: bool) -> dict[str, EvaluationProtocol]:
+    """Keep the protocols that have a headline; a ConfigError if another one is asked for explicitly."""
+    refused = [name for name in protocols if name not in _HEADLINES]
+    if refused and explicit:
+        raise ConfigError(f"robustness is measured with {', '.join(_HEADLINES)}, not {refused[0]}: leave it out")
     return {name: protocol for name, protocol in protocols.items() if name in _HEADLINES}
 
 
@@ -196,25 +195,24 @@ Numbers = dict[str, float]
 
 def merged(measured: Sequence[Measured], part: str) -> dict[str, Any]:
     """Return the `numbers` or `per_video` of all protocols in one dictionary."""
-    return {name: value for each in measured for name, value in getattr(each, part).items()}
+    return {name: value for protocol in measured for name, value in getattr(protocol, part).items()}
 
 
 def _measure(
     subject: Subject,
-    protocols: Mapping[str, EvaluationProtocol],
+    protocols: NamedProtocols,
     gallery: VideoList | None,
     query: VideoList,
     clips: CorruptedClips,
     seed: int,
-) -> tuple[dict[Version, list[Measured]], Tensor, tuple[tuple[str, str], ...], Features | None]:
+) -> tuple[dict[Version, list[Measured]], Features, Features | None]:
     """Run all protocols on each version.
 
-    Returns what they measure, the rows of the videos, those that could not be read, and the gallery, if one is needed.
-    Each video is decoded once, the features of the gallery are extracted once.
+    Returns what they measure, the features (N, V * D) of all versions, and those of the gallery, if one is needed. Each
+    video is decoded once, the features of the gallery are extracted once.
     """
-    test, encoder, device = subject.test, subject.encoder, subject.device
-    asking = any(protocol.probabilities for protocol in protocols.values())
-    classify = subject.classify if asking else None
+    test, encoder = subject.test, subject.encoder
+    classify = subject.classify if any(protocol.probabilities for protocol in protocols.values()) else None
     g = None
     if gallery is not None and any(protocol.gallery for protocol in protocols.values()):
         g = subject.extract(gallery, "gallery")
@@ -227,53 +225,56 @@ def _measure(
     views = test.clip.frames * 3 * test.size**2 * len(clips.versions) * test.clips
     fewer = test.model_copy(update={"batch_size": max(1, min(test.batch_size, _BATCH_BYTES // views))})
     dataset = clips.dataset(query, test, seed, test.skips)
-    (index, x), missing = encode_videos(encoder, dataset, fewer, device, encode, "corrupted videos")
-    x = finished(encoder, x)
-
-    def compute() -> dict[Version, list[Measured]]:
-        queries = query.rows(index.tolist())
-        galleries = queries if gallery is None or g is None else gallery.rows(g.index.tolist())
-        own = own_rows(galleries, queries)
-        label = torch.from_numpy(query.labels)[index]
-        found: dict[Version, list[Measured]] = {}
-        for n, version in enumerate(clips.versions):
-            parts = (x[:, n, : encoder.dim], x[:, n, encoder.dim :])
-            q, p = (Features(part, label, index, missing, classes=query.classes) for part in parts)
-            found[version] = [
-                kind(q if g is None else g, p if kind.probabilities else q, own) for kind in protocols.values()
-            ]
-        return found
-
-    return distributed.on_main(compute), index, missing, g
+    (index, x), missing = encode_videos(encoder, dataset, fewer, subject.device, encode, "corrupted videos")
+    label = torch.from_numpy(query.labels)[index]
+    q = Features(finished(encoder, x).flatten(1), label, index, missing, classes=query.classes)
+    queries = query.rows(index.tolist())
+    searched = queries if gallery is None or g is None else gallery.rows(g.index.tolist())
+    measured = distributed.on_main(
+        lambda: _apply(protocols, clips.versions, q, g, own_rows(searched, queries), encoder.dim)
+    )
+    return measured, q, g
 
 
-def mean_per_video(found: Mapping[Version, Mapping[str, Tensor]], clips: CorruptedClips) -> dict[str, list[float]]:
+def _apply(
+    protocols: NamedProtocols, versions: Sequence[Version], q: Features, g: Features | None, own_pairs: Tensor, dim: int
+) -> dict[Version, list[Measured]]:
+    """Run protocols on the features of each version, whose columns from `dim` on are class probabilities."""
+    measured, rows = {}, q.x.view(len(q), len(versions), q.x.shape[1] // len(versions))
+    for n, version in enumerate(versions):
+        x, probabilities = replace(q, x=rows[:, n, :dim]), replace(q, x=rows[:, n, dim:])
+        asked = [(protocol, probabilities if protocol.probabilities else x) for protocol in protocols.values()]
+        measured[version] = [protocol(x if g is None else g, features, own_pairs) for protocol, features in asked]
+    return measured
+
+
+def mean_per_video(values: Mapping[Version, Mapping[str, Tensor]], clips: CorruptedClips) -> dict[str, list[float]]:
     """Average the versions of each video: `R@1` (clean), `R@1_mPC`, `R@1_noise`, `R@1_severity_1` and so on."""
-    versions = [version for version in found if version != CLEAN]
+    versions = [version for version in values if version != CLEAN]
     parts = {"mPC": versions}
     for name, severity in versions:
         for part in (ROBUSTNESS[name].group, f"severity_{severity}"):
             parts.setdefault(part, []).append((name, severity))
     means: dict[str, list[float]] = {}
-    for metric in (metric for metric in _HEADLINES.values() if metric in found[CLEAN]):
-        means[metric] = found[CLEAN][metric].double().tolist()
+    for metric in (metric for metric in _HEADLINES.values() if metric in values[CLEAN]):
+        means[metric] = values[CLEAN][metric].double().tolist()
         for part, members in parts.items():
-            means[f"{metric}_{part}"] = torch.stack([found[v][metric].double() for v in members]).mean(dim=0).tolist()
+            means[f"{metric}_{part}"] = torch.stack([values[v][metric].double() for v in members]).mean(dim=0).tolist()
     return means
 
 
-def summarise(found: Mapping[Version, Numbers], clips: CorruptedClips) -> Results:
+def summarise(numbers: Mapping[Version, Numbers], clips: CorruptedClips) -> Results:
     """Summarise the numbers of all versions: those of clean videos, mPC and rPC, and all others below `corruptions`.
 
     Of a calibration error there is the mean over corruptions, not an mPC.
     """
-    clean, severities = found[CLEAN], clips.severities
+    clean, severities = numbers[CLEAN], clips.severities
     group_of = {name: ROBUSTNESS[name].group for name in clips.names}
     results: Results = dict(clean)
     groups: dict[str, Numbers] = {group: {} for group in group_of.values()}
     means: dict[str, Numbers] = {str(severity): {} for severity in severities}
     for metric in (metric for metric in clean if metric != "chance"):
-        scores = {name: {n: found[name, n][metric] for n in severities} for name in clips.names}
+        scores = {name: {n: numbers[name, n][metric] for n in severities} for name in clips.names}
         for severity, value in by_severity(scores, severities).items():
             means[str(severity)][metric] = value
         for group, value in by_group(scores, group_of).items():
@@ -284,16 +285,11 @@ def summarise(found: Mapping[Version, Numbers], clips: CorruptedClips) -> Result
         results[f"{metric}_mPC"] = mean_performance(scores)
         relative = relative_performance(scores, clean[metric])
         results |= {} if relative is None else {f"{metric}_rPC": relative}
-    corruptions = {
-        name: {
-            "group": group_of[name],
-            "amounts_are": ROBUSTNESS[name].unit,
-            "severities": {
-                str(n): {"amount": _plain(ROBUSTNESS[name].amounts[n - 1]), **found[name, n]} for n in severities
-            },
-        }
-        for name in clips.names
-    }
+    corruptions = {}
+    for name in clips.names:
+        kind = ROBUSTNESS[name]
+        of_severity = {str(n): {"amount": _plain(kind.amounts[n - 1]), **numbers[name, n]} for n in severities}
+        corruptions[name] = {"group": kind.group, "amounts_are": kind.unit, "severities": of_severity}
     return {**results, "groups": groups, "severities": means, "corruptions": corruptions}
 
 
@@ -305,55 +301,50 @@ def _headlines(results: Results) -> list[str]:
     return [metric for metric in _HEADLINES.values() if metric in results]
 
 
-def robustness_chart(found: Mapping[str, Results]) -> bytes:
+def robustness_chart(networks: Mapping[str, Results]) -> bytes:
     """Draw the headline of each protocol over the severities, or the first one of each of several networks, as PNG."""
-    first = next(iter(found.values()))
+    first = next(iter(networks.values()))
     metric = _headlines(first)[0]
-    shown = {_TITLES[name]: (first, name) for name in _headlines(first)}
-    if len(found) > 1:
-        shown = {name: (results, metric) for name, results in found.items() if metric in results}
+    panel_numbers = {_TITLES[name]: (first, name) for name in _headlines(first)}
+    if len(networks) > 1:
+        panel_numbers = {name: (results, metric) for name, results in networks.items() if metric in results}
     rows: dict[str, list[str]] = {}
     for name, corruption in first["corruptions"].items():
         rows.setdefault(corruption["group"], []).append(name)
-    panels = {
-        label: (
-            results[name],
-            {
-                kind: [numbers[name] for numbers in corruption["severities"].values()]
-                for kind, corruption in results["corruptions"].items()
-            },
-        )
-        for label, (results, name) in shown.items()
-    }
-    what = f"{_TITLES[metric]} on " if len(found) > 1 else ""
+    panels = {}
+    for label, (results, name) in panel_numbers.items():
+        severities = {kind: corruption["severities"].values() for kind, corruption in results["corruptions"].items()}
+        series = {kind: [numbers[name] for numbers in measured] for kind, measured in severities.items()}
+        panels[label] = results[name], series
+    what = f"{_TITLES[metric]} on " if len(networks) > 1 else ""
     title = f"{what}{first['num_videos']} corrupted videos, percent; majority {_percent(first['majority'])}"
     return png(severity_map(rows, [*first["severities"]], panels, title))
 
 
-def robustness_summary(found: Mapping[str, Results]) -> str:
+def robustness_summary(networks: Mapping[str, Results]) -> str:
     """Format the numbers of all networks as a short table."""
     lines = []
-    for label, results in found.items():
+    for label, results in networks.items():
         metrics = _headlines(results)
-        shown = [*metrics, *(["ece"] if "ece" in results else [])]
-        if len(found) > 1:
+        columns = [*metrics, *(["ece"] if "ece" in results else [])]
+        if len(networks) > 1:
             lines.append(f"{label}:")
         severities = results["measure"]["severities"]
         count = format_count(results["num_videos"], results["missing"])
         clips = format_clips(results["protocol"])
         lines.append(f"{count} videos; {clips}; percent, mean over severities {' '.join(map(str, severities))}")
-        rows = [["", *(_TITLES.get(name, "ECE") for name in shown)]]
-        rows.append(["clean", *(_percent(results[name]) for name in shown)])
-        rows.append(["majority", *(_percent(results.get(level_of(name) or "")) for name in shown)])
-        rows += [[group, *(_percent(numbers[name]) for name in shown)] for group, numbers in results["groups"].items()]
-        ends = {"mPC": "_mPC", "rPC": "_rPC"}
-        for row, end in ends.items():
-            rows.append([row, *(_percent(results.get(f"{name}{end}")) for name in metrics), *["–"] * ("ece" in shown)])
-        if "ece" in shown:
+        rows = [["", *(_TITLES.get(name, "ECE") for name in columns)]]
+        rows.append(["clean", *(_percent(results[name]) for name in columns)])
+        rows.append(["majority", *(_percent(results.get(level_of(name) or "")) for name in columns)])
+        for group, numbers in results["groups"].items():
+            rows.append([group, *(_percent(numbers[name]) for name in columns)])
+        for row in ("mPC", "rPC"):
+            means = [_percent(results.get(f"{name}_{row}")) for name in metrics]
+            rows.append([row, *means, *["–"] * ("ece" in columns)])
+        lines += format_table(rows, "<" + ">" * len(columns))
+        if "ece" in columns:
             errors = [f"{n}: {_percent(numbers['ece'])}" for n, numbers in results["severities"].items()]
-            lines += [*format_table(rows, "<" + ">" * len(shown)), f"ECE of severity {', '.join(errors)}"]
-        else:
-            lines += format_table(rows, "<" + ">" * len(shown))
+            lines.append(f"ECE of severity {', '.join(errors)}")
         lines += [f"not measured: {name} ({why})" for name, why in results["left_out"].items()]
     return "\n".join(lines)
 

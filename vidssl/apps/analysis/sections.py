@@ -93,9 +93,9 @@ class Evidence:
         """
         rows = self.trained["per_video"]["rows"]
         several = of_several_recordings(self.labels[rows], self.groups.number[rows])
-        found = np.full_like(self.labels, -1)
-        found[rows] = np.where(several, self.labels[rows], -1)
-        return found if several.mean() > 0.5 and len({*found.tolist()} - {-1}) > 1 else np.zeros_like(self.labels)
+        classes = np.full_like(self.labels, -1)
+        classes[rows] = np.where(several, self.labels[rows], -1)
+        return classes if several.mean() > 0.5 and len({*classes.tolist()} - {-1}) > 1 else np.zeros_like(self.labels)
 
     def score(self, key: str, of: str = TRAINED) -> ScoreTest:
         """Estimate the mean over `classes` of an accuracy."""
@@ -124,7 +124,7 @@ class Evidence:
         classes = self.classes if by_class else np.zeros_like(self.labels)
         rows = [row for row in sorted(of_networks[0].keys() & of_networks[1].keys()) if classes[row] >= 0]
         ours, theirs = (np.array([values[row] for row in rows]) for values in of_networks)
-        means = [theirs[classes[rows] == one].mean() for one in {*classes[rows].tolist()}]
+        means = [theirs[classes[rows] == class_].mean() for class_ in {*classes[rows].tolist()}]
         return Beside(float(np.mean(means)), difference(ours, theirs, self.groups.number[rows], classes[rows]))
 
 
@@ -139,14 +139,8 @@ def numbers_content(evidence: Evidence) -> dict[str, Any]:
             AnalysisVerdict("Nothing is judged: whether classes are recognised is measured with labels.", open=True)
         )
     score = evidence.score(key)
-    named = [name for name in ("R@1", "knn", "top1") if name in results]
-    chart = PageChart(
-        "Right videos, percent",
-        {_name(name): _points(evidence, name) for name in named},
-        {"majority": 100 * evidence.levels["majority"]},
-        100,
-    )
-    charts = [chart]
+    named = {_name(name): name for name in ("R@1", "knn", "top1") if name in results}
+    charts = [_percent_chart("Right videos", evidence, named, {"majority": evidence.levels["majority"]})]
     if score.exact and not math.isclose(score.level, evidence.levels["majority"]):
         of_networks = {network: _point(evidence.score(key, network).right, 100) for network in evidence.networks}
         means = {f"{_name(key)}, mean of classes": of_networks}
@@ -158,9 +152,8 @@ def numbers_content(evidence: Evidence) -> dict[str, Any]:
     titles = {"majority": "majority", "majority_mean_class": "1 / classes"}
     rows += [_level(evidence, titles[name], value) for name, value in evidence.levels.items()]
     notes = [detail["note"] for detail in results["details"].values() if "note" in detail]
-    table = PageTable("All numbers, percent", _header(evidence), rows, folded=True)
     verdict = verdicts.recognition(evidence.sample, score, evidence.beside(key, by_class=True))
-    return _said(verdict, charts, [table], [f"The verdict is about {_name(key)}.", *notes])
+    return _said(verdict, charts, [_percent_table(evidence, rows)], [f"The verdict is about {_name(key)}.", *notes])
 
 
 def order_content(evidence: Evidence) -> dict[str, Any]:
@@ -168,40 +161,33 @@ def order_content(evidence: Evidence) -> dict[str, Any]:
     right = evidence.estimate("order")
     assert right is not None
     equal = evidence.trained["details"]["order"]["equal_videos"]
-    chart = PageChart(
-        "Clips whose direction is recognised, percent", {"direction": _points(evidence, "order")}, {"guessing": 50}, 100
-    )
-    table = PageTable("All numbers, percent", _header(evidence), [_row(evidence, "order", "direction")], folded=True)
+    chart = _percent_chart("Clips whose direction is recognised", evidence, {"direction": "order"}, {"guessing": 0.5})
+    table = _percent_table(evidence, [_row(evidence, "order", "direction")])
     return _said(verdicts.order(evidence.sample, right, equal, evidence.beside("order")), [chart], [table])
 
 
 def classes_content(evidence: Evidence) -> dict[str, Any]:
     """How far classes are apart."""
     names = {"distance_within": "distance within", "distance_between": "distance between"}
-    found = {network: _distances(results) for network, results in evidence.networks.items()}
-    chart = PageChart(
-        "Mean squared distance of features",
-        {
-            title: {network: _point(numbers[key]) for network, numbers in found.items() if key in numbers}
-            for key, title in names.items()
-        },
-        {},
-        digits=2,
-    )
+    distances = {network: _distances(results) for network, results in evidence.networks.items()}
+    points = {
+        title: {network: _point(numbers[key]) for network, numbers in distances.items() if key in numbers}
+        for key, title in names.items()
+    }
+    chart = PageChart("Mean squared distance of features", points, {}, digits=2)
     titles = {"ratio": "ratio", "uniformity": "uniformity", "uniformity_class_mean": "uniformity of a class", **names}
-    header = ["", *(text for network in found for text in (network, "95 % interval"))]
-    rows = [
-        [title, *(text for numbers in found.values() for text in _plain(numbers.get(key)))]
-        for key, title in titles.items()
-    ]
+    header = ["", *(text for network in distances for text in (network, "95 % interval"))]
+    rows = []
+    for key, title in titles.items():
+        rows.append([title, *(text for numbers in distances.values() for text in _plain(numbers.get(key)))])
     table = PageTable("All numbers", header, rows, folded=True)
-    own = found[TRAINED]
-    if "ratio" not in own:
+    trained = distances[TRAINED]
+    if "ratio" not in trained:
         text = "Nothing can be said: no class has two videos, or all features are equal."
         return _said(AnalysisVerdict(text, open=True), [chart], [table])
-    other = found.get(UNTRAINED, {}).get("ratio")
-    beside = None if other is None else (other.value, verdicts.standing(_ratio_of_ratios(evidence), 1))
-    verdict = verdicts.classes(evidence.sample, own["ratio"], own["uniformity"].value, beside)
+    ratio = distances.get(UNTRAINED, {}).get("ratio")
+    beside = None if ratio is None else (ratio.value, verdicts.standing(_ratio_of_ratios(evidence), 1))
+    verdict = verdicts.classes(evidence.sample, trained["ratio"], trained["uniformity"].value, beside)
     return _said(verdict, [chart], [table])
 
 
@@ -209,42 +195,28 @@ def invariance_content(evidence: Evidence) -> dict[str, Any]:
     """Under which changes units keep responding."""
     results, networks = evidence.trained, evidence.networks
     scores = _scores(results)
-    highest = {network: max(found["shuffles"]) for network, found in networks.items()}
+    highest = {network: max(measured["shuffles"]) for network, measured in networks.items()}
     rows = {COMPARED[0]: f"invariance_{COMPARED[0]}"} | {_changed(name): f"invariance_{name}" for name in scores}
-    chart = PageChart(
-        "Invariance score",
-        {
-            name: {network: Point(found[key]) for network, found in networks.items() if key in found}
-            for name, key in rows.items()
-        },
-        {"shuffled labels": highest[TRAINED], "perfect": results["invariance_ceiling"]},
-        digits=2,
-    )
+    points = {
+        name: {network: Point(measured[key]) for network, measured in networks.items() if key in measured}
+        for name, key in rows.items()
+    }
+    references = {"shuffled labels": highest[TRAINED], "perfect": results["invariance_ceiling"]}
+    chart = PageChart("Invariance score", points, references, digits=2)
     untrained = ""
     if UNTRAINED in networks:
-        other = networks[UNTRAINED]
-        kept = sum(score > highest[UNTRAINED] for score in _scores(other).values())
-        learned = other["invariance_unchanged"] > highest[UNTRAINED]
-        how = f"under {kept} of {len(_scores(other))}" if learned else "chance alone would do as well"
+        untrained_scores = _scores(networks[UNTRAINED])
+        kept = sum(score > highest[UNTRAINED] for score in untrained_scores.values())
+        learned = networks[UNTRAINED]["invariance_unchanged"] > highest[UNTRAINED]
+        how = f"under {kept} of {len(untrained_scores)}" if learned else "chance alone would do as well"
         untrained = f"; untrained network: {how}"
-    table = PageTable(
-        "All numbers",
-        ["", *networks, "changed clips"],
-        [
-            *(
-                [
-                    name,
-                    *(f"{found[key]:.2f}" if key in found else _NONE for found in networks.values()),
-                    str(results["details"][key[len("invariance_") :]]["versions"])
-                    if key[len("invariance_") :] in results["details"]
-                    else _NONE,
-                ]
-                for name, key in {**rows, "mean of the changes": "invariance_mean"}.items()
-            ),
-            ["shuffled labels", *(f"{value:.2f}" for value in highest.values()), _NONE],
-        ],
-        folded=True,
-    )
+    lines = []
+    for name, key in {**rows, "mean of the changes": "invariance_mean"}.items():
+        cells = [f"{measured[key]:.2f}" if key in measured else _NONE for measured in networks.values()]
+        details = results["details"].get(key.removeprefix("invariance_"))
+        lines.append([name, *cells, _NONE if details is None else str(details["versions"])])
+    lines.append(["shuffled labels", *(f"{value:.2f}" for value in highest.values()), _NONE])
+    table = PageTable("All numbers", ["", *networks, "changed clips"], lines, folded=True)
     worded, unchanged = {_CHANGES.get(name, name): score for name, score in scores.items()}, rows[COMPARED[0]]
     verdict = verdicts.invariance(evidence.sample, results[unchanged], worded, highest[TRAINED], untrained)
     notes = [
@@ -271,22 +243,12 @@ def robustness_content(evidence: Evidence) -> dict[str, Any]:
         groups,
         evidence.beside(f"{key}_mPC"),
     )
-    lines = {"majority": 100 * evidence.levels["majority"]}
+    majority_level = {"majority": evidence.levels["majority"]}
     severities = {"clean": key} | {f"severity {n}": f"{key}_severity_{n}" for n in results["severities"]}
     kinds = {"clean": key} | {_GROUPS.get(name, name): f"{key}_{name}" for name in results["groups"]}
     charts = [
-        PageChart(
-            f"{_name(key)} by severity, percent",
-            {title: _points(evidence, name) for title, name in severities.items()},
-            lines,
-            100,
-        ),
-        PageChart(
-            f"{_name(key)} by kind of corruption, percent",
-            {title: _points(evidence, name) for title, name in kinds.items()},
-            lines,
-            100,
-        ),
+        _percent_chart(f"{_name(key)} by severity", evidence, severities, majority_level),
+        _percent_chart(f"{_name(key)} by kind of corruption", evidence, kinds, majority_level),
     ]
     rows = [
         [name.replace("_", " "), *(f"{100 * numbers[key]:.0f}" for numbers in corruption["severities"].values())]
@@ -294,14 +256,13 @@ def robustness_content(evidence: Evidence) -> dict[str, Any]:
     ]
     header = ["", *(f"severity {n}" for n in results["severities"])]
     heat = PageTable(f"{_name(key)} of each corruption, percent", header, rows, heat=True, folded=True)
-    measured = [name for name in ("R@1", "knn", "top1") if f"{name}_mPC" in results]
     every = []
-    for name in measured:
-        every.append(_row(evidence, name, f"{_name(name)}, clean"))
-        every.append(_row(evidence, f"{name}_mPC", f"{_name(name)}, mPC"))
-        every.append(_row(evidence, f"{name}_rPC", f"{_name(name)}, rPC"))
+    for name in ("R@1", "knn", "top1"):
+        if f"{name}_mPC" in results:
+            titles = {name: "clean", f"{name}_mPC": "mPC", f"{name}_rPC": "rPC"}
+            every += [_row(evidence, number, f"{_name(name)}, {title}") for number, title in titles.items()]
     every.append(_level(evidence, "majority", evidence.levels["majority"]))
-    table = PageTable("All numbers, percent", _header(evidence), every, folded=True)
+    table = _percent_table(evidence, every)
     return _said(verdict, charts, [heat, table], _left_out(results))
 
 
@@ -309,17 +270,14 @@ def background_content(evidence: Evidence) -> dict[str, Any]:
     """Whether the background decides."""
     results, key = evidence.trained, evidence.primary
     assert key is not None
-    same, other = evidence.estimate(f"{key}_same"), evidence.estimate(f"{key}_other")
-    assert same is not None and other is not None
+    same, another = evidence.estimate(f"{key}_same"), evidence.estimate(f"{key}_other")
+    assert same is not None and another is not None
     gap, beside = evidence.gap(f"{key}_same", f"{key}_other"), evidence.beside(f"{key}_same", f"{key}_other")
-    verdict = verdicts.background(evidence.sample, evidence.score(f"{key}_same"), same, other, gap, beside)
+    verdict = verdicts.background(evidence.sample, evidence.score(f"{key}_same"), same, another, gap, beside)
     names = {"": "original", "_same": "same class", "_other": "another class"}
-    chart = PageChart(
-        f"{_name(key)} by background, percent",
-        {title: _points(evidence, f"{key}{end}") for end, title in names.items()},
-        {"majority": 100 * evidence.levels["majority"]},
-        100,
-    )
+    versions = {title: f"{key}{end}" for end, title in names.items()}
+    majority_level = {"majority": evidence.levels["majority"]}
+    chart = _percent_chart(f"{_name(key)} by background", evidence, versions, majority_level)
     more = {"_gap": "background gap", "_shortcut": "shortcut", "_shortcut_original": "shortcut before the swap"}
     rows = [
         _row(evidence, f"{name}{end}", f"{_name(name)}, {title}")
@@ -328,49 +286,45 @@ def background_content(evidence: Evidence) -> dict[str, Any]:
         if f"{name}{end}" in results
     ]
     rows.append(_level(evidence, "majority", evidence.levels["majority"]))
-    return _said(verdict, [chart], [PageTable("All numbers, percent", _header(evidence), rows, folded=True)])
+    return _said(verdict, [chart], [_percent_table(evidence, rows)])
 
 
 def gradcam_content(
-    found: Mapping[str, Results], untrained: Mapping[str, Results], groups: Groups, videos: VideoList
+    networks: Mapping[str, Results], untrained: Mapping[str, Results], groups: Groups, videos: VideoList
 ) -> dict[str, Any]:
-    """Whether the heat lies in the boxes; `found` and `untrained` are by the names of layers' networks."""
-    first = next(iter(found.values()))
-    empty = sum(results["zero_maps"] for results in found.values())
-    maps = sum(results["num_videos"] for results in found.values())
+    """Whether the heat lies in the boxes; `networks` and `untrained` are by the names of layers' networks."""
+    first = next(iter(networks.values()))
+    empty = sum(results["zero_maps"] for results in networks.values())
+    maps = sum(results["num_videos"] for results in networks.values())
     if "mass_of_video" not in first:
         return _said(verdicts.without_boxes(maps, empty))
-    place = {name: row for row, name in enumerate(videos.names)}
-
-    def of_videos(results: Results) -> tuple[list[int], NDArray[np.float64]]:
-        rows = [place[name] for name in results["mass_of_video"]]
-        return rows, np.array([*results["mass_of_video"].values()])  # (N, 2)
-
-    rows, pairs = of_videos(first)
+    rows, pairs = _masses(first, videos)
     gap = difference(pairs[:, 0], pairs[:, 1], groups.number[rows])
-    beside, other = None, next(iter(untrained.values()), None)
-    if other is not None and other["target"] == first["target"] and "mass_of_video" in other:
-        other_rows, others = of_videos(other)
-        common = sorted({*rows} & {*other_rows})
-        ours, theirs = pairs[[rows.index(n) for n in common], 0], others[[other_rows.index(n) for n in common], 0]
-        found_gap = difference(ours, theirs, groups.number[common])
-        beside = Beside(float(theirs.mean()), found_gap)
+    beside, random = None, next(iter(untrained.values()), {"target": None})
+    if random["target"] == first["target"] and "mass_of_video" in random:
+        random_rows, random_pairs = _masses(random, videos)
+        common, ours, theirs = np.intersect1d(rows, random_rows, return_indices=True)
+        inside = pairs[ours, 0], random_pairs[theirs, 0]
+        beside = Beside(float(inside[1].mean()), difference(*inside, groups.number[common]))
     sample = ScoreSample(len(rows), len(np.unique(groups.number[rows])))
     verdict = verdicts.attention(sample, first["mass_in_box"], first["box_area"], gap, beside)
-    measured = {name: of_videos(results) for name, results in {**found, **untrained}.items()}
-    chart = PageChart(
-        "Heat in the boxes, percent of all",
-        {
-            name: {TRAINED: _point(proportion(values[:, 0], groups.number[where]), 100)}
-            for name, (where, values) in measured.items()
-        },
-        {"area of the boxes": 100 * first["box_area"], "limit of the cells": 100 * first["mass_limit"]},
-        100,
-    )
+    points = {}
+    for name, results in {**networks, **untrained}.items():
+        of_videos, masses = _masses(results, videos)
+        points[name] = {TRAINED: _point(proportion(masses[:, 0], groups.number[of_videos]), 100)}
+    references = {"area of the boxes": 100 * first["box_area"], "limit of the cells": 100 * first["mass_limit"]}
+    chart = PageChart("Heat in the boxes, percent of all", points, references, 100)
     notes = [f"{empty} of {maps} maps have no heat; they are left out of the numbers."] if empty else []
-    if len(found) > 1:
-        verdict = verdict._replace(text=f"{next(iter(found))}: {verdict.text}")
+    if len(networks) > 1:
+        verdict = verdict._replace(text=f"{next(iter(networks))}: {verdict.text}")
     return _said(verdict, [chart], notes=notes)
+
+
+def _masses(results: Results, videos: VideoList) -> tuple[list[int], NDArray[np.float64]]:
+    """Return the rows of the videos, and (N, 2): the heat in the box, and the area of the box."""
+    row_of = {name: row for row, name in enumerate(videos.names)}
+    masses = results["mass_of_video"]
+    return [row_of[name] for name in masses], np.array([*masses.values()])
 
 
 def setting(results: Results) -> str:
@@ -392,6 +346,18 @@ def _said(
     return {"verdict": verdict.text, "open": verdict.open, "charts": charts, "tables": tables, "notes": [*notes]}
 
 
+def _percent_chart(
+    quantity: str, evidence: Evidence, keys: Mapping[str, str], references: Mapping[str, float]
+) -> PageChart:
+    """A chart of numbers, their keys by the names of the rows, and references, all as fractions."""
+    rows = {title: _points(evidence, key) for title, key in keys.items()}
+    return PageChart(f"{quantity}, percent", rows, {name: 100 * value for name, value in references.items()}, 100)
+
+
+def _percent_table(evidence: Evidence, rows: Sequence[Sequence[str]]) -> PageTable:
+    return PageTable("All numbers, percent", _header(evidence), rows, folded=True)
+
+
 def _name(key: str) -> str:
     return _NAMES.get(key, key)
 
@@ -403,8 +369,8 @@ def _point(estimate: Estimate, scale: float = 1) -> Point:
 
 def _points(evidence: Evidence, key: str) -> dict[str, Point]:
     """The points of a number in percent, by network."""
-    found = {network: evidence.estimate(key, network) for network in evidence.networks}
-    return {network: _point(estimate, 100) for network, estimate in found.items() if estimate is not None}
+    estimates = {network: evidence.estimate(key, network) for network in evidence.networks}
+    return {network: _point(estimate, 100) for network, estimate in estimates.items() if estimate is not None}
 
 
 def _header(evidence: Evidence) -> list[str]:
@@ -449,14 +415,13 @@ def _plain(estimate: Estimate | None) -> list[str]:
 def _distances(results: Results) -> dict[str, Estimate]:
     """The numbers of classes with their jackknife intervals."""
     without = results["without_recording"]
-    found = {key: jackknife(results[key], values) for key, values in without.items() if key in results}
+    estimates = {key: jackknife(results[key], values) for key, values in without.items() if key in results}
     if "uniformity_class_mean" in results:
-        found["uniformity_class_mean"] = Estimate(results["uniformity_class_mean"])
+        estimates["uniformity_class_mean"] = Estimate(results["uniformity_class_mean"])
     within, between = results.get("distance_within"), results.get("distance_between")
     if within and between:
-        logs = jackknife(math.log(between / within), _log_ratios(without))
-        found["ratio"] = _exp(logs)
-    return found
+        estimates["ratio"] = _exp(jackknife(math.log(between / within), _log_ratios(without)))
+    return estimates
 
 
 def _exp(logs: Estimate) -> Estimate:
@@ -477,8 +442,7 @@ def _ratio_of_ratios(evidence: Evidence) -> Estimate:
         values.append(math.log(results["distance_between"] / results["distance_within"]))
     if logs[0].shape != logs[1].shape:
         return Estimate(math.exp(values[0] - values[1]))  # other videos could be read
-    found = jackknife(values[0] - values[1], (logs[0] - logs[1]).tolist())
-    return _exp(found)
+    return _exp(jackknife(values[0] - values[1], (logs[0] - logs[1]).tolist()))
 
 
 def _changed(name: str) -> str:

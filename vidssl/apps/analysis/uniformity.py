@@ -6,7 +6,7 @@ recordings at random would look separated. Shapes: N videos, D features, G recor
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -38,9 +38,9 @@ from vidssl.jobs.measurements import (
     Plan,
     Work,
     claim_results,
-    format_count,
     format_table,
     format_tests,
+    format_videos,
     name_networks,
 )
 from vidssl.models.checkpoint_files import saved
@@ -83,8 +83,8 @@ def analyze_uniformity(
     if folder is not None:
         claim_results(folder, "classes", {"list": path_of(videos)}, [*map(file_of, several), options.get("cfg")])
     with distributed.joined(device_of(several[0], options)):
-        for name, one, place in name_networks(several, folder):
-            results[name] = _measure(one, videos, place, options, shared_config=len(several) > 1)
+        for name, network, network_folder in name_networks(several, folder):
+            results[name] = _measure(network, videos, network_folder, options, shared_config=len(several) > 1)
         results.text = uniformity_summary(results)
         if folder is not None:
             results.file = file = folder / "classes.png"
@@ -94,18 +94,15 @@ def analyze_uniformity(
 
 def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOptions, shared_config: bool) -> Results:
     """Measure a checkpoint, or every checkpoint of a run."""
-
-    def measure(one: Model, folder: Path | None) -> Results:
-        return Work(UniformityOfFeatures(), one, videos, options, shared_config=shared_config).measure(folder)
-
+    work = Work(UniformityOfFeatures(), model, videos, options, shared_config=shared_config)
     run = file_of(model)
     if run is None or not run.is_dir():
-        results = measure(model, out)
+        results = work.measure(out)
         return {**results, "curve": [point(results)]}
     files = saved(run / "checkpoints")[::-1]
     if not files:
         raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
-    steps = [measure(file, None if out is None else out / file.stem) for file in files]
+    steps = [replace(work, model=file).measure(None if out is None else out / file.stem) for file in files]
     results = {**steps[-1], "curve": [point(step) for step in steps]}
     if out is not None:
         distributed.on_main(lambda: write_results(out, results))
@@ -151,11 +148,11 @@ class UniformityOfFeatures(Measurement):
         return Computed(results)
 
 
-def _classifies(subject: Subject, listed: VideoList) -> tuple[bool, dict[str, str]]:
+def _classifies(subject: Subject, videos: VideoList) -> tuple[bool, dict[str, str]]:
     """Whether the network's classifier has the classes of the list, and if not why."""
     try:
-        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, listed, subject.classes)
-        check_class_names(listed, subject.class_names, "when the network was trained")
+        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, videos, subject.classes)
+        check_class_names(videos, subject.class_names, "when the network was trained")
     except (ConfigError, DataError) as error:
         return False, {"ece": str(error) if subject.classes else "the network has no classifier"}
     return True, {}
@@ -181,8 +178,8 @@ def class_numbers(x: Tensor, label: Tensor, groups: NDArray[np.int64], names: li
     }
     rows = zip(there, distances.tolist(), strict=True)
     table = {names[n]: {names[m]: _number(d) for m, d in zip(there, row, strict=True)} for n, row in rows}
-    found = {key: value for key, value in numbers.items() if value is not None}
-    return {**found, "uniformity_per_class": per_class, "distances": table}
+    defined = {key: value for key, value in numbers.items() if value is not None}
+    return {**defined, "uniformity_per_class": per_class, "distances": table}
 
 
 def classifier_numbers(probabilities: Tensor, label: Tensor) -> dict[str, float]:
@@ -195,15 +192,15 @@ def _number(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def uniformity_chart(found: Mapping[str, Results]) -> bytes:
+def uniformity_chart(networks: Mapping[str, Results]) -> bytes:
     """Draw curves over training, or bars if all networks have a single checkpoint, as PNG."""
-    if any(len(results["curve"]) > 1 for results in found.values()):
-        return png(class_curves({name: results["curve"] for name, results in found.items()}))
-    shown = list(_NUMBERS.items())[:4]
-    videos = next(iter(found.values()))["num_videos"]
+    if any(len(results["curve"]) > 1 for results in networks.values()):
+        return png(class_curves({name: results["curve"] for name, results in networks.items()}))
+    measures = dict(list(_NUMBERS.items())[:4])
+    videos = next(iter(networks.values()))["num_videos"]
     figure = grouped_bars(
-        [label for _, label in shown],
-        {name: [results.get(key) for key, _ in shown] for name, results in found.items()},
+        [*measures.values()],
+        {name: [results.get(key) for key in measures] for name, results in networks.items()},
         title=f"Uniformity and mean squared distances of classes: {videos} videos",
         unit="value",
         levels={},
@@ -212,18 +209,17 @@ def uniformity_chart(found: Mapping[str, Results]) -> bytes:
     return png(figure)
 
 
-def uniformity_summary(found: Mapping[str, Results]) -> str:
+def uniformity_summary(networks: Mapping[str, Results]) -> str:
     """Format the numbers of all checkpoints as a short table."""
-    first = next(iter(found.values()))
-    used = [key for key in _NUMBERS if any(key in results for results in found.values())]
+    first = next(iter(networks.values()))
+    used = [key for key in _NUMBERS if any(key in results for results in networks.values())]
     rows = [["", "step", *(_NUMBERS[key] for key in used)]]
-    for name, results in found.items():
+    for name, results in networks.items():
         rows += [[name, str(point["step"]), *(_cell(key, point) for key in used)] for point in results["curve"]]
-    videos = format_count(first["num_videos"], first["missing"])
     of = f"{first['recordings']['count']} recordings, {len(first['distances'])} classes"
-    head = f"{videos} videos, {of}; {format_tests(found)}"
-    left = [f"{name}: no ECE, {r['left_out']['ece']}" for name, r in found.items() if r["left_out"]]
-    return "\n".join([head, *format_table(rows, "<" + ">" * (len(used) + 1)), *left])
+    head = f"{format_videos(first)}, {of}; {format_tests(networks)}"
+    remarks = [f"{name}: no ECE, {r['left_out']['ece']}" for name, r in networks.items() if r["left_out"]]
+    return "\n".join([head, *format_table(rows, "<" + ">" * (len(used) + 1)), *remarks])
 
 
 def _cell(key: str, point: Results) -> str:
@@ -256,9 +252,9 @@ def without_recordings(x: Tensor, label: Tensor, groups: NDArray[np.int64], clas
     inside = sum(_pairs(*_sums(unit[rows], label[rows], classes)) for rows in members)
     within, between = [], []
     for rows in members:
-        own = _sums(unit[rows], label[rows], classes)
-        others = _pairs(*(a - b for a, b in zip(whole, own, strict=True)))
-        distances = _distances(others - (inside - _pairs(*own)))
+        sums = _sums(unit[rows], label[rows], classes)
+        pairs = _pairs(*(a - b for a, b in zip(whole, sums, strict=True)))
+        distances = _distances(pairs - (inside - _pairs(*sums)))
         within.append(distances.diagonal().nanmean().item())
         between.append(distances[~torch.eye(classes, dtype=torch.bool)].nanmean().item())
     return {
@@ -293,12 +289,12 @@ def _distances(pairs: Tensor) -> Tensor:
 def _uniformity_without(unit: Tensor, members: list[Tensor]) -> list[float]:
     total = len(unit)
     rows = torch.cat([_potential(part, unit).sum(dim=1) for part in torch.split(unit, _CHUNK)])  # each with itself: 1
-    every, found = rows.sum().item(), []
+    every, uniformities = rows.sum().item(), []
     for group in members:
-        left = total - len(group)
-        potential = every - 2 * rows[group].sum().item() + _potential(unit[group], unit[group]).sum().item() - left
-        found.append(-math.log(potential / (left * (left - 1))) if left > 1 else math.nan)
-    return found
+        remaining = total - len(group)
+        potential = every - 2 * rows[group].sum().item() + _potential(unit[group], unit[group]).sum().item() - remaining
+        uniformities.append(-math.log(potential / (remaining * (remaining - 1))) if remaining > 1 else math.nan)
+    return uniformities
 
 
 def _potential(x: Tensor, y: Tensor) -> Tensor:

@@ -102,25 +102,17 @@ def classes(
     """
     if sample.recordings < FEWEST:
         return _too_few(sample, f"ratio {ratio.value:.2f}")
-    found = standing(ratio, 1, RATIO_MARGIN)
+    ratio_standing = standing(ratio, 1, RATIO_MARGIN)
     numbers = f"{ratio.value:.2f} times as far apart as videos of one class{_interval(ratio, 1, 2)}"
-    text = {
-        "above": f"Classes are separated: videos of different classes are {numbers}",
-        "equal": f"Classes are not separated: videos of different classes are {numbers}",
-        "below": f"Classes are mixed: videos of different classes are {numbers}",
-        "open": f"{_unsaid(sample)} whether classes are separated: videos of different classes are {numbers}",
-    }[found]
+    words = "Classes are separated", "Classes are not separated", "Classes are mixed", "whether classes are separated"
+    text = _judged(sample, ratio_standing, words, f"videos of different classes are {numbers}")
     if untrained is not None:
-        words = {
-            "above": "less separated",
-            "below": "more separated",
-            "equal": "as separated",
-            "open": "no difference is shown",
-        }[untrained[1]]
-        text += f"; untrained network {untrained[0]:.2f} ({words})"
+        compared = {"above": "less separated", "below": "more separated", "equal": "as separated"}
+        compared_words = compared.get(untrained[1], "no difference is shown")
+        text += f"; untrained network {untrained[0]:.2f} ({compared_words})"
     if uniformity is not None and uniformity < COLLAPSED:
         text += f"; all features are nearly alike (uniformity {uniformity:.2f}, and 0 is collapse)"
-    return AnalysisVerdict(f"{text}.", found == "open")
+    return AnalysisVerdict(f"{text}.", ratio_standing == "open")
 
 
 def invariance(
@@ -174,49 +166,50 @@ def robustness(
     """
     if refused := _not_recognised(sample, score):
         return refused
-    found = standing(loss, 0)
+    loss_standing = standing(loss, 0)
     numbers = f"{_percent(clean.value)} without and {_percent(corrupted.value)} with corruption, {_points(loss)}"
-    if loss.identical or found == "equal":
+    if loss.identical or loss_standing == "equal":
         text = f"Keeps its accuracy on corrupted videos: {numbers}"
-    elif found == "above":
+    elif loss_standing == "above":
         little = loss.high is not None and loss.high < CHANGE_MARGIN
         text = f"Loses {'little' if little else 'accuracy'} on corrupted videos: {numbers}"
-    elif found == "below":
+    elif loss_standing == "below":
         text = f"Is better on corrupted videos: {numbers}"
     else:
         text = f"{_unsaid(sample)} what corruption costs: {numbers}"
     if groups:
         worst, best = min(groups, key=groups.__getitem__), max(groups, key=groups.__getitem__)
         text += f"; worst with {worst} ({_percent(groups[worst])}), best with {best} ({_percent(groups[best])})"
-    return AnalysisVerdict(text + _beside(untrained), found == "open" and not loss.identical)
+    return AnalysisVerdict(text + _beside(untrained), loss_standing == "open" and not loss.identical)
 
 
 def background(
     sample: ScoreSample,
     score: ScoreTest,
     same: Estimate,
-    other: Estimate,
+    another: Estimate,
     gap: Estimate,
     untrained: Beside | None = None,
 ) -> AnalysisVerdict:
-    """Whether the background decides: `gap` is `same` minus `other`, by the class of the video of the background.
+    """Whether the background decides: `gap` is `same` minus `another`, by the class of the video of the background.
 
     It is said of a network that recognises classes by its `score` before backgrounds of the same class.
     """
     if refused := _not_recognised(sample, score):
         return refused
     numbers = (
-        f"{_percent(same.value)} right before the background of another video of the class, {_percent(other.value)} "
+        f"{_percent(same.value)} right before the background of another video of the class, {_percent(another.value)} "
         f"before one of another class, {_points(gap)}"
     )
-    found = standing(gap, 0)
-    text = {
-        "above": f"Uses the background: {numbers}",
-        "equal": f"Does not depend on the background: {numbers}",
-        "below": f"Is better before backgrounds of another class: {numbers}",
-        "open": f"{_unsaid(sample)} whether it uses the background: {numbers}",
-    }["equal" if gap.identical else found]
-    return AnalysisVerdict(text + _beside(untrained, "{:.0f} points"), found == "open" and not gap.identical)
+    gap_standing = standing(gap, 0)
+    words = (
+        "Uses the background",
+        "Does not depend on the background",
+        "Is better before backgrounds of another class",
+        "whether it uses the background",
+    )
+    text = _judged(sample, "equal" if gap.identical else gap_standing, words, numbers)
+    return AnalysisVerdict(text + _beside(untrained, "{:.0f} points"), gap_standing == "open" and not gap.identical)
 
 
 def attention(
@@ -225,16 +218,17 @@ def attention(
     """Whether it looks at the instance: `inside` is the fraction of the heat in its box, `gap` that minus its area."""
     if sample.recordings < FEWEST:
         return _too_few(sample, f"{_percent(inside)} of the heat in {_percent(area)} of the frame")
-    found = standing(gap, 0, min(CHANGE_MARGIN, area))
+    gap_standing = standing(gap, 0, min(CHANGE_MARGIN, area))
     numbers = f"{_percent(inside)} of the heat is in the boxes, which cover {_percent(area)} of the frame, "
     numbers += _points(gap)
-    text = {
-        "above": f"Looks at the instance: {numbers}",
-        "equal": f"Does not look at the instance more than elsewhere: {numbers}",
-        "below": f"Looks beside the instance: {numbers}",
-        "open": f"{_unsaid(sample)} whether it looks at the instance: {numbers}",
-    }[found]
-    return AnalysisVerdict(text + _beside(untrained), found == "open")
+    words = (
+        "Looks at the instance",
+        "Does not look at the instance more than elsewhere",
+        "Looks beside the instance",
+        "whether it looks at the instance",
+    )
+    text = _judged(sample, gap_standing, words, numbers)
+    return AnalysisVerdict(text + _beside(untrained), gap_standing == "open")
 
 
 def without_boxes(maps: int, empty: int) -> AnalysisVerdict:
@@ -251,11 +245,18 @@ def _against_level(
     if sample.recordings < FEWEST:
         return _too_few(sample, score.text)
     yes, no, whether = words
-    found = standing(score.right, score.level, min(CHANGE_MARGIN, score.level))
-    if not score.exact and found != "above":
-        found = "open"
-    start = {"above": yes, "equal": no, "below": no, "open": f"{_unsaid(sample)} {whether}"}
-    return AnalysisVerdict(f"{start[found]}: {score.text}{_beside(untrained)}", found == "open")
+    score_standing = standing(score.right, score.level, min(CHANGE_MARGIN, score.level))
+    if not score.exact and score_standing != "above":
+        score_standing = "open"
+    text = _judged(sample, score_standing, (yes, no, no, whether), score.text)
+    return AnalysisVerdict(text + _beside(untrained), score_standing == "open")
+
+
+def _judged(sample: ScoreSample, judgement: Standing, words: tuple[str, str, str, str], numbers: str) -> str:
+    """Begin a sentence with the words for above, equal or below, or with what cannot be said."""
+    above, equal, below, whether = words
+    starts = {"above": above, "equal": equal, "below": below, "open": f"{_unsaid(sample)} {whether}"}
+    return f"{starts[judgement]}: {numbers}"
 
 
 def _not_recognised(sample: ScoreSample, score: ScoreTest) -> AnalysisVerdict | None:
@@ -274,10 +275,10 @@ def _beside(untrained: Beside | None, form: str = "{:.0f} %") -> str:
     """The end of a sentence."""
     if untrained is None:
         return "."
-    found = standing(untrained.difference, 0)
     words = {"above": "less", "below": "more", "equal": "as much", "open": "no difference is shown"}
+    judgement = "equal" if untrained.difference.identical else standing(untrained.difference, 0)
     number = form.format(100 * untrained.value).replace("-", "−")
-    return f"; untrained network {number} ({words['equal' if untrained.difference.identical else found]})."
+    return f"; untrained network {number} ({words[judgement]})."
 
 
 def _too_few(sample: ScoreSample, numbers: str) -> AnalysisVerdict:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ from vidssl.data.video_list import VideoList, row_key
 from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.result_files import complete
-from vidssl.evaluation.statistics import Difference, compare_pairs, doubts, proportions
+from vidssl.evaluation.statistics import Difference, Estimate, compare_pairs, doubts, proportions
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, models, path_of, read_videos
 from vidssl.jobs.measurements import JobResults, format_table, name_networks, write_csv
 from vidssl.models.bfloat16_check import processor
@@ -111,91 +112,134 @@ def compare(
     claim(folder, "encoder comparison", outputs, inputs=inputs)
     start = time.perf_counter()
     with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
-        given = read_videos(videos, options)
-        strict = given.is_labelled or len(labels) > 0  # folders as labels are no test set that somebody has made
-        listed = labelled_by_folders(given)
-        if limit is not None:
-            listed = listed.rows(chosen_rows(listed, limit))
-        others = [_in_order_of(listed, read_videos(path, options)) for path in labels]
-        own = (listed.labels >= 0).any() or listed.targets is not None
-        lists = [*([listed] if own else []), *others]
-        groups = recording_groups(listed, group)
-        _check(listed, lists, groups)
-        asked = dict(model if isinstance(model, Mapping) else [each[:2] for each in name_networks(models(model), None)])
-        if not asked:
-            raise ConfigError("model names no encoder: give one or more")
-        floors = [(f"floor:{name}" if name in asked else name, f"floor:{name}") for name in FLOORS]
-        chosen = with_parts([*asked.items()])
-        chosen += [floor for floor in floors if floor[1] not in asked.values()]
-        encoders = extract_all(chosen, listed, identify(listed), options, folder, same_clips, strict, limit)
-        rows = common_rows(encoders)
-        wanted = [encoder for encoder in encoders if encoder.name in asked]
-        if (failed := wanted[0].failure) and all(each.failure for each in wanted):
-            raise failed  # floors alone compare nothing
-        if not len(rows):
-            raise DataError(f"{listed.path}: there is no video that all encoders can be measured on")
-        measured = [encoder for encoder in encoders if encoder.features is not None]
-        features = [of_rows(each.features, rows) for each in measured if each.features is not None]
-        groups, copies = _with_copies(groups.of_rows(rows), measured, features)
-        number = groups.number
-        named = zip(_names(lists), lists, strict=True)
-        sections = [_section(measured, name, each, rows, number, copies, shots, folder) for name, each in named]
-        agreements = compare_neighbours(features, number)
-        request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
-        names = [encoder.name for encoder in measured]
-        places = [n for n, encoder in enumerate(measured) if encoder.floor]
-        sentences = describe_without_labels(names, places, agreements, len(copies), int(number.max()) + 1)
-        if reason := why_folders_are_no_classes(given):
-            sentences.append(f"{reason[0].upper()}{reason[1:]}.")
-        results = JobResults(
-            {
-                "sections": sections,
-                "common_neighbours": [
-                    {"first": names[a.first], "second": names[a.second], "fraction": a.mean, "chance": a.chance}
-                    for a in agreements
-                ],
-                **({} if lists else {"without_labels": {"sentences": sentences}}),
-                "encoders": {each.name: {**each.facts, "floor": each.floor} for each in measured},
-                "failed": {each.name: str(each.failure) for each in encoders if each.failure is not None},
-                "groups": {"how": groups.how, "count": int(number.max()) + 1, "number": number.tolist()},
-                "near_copies": [[listed.names[rows[one]], listed.names[rows[other]]] for one, other in copies],
-                "videos": [listed.names[row] for row in rows],
-                "missing": _missing(listed, rows, measured),
-                "seconds": time.perf_counter() - start,
-                "processor": processor(),
-            }
-            | complete({}, request=request, overlap=None, query=listed.fingerprint)
+        list_given = read_videos(videos, options)
+        strict = list_given.is_labelled or len(labels) > 0  # folders as labels are no test set that somebody has made
+        compared, lists = _label_lists(list_given, (read_videos(path, options) for path in labels), limit)
+        groups = recording_groups(compared, group)
+        _check(compared, lists, groups)
+        requested = dict(
+            model if isinstance(model, Mapping) else [row[:2] for row in name_networks(models(model), None)]
         )
-
-        def write() -> None:
-            title = f"Encoders for {listed.path.name}"
-            reasons = [each["reason"] or each["path"] for each in results["missing"]]
-            parts = _page_parts(results, listed, rows, agreements, folder)
-            write_encoders_page(folder / "index.html", results, title, command_line(), **parts, left_out=reasons)
-            write_json(folder / "results.json", dict(results))
-
-        distributed.on_main(write)
-    text = "\n\n".join([comparison_table(results, section) for section in sections] or sentences)
-    results.text, results.file = text, folder / "index.html"
+        if not requested:
+            raise ConfigError("model names no encoder: give one or more")
+        encoders = extract_all(
+            _with_floors(requested), compared, identify(compared), options, folder, same_clips, strict, limit
+        )
+        rows = common_rows(encoders)
+        failures = [encoder.failure for encoder in encoders if encoder.name in requested]
+        if failures[0] and all(failures):
+            raise failures[0]  # floors alone compare nothing
+        if not len(rows):
+            raise DataError(f"{compared.path}: there is no video that all encoders can be measured on")
+        measured = [encoder for encoder in encoders if encoder.features is not None]
+        features = [of_rows(encoder.features, rows) for encoder in measured if encoder.features is not None]
+        groups, copies = _with_copies(groups.of_rows(rows), measured, features)
+        named = zip(_names(lists), lists, strict=True)
+        sections = [
+            _section(measured, name, labelled, rows, groups.number, copies, shots, folder) for name, labelled in named
+        ]
+        agreements = compare_neighbours(features, groups.number)
+        request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
+        content = {
+            "sections": sections,
+            **_content(compared, encoders, rows, groups, copies, agreements, None if lists else list_given),
+            "seconds": time.perf_counter() - start,
+            "processor": processor(),
+        }
+        results = JobResults(content | complete({}, request=request, overlap=None, query=compared.fingerprint))
+        distributed.on_main(partial(_write, folder, results, compared, rows, agreements))
+    texts = [comparison_table(results, section) for section in sections] or results["without_labels"]["sentences"]
+    results.text, results.file = "\n\n".join(texts), folder / "index.html"
     return results
+
+
+def _content(
+    videos: VideoList,
+    encoders: Sequence[ComparedEncoder],
+    rows: NDArray[np.int64],
+    groups: Groups,
+    copies: Sequence[tuple[int, int]],
+    agreements: Sequence[Agreement],
+    unlabelled: VideoList | None,
+) -> Tree:
+    """What results.json states of encoders and videos, whatever their labels; `unlabelled` is the list without any."""
+    measured = [encoder for encoder in encoders if encoder.features is not None]
+    names, num_groups = [encoder.name for encoder in measured], int(groups.number.max()) + 1
+    without = {}
+    if unlabelled is not None:
+        floors = [n for n, encoder in enumerate(measured) if encoder.floor]
+        sentences = describe_without_labels(names, floors, agreements, len(copies), num_groups)
+        if reason := why_folders_are_no_classes(unlabelled):
+            sentences.append(f"{reason[0].upper()}{reason[1:]}.")
+        without = {"without_labels": {"sentences": sentences}}
+    return {
+        "common_neighbours": [
+            {"first": names[pair.first], "second": names[pair.second], "fraction": pair.mean, "chance": pair.chance}
+            for pair in agreements
+        ],
+        **without,
+        "encoders": {encoder.name: {**encoder.facts, "floor": encoder.floor} for encoder in measured},
+        "failed": {encoder.name: str(encoder.failure) for encoder in encoders if encoder.failure is not None},
+        "groups": {"how": groups.how, "count": num_groups, "number": groups.number.tolist()},
+        "near_copies": [[videos.names[row] for row in rows[[*pair]]] for pair in copies],
+        "videos": [videos.names[row] for row in rows],
+        "missing": _missing(videos, rows, measured),
+    }
+
+
+def _write(
+    out: Path, results: JobResults, videos: VideoList, rows: NDArray[np.int64], agreements: Sequence[Agreement]
+) -> None:
+    reasons = [gap["reason"] or gap["path"] for gap in results["missing"]]
+    parts = _page_parts(results, videos, rows, agreements, out)
+    title = f"Encoders for {videos.path.name}"
+    write_encoders_page(out / "index.html", results, title, command_line(), **parts, left_out=reasons)
+    write_json(out / "results.json", dict(results))
+
+
+def _label_lists(
+    list_given: VideoList, others: Iterable[VideoList], limit: int | None
+) -> tuple[VideoList, list[VideoList]]:
+    """Return the videos that are compared, and the lists of their labels: their own, if they have any, and others."""
+    videos = labelled_by_folders(list_given)
+    if limit is not None:
+        videos = videos.rows(chosen_rows(videos, limit))
+    lists = [_in_order_of(videos, other) for other in others]
+    has_labels = (videos.labels >= 0).any() or videos.targets is not None
+    return videos, [videos, *lists] if has_labels else lists
+
+
+def _requested(model: Model | Sequence[Model] | Mapping[str, Model]) -> dict[str, Model]:
+    """Name the encoders."""
+    requested = dict(model if isinstance(model, Mapping) else [row[:2] for row in name_networks(models(model), None)])
+    if not requested:
+        raise ConfigError("model names no encoder: give one or more")
+    return requested
+
+
+def _with_floors(requested: Mapping[str, Model]) -> list[tuple[str, Model]]:
+    """Add the parts of sums and the floors to the encoders; a floor takes another name if its own is taken."""
+    floors = [(f"floor:{name}" if name in requested else name, f"floor:{name}") for name in FLOORS]
+    return with_parts([*requested.items()]) + [floor for floor in floors if floor[1] not in requested.values()]
 
 
 def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> None:
     """Raise a DataError if nothing can be compared on the videos, or by the labels of one of the lists."""
     if len(videos) < 2:
         raise DataError(f"{videos.path}: a comparison needs two videos or more")
-    for each in lists:
-        if each.targets is not None:
-            raise DataError(f"{each.path} has several labels a video: a comparison needs one of each")
-        if (each.labels < 0).any():
-            what = "no labels" if (each.labels < 0).all() else "videos without labels"
-            raise DataError(f"{each.path} has {what}: give each video one")
-        if max(Counter(each.labels.tolist()).values()) < 2:
-            raise DataError(f"{each.path}: no class has two of the {len(each)} videos: add videos, or raise limit")
+    for labelled in lists:
+        if labelled.targets is not None:
+            raise DataError(f"{labelled.path} has several labels a video: a comparison needs one of each")
+        if (labelled.labels < 0).any():
+            what = "no labels" if (labelled.labels < 0).all() else "videos without labels"
+            raise DataError(f"{labelled.path} has {what}: give each video one")
+        if max(Counter(labelled.labels.tolist()).values()) < 2:
+            many = f"no class has two of the {len(labelled)} videos"
+            raise DataError(f"{labelled.path}: {many}: add videos, or raise limit")
     if lists and not groups.number.any():
         raise DataError(f"all {len(videos)} videos are of one recording, by {groups.how}: group=REGEX divides them")
-    for each in lists:
-        _of_two_recordings(each, each.labels, groups.number)
+    for encoder in lists:
+        _of_two_recordings(encoder, encoder.labels, groups.number)
 
 
 def _of_two_recordings(videos: VideoList, label: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -208,14 +252,15 @@ def _of_two_recordings(videos: VideoList, label: NDArray[np.int64], number: NDAr
 
 def _names(lists: Sequence[VideoList]) -> list[str]:
     """Name lists by their folders, or by their own names if they are in one folder."""
-    paths = [each.path.resolve() for each in lists]
+    paths = [list_.path.resolve() for list_ in lists]
     folders = [path.parent.name if path.suffix == ".csv" else path.name for path in paths]
     return folders if len({*folders}) == len(folders) else [f"{path.parent.name}/{path.stem}" for path in paths]
 
 
 def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[ComparedEncoder]) -> list[Tree]:
     """Describe the videos that are not compared, as an encoder could not read them."""
-    reasons = {path: reason for each in encoders if each.features is not None for path, reason in each.features.missing}
+    missing = [gap for encoder in encoders if encoder.features is not None for gap in encoder.features.missing]
+    reasons = dict(missing)
     lacking = np.setdiff1d(np.arange(len(videos)), rows).tolist()
     return [{"path": videos.names[row], "reason": reasons.get(videos.records[row].path, "")} for row in lacking]
 
@@ -224,7 +269,7 @@ def _with_copies(
     groups: Groups, encoders: Sequence[ComparedEncoder], features: Sequence[Features]
 ) -> tuple[Groups, list[tuple[int, int]]]:
     """Find near copies by the floors, and join them into one recording if the recordings are not stated."""
-    of_path = {encoder.facts["checkpoint"]["path"]: each for encoder, each in zip(encoders, features, strict=True)}
+    of_path = dict(zip([encoder.facts["checkpoint"]["path"] for encoder in encoders], features, strict=True))
     if not {"floor:thumbnails", "floor:differences"} <= of_path.keys():
         return groups, []
     copies = near_copies(of_path["floor:thumbnails"], of_path["floor:differences"], groups.number)
@@ -233,25 +278,27 @@ def _with_copies(
     return groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})"), copies
 
 
+def _spans(videos: VideoList) -> list[tuple[Any, ...]]:
+    """Return file, start and end of each row."""
+    return [row_key(videos.records.root_of(row), videos.records[row])[:3] for row in range(len(videos))]
+
+
 def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
     """Return the rows of another list of the same videos and spans, in their order."""
-    wanted, keys = (
-        [row_key(each.records.root_of(row), each.records[row])[:3] for row in range(len(each))]
-        for each in (videos, other)
-    )
-    place: dict[Any, int] = {}
-    for row, key in enumerate(keys):
-        if other.labels[place.setdefault(key, row)] != other.labels[row]:
+    keys = _spans(videos)
+    row_of_key: dict[Any, int] = {}
+    for row, key in enumerate(_spans(other)):
+        if other.labels[row_of_key.setdefault(key, row)] != other.labels[row]:
             raise DataError(f"{other.path} has two labels for one span of {other.names[row]}: give each span one")
-    lacking = [row for row, key in enumerate(wanted) if key not in place]
+    lacking = [row for row, key in enumerate(keys) if key not in row_of_key]
     if lacking:
-        (_, start, end), of_root = wanted[lacking[0]], "" if other.root == videos.root else f" in its root {other.root}"
+        (_, start, end), of_root = keys[lacking[0]], "" if other.root == videos.root else f" in its root {other.root}"
         span = "" if end is None and not start else f" from {start:g} s to {'its end' if end is None else f'{end:g} s'}"
         raise DataError(
             f"{other.path} lacks {len(lacking)} of the videos{of_root}, such as {videos.names[lacking[0]]}{span}; name "
             f"lists of the same videos and spans as {videos.path}"
         )
-    return other.rows([place[key] for key in wanted])
+    return other.rows([row_of_key[key] for key in keys])
 
 
 def _section(
@@ -268,9 +315,9 @@ def _section(
     label = videos.labels[rows]
     several = _of_two_recordings(videos, label, number)
     folds = fold_table(number, label)
-    with bar(title="predictions", unit="fit", total=fits(folds, shots) * len(encoders), leave=False) as shown:
-        made = predict_all(encoders, rows, label, number, folds, shots, out, lambda: shown.update(1))
-    hits = {name: right(predictions, label) for name, predictions in made.items()}
+    with bar(title="predictions", unit="fit", total=fits(folds, shots) * len(encoders), leave=False) as fits_bar:
+        predicted = predict_all(encoders, rows, label, number, folds, shots, out, partial(fits_bar.update, 1))
+    hits = {name: right(predictions, label) for name, predictions in predicted.items()}
     floors = [n for n, encoder in enumerate(encoders) if encoder.floor]
     of_class = number[several], label[several]  # the primary number is a mean over these classes
     primary = np.stack([hit[PRIMARY][several] for hit in hits.values()])
@@ -292,26 +339,27 @@ def _section(
         )
         for encoder in encoders
     ]
-    counts = [
-        (videos.class_name(int(one)), int((label == one).sum()), len(np.unique(number[label == one])))
-        for one in np.unique(label)
-    ]
+    counts = []
+    for class_ in np.unique(label):
+        recordings = number[label == class_]
+        counts.append((videos.class_name(int(class_)), len(recordings), len(np.unique(recordings))))
     names = [encoder.name for encoder in encoders]
-    between = sum(number[one] != number[other] for one, other in copies)
-    verdict = decide(candidates, pairs, counts, guessing[PRIMARY], doubts(*of_class), between)
+    copies_between_recordings = sum(number[first] != number[second] for first, second in copies)
+    verdict = decide(candidates, pairs, counts, guessing[PRIMARY], doubts(*of_class), copies_between_recordings)
     return {
         "name": name,
         "verdict": {**asdict(verdict), "best": names[verdict.best], "cheapest": names[verdict.cheapest]},
         "guessing": guessing,
         "neighbours": num_neighbours(label),
-        "fewest_labels": min(int(np.sum(label[folds != fold] == one)) for fold in {*folds} for one in {*of_class[1]}),
+        "fewest_labels": min(int(np.sum(label[folds != fold] == n)) for fold in {*folds} for n in {*of_class[1]}),
         "accuracy": {
-            name: {measure: float(each.mean()) for measure, each in hit.items()} | {PRIMARY: means[name].value}
+            name: {measure: float(shares.mean()) for measure, shares in hit.items()} | {PRIMARY: means[name].value}
             for name, hit in hits.items()
         },
-        "intervals": {name: None if each.low is None else [each.low, each.high] for name, each in means.items()},
+        "intervals": {name: _interval(mean) for name, mean in means.items()},
         "predicted": {
-            name: {key: getattr(made[name], key).tolist() for key in ("knn", "nearest", "logistic")} for name in names
+            name: {key: getattr(predicted[name], key).tolist() for key in ("knn", "nearest", "logistic")}
+            for name in names
         },
         "pairs": [_pair(pair, names) for pair in pairs],
         "folds": folds.tolist(),
@@ -330,12 +378,16 @@ def _seen(encoder: ComparedEncoder) -> int | None:
     return 0 if stated else None  # its training sets are stated, or in doubt
 
 
+def _interval(estimate: Estimate | Difference) -> list[float | None] | None:
+    return None if estimate.low is None else [estimate.low, estimate.high]
+
+
 def _pair(pair: Difference, names: Sequence[str]) -> Tree:
     return {
         "first": names[pair.first],
         "second": names[pair.second],
         "difference": pair.value,
-        "interval": None if pair.low is None else [pair.low, pair.high],
+        "interval": _interval(pair),
         "p": pair.p,
         "p_holm": pair.adjusted,
         "reason": pair.reason or None,
@@ -348,7 +400,7 @@ def comparison_table(results: JobResults, section: Tree) -> str:
     accuracy: dict[str, Any] = section["accuracy"]
     measures = [*next(iter(accuracy.values()))]
     rows = [["encoder", *(score_column(measure, section) for measure in measures), "s a video", "MB"]]
-    for name in sorted(accuracy, key=lambda one: -accuracy[one][PRIMARY]):
+    for name in sorted(accuracy, key=lambda name: -accuracy[name][PRIMARY]):
         seconds = encoders[name].get("seconds_per_video")
         cost = ["–" if seconds is None else f"{seconds:.2f}", f"{encoders[name]['megabytes']:.1f}"]
         rows.append([name, *(f"{100 * accuracy[name][measure]:.1f}" for measure in measures), *cost])
@@ -378,25 +430,24 @@ def _page_parts(
     section = next(iter(results["sections"]), None)
     label = np.full(len(rows), -1) if section is None else np.array(section["labels"])
     first, second = _two(results, names, section)
-    between = next(each for each in agreements if {each.first, each.second} == {first, second})
-    changed = most_changed(between, _QUERIES)
+    agreement = next(pair for pair in agreements if {pair.first, pair.second} == {first, second})
     queries = []
-    for each in changed:  # an agreement is of the encoder that comes first in the results
-        strips = (each.first, each.second) if first < second else (each.second, each.first)
-        queries.append((each.row, strips[0][:_NEIGHBOURS], strips[1][:_NEIGHBOURS]))
-    listed = None if section is None else _disagreements(results, names, section, label)
-    wanted = [row for query, *both in queries for row in (query, *both[0], *both[1])]
-    if listed is not None:
-        wanted += listed.order[:_LISTED].tolist()
+    for video in most_changed(agreement, _QUERIES):  # an agreement is of the encoder that comes first in the results
+        strips = (video.first, video.second) if first < second else (video.second, video.first)
+        queries.append((video.row, strips[0][:_NEIGHBOURS], strips[1][:_NEIGHBOURS]))
+    ranking = None if section is None else _disagreements(results, names, section, label)
+    preview_rows = [row for query, *both in queries for row in (query, *both[0], *both[1])]
+    if ranking is not None:
+        preview_rows += ranking.order[:_LISTED].tolist()
     shown = ShownVideos(
         [str(videos.names[row]) for row in rows],
         label.tolist(),
         [videos.class_name(number) for number in range(int(label.max()) + 1)],
-        _previews(videos, rows, wanted),
+        _previews(videos, rows, preview_rows),
     )
     parts: dict[str, Any] = {"neighbours": EncoderNeighbours((names[first], names[second]), queries, shown)}
-    if section is not None and listed is not None:
-        parts["disagreements"] = _list_to_label(section, listed, shown, out)
+    if section is not None and ranking is not None:
+        parts["disagreements"] = _list_to_label(section, ranking, shown, out)
     return parts
 
 
@@ -411,32 +462,32 @@ def _two(results: Tree, names: Sequence[str], section: Tree | None) -> tuple[int
 
 def _disagreements(results: Tree, names: Sequence[str], section: Tree, label: NDArray[np.int64]) -> Disagreement | None:
     """Order the videos on which the encoders that are no floors disagree; None: there is one."""
-    asked = [name for name in names if not results["encoders"][name]["floor"]]
-    if len(asked) < 2:
+    trained = [name for name in names if not results["encoders"][name]["floor"]]
+    if len(trained) < 2:
         return None
-    found = disagreement(np.array([section["predicted"][name]["knn"] for name in asked]), label)
-    order = found.order[found.entropy[found.order] > 1e-9]
-    return Disagreement(order, found.entropy, found.margin)
+    ranking = disagreement(np.array([section["predicted"][name]["knn"] for name in trained]), label)
+    order = ranking.order[ranking.entropy[ranking.order] > 1e-9]
+    return Disagreement(order, ranking.entropy, ranking.margin)
 
 
-def _list_to_label(section: Tree, listed: Disagreement, shown: ShownVideos, out: Path) -> Disagreements | None:
-    predicted = {name: each["knn"] for name, each in section["predicted"].items()}
+def _list_to_label(section: Tree, ranking: Disagreement, shown: ShownVideos, out: Path) -> Disagreements | None:
+    predicted = {name: predictions["knn"] for name, predictions in section["predicted"].items()}
     lines = [
-        [shown.names[row], shown.class_name(shown.labels[row]), f"{listed.entropy[row]:.4f}"]
+        [shown.names[row], shown.class_name(shown.labels[row]), f"{ranking.entropy[row]:.4f}"]
         + [shown.class_name(classes[row]) for classes in predicted.values()]
-        for row in listed.order
+        for row in ranking.order
     ]
     write_csv(out / DISAGREEMENTS, ["path", "label", "entropy", *predicted], lines)
-    rows = listed.order[:_LISTED].tolist()
+    rows = ranking.order[:_LISTED].tolist()
     if not rows:
         return None
     of_rows = {name: [classes[row] for row in rows] for name, classes in predicted.items()}
-    return Disagreements(shown, rows, of_rows, listed.entropy[rows].tolist())
+    return Disagreements(shown, rows, of_rows, ranking.entropy[rows].tolist())
 
 
-def _previews(videos: VideoList, rows: NDArray[np.int64], wanted: Iterable[int]) -> dict[int, Preview]:
-    made = {}
-    for row in bar(sorted({*wanted}), title="previews", unit="video", leave=False):
+def _previews(videos: VideoList, rows: NDArray[np.int64], shown_rows: Iterable[int]) -> dict[int, Preview]:
+    previews = {}
+    for row in bar(sorted({*shown_rows}), title="previews", unit="video", leave=False):
         with suppress(VidsslError):  # a video that cannot be read again has no preview
-            made[row] = preview(middle_frames(videos.records[int(rows[row])]))
-    return made
+            previews[row] = preview(middle_frames(videos.records[int(rows[row])]))
+    return previews

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vidssl.evaluation.result_files import clips_in_words
 from vidssl.page.render import Preview, number_previews, render_page
 
@@ -26,6 +28,15 @@ class ShownVideos:
             return ""
         return self.class_names[label] if label < len(self.class_names) else f"class {label}"
 
+    def describe(self, row: int, sprites: Mapping[Preview, int]) -> dict[str, Any]:
+        """Return what templates show of a video."""
+        clip = self.previews.get(row)
+        return {"name": self.names[row], "label": self.class_name(self.labels[row]), "sprite": clip and sprites[clip]}
+
+    def previews_of(self, rows: Sequence[int]) -> list[Preview]:
+        """Return the previews of the rows that have one."""
+        return [self.previews[row] for row in rows if row in self.previews]
+
 
 @dataclass(frozen=True)
 class EncoderNeighbours:
@@ -38,37 +49,35 @@ class EncoderNeighbours:
     @property
     def previews(self) -> list[Preview]:
         """Those that the page embeds."""
-        rows = [row for query, first, second in self.queries for row in (query, *first, *second)]
-        return [self.videos.previews[row] for row in rows if row in self.videos.previews]
+        return self.videos.previews_of(
+            [row for query, *strips in self.queries for row in (query, *strips[0], *strips[1])]
+        )
 
 
 def neighbours_content(neighbours: EncoderNeighbours, sprites: Mapping[Preview, int]) -> dict[str, Any]:
     """Make what `encoder_neighbours.html` shows."""
-    videos = neighbours.videos
-
-    def video(row: int, same: bool = False) -> dict[str, Any]:
-        clip = videos.previews.get(row)
-        label = videos.class_name(videos.labels[row])
-        return {"name": videos.names[row], "label": label, "sprite": clip and sprites[clip], "same": same}
-
-    def strip(encoder: str, query: int, nearest: Sequence[int]) -> dict[str, Any]:
-        wanted = videos.labels[query]
-        shown = [video(row, wanted >= 0 and videos.labels[row] == wanted) for row in nearest]
-        right = sum(each["same"] for each in shown)
-        return {
-            "encoder": encoder,
-            "counted": f"{right} of {len(shown)} of its class" if wanted >= 0 else "",
-            "videos": shown,
-        }
-
-    first_encoder, second_encoder = neighbours.encoders
+    videos, queries = neighbours.videos, []
+    for query, *nearest in neighbours.queries:
+        named = zip(neighbours.encoders, nearest, strict=True)
+        strips = [_strip(videos, encoder, query, rows, sprites) for encoder, rows in named]
+        queries.append({**videos.describe(query, sprites), "same": False, "strips": strips})
     return {
-        "has_labels": any(videos.labels[query] >= 0 for query, *_ in neighbours.queries),
+        "has_labels": any(query["label"] for query in queries),
         "has_previews": bool(neighbours.previews),
-        "queries": [
-            {**video(query), "strips": [strip(first_encoder, query, first), strip(second_encoder, query, second)]}
-            for query, first, second in neighbours.queries
-        ],
+        "queries": queries,
+    }
+
+
+def _strip(
+    videos: ShownVideos, encoder: str, query: int, nearest: Sequence[int], sprites: Mapping[Preview, int]
+) -> dict[str, Any]:
+    """Describe the videos that an encoder finds most similar to a query."""
+    label = videos.labels[query]
+    same = [label >= 0 and videos.labels[row] == label for row in nearest]
+    return {
+        "encoder": encoder,
+        "counted": f"{sum(same)} of {len(same)} of its class" if label >= 0 else "",
+        "videos": [{**videos.describe(row, sprites), "same": n} for row, n in zip(nearest, same, strict=True)],
     }
 
 
@@ -84,23 +93,15 @@ class Disagreements:
     @property
     def previews(self) -> list[Preview]:
         """Those that the page embeds."""
-        return [self.videos.previews[row] for row in self.rows if row in self.videos.previews]
+        return self.videos.previews_of(self.rows)
 
 
 def disagreements_content(disagreements: Disagreements, sprites: Mapping[Preview, int]) -> dict[str, Any]:
     """Make what `disagreements.html` shows."""
     videos, rows = disagreements.videos, []
     for n, (row, value) in enumerate(zip(disagreements.rows, disagreements.entropy, strict=True)):
-        clip = videos.previews.get(row)
-        rows.append(
-            {
-                "name": videos.names[row],
-                "label": videos.class_name(videos.labels[row]),
-                "sprite": clip and sprites[clip],
-                "predicted": [videos.class_name(labels[n]) or "–" for labels in disagreements.predicted.values()],
-                "value": f"{value:.2f}",
-            }
-        )
+        predicted = [videos.class_name(labels[n]) or "–" for labels in disagreements.predicted.values()]
+        rows.append({**videos.describe(row, sprites), "predicted": predicted, "value": f"{value:.2f}"})
     return {
         "encoders": [*disagreements.predicted],
         "has_labels": any(row["label"] for row in rows),
@@ -236,21 +237,17 @@ def _points(value: float, sign: str = "+") -> str:
 
 
 def _classes(section: Mapping[str, Any], encoders: Mapping[str, Any], order: Sequence[str]) -> list[dict[str, Any]]:
-    label, best, found = section["labels"], section["verdict"]["best"], []
-    numbers = sorted({*label})
-    names = dict(zip(numbers, (one["name"] for one in section["classes"]), strict=True))
-    for number, one in zip(numbers, section["classes"], strict=True):
-        rows = [row for row, own in enumerate(label) if own == number]
-        predicted = {name: [encoders[name]["predicted"]["knn"][row] for row in rows] for name in order}
-        wrong = Counter(each for each in predicted[best] if each != number)
-        found.append(
-            {
-                **one,
-                "accuracy": [sum(each == number for each in predicted[name]) / len(rows) for name in order],
-                "confused": ", ".join(f"{names.get(each, '–')} {count}" for each, count in wrong.most_common(2)),
-            }
-        )
-    return sorted(found, key=lambda each: each["accuracy"][order.index(best)])
+    """The rows of the table of classes, those with the lowest accuracy of the best encoder first."""
+    label, best, rows = np.array(section["labels"]), section["verdict"]["best"], []
+    predicted = {name: np.array(encoders[name]["predicted"]["knn"]) for name in order}
+    names = dict(zip(np.unique(label).tolist(), (class_["name"] for class_ in section["classes"]), strict=True))
+    for number, class_ in zip(names, section["classes"], strict=True):
+        of_class = label == number
+        wrong = Counter(predicted[best][of_class & (predicted[best] != number)].tolist())
+        confused = [f"{names.get(wrong_class, '–')} {count}" for wrong_class, count in wrong.most_common(2)]
+        accuracy = [float((predicted[name][of_class] == number).mean()) for name in order]
+        rows.append({**class_, "accuracy": accuracy, "confused": ", ".join(confused)})
+    return sorted(rows, key=lambda row: row["accuracy"][order.index(best)])
 
 
 def _chart(encoders: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
@@ -260,11 +257,11 @@ def _chart(encoders: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
         return {"dots": []}
     powers: list[float] = [math.log10(encoders[name]["seconds_per_video"]) for name in timed]
     tenths: list[float] = [10 * encoders[name]["accuracy"]["knn"] for name in timed]
-    left, low = math.floor(min(powers)), math.floor(min(tenths))
-    right, high = max(math.ceil(max(powers)), left + 1), max(math.ceil(max(tenths)), low + 1)
+    least, low = math.floor(min(powers)), math.floor(min(tenths))
+    right, high = max(math.ceil(max(powers)), least + 1), max(math.ceil(max(tenths)), low + 1)
 
     def x(power: float) -> float:
-        return round(_LEFT + (_RIGHT - _LEFT) * (power - left) / (right - left), 1)
+        return round(_LEFT + (_RIGHT - _LEFT) * (power - least) / (right - least), 1)
 
     def y(tenth: float) -> float:
         return round(_BOTTOM - (_BOTTOM - _TOP) * (tenth - low) / (high - low), 1)
@@ -274,8 +271,8 @@ def _chart(encoders: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
     for name, at, height in zip(timed, map(x, powers), map(y, tenths), strict=True):
         anchor, wide = ("start", 8 * len(name)) if at < (_LEFT + _RIGHT) / 2 else ("end", -8 * len(name))
         start, end = sorted((at + math.copysign(10, wide), at + wide))
-        heights = sorted((height + 5, *range(_TOP + 5, _BOTTOM, 5)), key=lambda each: abs(each - height - 5))
-        free = (each for each in heights if not any(a < end and start < b and abs(each - c) < 15 for a, b, c in taken))
+        heights = sorted((height + 5, *range(_TOP + 5, _BOTTOM, 5)), key=lambda y: abs(y - height - 5))
+        free = (y for y in heights if not any(a < end and start < b and abs(y - c) < 15 for a, b, c in taken))
         label_y = next(free, height + 5)
         taken.append((start, end, label_y))
         dot = {"name": name, "x": at, "y": height, "label_y": label_y, "anchor": anchor}
@@ -283,7 +280,7 @@ def _chart(encoders: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
     return {
         **{"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "right": _RIGHT, "top": _TOP, "bottom": _BOTTOM},
         "dots": dots,
-        "x": [{"at": x(power), "text": f"{10.0**power:g}"} for power in range(left, right + 1)],
+        "x": [{"at": x(power), "text": f"{10.0**power:g}"} for power in range(least, right + 1)],
         "y": [{"at": y(tenth), "text": str(10 * tenth)} for tenth in range(low, high + 1)],
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +70,7 @@ def extract_all(
     Without `strict` a few videos that cannot be read are left out, instead of the encoder. The features of a sum are
     those of its parts, which are among the models: see `with_parts`. Floors come last.
     """
-    found, of_model = list[ComparedEncoder](), dict[str, ComparedEncoder]()
+    compared, of_model = list[ComparedEncoder](), dict[str, ComparedEncoder]()
     models = sorted(models, key=lambda named: len(parts_of(named[1])) > 1)  # parts first
     slow = sum(not str(model).startswith(_FLOOR) for _, model in models)  # floors come last, and take little
     _log.info("encoders: %d, floors: %d; one after another", slow, len(models) - slow)
@@ -78,8 +78,8 @@ def extract_all(
     for number, (name, model) in enumerate(models):
         passed = time.perf_counter() - start
         if passed > _LONG and number < slow:  # of a short comparison the bars say enough
-            left = timedelta(seconds=round(passed / number * (slow - number)))
-            _log.info("%d of %d encoders are done: about %s to go if the rest is as fast", number, slow, left)
+            remaining = timedelta(seconds=round(passed / number * (slow - number)))
+            _log.info("%d of %d encoders are done: about %s to go if the rest is as fast", number, slow, remaining)
         try:
             subject = load_subject(model, options, shared_config=True)
             subject = subject if strict else subject.skipping_few()
@@ -88,17 +88,19 @@ def extract_all(
                 kinds[", same clips"] = with_clips(subject, same_seconds)
             for suffix, kind in kinds.items():
                 parts = parts_of(model) if isinstance(kind.test, JoinedClips) else []
-                of_parts = [of_model[f"{part.model}{suffix}"] for part in parts]
-                extracted = partial(_join, of_parts) if of_parts else _extract
-                found.append(extracted(f"{name}{suffix}", kind, videos, data, out, limit))
-                of_model[f"{model}{suffix}"] = found[-1]
+                if parts:
+                    of_parts = [of_model[f"{part.model}{suffix}"] for part in parts]
+                    compared.append(_join(of_parts, f"{name}{suffix}", kind, videos))
+                else:
+                    compared.append(_extract(f"{name}{suffix}", kind, videos, data, out, limit))
+                of_model[f"{model}{suffix}"] = compared[-1]
         except VidsslError as error:
-            if isinstance(error, DataError) and not any(each.features is not None for each in found):
+            if isinstance(error, DataError) and not any(encoder.features is not None for encoder in compared):
                 raise  # the videos are at fault: the other encoders would say the same
             _log.warning("%s is left out: %s", name, error)
             of_model[str(model)] = of_model[f"{model}, same clips"] = ComparedEncoder(name, failure=error)
-            found.append(of_model[str(model)])
-    return sorted(found, key=lambda encoder: encoder.floor)
+            compared.append(of_model[str(model)])
+    return sorted(compared, key=lambda encoder: encoder.floor)
 
 
 def with_parts(models: Sequence[tuple[str, Model]]) -> list[tuple[str, Model]]:
@@ -137,22 +139,14 @@ def _extract(
     return _described(name, subject, videos, features, path.relative_to(out).as_posix(), costs)
 
 
-def _join(
-    parts: Sequence[ComparedEncoder],
-    name: str,
-    subject: Subject,
-    videos: VideoList,
-    data: Tree,
-    out: Path,
-    limit: int | None,
-) -> ComparedEncoder:
+def _join(parts: Sequence[ComparedEncoder], name: str, subject: Subject, videos: VideoList) -> ComparedEncoder:
     """Make the features of a sum of those of its parts."""
     for part in parts:
         if part.failure is not None:
             raise part.failure
     rows = common_rows(parts)
-    chosen = [of_rows(part.features, rows) for part in parts if part.features is not None]
-    joined = join_features(chosen, [part.weight for part in parts_of(subject.name)])
+    features = [of_rows(part.features, rows) for part in parts if part.features is not None]
+    joined = join_features(features, [part.weight for part in parts_of(subject.name)])
     sums = {key: _sum([part.facts.get(key) for part in parts]) for key in ("seconds_per_video", "gigaflops_per_video")}
     memory = [part.facts["peak_megabytes"] for part in parts if part.facts.get("peak_megabytes")]
     folders = " + ".join(part.facts["features"] for part in parts)
@@ -168,7 +162,7 @@ def _sum(numbers: Sequence[float | None]) -> float | None:
 def _described(
     name: str, subject: Subject, videos: VideoList, features: Features, folder: str, costs: Tree
 ) -> ComparedEncoder:
-    weights = sum(each.numel() * each.element_size() for each in subject.backbone.state_dict().values())
+    weights = sum(weight.numel() * weight.element_size() for weight in subject.backbone.state_dict().values())
     facts = {
         "checkpoint": subject.origin,
         "protocol": subject.describe()["protocol"],
@@ -178,7 +172,7 @@ def _described(
         "megabytes": weights / 1e6,
         **costs,
     }
-    floor = all(str(one["path"]).startswith(_FLOOR) for one in subject.origin.get("parts", [subject.origin]))
+    floor = all(str(origin["path"]).startswith(_FLOOR) for origin in subject.origin.get("parts", [subject.origin]))
     return ComparedEncoder(name, floor, facts, features)
 
 
@@ -217,14 +211,15 @@ def _peak() -> float | None:
 
 def common_rows(encoders: Sequence[ComparedEncoder]) -> NDArray[np.int64]:
     """Return the rows of the list that all measured encoders have."""
-    found = [each.features.index.numpy() for each in encoders if each.features is not None]
-    return reduce(np.intersect1d, found) if found else np.empty(0, np.int64)
+    rows = [encoder.features.index.numpy() for encoder in encoders if encoder.features is not None]
+    return reduce(np.intersect1d, rows) if rows else np.empty(0, np.int64)
 
 
 def of_rows(features: Features, rows: NDArray[np.int64]) -> Features:
     """Select rows of the list."""
-    place = np.searchsorted(features.index.numpy(), rows)
-    return replace(features, x=features.x[place], label=features.label[place], index=features.index[place], records=())
+    places = np.searchsorted(features.index.numpy(), rows)
+    x, label, index = features.x[places], features.label[places], features.index[places]
+    return replace(features, x=x, label=label, index=index, records=())
 
 
 def predict_all(
@@ -238,7 +233,7 @@ def predict_all(
     advance: Callable[[], object] = lambda: None,
 ) -> dict[str, Predictions]:
     """Predict each video by each encoder, unless it is in `out`; `label`, `groups` and `folds` are those of `rows`."""
-    found = {}
+    by_name = {}
     for encoder in encoders:
         assert encoder.features is not None
         features = replace(of_rows(encoder.features, rows), label=torch.from_numpy(label))
@@ -250,8 +245,8 @@ def predict_all(
         if predictions is None:
             predictions = predict(features, groups, folds, shots, advance=advance)
             _write(file, predictions)
-        found[encoder.name] = predictions
-    return found
+        by_name[encoder.name] = predictions
+    return by_name
 
 
 def _read(file: Path, shots: Sequence[int]) -> Predictions | None:

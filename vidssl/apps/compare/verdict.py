@@ -65,10 +65,10 @@ def decide(
         doubts: Of intervals and tests, as `statistics.doubts`.
         num_copies: Pairs of near copies in different recording groups.
     """
-    found = {(pair.first, pair.second): pair for each in pairs for pair in (each, each.turned())}
-    trained = [n for n, each in enumerate(candidates) if not each.floor] or [*range(len(candidates))]
+    pair_of = {(pair.first, pair.second): pair for difference in pairs for pair in (difference, difference.turned())}
+    trained = [n for n, candidate in enumerate(candidates) if not candidate.floor] or [*range(len(candidates))]
     best = max(trained, key=lambda n: candidates[n].accuracy)
-    rest = [n for n in trained if n == best or not found[n, best].is_worse]
+    rest = [n for n in trained if n == best or not pair_of[n, best].is_worse]
     of_best = candidates[best]
     number = f"{100 * of_best.accuracy:.1f} % (guessing {100 * chance:.1f})"
     if len(trained) == 1:
@@ -76,25 +76,25 @@ def decide(
     elif len(rest) == 1:
         answer = f"{of_best.name} is best: {number}."
     else:
-        answer = _not_told_apart(candidates, found, best, rest)
+        answer = _not_told_apart(candidates, pair_of, best, rest)
         worse = [n for n in trained if n not in rest]
-        of_all = [n for n in worse if all(found[n, other].is_worse for other in rest)]
+        of_all = [n for n in worse if all(pair_of[n, better].is_worse for better in rest)]
         for some, than in ((of_all, ""), ([n for n in worse if n not in of_all], f" than {of_best.name}")):
             if some:
                 answer += f"; {_names(candidates, some)} {'is' if len(some) == 1 else 'are'} worse{than}"
         answer += "."
-    cheapest, sentence = _cheapest(candidates, found, best, rest)
-    said = [*_doubts_of_best(candidates, found, best, chance), *doubts, *_doubts_of_videos(class_counts, num_copies)]
-    said += _doubts_of_training([each for each in candidates if not each.floor])
+    cheapest, sentence = _cheapest(candidates, pair_of, best, rest)
+    said = [*_doubts_of_best(candidates, pair_of, best, chance), *doubts, *_doubts_of_videos(class_counts, num_copies)]
+    said += _doubts_of_training([candidate for candidate in candidates if not candidate.floor])
     return Verdict(best, len(trained) > 1 and len(rest) == 1, cheapest, answer + sentence, said)
 
 
-def _names(candidates: Sequence[Candidate], chosen: Sequence[int]) -> str:
-    return _listed([candidates[n].name for n in chosen])
+def _names(candidates: Sequence[Candidate], numbers: Sequence[int]) -> str:
+    return _listed([candidates[n].name for n in numbers])
 
 
-def _not_told_apart(candidates: Sequence[Candidate], found: EncoderPairs, best: int, rest: Sequence[int]) -> str:
-    names, pairs = _names(candidates, rest), [found[pair] for pair in permutations(rest, 2)]
+def _not_told_apart(candidates: Sequence[Candidate], pair_of: EncoderPairs, best: int, rest: Sequence[int]) -> str:
+    names, pairs = _names(candidates, rest), [pair_of[pair] for pair in permutations(rest, 2)]
     if all(pair.reason == "equal" for pair in pairs):
         return f"{names} are equal: kNN is right for the same videos"
     if all(pair.reason in ("equal", "too few recordings") for pair in pairs):
@@ -104,17 +104,17 @@ def _not_told_apart(candidates: Sequence[Candidate], found: EncoderPairs, best: 
     return f"{names} are not told apart"
 
 
-def _cheapest(candidates: Sequence[Candidate], found: EncoderPairs, best: int, rest: Sequence[int]) -> tuple[int, str]:
+def _cheapest(candidates: Sequence[Candidate], pairs: EncoderPairs, best: int, rest: Sequence[int]) -> tuple[int, str]:
     """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
     most, able = candidates[best].operations or 0.0, {}
     for n in rest:
-        low, own = None if n == best else found[n, best].low, candidates[n].operations
-        if low is not None and low > -WORSE_MARGIN and own and own * _LESS <= most:
-            able[n] = own
+        low, operations = None if n == best else pairs[n, best].low, candidates[n].operations
+        if low is not None and low > -WORSE_MARGIN and operations and operations * _LESS <= most:
+            able[n] = operations
     if not able:
         return best, ""
     cheapest = min(able, key=able.__getitem__)
-    part, pair = 100 * able[cheapest] / most, found[cheapest, best]
+    part, pair = 100 * able[cheapest] / most, pairs[cheapest, best]
     points = " to ".join(f"{100 * (end or 0):+.1f}".replace("-", "−") for end in (pair.low, pair.high))
     return cheapest, (
         f" {candidates[cheapest].name} needs {part:.2g} % of the operations of {candidates[best].name}, and is not "
@@ -122,21 +122,21 @@ def _cheapest(candidates: Sequence[Candidate], found: EncoderPairs, best: int, r
     )
 
 
-def _doubts_of_best(candidates: Sequence[Candidate], found: EncoderPairs, best: int, chance: float) -> list[str]:
+def _doubts_of_best(candidates: Sequence[Candidate], pair_of: EncoderPairs, best: int, chance: float) -> list[str]:
     """Say what is not shown: above guessing, above the floors, and why encoders are not told apart."""
-    trained, name = [n for n, each in enumerate(candidates) if not each.floor], candidates[best].name
-    said = _equal_ones(candidates, found, trained)
-    if all(each.low is None or each.low <= chance for each in candidates if not each.floor):
+    trained, name = [n for n, candidate in enumerate(candidates) if not candidate.floor], candidates[best].name
+    said = _equal_ones(candidates, pair_of, trained)
+    if all(candidate.low is None or candidate.low <= chance for candidate in candidates if not candidate.floor):
         said.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
-    for n, each in enumerate(candidates):
-        if each.floor and each.accuracy > candidates[best].accuracy:
-            said.append(f"{each.name}, which learned nothing, has a higher number: {100 * each.accuracy:.1f} %.")
-        elif each.floor and n != best and not found[n, best].is_worse:
-            said.append(f"{name} is not shown to be better than {each.name}, which learned nothing.")
-    others = [found[n, best] for n in trained if n != best]
-    said += [f"{name} and {candidates[pair.first].name} {pair.reason}." for pair in others if "differ" in pair.reason]
-    others = [pair for pair in others if not pair.reason and not pair.is_worse]
-    adjusted = [pair.first for pair in others if pair.high is not None and pair.high < 0]
+    for n, floor in enumerate(candidates):
+        if floor.floor and floor.accuracy > candidates[best].accuracy:
+            said.append(f"{floor.name}, which learned nothing, has a higher number: {100 * floor.accuracy:.1f} %.")
+        elif floor.floor and n != best and not pair_of[n, best].is_worse:
+            said.append(f"{name} is not shown to be better than {floor.name}, which learned nothing.")
+    pairs = [pair_of[n, best] for n in trained if n != best]
+    said += [f"{name} and {candidates[pair.first].name} {pair.reason}." for pair in pairs if "differ" in pair.reason]
+    unshown = [pair for pair in pairs if not pair.reason and not pair.is_worse]
+    adjusted = [pair.first for pair in unshown if pair.high is not None and pair.high < 0]
     if adjusted:
         said.append(
             f"The difference of {_names(candidates, adjusted)} to {name} has an interval without 0, but p, adjusted "
@@ -145,16 +145,16 @@ def _doubts_of_best(candidates: Sequence[Candidate], found: EncoderPairs, best: 
     return said
 
 
-def _equal_ones(candidates: Sequence[Candidate], found: EncoderPairs, trained: Sequence[int]) -> list[str]:
+def _equal_ones(candidates: Sequence[Candidate], pair_of: EncoderPairs, trained: Sequence[int]) -> list[str]:
     """Name the encoders that are one network, and others whose predictions are the same."""
-    said, left = [], [*trained]
-    while left:
-        first, *left = left
-        equal = [n for n in left if found[first, n].reason == "equal"]
-        left = [n for n in left if n not in equal]
-        one = len({candidates[n].network or str(n) for n in (first, *equal)}) == 1
+    said, rest = [], [*trained]
+    while rest:
+        first, *rest = rest
+        equal = [n for n in rest if pair_of[first, n].reason == "equal"]
+        rest = [n for n in rest if n not in equal]
+        is_one_network = len({candidates[n].network or str(n) for n in (first, *equal)}) == 1
         if equal:
-            what = "have the same weights and clips" if one else "are right for the same videos by kNN"
+            what = "have the same weights and clips" if is_one_network else "are right for the same videos by kNN"
             said.append(f"{_names(candidates, [first, *equal])} {what}.")
     return said
 
@@ -172,16 +172,20 @@ def _doubts_of_videos(class_counts: Sequence[tuple[str, int, int]], num_copies: 
 
 
 def _doubts_of_training(trained: Sequence[Candidate]) -> list[str]:
-    said = [f"{each.name} was trained on {each.seen} of these videos." for each in trained if each.seen]
-    if unread := [each.name for each in trained if each.seen is None]:
+    said = [f"{network.name} was trained on {network.seen} of these videos." for network in trained if network.seen]
+    if unread := [candidate.name for candidate in trained if candidate.seen is None]:
         said.append(f"These videos may be among the training videos of {_listed(unread)}, whose lists are not here.")
-    if sets := dict.fromkeys(one for each in trained for one in each.training if one not in ("none", "not stated")):
-        of_set = {one: _listed([each.name for each in trained if one in each.training]) for one in sets}
-        where = "; ".join(f"{one} ({names})" for one, names in of_set.items())
+    sets: dict[str, list[str]] = {}
+    for candidate in trained:
+        for training_set in dict.fromkeys(candidate.training):
+            if training_set not in ("none", "not stated"):
+                sets.setdefault(training_set, []).append(candidate.name)
+    if sets:
+        where = "; ".join(f"{training_set} ({_listed(names)})" for training_set, names in sets.items())
         said.append(f"Numbers are too high for videos that a network was trained on. Training sets: {where}.")
-    if unknown := [each.name for each in trained if "not stated" in each.training]:
+    if unknown := [candidate.name for candidate in trained if "not stated" in candidate.training]:
         said.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")
-    if unlicensed := [each.name for each in trained if each.licence == "not stated"]:
+    if unlicensed := [candidate.name for candidate in trained if candidate.licence == "not stated"]:
         said.append(f"Licence not stated: {_listed(unlicensed)}.")
     return said
 
@@ -198,40 +202,40 @@ def describe_without_labels(
         num_copies: Pairs of near copies that were of different recording groups.
         num_groups: Recording groups, after those of copies were joined.
     """
-    found = _describe_agreement(names, floors, [each for each in agreements if not math.isnan(each.mean)])
+    sentences = _describe_agreement(names, floors, [pair for pair in agreements if not math.isnan(pair.mean)])
     if num_copies:
-        found.append(
+        sentences.append(
             f"Near copies that were of different recordings: {_pairs(num_copies)} of videos, named at the end of the "
             f"page. Each pair counts as one recording, which leaves {num_groups}."
         )
-    found.append("Without labels no encoder is shown to be better: encoders may agree by the background alone.")
-    return found
+    sentences.append("Without labels no encoder is shown to be better: encoders may agree by the background alone.")
+    return sentences
 
 
 def _describe_agreement(names: Sequence[str], floors: Collection[int], agreements: Sequence[Agreement]) -> list[str]:
     if not agreements:
         return []
-    found = []
+    sentences = []
     k = agreements[0].nearest[0].shape[1]
-    trained = [each for each in agreements if not {each.first, each.second} & {*floors}]
+    trained = [agreement for agreement in agreements if not {agreement.first, agreement.second} & {*floors}]
     if trained:
         parts = [
-            f"{names[each.first]} and {names[each.second]} {100 * each.mean:.1f} %"
-            for each in sorted(trained, key=lambda each: -each.mean)
+            f"{names[agreement.first]} and {names[agreement.second]} {100 * agreement.mean:.1f} %"
+            for agreement in sorted(trained, key=lambda agreement: -agreement.mean)
         ]
-        found.append(
+        sentences.append(
             f"Of the {k} nearest videos of a video in common: {first_few(parts, 6, '; ')}. By chance "
             f"{100 * trained[0].chance:.1f} %."
         )
     nearest_floor: dict[int, tuple[float, int]] = {}  # of each encoder: the floor with which it has most in common
-    for each in agreements:
-        for one, other in ((each.first, each.second), (each.second, each.first)):
-            if other in floors and one not in floors:
-                nearest_floor[one] = max(nearest_floor.get(one, (-1.0, -1)), (each.mean, other))
+    for agreement in agreements:
+        for encoder, floor in ((agreement.first, agreement.second), (agreement.second, agreement.first)):
+            if floor in floors and encoder not in floors:
+                nearest_floor[encoder] = max(nearest_floor.get(encoder, (-1.0, -1)), (agreement.mean, floor))
     if nearest_floor:
         parts = [f"{names[n]} {100 * mean:.1f} % with {names[floor]}" for n, (mean, floor) in nearest_floor.items()]
-        found.append(f"In common with what learned nothing: {'; '.join(parts)}.")
-    return found
+        sentences.append(f"In common with what learned nothing: {'; '.join(parts)}.")
+    return sentences
 
 
 def _pairs(count: int) -> str:
@@ -239,5 +243,5 @@ def _pairs(count: int) -> str:
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
-    shown = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    texts = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -53,17 +53,17 @@ def near_copies(layout: Features, motion: Features, groups: NDArray[np.int64]) -
     """
     check_same_rows(layout, motion)
     x = torch.cat([_centred(layout), _centred(motion)], dim=1)
-    found = nearest(x, x, NEIGHBOURS_COMPARED, same_group(groups))
-    distance = 1 - found.similarity.double().numpy()  # (N, k), infinite where there are no more neighbours
+    search = nearest(x, x, NEIGHBOURS_COMPARED, same_group(groups))
+    distance = 1 - search.similarity.double().numpy()  # (N, k), infinite where there are no more neighbours
     there = np.isfinite(distance)
     # Of fewer than K others the last one. It may be the only one: then nothing says what is near.
     reach = np.where(there, distance, -np.inf).max(axis=1, initial=-np.inf)
     pairs = {}
-    for row, place in np.argwhere(there):
-        other, own = int(found.index[row, place]), float(distance[row, place])
-        if own <= max(RATIO * min(reach[row], reach[other]), _EQUAL):
-            pairs[min(row, other), max(row, other)] = own
-    return sorted(((int(one), int(other)) for one, other in pairs), key=lambda pair: (pairs[pair], pair))
+    for row, column in np.argwhere(there):
+        neighbour, pair_distance = int(search.index[row, column]), float(distance[row, column])
+        if pair_distance <= max(RATIO * min(reach[row], reach[neighbour]), _EQUAL):
+            pairs[min(row, neighbour), max(row, neighbour)] = pair_distance
+    return sorted(((int(first), int(second)) for first, second in pairs), key=lambda pair: (pairs[pair], pair))
 
 
 def _centred(features: Features) -> Tensor:
@@ -113,15 +113,15 @@ def compare_neighbours(
         DataError: The rows are not the same, or features are not finite.
     """
     check_k(k)
-    for other in encoders[1:]:
-        check_same_rows(encoders[0], other)
+    for encoder in encoders[1:]:
+        check_same_rows(encoders[0], encoder)
     pairs = same_group(groups)
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     others = len(groups) - sizes[group]  # M
-    found = [nearest(each.x, each.x, k, pairs).index.numpy() for each in encoders]
+    nearest_rows = [nearest(encoder.x, encoder.x, k, pairs).index.numpy() for encoder in encoders]
     return [
-        Agreement(first, second, *_overlap(found[first], found[second], others), (found[first], found[second]))
-        for first, second in combinations(range(len(encoders)), 2)
+        Agreement(a, b, *_overlap(nearest_rows[a], nearest_rows[b], others), (nearest_rows[a], nearest_rows[b]))
+        for a, b in combinations(range(len(encoders)), 2)
     ]
 
 
@@ -156,17 +156,17 @@ def most_changed(agreement: Agreement, n: int, seed: int = 0) -> list[ChangedNei
     rows = np.flatnonzero(~np.isnan(agreement.common))
     rows = generator(seed, _STREAM).permutation(rows)
     rows = rows[np.argsort(agreement.common[rows], kind="stable")][:n]
-    first, second = ([each[row][each[row] >= 0].tolist() for row in rows] for each in agreement.nearest)
-    return [
-        ChangedNeighbours(int(row), float(agreement.common[row]), *both)
-        for row, *both in zip(rows, first, second, strict=True)
-    ]
+    changed = []
+    for row in rows.tolist():
+        first, second = (neighbours[row][neighbours[row] >= 0].tolist() for neighbours in agreement.nearest)
+        changed.append(ChangedNeighbours(row, float(agreement.common[row]), first, second))
+    return changed
 
 
-def check_same_rows(one: Features, other: Features) -> None:
+def check_same_rows(first: Features, second: Features) -> None:
     """Raise a DataError if features are not of the same rows of a list."""
-    if not torch.equal(one.index, other.index):
-        raise DataError(f"the features are not of the same videos: {len(one)} and {len(other)} rows of a list")
+    if not torch.equal(first.index, second.index):
+        raise DataError(f"the features are not of the same videos: {len(first)} and {len(second)} rows of a list")
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ def disagreement(predicted: NDArray[np.int64], labels: NDArray[np.int64] | None 
     same = (predicted == predicted[:, None]).sum(axis=1) / len(predicted)  # (E, N) fraction of the votes for each vote
     entropy = np.log(1 / same).mean(axis=0)
     most = np.take_along_axis(predicted, same.argmax(axis=0)[None], axis=0)[0]
-    own = most if labels is None else np.where(labels >= 0, labels, most)
-    margin = (predicted == own).mean(axis=0) - np.where(predicted == own, 0, same).max(axis=0)
+    class_ = most if labels is None else np.where(labels >= 0, labels, most)
+    margin = (predicted == class_).mean(axis=0) - np.where(predicted == class_, 0, same).max(axis=0)
     # Sums in another order differ in the last bits: those are no difference.
-    order = np.lexsort((np.arange(len(own)), margin.round(9), -entropy.round(9)))
+    order = np.lexsort((np.arange(len(class_)), margin.round(9), -entropy.round(9)))
     return Disagreement(order, entropy, margin)

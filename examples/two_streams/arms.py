@@ -20,8 +20,8 @@ from vidssl.data.clip_samplers import SAMPLERS, Clip, Pair, Sampler
 from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import METHODS, Branch, Encoded, Method
 from vidssl.methods.frame_invariance import FrameInvariance
-from vidssl.methods.separate_streams import TwoStreamsMethod
 from vidssl.methods.simclr import SimCLR
+from vidssl.methods.two_streams import TwoStreamsMethod
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.heads import Head, mlp
 from vidssl.models.resnet3d import ResNet3D18

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 from torch import Tensor
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import DrawnOperations, Frames
 from vidssl.transforms import RECIPES, Recipe
 from vidssl.transforms.batched import apply_batched, grouped

@@ -22,7 +22,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from measure import finish, kinetics_like, one_thread, paired, ratio, table, with_ffmpeg_of_pyav
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data.clip_samplers import Random
 from vidssl.video import open_video
 from vidssl.video.open_container import frame_packets, open_container

@@ -17,7 +17,7 @@ from frozen import Correct, accuracies, differences, format_accuracy, format_dif
 from leave_one_out import Names
 from measure import finish, table
 
-from vidssl.data.recording_groups import recordings_by
+from vidssl.data.recordings_and_class_folders import recordings_by
 
 
 def main() -> None:

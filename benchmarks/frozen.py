@@ -36,8 +36,8 @@ from measure import finish, table
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vidssl.base.keyed_generators import generator
 from vidssl.base.plugins import import_modules
-from vidssl.base.randomness import generator
 from vidssl.base.types import Features
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.evaluation.features import extract_features, join_features
@@ -46,7 +46,7 @@ from vidssl.evaluation.search import nearest
 from vidssl.jobs.job import NetworkOptions
 from vidssl.jobs.load_network import load_subject
 from vidssl.models.external import is_external
-from vidssl.models.joined import EncoderPart, parts_of
+from vidssl.models.joined_features import EncoderPart, parts_of
 
 METRICS = ("R@1", "kNN", "logistic")
 NEIGHBOURS, TEMPERATURE = 20, 0.07

@@ -21,7 +21,7 @@ import torch
 from measure import finish, table
 from torch import nn
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.schedule import constant
 from vidssl.losses import margin_nce, unit
 from vidssl.methods import Method

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from vidssl.apps.views.cmc import Split, TwoEncoders
 from vidssl.base.atomic import write_json
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Batch, Features
 from vidssl.data.video_list import read_list
 from vidssl.engine.optim import build_optimizer, set_lr

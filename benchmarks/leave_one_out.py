@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.recording_groups import recordings_by
+from vidssl.data.recordings_and_class_folders import recordings_by
 from vidssl.data.video_list import VideoList, read_list
 
 Names = NDArray[np.str_]

@@ -20,7 +20,7 @@ from measure import finish, paired, ratio, table
 
 from vidssl.data import VideoList, read_list, write_lists
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.fingerprint import identify
+from vidssl.data.list_identity import identify
 
 
 def make(root: Path, parsed: Namespace) -> tuple[Path, Path]:

@@ -24,7 +24,7 @@ from decode import SAMPLER, Windows, decode_only
 from measure import finish, kinetics_like, one_thread, table, with_ffmpeg_of_pyav
 from torch.utils.data import DataLoader, Dataset
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Frames
 from vidssl.data import ClipDataset, Loader, StepSampler, read_list, write_lists
 from vidssl.transforms import RECIPES

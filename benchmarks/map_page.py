@@ -14,9 +14,9 @@ from measure import finish, table
 from playwright.sync_api import sync_playwright
 
 from vidssl.apps.map.page import THUMBNAIL, classes_column, write_map_page
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
-from vidssl.page.render import preview
+from vidssl.page.previews import preview
 
 EVENTS = {
     "zoom": "new WheelEvent('wheel', {deltaY: n % 80 < 40 ? -70 : 70, cancelable: true, ...at})",

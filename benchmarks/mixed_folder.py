@@ -22,13 +22,13 @@ import torch
 from measure import finish, table
 
 import vidssl
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
-from vidssl.data.recording_groups import labelled_by_folders, recording_groups
+from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.evaluation.features import join_features
-from vidssl.evaluation.group_folds import vote_of_others
+from vidssl.evaluation.leave_recording_out import vote_of_others
 from vidssl.evaluation.statistics import Estimate, difference, proportion
-from vidssl.models.joined import EncoderPart, parts_of
+from vidssl.models.joined_features import EncoderPart, parts_of
 
 # Set: folder, clips, pattern of the class, pattern of the recording; both of the path in the folder.
 SETS = {

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import vidssl
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features, Frames
 from vidssl.evaluation.features import join_features
 from vidssl.losses import nt_xent, unit

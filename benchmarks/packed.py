@@ -23,7 +23,7 @@ import torch
 from measure import finish, one_thread, paired, ratio, table
 
 from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features, Frames, VideoMeta
 from vidssl.cli import guarded
 from vidssl.data import ClipDataset, VideoList, read_list

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+CONFIG = Path(__file__).parents[1] / "configs" / "toy" / "sce.yaml"
+
 
 def cpu_seconds() -> float:
     """CPU time of this process and of its workers that have ended."""
@@ -60,7 +62,7 @@ def work(kind: str, source: Path, repeat: int) -> Callable[[], object]:
             work = ("data.workers=0", "steps=8", "log_every=8", "device=cpu", f"batch_size={min(8, len(videos))}")
             rows = "".join(f"{Path(record.path).resolve()}\n" for record in videos.records)
             Path(folder, "list.csv").write_text(f"path\n{rows}")
-            vidssl.train("toy/sce", *settings, "data.root=/", *work)
+            vidssl.train(CONFIG, *settings, "data.root=/", *work)
 
     return {"decode": decode, "loader": load, "extract": extract, "train": train}[kind]
 

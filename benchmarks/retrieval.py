@@ -21,7 +21,7 @@ from measure import finish, ratio, table
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.evaluation.search import nearest
 
 

@@ -24,8 +24,8 @@ from measure import finish, one_thread, paired, table
 
 from vidssl.apps.shrink import ShrinkSettings as Settings
 from vidssl.apps.shrink import shrink_list as shrink
-from vidssl.apps.shrink.encode_key_frames import resized
-from vidssl.base.randomness import generator
+from vidssl.apps.shrink.encode_copies import resized
+from vidssl.base.keyed_generators import generator
 from vidssl.cli import guarded
 from vidssl.data import VideoList, read_list
 from vidssl.data.clip_samplers import Random

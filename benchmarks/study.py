@@ -35,7 +35,7 @@ from vidssl.base.atomic import write_whole
 from vidssl.base.config import read
 from vidssl.base.errors import first_few
 from vidssl.base.plugins import changed_files, modules_of, own_code
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
 
 ACCURACIES = ("kNN", "linear", "order", "order of pairs")  # in the chart of a sweep
 UNTRAINED = ("retrieval", "knn", "svm", "uniformity")  # protocols of the untrained network, beside those of its config

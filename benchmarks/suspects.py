@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from measure import finish, table
 
-from vidssl.apps.map import suspects
-from vidssl.base.randomness import generator
-from vidssl.data.recording_groups import labelled_by_folders, recording_groups
+from vidssl.apps.map import suspect_videos as suspects
+from vidssl.base.keyed_generators import generator
+from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.evaluation.features import read_folder
 
 

@@ -20,7 +20,7 @@ import torch
 from measure import finish, table
 from sklearn.svm import LinearSVC
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 from vidssl.evaluation.protocols import PROTOCOLS
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vidssl.base.errors import DataError
-from vidssl.page.figure import COLORS, INK, add_legend, new_figure, style
+from vidssl.page.figure_style import COLORS, INK, add_legend, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ import torch
 from measure import finish, one_thread, paired, ratio, table
 from torch import Tensor
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.models import build_backbone
 from vidssl.tracking.proposals import Search, propose
 from vidssl.tracking.tracker import Tracker, TrackerSettings, affinities, best_paths, pairs_of_sums, scaled_sums

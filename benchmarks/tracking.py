@@ -25,8 +25,8 @@ import torch
 from measure import finish, one_thread, table
 from numpy.typing import NDArray
 
+from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import progress
-from vidssl.base.randomness import generator
 from vidssl.base.types import Frames, VideoRecord
 from vidssl.cli import guarded
 from vidssl.jobs.load_network import Subject, load_subject

@@ -20,7 +20,7 @@ import av
 import cv2
 import numpy as np
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data import ClipSettings, eval_loader
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.read_input import read_input

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 from torch.utils.data import DataLoader, Dataset
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data import read_list
 from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.models import build_backbone

@@ -14,12 +14,12 @@ import torch
 from sklearn.manifold import TSNE
 
 from vidssl.base.config import build
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
 from vidssl.jobs.load_network import load_subject
-from vidssl.page.figure import COLORS, INK, new_figure, png
+from vidssl.page.figure_style import COLORS, INK, new_figure, png
 from vidssl.transforms import RECIPES
 
 

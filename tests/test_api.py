@@ -23,7 +23,7 @@ from vidssl.base.errors import ConfigError, DataError, VidsslError
 from vidssl.data import read_list
 from vidssl.evaluation.metrics import recall
 from vidssl.losses import unit
-from vidssl.models.weights import read_checkpoint
+from vidssl.models.read_and_write_weights import read_checkpoint
 
 TOP = Path(__file__).parents[1]
 CLIPS = {"clips": 2, "crops": 1, "workers": 0}

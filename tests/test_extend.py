@@ -15,7 +15,7 @@ import pytest
 import vidssl
 from vidssl import cli
 from vidssl.base.config import bind, read
-from vidssl.models.initial_weights import Layout
+from vidssl.models.match_checkpoints import Layout
 
 TOP = Path(__file__).parents[1]
 sys.path.insert(0, str(TOP / "benchmarks"))

@@ -12,7 +12,9 @@ from vidssl.apps.shrink import ShrinkSettings, shrink_list
 from vidssl.base.errors import CheckpointError
 from vidssl.base.types import Tracks
 from vidssl.data import track_files
-from vidssl.models import build_backbone, checkpoint_files, initial_weights, load_backbone, weights
+from vidssl.models import build_backbone, checkpoint_files, load_backbone
+from vidssl.models import match_checkpoints as initial_weights
+from vidssl.models import read_and_write_weights as weights
 from vidssl.tracking import proposals
 from vidssl.video import decode
 from vidssl.video import packet_index as index
@@ -23,22 +25,22 @@ BROAD = {"Exception", "BaseException"}
 # Handlers of everything that do not raise it again, and why. Each guards a call into another package, or the end of a
 # process; none guards code of vidssl whose errors it would hide.
 ALLOWED = {
-    "api/encoder_scores.py _gigaflops": "torch counts the operations of any module; a count is shown, or none is",
+    "apps/compare/features_and_predictions.py _gigaflops": "torch counts those of any module",
     "evaluation/features.py __call__": "the crop of an encoder of others",
     "models/backbones.py forward": "any module",
     "models/checkpoint_files.py _load": "torch.load raises errors of a dozen types, and with trust runs code of anyone",
     "models/checkpoint_files.py read_without_objects": "torch.load, likewise",
     "models/external/__init__.py load_encoder": "other libraries, which download and read files of any kind",
-    "models/export_graph.py _explained": "torch's exporters; the network has run before, and the error is the cause",
-    "models/weights.py download": "the libraries of huggingface_hub",
-    "prepare/torchvision_images.py _open_splits": "the sets of torchvision",
-    "prepare/torchvision_images.py _items": "the sets of torchvision",
-    "untrusted_files.py map_array": "numpy's reader",
-    "untrusted_files.py read_arrays": "numpy's reader, zipfile, zlib",
-    "registry.py _load": "kept, and raised at every look-up",
+    "apps/export/graph.py _explained": "torch's exporters; the network has run before, and the error is the cause",
+    "models/read_and_write_weights.py download": "the libraries of huggingface_hub",
+    "apps/prepare/torchvision_sets_and_digits.py _open_splits": "the sets of torchvision",
+    "apps/prepare/torchvision_sets_and_digits.py _items": "the sets of torchvision",
+    "base/safe_parse.py map_array": "numpy's reader",
+    "base/safe_parse.py read_arrays": "numpy's reader, zipfile, zlib",
+    "base/registry.py _load": "kept, and raised at every look-up",
     "video/other_decoders.py _finds_ffmpeg": "torchcodec",
     "video/other_decoders.py _guarded": "the decoders of other packages",
-    "worker_pool.py _work": "a worker sends its traceback to the parent, which raises it",
+    "base/worker_pool.py _work": "a worker sends its traceback to the parent, which raises it",
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.apps.compare import scores as encoder_scores
+from vidssl.apps.compare import features_and_predictions as encoder_scores
 
 
 def python(code, *arguments):

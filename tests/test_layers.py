@@ -82,7 +82,7 @@ def test_imports_point_up_the_list():
         ("data", "import vidssl.methods.base"),
         ("base", "from vidssl.video import open_video"),
         ("engine", "from vidssl.jobs.test import test"),
-        ("cli", "import vidssl.apps.cluster.slurm"),
+        ("cli", "import vidssl.apps.cluster.training_on_slurm"),
         ("jobs", "from vidssl.apps import map"),
         ("apps.map", "from vidssl.apps.search.page import search_page"),
         ("apps.map", "from vidssl import __version__"),
@@ -158,7 +158,7 @@ def test_without_the_folder_of_an_app_the_rest_works(app, tmp_path):
         videos=str(videos),
         out=str(tmp_path / "out"),
         config=str(ROOT / "configs" / "toy" / "sce.yaml"),
-        optional=("vidssl.__main__", "vidssl.models.external.load_transformers", "vidssl.apps.cluster.ray"),
+        optional=("vidssl.__main__", "vidssl.models.external.load_transformers", "vidssl.apps.cluster.commands_on_ray"),
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from vidssl.base.config import bind, find_config, read
 from vidssl.base.errors import ConfigError
 from vidssl.cli import COMMANDS, parser_of
-from vidssl.cli.arguments import parse
+from vidssl.cli.options_from_signatures import parse
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.run_config import load_run
 from vidssl.evaluation.protocols import PROTOCOLS

@@ -16,10 +16,10 @@ import vidssl
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, VidsslError
 from vidssl.base.types import Features
 from vidssl.cli import COMMANDS, Group, errors_in_options, in_options, print_result
-from vidssl.cli.arguments import OTHER_NAMES, Argument, JobSignature
+from vidssl.cli.options_from_signatures import OTHER_NAMES, Argument, JobSignature
 from vidssl.data import SAMPLERS, ClipDataset, read_list
 from vidssl.evaluation.search import nearest
-from vidssl.jobs.measurements import JobResults
+from vidssl.jobs.measurement_runner import JobResults
 from vidssl.models.backbones import BACKBONES
 from vidssl.transforms import RECIPES
 
@@ -145,7 +145,7 @@ def test_what_a_command_prints_names_its_options(capsys):
 # Programs of the command line: what follows their names is a command to type, as right in Python as elsewhere.
 PROGRAMS = r"\b(?:vidssl \w+|pip install|ray start|hf auth|python -m)\b[^;,()]*"
 # Modules that parse options or write whole commands, and options of srun.
-PARSERS = {"projects/commands_on_ray.py", "api/training_report.py"}
+PARSERS = {"apps/cluster/commands_on_ray.py", "jobs/training_report.py"}
 OF_SRUN = re.compile("--(kill-on-bad-exit|wait|cpus-per-task)=.*")
 
 

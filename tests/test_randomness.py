@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 
 KEYS = [(seed, epoch, index, view) for seed, epoch, index, view in product((0, 1), (0, 1), (0, 1, 2), (0, 1))]
 
@@ -39,7 +39,7 @@ def test_nothing_global_is_read_or_changed():
 
 
 def test_streams_are_the_same_in_every_process():
-    code = "from vidssl.base.randomness import generator; print(generator(5, 1, 2, 3).integers(2**62))"
+    code = "from vidssl.base.keyed_generators import generator; print(generator(5, 1, 2, 3).integers(2**62))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(out) == generator(5, 1, 2, 3).integers(2**62)
 

@@ -137,7 +137,7 @@ def test_threads_wait_until_a_package_is_imported(package, tmp_path):
 def test_names_of_apps_are_known_without_importing_them(kind):
     code = f"""
 import sys
-from vidssl.jobs.names import list_{kind}s
+from vidssl.jobs.list_names import list_{kind}s
 from vidssl.base.config import bind_choice
 from vidssl.base.errors import ConfigError
 from vidssl.evaluation.protocols import PROTOCOLS

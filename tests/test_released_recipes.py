@@ -15,7 +15,7 @@ from torch import nn
 
 from vidssl.apps.detection.config import bind_run
 from vidssl.base.config import build, read
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Batch, VideoMeta
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.engine.optim import build_optimizer, set_lr

@@ -32,10 +32,10 @@ except ImportError:
 if TYPE_CHECKING:
     from vidssl.apps.analysis.all import analyze_all as analyze_all
     from vidssl.apps.analysis.background import analyze_background as analyze_background
+    from vidssl.apps.analysis.class_distances import analyze_uniformity as analyze_uniformity
     from vidssl.apps.analysis.gradcam import analyze_gradcam as analyze_gradcam
     from vidssl.apps.analysis.invariance import analyze_invariance as analyze_invariance
     from vidssl.apps.analysis.robustness import analyze_robustness as analyze_robustness
-    from vidssl.apps.analysis.uniformity import analyze_uniformity as analyze_uniformity
     from vidssl.apps.check import check as check
     from vidssl.apps.compare import compare as compare
     from vidssl.apps.export import export as export
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
     from vidssl.jobs.extract import load_features as load_features
     from vidssl.jobs.extract import merge as merge
     from vidssl.jobs.job import NetworkOptions as NetworkOptions
-    from vidssl.jobs.names import list_backbones as list_backbones
-    from vidssl.jobs.names import list_configs as list_configs
-    from vidssl.jobs.names import list_methods as list_methods
-    from vidssl.jobs.names import list_protocols as list_protocols
-    from vidssl.jobs.names import list_recipes as list_recipes
-    from vidssl.jobs.names import list_samplers as list_samplers
-    from vidssl.jobs.names import list_weights as list_weights
-    from vidssl.jobs.names import schema as schema
+    from vidssl.jobs.list_names import list_backbones as list_backbones
+    from vidssl.jobs.list_names import list_configs as list_configs
+    from vidssl.jobs.list_names import list_methods as list_methods
+    from vidssl.jobs.list_names import list_protocols as list_protocols
+    from vidssl.jobs.list_names import list_recipes as list_recipes
+    from vidssl.jobs.list_names import list_samplers as list_samplers
+    from vidssl.jobs.list_names import list_weights as list_weights
+    from vidssl.jobs.list_names import schema as schema
     from vidssl.jobs.test import test as test
     from vidssl.jobs.track import track as track
     from vidssl.jobs.train import train as train

@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import vidssl
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data.moving_digits import MovingDigits, ensure
 
 IMAGES = Path(__file__).resolve().parents[1] / "images"

@@ -30,16 +30,16 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import claim, only_run_in
 from vidssl.base.progress import Report, progress
 from vidssl.cli import errors_in_options, guarded, print_result
-from vidssl.cli.arguments import add_options, parse, read_signature
-from vidssl.data.fingerprint import identify
+from vidssl.cli.options_from_signatures import add_options, parse, read_signature
+from vidssl.data.list_identity import identify
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.jobs.job import File, Model, NetworkOptions, file_of, job
 from vidssl.jobs.load_network import Subject, device_of, load_method, load_subject
-from vidssl.jobs.measurements import JobResults
-from vidssl.models.weights import read_anything
+from vidssl.jobs.measurement_runner import JobResults
+from vidssl.models.read_and_write_weights import read_anything
 
 NUM_DRAWN = 10  # crops in parts.png
 NUMBERS = ("pixel_accuracy", "layout", "most_frequent")

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from vidssl.base.atomic import write_whole
 from vidssl.base.errors import ConfigError, DataError, VidsslError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import progress
-from vidssl.base.randomness import generator
 from vidssl.base.types import VideoRecord
 from vidssl.data.write_lists import write_lists
 from vidssl.video.reader import open_video

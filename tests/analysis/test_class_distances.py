@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.apps.analysis import uniformity as module
+from vidssl.apps.analysis import class_distances as module
+from vidssl.apps.analysis.class_distances import class_distances, class_numbers, without_recordings
 from vidssl.apps.analysis.sections import _distances
-from vidssl.apps.analysis.uniformity import class_distances, class_numbers, without_recordings
 from vidssl.apps.analysis.verdicts import ScoreSample, classes
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 
 
 def loop(x, label, groups, one, other):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.apps.analysis.corrupted_clips import (
+from vidssl.apps.analysis.compression_and_time_corruptions import (
     COMPRESSIONS,
     ROBUSTNESS,
     TIME_CORRUPTIONS,
@@ -19,7 +19,7 @@ from vidssl.base.errors import ConfigError
 from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import Clip, ClipSettings, Uniform
 from vidssl.data.video_list import read_list
-from vidssl.jobs.heat_maps import with_versions
+from vidssl.jobs.grad_cam_of_videos import with_versions
 from vidssl.transforms import center_crop
 from vidssl.transforms.gamma_and_shuffles import gamma
 from vidssl.video.reader import DecodeSettings, Video, open_video

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vidssl.apps.analysis.corrupted_clips import by_group, by_severity, mean_performance, relative_performance
+from vidssl.apps.analysis.robustness import by_group, by_severity, mean_performance, relative_performance
 
 SCORES = {"a": {1: 0.8, 3: 0.6}, "b": {1: 0.5, 3: 0.1}, "c": {1: 0.4, 3: 0.0}}
 

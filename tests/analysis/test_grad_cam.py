@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from torch import nn
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.jobs.grad_cam import (
     class_cam,
     coarse,

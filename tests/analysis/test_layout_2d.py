@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 
 from vidssl.apps.map.layout_2d import check_layout, has_umap, kept_neighbours, layout
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 
 needs_umap = pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
 

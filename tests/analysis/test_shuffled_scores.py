@@ -7,7 +7,7 @@ import pytest
 
 from vidssl.apps.analysis import invariance as score_transformations
 from vidssl.apps.analysis.invariance import Measure, TrajectoryFeatures, class_invariance, shuffled_scores
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 
 LABELS = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 0, 1])
 GROUPS = np.array([0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8])  # three of two videos, the others of one

@@ -5,13 +5,13 @@ import pytest
 
 from vidssl.apps.analysis.background import Swaps, box_around, draw_backgrounds, fill_box, list_masks
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
 from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.instance_boxes import read_instance_boxes
+from vidssl.data.read_instance_boxes import read_instance_boxes
 from vidssl.data.video_list import Records, VideoList, read_list
-from vidssl.jobs.heat_maps import COPY
+from vidssl.jobs.grad_cam_of_videos import COPY
 from vidssl.transforms import RECIPES
 from vidssl.video.reader import DecodeSettings, open_video
 

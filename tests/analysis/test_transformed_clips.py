@@ -11,7 +11,7 @@ from vidssl.apps.analysis.invariance import FRACTIONS, TRANSFORMATIONS, Trajecto
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.types import VideoRecord
 from vidssl.data.clip_samplers import ClipSettings
-from vidssl.data.instance_boxes import read_instance_boxes
+from vidssl.data.read_instance_boxes import read_instance_boxes
 from vidssl.data.video_list import Records, read_list
 from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.models.backbones import Backbone

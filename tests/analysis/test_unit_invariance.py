@@ -8,7 +8,7 @@ import pytest
 from vidssl.apps.analysis import invariance as module
 from vidssl.apps.analysis.invariance import class_invariance, firing_invariance
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 
 
 def fires(value, values, wanted, sign):

@@ -12,7 +12,7 @@ import pytest
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.engine.run_config import load_run
-from vidssl.jobs.measurements import over_splits
+from vidssl.jobs.measurement_runner import over_splits
 
 TOP = Path(__file__).parents[2]
 sys.path.insert(0, str(TOP / "benchmarks"))

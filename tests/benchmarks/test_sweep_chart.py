@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import DataError
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from sweep_chart import sweep_chart

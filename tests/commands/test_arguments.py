@@ -22,7 +22,16 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
 from vidssl.base.worker_pool import Pool
 from vidssl.cli import COMMANDS, Group, Job, parser_of
-from vidssl.cli.arguments import OTHER_NAMES, REQUIRED, Argument, above_zero, at_least, config_file, option_of, parse
+from vidssl.cli.options_from_signatures import (
+    OTHER_NAMES,
+    REQUIRED,
+    Argument,
+    above_zero,
+    at_least,
+    config_file,
+    option_of,
+    parse,
+)
 from vidssl.evaluation.features import TestClips
 from vidssl.jobs.extract import Cluster
 from vidssl.jobs.job import NetworkOptions

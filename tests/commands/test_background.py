@@ -10,7 +10,7 @@ import torch
 from vidssl import cli
 from vidssl.apps.analysis.background import Swaps, analyze_background, draw_backgrounds, swap_numbers
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.data.instance_boxes import read_instance_boxes
+from vidssl.data.read_instance_boxes import read_instance_boxes
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from vidssl import cli
+from vidssl.base.command_line_and_notices import leave_out, left_out, named_at_end, named_at_once
 from vidssl.base.errors import VidsslError
-from vidssl.base.running_command import leave_out, left_out, named_at_end, named_at_once
 from vidssl.data.dataset import most_broken
 from vidssl.evaluation.features import TestClips
 from vidssl.video.reader import DecodeSettings

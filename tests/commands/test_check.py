@@ -16,9 +16,9 @@ from PIL import Image
 
 from vidssl import cli
 from vidssl.apps.check import KEPT, _variants, check
-from vidssl.apps.check.integrity import _Contents, missing_bytes
+from vidssl.apps.check.file_defects import _Contents, missing_bytes
 from vidssl.base.errors import ConfigError, DataError, DecodeError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train

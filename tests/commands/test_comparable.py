@@ -144,7 +144,7 @@ def test_windows_and_centring_may_differ(networks, videos):
 
 def test_the_same_weights_from_elsewhere(videos, tmp_path):
     """A name, a copy of its file, and the network in memory are one network."""
-    file = shutil.copy(vidssl.models.weights.weights_file("vidssl-small"), tmp_path / "copy.safetensors")
+    file = shutil.copy(vidssl.models.read_and_write_weights.weights_file("vidssl-small"), tmp_path / "copy.safetensors")
     options = {"clips": 1, "crops": 1, "size": 32, "workers": 0, "device": "cpu"}
     found = [
         extract(model, videos, **options) for model in ("vidssl-small", file, vidssl.load_backbone("vidssl-small"))

@@ -13,7 +13,7 @@ import torch
 
 import vidssl
 from vidssl import cli
-from vidssl.apps.compare import scores as encoder_scores
+from vidssl.apps.compare import features_and_predictions as encoder_scores
 from vidssl.base.errors import ConfigError, DataError
 
 TOP = Path(__file__).parents[2]

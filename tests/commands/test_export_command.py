@@ -15,7 +15,7 @@ from vidssl.base.errors import ConfigError
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.jobs.load_network import load_subject
-from vidssl.models.weights import read_checkpoint
+from vidssl.models.read_and_write_weights import read_checkpoint
 
 
 @pytest.fixture(scope="module")

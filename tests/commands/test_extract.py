@@ -15,7 +15,7 @@ import vidssl
 from vidssl.apps.export import save_backbone
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.types import VideoRecord
-from vidssl.data.fingerprint import identify
+from vidssl.data.list_identity import identify
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train

@@ -10,7 +10,7 @@ from vidssl import cli
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.evaluation.protocols import PROTOCOLS
-from vidssl.jobs.measurements import over_splits
+from vidssl.jobs.measurement_runner import over_splits
 from vidssl.jobs.test import test as measure
 from vidssl.jobs.train import train
 

@@ -13,7 +13,7 @@ import torch
 
 import vidssl
 from vidssl import cli
-from vidssl.models.weights import weights_file
+from vidssl.models.read_and_write_weights import weights_file
 
 TOP = Path(__file__).parents[2]
 CFG = TOP / "configs" / "toy" / "moco.yaml"

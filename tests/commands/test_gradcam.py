@@ -15,12 +15,12 @@ from vidssl.apps.analysis.gradcam import analyze_gradcam
 from vidssl.apps.search import retrieval
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.clip_samplers import ClipSettings
-from vidssl.data.instance_boxes import read_instance_boxes
+from vidssl.data.read_instance_boxes import read_instance_boxes
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.evaluation.features import TestClips
-from vidssl.jobs.heat_maps import box_masks, class_maps, one_clip, pair_maps
+from vidssl.jobs.grad_cam_of_videos import box_masks, class_maps, one_clip, pair_maps
 from vidssl.jobs.load_network import load_subject
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"

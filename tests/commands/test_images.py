@@ -8,7 +8,7 @@ import pytest
 
 import vidssl
 from vidssl.apps.prepare.folder import prepare_folder
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.engine.run_config import bind_run
 from vidssl.engine.train import train
 

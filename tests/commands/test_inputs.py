@@ -20,12 +20,12 @@ from vidssl import cli
 from vidssl.apps.prepare.folder import prepare_folder
 from vidssl.base.errors import ConfigError, DataError, VidsslError
 from vidssl.base.output_folder import claim, only_run_in
-from vidssl.data.fingerprint import identify
+from vidssl.data.list_identity import identify
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.jobs.extract import extract
-from vidssl.models.weights import weights_file
+from vidssl.models.read_and_write_weights import weights_file
 from vidssl.video.reader import open_video, state_of_video
 
 TOP = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from vidssl import cli
-from vidssl.apps.cluster import slurm
+from vidssl.apps.cluster import training_on_slurm as slurm
 from vidssl.base.config import read
 from vidssl.base.errors import ConfigError, Interrupted
 

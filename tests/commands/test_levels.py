@@ -9,9 +9,9 @@ import torch
 from vidssl import cli
 from vidssl.apps.analysis.sections import Evidence, background_content, numbers_content, robustness_content
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
-from vidssl.data.recording_groups import Groups
+from vidssl.data.recordings_and_class_folders import Groups
 from vidssl.data.video_list import read_list
 from vidssl.evaluation.metrics import level_of, majority
 from vidssl.evaluation.protocols import KNN, Retrieval

@@ -20,16 +20,16 @@ from PIL import Image
 
 import vidssl.jobs
 from vidssl import cli
-from vidssl.apps.check.integrity import check_video
-from vidssl.apps.shrink.encode_key_frames import CopySignature, sign, signature_of
+from vidssl.apps.check.file_defects import check_video
+from vidssl.apps.shrink.encode_copies import CopySignature, sign, signature_of
 from vidssl.base import output_folder
 from vidssl.base.errors import DataError, VidsslError
 from vidssl.base.output_folder import MARK, claim, only_run_in, remove_unused
 from vidssl.base.registry import APPS
 from vidssl.cli import COMMANDS, Group, parser_of
-from vidssl.cli.arguments import config_file
-from vidssl.jobs.measurements import claim_results
-from vidssl.models.weights import weights_file
+from vidssl.cli.options_from_signatures import config_file
+from vidssl.jobs.measurement_runner import claim_results
+from vidssl.models.read_and_write_weights import weights_file
 from vidssl.video.reader import open_video
 
 TOP = Path(__file__).parents[2]

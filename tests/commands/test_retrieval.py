@@ -20,15 +20,14 @@ from vidssl.apps.search import RANKS, retrieval
 from vidssl.apps.shrink import shrink
 from vidssl.base import output_folder
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
-from vidssl.data.fingerprint import identify
+from vidssl.data.list_identity import identify
 from vidssl.data.video_list import read_list
 from vidssl.evaluation import features
 from vidssl.jobs import extract as extract_job
 from vidssl.jobs.extract import extract
-from vidssl.page.previews import middle_frames
-from vidssl.page.render import preview
+from vidssl.page.previews import middle_frames, preview
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 SETTINGS = ["data.moving_digits=null", "data.train=none.csv"]

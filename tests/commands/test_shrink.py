@@ -19,8 +19,8 @@ import pytest
 from vidssl import cli
 from vidssl.apps.shrink import ShrinkSettings, Shrunk, shrink_list
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import only_run_in
-from vidssl.base.randomness import generator
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train

@@ -20,12 +20,12 @@ from PIL import Image
 from vidssl import cli
 from vidssl.apps.shrink import FrameSettings, ShrinkSettings, original_state, shrink_list
 from vidssl.base.errors import ConfigError, DataError, DecodeError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import MARK
-from vidssl.base.randomness import generator
 from vidssl.base.types import Tracks
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.fingerprint import identify
+from vidssl.data.list_identity import identify
 from vidssl.data.loader import Loader, StepSampler
 from vidssl.data.read_input import read_input
 from vidssl.data.track_files import tracks_file, write_tracks

@@ -94,7 +94,7 @@ def test_help_lists_what_registries_have(helps):
 def test_the_package_loads_its_names_when_they_are_used():
     code = """
 import json, sys
-import vidssl, vidssl.cli.arguments
+import vidssl, vidssl.cli.options_from_signatures
 light = "torch" not in sys.modules
 assert {"open_video", "load_backbone", "build_backbone"} <= {*dir(vidssl)} & {*vidssl._HOMES}
 from vidssl import open_video

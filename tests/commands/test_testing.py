@@ -22,7 +22,7 @@ from vidssl.engine.train import train
 from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, top_k
 from vidssl.jobs.extract import extract
 from vidssl.jobs.load_network import load_subject
-from vidssl.jobs.measurements import over_splits
+from vidssl.jobs.measurement_runner import over_splits
 from vidssl.jobs.test import format_measured
 from vidssl.jobs.test import test as measure
 from vidssl.jobs.train import train_splits
@@ -451,7 +451,7 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
         assert config.data.train == f"{tmp_path}/lists{split}/train.csv"
     # A second time nothing is trained or measured; a third split would be.
     monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("measured again"))
-    monkeypatch.setattr("vidssl.engine.accumulate.Feed.next", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr("vidssl.engine.training_step.Feed.next", lambda *_, **__: pytest.fail("trained again"))
     assert undated(train_splits(toy, *splits, splits=(1, 2))) == undated(results)
 
 

@@ -19,7 +19,7 @@ import vidssl
 from vidssl import cli
 from vidssl.base.errors import DataError
 from vidssl.cli import parser_of
-from vidssl.cli.arguments import parse
+from vidssl.cli.options_from_signatures import parse
 from vidssl.engine.run_config import bind_run
 from vidssl.engine.train import train as train_run
 from vidssl.jobs import training_report

@@ -13,10 +13,9 @@ import torch
 import vidssl
 from vidssl import cli
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
-from vidssl.page.previews import middle_frames
-from vidssl.page.render import preview
+from vidssl.page.previews import middle_frames, preview
 from vidssl.video import open_video
 
 NETWORK = ("--checkpoint", "random", "--cfg", "toy/supervised", "data.moving_digits=null", "--clips", "1")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Batch, DrawnOperations, Operation, Sample, Tracks, VideoRecord
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from vidssl.apps.analysis.corrupted_clips import rate
+from vidssl.apps.analysis.compression_and_time_corruptions import rate
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import SAMPLERS, Center, ClipSettings, Random, Segments, Uniform
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta, VideoRecord
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.dataset import resolve_span

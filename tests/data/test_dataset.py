@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
 from vidssl.data.clip_samplers import Center, Random, Uniform
 from vidssl.data.dataset import plan_views, resolve_span

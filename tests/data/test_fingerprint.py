@@ -6,8 +6,8 @@ import os
 import pytest
 
 from vidssl.base.errors import DataError
-from vidssl.data import fingerprint
-from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data import list_identity as fingerprint
+from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import read_list
 
 

@@ -18,8 +18,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.base.config import bind
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import MARK
-from vidssl.base.randomness import generator
 from vidssl.data import moving_digits
 from vidssl.data.moving_digits import (
     ASYMMETRIC,

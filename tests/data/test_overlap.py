@@ -11,7 +11,7 @@ import pytest
 
 from vidssl.apps.shrink import FrameSettings, shrink_list
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
 from vidssl.data.find_same_videos import content_hash, copied_rows, find_overlap, own_rows, recording_group
 from vidssl.data.video_list import Records, VideoList

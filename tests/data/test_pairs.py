@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Tracks, VideoMeta
 from vidssl.data.clip_samplers import Pair, Spaced, TrackedPair, pairs_of
 

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vidssl.apps.analysis.corrupted_clips import TIME_CORRUPTIONS
+from vidssl.apps.analysis.compression_and_time_corruptions import TIME_CORRUPTIONS
 from vidssl.apps.analysis.invariance import MOVES
 from vidssl.apps.check import check
-from vidssl.apps.detection.dataset import clip_frames
+from vidssl.apps.detection.images_and_clips import clip_frames
 from vidssl.apps.prepare.other_projects import prepare_chunks
 from vidssl.apps.show import ShownSample, ShownView, _draw
 from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Tracks, VideoMeta, VideoRecord
 from vidssl.data.clip_samplers import SAMPLERS, ClipSettings, Pair, Random, Segments, Spaced, TrackedPair, Uniform
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows

@@ -8,7 +8,7 @@ import pytest
 
 from vidssl.base.errors import ConfigError
 from vidssl.data.read_input import read_input
-from vidssl.data.recording_groups import (
+from vidssl.data.recordings_and_class_folders import (
     chosen_rows,
     labelled_by_folders,
     recording_groups,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
-from vidssl.data.fingerprint import identify
+from vidssl.base.keyed_generators import generator
+from vidssl.data.list_identity import identify
 from vidssl.data.loader import StepSampler, keys_of_step
 from vidssl.data.video_list import ListPart, join_lists, read_list
 

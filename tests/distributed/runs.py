@@ -26,7 +26,7 @@ PLACES = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 TOYS = PLACES["TOYS"]
 train_module = importlib.import_module("vidssl.engine.train")
 training_module = importlib.import_module("vidssl.engine.run_setup")
-feed_module = importlib.import_module("vidssl.engine.accumulate")
+feed_module = importlib.import_module("vidssl.engine.training_step")
 features_module = importlib.import_module("vidssl.evaluation.features")
 checkpoint_module = importlib.import_module("vidssl.engine.checkpoint")
 

@@ -13,8 +13,8 @@ from vidssl.base import distributed
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError
 from vidssl.base.types import Batch
-from vidssl.engine.accumulate import accumulate
 from vidssl.engine.parallel import average_gradients, over_processes
+from vidssl.engine.training_step import accumulate
 from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
 from vidssl.models.backbones import Backbone

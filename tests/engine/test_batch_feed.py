@@ -20,8 +20,8 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
 from vidssl.data.to_device import on_device, to_device
 from vidssl.data.video_list import read_list
-from vidssl.engine.accumulate import Feed
 from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.training_step import Feed
 from vidssl.transforms import RECIPES
 
 CPU = torch.device("cpu")
@@ -88,7 +88,7 @@ def breaks(rank, output):
     messages = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger("vidssl.engine.accumulate").addHandler(handler)
+    logging.getLogger("vidssl.engine.training_step").addHandler(handler)
     made, _ = feed(StopRequest(), *here[rank], max_broken=0.2, output=output)
     counts, said = [], []
     for n in range(4):

@@ -17,7 +17,7 @@ from vidssl.base import atomic
 from vidssl.base.errors import CheckpointError, Interrupted, UntrustedError
 from vidssl.engine import checkpoint
 from vidssl.models import checkpoint_files
-from vidssl.models.weights import CHECKPOINT_FORMAT
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
 
 
 def content(step):

@@ -7,7 +7,7 @@ import torch
 
 from vidssl.engine import run_setup as training
 from vidssl.jobs import doctor
-from vidssl.models.bfloat16_check import conv3d_fault
+from vidssl.models.convolution_check import conv3d_fault
 
 
 @pytest.mark.parametrize(

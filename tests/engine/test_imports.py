@@ -19,7 +19,7 @@ from vidssl.engine.run_config import load_run
 from vidssl.methods.base import METHODS
 from vidssl.models import load_backbone
 from vidssl.models.backbones import BACKBONES
-from vidssl.models.weights import CHECKPOINT_FORMAT
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 MODULE = """from pathlib import Path

@@ -25,7 +25,7 @@ from vidssl.engine.training_lists import training_list
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.methods.statistics import group_statistics, key_statistics
-from vidssl.models import bfloat16_check
+from vidssl.models import convolution_check as bfloat16_check
 from vidssl.video import packet_index as index
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 from vidssl.evaluation.metrics import accuracy, calibration_error, confusion, mean_class_accuracy, top_k
 from vidssl.evaluation.protocols import Accuracy

@@ -6,9 +6,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
-from vidssl.evaluation.group_folds import fold_table, num_neighbours, predict
+from vidssl.evaluation.leave_recording_out import fold_table, num_neighbours, predict
 from vidssl.evaluation.protocols import choose_cost
 
 

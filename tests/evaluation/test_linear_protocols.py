@@ -9,7 +9,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import LinearSVC
 
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 from vidssl.evaluation.logistic_and_multilabel import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
 from vidssl.evaluation.metrics import average_precision

@@ -9,11 +9,11 @@ import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
 import vidssl
-from vidssl.apps.compare.without_labels import near_copies
+from vidssl.apps.compare.neighbour_agreement import near_copies
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
-from vidssl.data.recording_groups import Groups
+from vidssl.data.recordings_and_class_folders import Groups
 from vidssl.video.write import encode
 
 

@@ -9,7 +9,7 @@ from sklearn.model_selection import StratifiedKFold
 from torch.nn import functional
 
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import read_list

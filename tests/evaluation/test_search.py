@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.evaluation import search
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest
 

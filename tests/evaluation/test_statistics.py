@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.evaluation import statistics
 from vidssl.evaluation.statistics import (
     FEWEST,

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from vidssl.apps.map.suspects import (
+from vidssl.apps.map.suspect_videos import (
     SUSPECT_NEIGHBOURS,
     find_near_duplicates,
     find_outliers,
@@ -11,7 +11,7 @@ from vidssl.apps.map.suspects import (
     score_labels,
     self_matches,
 )
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.evaluation.search import nearest
 
 

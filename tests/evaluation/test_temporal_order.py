@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from vidssl.base.config import bind
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list

@@ -5,9 +5,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from vidssl.apps.compare.neighbour_agreement import Agreement
 from vidssl.apps.compare.verdict import Candidate, decide, describe_without_labels
-from vidssl.apps.compare.without_labels import Agreement
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.evaluation import statistics
 from vidssl.evaluation.statistics import Difference, compare_pairs
 

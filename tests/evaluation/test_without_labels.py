@@ -8,9 +8,9 @@ import torch
 from scipy.stats import entropy
 from sklearn.metrics.pairwise import cosine_similarity
 
-from vidssl.apps.compare.without_labels import compare_neighbours, disagreement, most_changed
+from vidssl.apps.compare.neighbour_agreement import compare_neighbours, disagreement, most_changed
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 
 

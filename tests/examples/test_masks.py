@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
 from vidssl.data.clip_samplers import Center, Random
 from vidssl.data.dataset import ClipDataset

@@ -14,7 +14,7 @@ from sklearn.metrics import jaccard_score
 from torch import nn
 
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run

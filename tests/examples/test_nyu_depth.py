@@ -8,7 +8,7 @@ import pytest
 from scipy.io import savemat
 
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data.video_list import read_list
 from vidssl.video.reader import open_video
 

@@ -10,7 +10,7 @@ import torch
 
 from vidssl.base.config import bind
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Batch
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train

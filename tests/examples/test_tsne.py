@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from vidssl import cli
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data import read_list
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tsne.py"

@@ -7,7 +7,7 @@ import torch
 from ruamel.yaml import YAML
 
 from vidssl.base.config import build
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Batch, VideoMeta
 from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS

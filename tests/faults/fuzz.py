@@ -28,7 +28,7 @@ import torch
 from fuzz_kinds import KINDS
 
 from vidssl.base.errors import ConfigError, VidsslError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 
 MEMORY = 1 << 30  # bytes that reading a mutant may take, beside those of the imports
 CPU, WALL = 10.0, 60.0  # seconds of a mutant

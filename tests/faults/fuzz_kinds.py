@@ -19,18 +19,18 @@ import mutate
 import numpy as np
 import torch
 
-from vidssl.apps.check.integrity import check_video
-from vidssl.apps.detection.lists_with_boxes import read_boxes
-from vidssl.apps.detection.prepare import prepare_ava, prepare_coco, prepare_voc
+from vidssl.apps.check.file_defects import check_video
+from vidssl.apps.detection.coco_lists import read_boxes
+from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava, prepare_coco, prepare_voc
 from vidssl.apps.export import results_of
 from vidssl.apps.prepare.folder import prepare_folder
 from vidssl.apps.prepare.other_projects import prepare_list
 from vidssl.base.atomic import file_hash
 from vidssl.base.errors import VidsslError
 from vidssl.base.types import Tracks, VideoRecord
-from vidssl.data.fingerprint import identify
-from vidssl.data.instance_boxes import read_instance_boxes as read_instances
+from vidssl.data.list_identity import identify
 from vidssl.data.read_input import read_input
+from vidssl.data.read_instance_boxes import read_instance_boxes as read_instances
 from vidssl.data.track_files import read_tracks, write_tracks
 from vidssl.data.video_list import Records, VideoList, read_list
 from vidssl.engine.log import RunLog
@@ -40,8 +40,8 @@ from vidssl.evaluation.result_files import existing_results
 from vidssl.jobs.load_network import load_subject
 from vidssl.jobs.training_report import read_metrics
 from vidssl.models import build_backbone, load_backbone
-from vidssl.models.weights import CHECKPOINT_FORMAT
-from vidssl.models.weights import save_checkpoint_backbone as save_backbone
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
+from vidssl.models.read_and_write_weights import save_checkpoint_backbone as save_backbone
 from vidssl.page.charts import training_curves
 from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.video import packet_index as index

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.apps.detection import prepare as ava
+from vidssl.apps.detection import prepare_voc_coco_ava as ava
 from vidssl.apps.prepare.match import read_json
 from vidssl.base.errors import DataError
 from vidssl.data.video_list import parse_whole_number

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from vidssl.engine import checkpoint
-from vidssl.models.weights import FORMAT
+from vidssl.models.read_and_write_weights import FORMAT
 
 torch.set_num_threads(1)
 # What the saver is at: the number of its save, whether it is inside of it, seconds that the last one took.

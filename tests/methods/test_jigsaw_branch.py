@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from vidssl import losses
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.schedule import constant
 from vidssl.base.types import Batch
 from vidssl.methods import METHODS, Method

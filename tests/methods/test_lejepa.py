@@ -10,7 +10,7 @@ import torch
 from scipy.integrate import quad
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import RngStream
+from vidssl.base.keyed_generators import RngStream
 from vidssl.base.types import Batch
 from vidssl.losses import epps_pulley, sigreg
 from vidssl.methods import METHODS

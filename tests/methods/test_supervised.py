@@ -9,8 +9,8 @@ from vidssl.base.errors import ConfigError
 from vidssl.base.types import Batch
 from vidssl.methods.supervised import Supervised
 from vidssl.models import build_backbone
-from vidssl.models.initial_weights import InitialWeights, load_initial
-from vidssl.models.weights import CHECKPOINT_FORMAT
+from vidssl.models.match_checkpoints import InitialWeights, load_initial
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
 
 
 def make(seed=0, init=None, **settings):

@@ -9,9 +9,9 @@ from torch.nn.functional import normalize
 
 from vidssl.base.errors import ConfigError
 from vidssl.base.types import Batch
-from vidssl.engine.accumulate import accumulate
 from vidssl.engine.periodic_evaluation import check_layer
 from vidssl.engine.run_config import load_run
+from vidssl.engine.training_step import accumulate
 from vidssl.methods import METHODS
 from vidssl.models.backbones import build_backbone
 

@@ -10,8 +10,9 @@ from torch import nn
 
 from vidssl.base.errors import ConfigError
 from vidssl.jobs import doctor
-from vidssl.models import bfloat16_check, build_backbone
-from vidssl.models.bfloat16_check import SHAPES, check_bfloat16
+from vidssl.models import build_backbone
+from vidssl.models import convolution_check as bfloat16_check
+from vidssl.models.convolution_check import SHAPES, check_bfloat16
 
 CPU = torch.device("cpu")
 
@@ -95,7 +96,7 @@ def test_doctor_names_what_is_wrong(monkeypatch):
     assert not part["works"] and "2 of 12 are wrong: one; two" in part["detail"]
 
 
-@pytest.mark.covers("vidssl/models/bfloat16_check.py")
+@pytest.mark.covers("vidssl/models/convolution_check.py")
 @pytest.mark.long
 def test_this_machine_has_one_verdict():
     """In new processes, whose free memory holds other things."""

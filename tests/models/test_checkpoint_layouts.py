@@ -20,7 +20,7 @@ from vidssl.base.config import Settings, bind, dump
 from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.models import BACKBONES, Initial, InitialWeights, build_backbone, load_backbone, load_initial
 from vidssl.models.backbones import Backbone
-from vidssl.models.initial_weights import BRANCHES, CHECKPOINT_LAYOUTS, choose_match, match_backbones
+from vidssl.models.match_checkpoints import BRANCHES, CHECKPOINT_LAYOUTS, choose_match, match_backbones
 
 BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models")]
 CLIPS = torch.randn(2, 3, 3, 48, 40, generator=torch.Generator().manual_seed(4))

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from vidssl.base.errors import CheckpointError
 from vidssl.engine.run_config import load_run
 from vidssl.models import build_backbone, load_backbone
-from vidssl.models.weights import CHECKPOINT_FORMAT, weights_file
-from vidssl.models.weights import save_checkpoint_backbone as save_backbone
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT, weights_file
+from vidssl.models.read_and_write_weights import save_checkpoint_backbone as save_backbone
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml"
 

@@ -9,8 +9,8 @@ import torch
 import vidssl
 from vidssl.base.errors import ConfigError
 from vidssl.models import InitialWeights, build_backbone, load_initial
-from vidssl.models.initial_weights import log_match
-from vidssl.models.weights import CHECKPOINT_FORMAT, Normalization
+from vidssl.models.match_checkpoints import log_match
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT, Normalization
 
 SMALL = {"name": "resnet3d18", "width": 4}
 OF_DIFFERENCES = {**SMALL, "frame_differences": True}

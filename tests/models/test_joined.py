@@ -12,15 +12,15 @@ from torch.nn import functional
 import vidssl
 from vidssl import cli
 from vidssl.base.errors import CheckpointError, ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.evaluation import features
 from vidssl.jobs.extract import extract
 from vidssl.jobs.load_network import joined_clips, load_subject
-from vidssl.jobs.measurements import name_networks
+from vidssl.jobs.measurement_runner import name_networks
 from vidssl.models.floors import MotionHistogram
-from vidssl.models.joined import EncoderPart, parts_of
+from vidssl.models.joined_features import EncoderPart, parts_of
 from vidssl.video.reader import DecodeSettings
 
 FAST = {"workers": 0, "device": "cpu", "progress": False}

@@ -6,7 +6,7 @@ import torch
 from torchvision.ops import roi_align
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.models import BACKBONES, build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.models.layer_features import region_maps, region_means

@@ -7,9 +7,9 @@ from torch import nn
 
 from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.models import build_backbone, load_backbone
-from vidssl.models.initial_weights import InitialWeights, load_initial
 from vidssl.models.layer_features import region_maps
-from vidssl.models.weights import CHECKPOINT_FORMAT
+from vidssl.models.match_checkpoints import InitialWeights, load_initial
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
 
 NAMES = ("resnet18", "resnet50")
 

@@ -10,7 +10,7 @@ from safetensors.torch import save, save_file
 
 from vidssl.base.errors import CheckpointError
 from vidssl.models import BACKBONES, load_backbone
-from vidssl.models.weights import read_anything
+from vidssl.models.read_and_write_weights import read_anything
 
 
 def test_all_types_are_read(tmp_path):

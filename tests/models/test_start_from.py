@@ -14,8 +14,8 @@ from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.models import InitialWeights, build_backbone, load_initial
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT, Normalization, normalization_of
 from vidssl.models.resnet3d import ResNet3D18, ResNet3D50
-from vidssl.models.weights import CHECKPOINT_FORMAT, Normalization, normalization_of
 
 TESTS = Path(__file__).parents[1]
 TOYS = TESTS.parent / "configs" / "toy"
@@ -60,7 +60,7 @@ def offline(monkeypatch):
         return network
 
     real = torchvision.models.get_model
-    monkeypatch.setattr("vidssl.models.external.load_networks.get_model", get_model)
+    monkeypatch.setattr("vidssl.models.external.load_from_libraries.get_model", get_model)
     return made
 
 

@@ -23,9 +23,10 @@ from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.jobs.load_network import load_subject
 from vidssl.methods import METHODS
-from vidssl.models import build_backbone, load_backbone, weights
-from vidssl.models.initial_weights import InitialWeights, load_initial
-from vidssl.models.weights import CHECKPOINT_FORMAT, load_state, read_anything, read_checkpoint
+from vidssl.models import build_backbone, load_backbone
+from vidssl.models import read_and_write_weights as weights
+from vidssl.models.match_checkpoints import InitialWeights, load_initial
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT, load_state, read_anything, read_checkpoint
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 

@@ -17,7 +17,7 @@ from vidssl.data.video_list import read_list
 ray = pytest.importorskip("ray", reason="ray is not installed")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-from vidssl.apps.cluster import ray as on_ray  # noqa: E402
+from vidssl.apps.cluster import commands_on_ray as on_ray  # noqa: E402
 
 TOP = Path(__file__).parents[2]
 NETWORK = ["--checkpoint", "vidssl-small", "--allow-missing"]

@@ -16,7 +16,7 @@ from vidssl.base.errors import ConfigError, DataError
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 
-from vidssl.apps.cluster import ray as on_ray  # noqa: E402
+from vidssl.apps.cluster import commands_on_ray as on_ray  # noqa: E402
 
 CLUSTER = Path(__file__).with_name("ray_cluster.py")
 SHARED = runpy.run_path(str(CLUSTER))

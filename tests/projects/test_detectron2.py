@@ -20,7 +20,7 @@ from vidssl.apps.export import save_backbone
 from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.engine.run_config import load_run
 from vidssl.models import build_backbone
-from vidssl.models.weights import CHECKPOINT_FORMAT
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml"
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

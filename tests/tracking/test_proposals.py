@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta, VideoRecord
 from vidssl.base.worker_pool import ordered
 from vidssl.tracking import proposals

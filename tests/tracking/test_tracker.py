@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.tracking import Tracker, TrackerSettings

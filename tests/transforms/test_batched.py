@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import DrawnOperations, Frames, Operation
 from vidssl.transforms import RECIPES, recipes
 from vidssl.transforms.batched import BATCHED, apply_batched, grouped

@@ -9,7 +9,7 @@ import torch
 import torchvision.transforms.v2.functional as F
 from torch import Tensor
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Frames
 from vidssl.transforms.color import (
     adjust_brightness,

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as F
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Frames
 from vidssl.transforms.crops import (
     Box,

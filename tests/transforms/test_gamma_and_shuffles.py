@@ -5,7 +5,7 @@ import pytest
 from skimage import exposure
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.video_list import read_list

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.transforms.color import adjust_brightness, adjust_contrast, adjust_hue
 from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY, blur, light, occlude, zoom
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Frames
 from vidssl.transforms.color import difference_pairs, rgb_difference
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.transforms import RECIPES, Window
 
 

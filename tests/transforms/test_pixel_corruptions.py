@@ -10,7 +10,7 @@ from skimage import color, exposure, util
 
 from vidssl.apps.analysis import pixel_corruptions as corruptions
 from vidssl.apps.analysis.pixel_corruptions import PIXEL_CORRUPTIONS, fog_layer, line_kernel
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 
 SIDE = 56  # a quarter of the side that lengths refer to
 

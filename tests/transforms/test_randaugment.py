@@ -12,7 +12,7 @@ import torchvision.transforms.v2.functional as F
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import InterpolationMode, RandAugment
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Frames, Operation
 from vidssl.transforms import recipes as module
 from vidssl.transforms.recipes import apply, draw_randaugment

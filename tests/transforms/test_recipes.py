@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Frames
 from vidssl.transforms import RECIPES, color, crops, recipes
 from vidssl.transforms.crops import random_box

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Tracks
 from vidssl.data.clip_samplers import Center, TrackedPair
 from vidssl.data.dataset import ClipDataset

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from vidssl.base.errors import ConfigError, DecodeError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.worker_pool import ordered
 from vidssl.video.reader import open_video
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vidssl.base.errors import DecodeError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader

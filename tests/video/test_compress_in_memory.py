@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from vidssl.apps.analysis.corrupted_clips import Recompressed, crf_options, rate_options
-from vidssl.base.randomness import generator
+from vidssl.apps.analysis.compression_and_time_corruptions import Recompressed, crf_options, rate_options
+from vidssl.base.keyed_generators import generator
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import av
 import numpy as np
 import pytest
 
-from vidssl.apps.check.integrity import check_video
+from vidssl.apps.check.file_defects import check_video
 from vidssl.base.errors import DecodeError, VidsslError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.video.reader import MAX_PIXELS, open_video
 
 COUNT = 40

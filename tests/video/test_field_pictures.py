@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from vidssl.apps.check import KEPT
-from vidssl.apps.check.integrity import check_video
-from vidssl.base.randomness import generator
+from vidssl.apps.check.file_defects import check_video
+from vidssl.base.keyed_generators import generator
 from vidssl.video import packet_index as index
 from vidssl.video.reader import MAX_PIXELS, open_video
 

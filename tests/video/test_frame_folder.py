@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vidssl.apps.check.integrity import check_video
+from vidssl.apps.check.file_defects import check_video
 from vidssl.base.errors import DataError, DecodeError
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.dataset import ClipDataset

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from vidssl.apps.check import check
-from vidssl.apps.check.integrity import check_video
+from vidssl.apps.check.file_defects import check_video
 from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta
 from vidssl.data.write_lists import write_lists
 from vidssl.video import packet_index as index

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from vidssl.apps.check.integrity import check_video, missing_bytes
+from vidssl.apps.check.file_defects import check_video, missing_bytes
 from vidssl.video.reader import MAX_PIXELS
 
 

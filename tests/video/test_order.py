@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.video.reader import open_video
 
 FILES = Path(__file__).with_name("files")

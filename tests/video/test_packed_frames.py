@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from vidssl.apps.shrink import FrameSettings, shrink_list
-from vidssl.apps.shrink.encode_key_frames import signature_of
+from vidssl.apps.shrink.encode_copies import signature_of
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.data.write_lists import write_lists
 from vidssl.video.packed_frames import merge_indices, read_index
 from vidssl.video.reader import open_video

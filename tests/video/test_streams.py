@@ -14,7 +14,7 @@ from av.bitstream import BitStreamFilterContext
 from av.stream import Disposition
 
 from vidssl.apps.check import check
-from vidssl.apps.check.integrity import check_video
+from vidssl.apps.check.file_defects import check_video
 from vidssl.base.errors import DecodeError, NoVideoError, TooLargeError
 from vidssl.video.reader import MAX_PIXELS, open_video
 

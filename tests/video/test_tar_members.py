@@ -9,8 +9,8 @@ import pytest
 from vidssl.apps.check import check
 from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.base.errors import ConfigError, DataError, DecodeError
-from vidssl.base.randomness import generator
-from vidssl.data.fingerprint import identify
+from vidssl.base.keyed_generators import generator
+from vidssl.data.list_identity import identify
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
 from vidssl.video import open_container as container

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from av.video.frame import PictureType
 
-from vidssl.apps.check.integrity import check_video
+from vidssl.apps.check.file_defects import check_video
 from vidssl.base.errors import ConfigError, DecodeError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.video import decode, reader
 from vidssl.video.reader import BACKENDS, open_video
 

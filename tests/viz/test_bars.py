@@ -9,7 +9,7 @@ from matplotlib.image import imread
 
 from vidssl.base.errors import DataError
 from vidssl.page.charts import grouped_bars
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
 
 GROUPS = ["unchanged", "blur", "a$b$", "mean"]
 SERIES = {"random": [2.0, 1.5, None, 1.25], "trained": [3.0, 2.5, 2.25, 0.5]}

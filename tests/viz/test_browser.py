@@ -20,8 +20,8 @@ from vidssl.apps.search.page import FoundVideo, Hit, QueryRow, store_preview, wr
 from vidssl.apps.show.page import ClipBar, DrawnView, DrawViews, VideoCard, write_views_page
 from vidssl.base.types import VideoRecord
 from vidssl.data.video_list import read_list
-from vidssl.page.heat_maps import CamCell, CamRow, write_cam_page
-from vidssl.page.render import preview
+from vidssl.page.grad_cam_page import CamCell, CamRow, write_cam_page
+from vidssl.page.previews import preview
 
 NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerror='window.broken=2'> #;&\\ é }.mp4"
 LONG = "folder/" + "v_ApplyEyeMakeup_of_a_long_name_without_a_space" * 3 + ".mp4"

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from vidssl.page.charts import confusion_matrix
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
 
 
 def drawn(counts, names):

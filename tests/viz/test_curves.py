@@ -6,7 +6,7 @@ import pytest
 
 from vidssl.base.errors import DataError
 from vidssl.page.charts import training_curves
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
 
 TRAINING = [
     {

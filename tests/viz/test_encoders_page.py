@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vidssl.apps.compare.page import Disagreements, EncoderNeighbours, ShownVideos, write_encoders_page
-from vidssl.page.render import preview
+from vidssl.page.previews import preview
 
 RESULTS = runpy.run_path(str(Path(__file__).with_name("encoder_results.py")))["encoder_results"]
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"

@@ -9,10 +9,9 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 
-from vidssl.page import figure as glyphs
-from vidssl.page.charts import class_curves, confusion_matrix, grouped_bars, severity_map
-from vidssl.page.figure import png
-from vidssl.page.previews import Shot, retrieval_sheet
+from vidssl.page import figure_style as glyphs
+from vidssl.page.charts import Shot, class_curves, confusion_matrix, grouped_bars, retrieval_sheet, severity_map
+from vidssl.page.figure_style import png
 
 NAMES = ["ピアノ", "größe", "漢字 3", "Pferde–Rennen", "字鍵"]
 
@@ -139,5 +138,5 @@ def test_letters_of_an_installed_font_are_drawn(monkeypatch, tmp_path, caplog, k
 def test_plain_names_change_nothing(kind, monkeypatch):
     names = ["größe", "Pferde–Rennen", "ünï_Archery", "ελ", "да"]
     before = png(figures(names)[kind], dpi=60)
-    monkeypatch.setattr("vidssl.page.figure.make_readable", lambda figure: None)
+    monkeypatch.setattr("vidssl.page.figure_style.make_readable", lambda figure: None)
     assert png(figures(names)[kind], dpi=60) == before

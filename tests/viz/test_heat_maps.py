@@ -3,10 +3,10 @@
 import cv2
 import numpy as np
 
-from vidssl.base.randomness import generator
-from vidssl.page.figure import png
-from vidssl.page.heat_maps import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page
-from vidssl.page.render import preview
+from vidssl.base.keyed_generators import generator
+from vidssl.page.figure_style import png
+from vidssl.page.grad_cam_page import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page
+from vidssl.page.previews import preview
 
 
 def frames(t=4, h=32, w=48):

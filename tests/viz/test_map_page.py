@@ -8,7 +8,7 @@ import pytest
 
 from vidssl.apps.map.page import MapColumn, classes_column, map_column, write_map_page
 from vidssl.base.types import VideoRecord
-from vidssl.page.render import preview
+from vidssl.page.previews import preview
 
 NASTY = "a \"b\" 'c'/</script><!-- <b> &amp; \u2028 é 漢 }}.mp4"
 

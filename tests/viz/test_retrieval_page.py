@@ -19,7 +19,7 @@ from vidssl.apps.search.page import (
     store_preview,
     write_retrieval_page,
 )
-from vidssl.page.render import preview
+from vidssl.page.previews import preview
 
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"
 VOID = {"meta", "link", "img", "input", "br"}

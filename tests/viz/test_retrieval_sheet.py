@@ -1,8 +1,8 @@
 import cv2
 import numpy as np
 
-from vidssl.page.figure import png
-from vidssl.page.previews import Shot, retrieval_sheet
+from vidssl.page.charts import Shot, retrieval_sheet
+from vidssl.page.figure_style import png
 
 
 def clip(color, t=3, h=48, w=64):

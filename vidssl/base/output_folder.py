@@ -32,8 +32,8 @@ from typing import Any
 
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing, write_json
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.running_command import log_once
 
 _log = logging.getLogger(__name__)
 MARK = ".vidssl.json"

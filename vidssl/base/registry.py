@@ -18,19 +18,21 @@ _T = TypeVar("_T")
 _APPS: dict[str, dict[str, str]] = {
     "command": {
         **{name: name for name in ("show", "map", "export", "check", "shrink", "compare")},
-        **{"retrieval": "search", "launch": "cluster.slurm"},
+        **{"retrieval": "search", "launch": "cluster.training_on_slurm"},
     },
     # analyze_NAME
     "analysis": {
-        name: f"analysis.{name}" for name in ("invariance", "robustness", "uniformity", "background", "gradcam", "all")
+        **{name: f"analysis.{name}" for name in ("invariance", "robustness")},
+        "uniformity": "analysis.class_distances",
+        **{name: f"analysis.{name}" for name in ("background", "gradcam", "all")},
     },
     # prepare_NAME
     "data set": {
         "folder": "prepare.folder",
         **dict.fromkeys(("list", "chunks"), "prepare.other_projects"),
-        **dict.fromkeys(("torchvision", "moving_digits", "voc_classes"), "prepare.torchvision_images"),
+        **dict.fromkeys(("torchvision", "moving_digits", "voc_classes"), "prepare.torchvision_sets_and_digits"),
         **dict.fromkeys(("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet"), "prepare.official_sets"),
-        **dict.fromkeys(("voc", "coco", "ava"), "detection.prepare"),
+        **dict.fromkeys(("voc", "coco", "ava"), "detection.prepare_voc_coco_ava"),
         "colorful_moving_mnist": "views.colorful_moving_mnist",
     },
     "backbone": {

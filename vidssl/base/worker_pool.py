@@ -23,9 +23,9 @@ from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import DataError, VidsslError
 from vidssl.base.keep_memory import keep_memory
-from vidssl.base.running_command import log_once
 
 Message = bytes | tuple[IO[bytes], int]
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidssl.base.atomic import without_nan
+from vidssl.base.command_line_and_notices import running
 from vidssl.base.errors import Interrupted, PeerError, VidsslError
 from vidssl.base.keep_memory import keep_memory
 from vidssl.base.registry import APPS
-from vidssl.base.running_command import running
-from vidssl.cli.arguments import JobSignature, Parser, add_options, option_name, parse, read_signature
+from vidssl.cli.options_from_signatures import JobSignature, Parser, add_options, option_name, parse, read_signature
 from vidssl.version import __version__
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
@@ -76,7 +76,7 @@ _JOBS: dict[str, Job | Group] = {
     **{"prepare": DATA_SETS, "analyze": ANALYSES},
     "train": Job("vidssl.jobs.train", "train", "train_splits"),
     **{name: Job(f"vidssl.jobs.{name}", name) for name in ("test", "extract", "track", "doctor")},
-    **{"merge": Job("vidssl.jobs.extract", "merge"), "schema": Job("vidssl.jobs.names", "schema")},
+    **{"merge": Job("vidssl.jobs.extract", "merge"), "schema": Job("vidssl.jobs.list_names", "schema")},
     **{name: Job(module, name) for name, module in APPS["command"].items()},
 }
 _ORDER = (  # of `vidssl --help`; apps that are not there have no command

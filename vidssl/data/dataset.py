@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.base.errors import ConfigError, DataError, first_few
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Frames, Operation, Sample, Tracks, VideoMeta, VideoRecord
 from vidssl.base.worker_pool import ItemGuard
 from vidssl.data.clip_samplers import COPY, Clip, Sampler

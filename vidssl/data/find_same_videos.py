@@ -21,7 +21,7 @@ from torch import Tensor
 from vidssl.base.errors import ConfigError, DecodeError
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import RealPath, existing_path
-from vidssl.data.fingerprint import state_of_file
+from vidssl.data.list_identity import state_of_file
 from vidssl.data.video_list import VideoList, rows_by
 from vidssl.video.packed_frames import find_frames, shard_path
 from vidssl.video.tar_members import find_member

@@ -1,4 +1,7 @@
-"""Loaders: batches made by worker processes."""
+"""Loaders: batches made by worker processes, in an order that is a function of the step alone.
+
+Samples of one file in a batch, such as the windows of a long video, have one pass of the decoder.
+"""
 
 import logging
 from bisect import bisect
@@ -13,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.base.errors import ConfigError, DataError, FramesOutOfOrderError, first_few
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Batch, DrawnOperations, Sample
 from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.dataset import ClipDataset, PlannedSample

@@ -25,8 +25,8 @@ from pydantic import Field
 from vidssl.base.atomic import creating_folder
 from vidssl.base.config import Settings, config_differences
 from vidssl.base.errors import DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import progress
-from vidssl.base.randomness import generator
 from vidssl.base.safe_parse import read_json
 from vidssl.base.types import VideoRecord
 from vidssl.data.write_lists import write_lists

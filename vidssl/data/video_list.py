@@ -1,4 +1,9 @@
-"""Video lists: the CSV files that describe every data set."""
+"""Video lists: the CSV files that describe every data set, their rows, and their columns in memory.
+
+The columns of a list are a few large buffers, so that a million rows are not a million Python objects: these hold their
+reference count, so a forked worker copies each memory page of them that it reads
+(https://github.com/pytorch/pytorch/issues/13246). Strings and records are created on access instead.
+"""
 
 import csv
 import hashlib
@@ -23,7 +28,7 @@ from pydantic import Field, model_validator
 
 from vidssl.base.config import Settings, in_home
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.registry import APPS
 from vidssl.base.safe_parse import parse_json
 from vidssl.base.types import VideoRecord

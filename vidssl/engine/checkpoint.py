@@ -1,4 +1,4 @@
-"""Saving and resuming runs."""
+"""Checkpoints: files written atomically and verified before they are loaded; the state of a run, saved and resumed."""
 
 import json
 import logging
@@ -16,13 +16,13 @@ from torch.optim import Optimizer
 
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing, sync, temporary_for
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.config import Tree, config_differences
 from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError, first_few
+from vidssl.base.keyed_generators import generator
 from vidssl.base.plugins import changed_files, own_code
-from vidssl.base.randomness import generator
 from vidssl.base.registry import entries_of
-from vidssl.base.running_command import log_once
-from vidssl.data.fingerprint import identify
+from vidssl.data.list_identity import identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.run_config import RunSettings, bind_stored
 from vidssl.methods.base import Method
@@ -36,7 +36,7 @@ from vidssl.models.checkpoint_files import (
     saved,
     step_of,
 )
-from vidssl.models.weights import CHECKPOINT_FORMAT, load_state, read_checkpoint
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT, load_state, read_checkpoint
 from vidssl.version import __version__
 from vidssl.video.other_decoders import backend_version
 

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from vidssl.base import distributed
+from vidssl.base.command_line_and_notices import named_at_once
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, naming
-from vidssl.base.running_command import named_at_once
 from vidssl.data.clip_samplers import ClipSettings
-from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_config import Run

@@ -1,4 +1,4 @@
-"""The config of a run: all settings of a config file."""
+"""The config of a run: all settings of a config file, and those that runs of every kind have."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from vidssl.evaluation.features import FeatureSettings
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES
-from vidssl.models.initial_weights import Initial
+from vidssl.models.match_checkpoints import Initial
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
 from vidssl.transforms.gamma_and_shuffles import Distortion

@@ -19,7 +19,6 @@ from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import REPLACING, ClipDataset, most_broken
 from vidssl.data.loader import Loader, StepSampler
 from vidssl.data.video_list import VideoList
-from vidssl.engine.accumulate import Feed, FiniteCheck
 from vidssl.engine.checkpoint import RunState, resume, save, seed_process
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
@@ -29,12 +28,13 @@ from vidssl.engine.periodic_evaluation import Monitor, check_layer
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.run_config import Run, RunSettings, bfloat16_is_emulated
 from vidssl.engine.training_lists import training_list, warn_of_few
+from vidssl.engine.training_step import Feed, FiniteCheck
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
-from vidssl.models.bfloat16_check import check_bfloat16, conv3d_fault
 from vidssl.models.checkpoint_files import saved as saved_checkpoints
-from vidssl.models.initial_weights import load_initial, log_match
-from vidssl.models.weights import Normalization
+from vidssl.models.convolution_check import check_bfloat16, conv3d_fault
+from vidssl.models.match_checkpoints import load_initial, log_match
+from vidssl.models.read_and_write_weights import Normalization
 from vidssl.tracking import check_tracking
 from vidssl.transforms import RECIPES
 

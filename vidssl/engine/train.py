@@ -9,12 +9,12 @@ import torch
 
 from vidssl.base import distributed
 from vidssl.base.errors import Interrupted, VidsslError
-from vidssl.engine.accumulate import Feed, accumulate
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.periodic_evaluation import encode_list
 from vidssl.engine.run_config import Run
 from vidssl.engine.run_setup import Training
+from vidssl.engine.training_step import Feed, accumulate
 from vidssl.models.batch_norms import average_statistics
 
 _log = logging.getLogger(__name__)

@@ -22,25 +22,25 @@ from typing_extensions import Self
 
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing, write_json, write_whole
+from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Settings, Tree
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, first_few, in_one_line
 from vidssl.base.output_folder import claim
 from vidssl.base.progress import progress
-from vidssl.base.running_command import leave_out
 from vidssl.base.safe_parse import map_array, read_json
 from vidssl.base.types import Batch, Features, Frames, VideoMeta, VideoRecord
 from vidssl.data.allowed_paths import RealPath, existing_path
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
 from vidssl.data.find_same_videos import content_hash
-from vidssl.data.fingerprint import state_of_file
+from vidssl.data.list_identity import state_of_file
 from vidssl.data.loader import Loader, eval_loader
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import Records, VideoList
 from vidssl.models.backbones import Backbone
-from vidssl.models.bfloat16_check import check_bfloat16
+from vidssl.models.convolution_check import check_bfloat16
 from vidssl.models.eval_mode import eval_mode
-from vidssl.models.joined import InOrder, Joined, unit_parts
+from vidssl.models.joined_features import InOrder, Joined, unit_parts
 from vidssl.models.layer_features import LayerFeatures, check_grid
 from vidssl.transforms.crops import View
 from vidssl.transforms.recipes import Recipe, UniformCrops

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vidssl.base.config import Settings
 from vidssl.base.errors import DataError, first_few
+from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import progress
-from vidssl.base.randomness import generator
 from vidssl.base.types import Features
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation import metrics

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from vidssl.base import distributed
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.config import build
 from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.progress import progress
-from vidssl.base.running_command import log_once
 from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList

@@ -1,4 +1,4 @@
-"""Protocols: metrics of query features against gallery features. None of them trains a network."""
+"""Protocols: metrics of query features against gallery features, as kNN and a linear SVM. None trains a network."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import progress
-from vidssl.base.randomness import generator
 from vidssl.base.registry import Registry
 from vidssl.base.types import Features
 from vidssl.data.video_list import VideoList

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from vidssl.base.atomic import write_json
+from vidssl.base.command_line_and_notices import command_line, leave_out
 from vidssl.base.config import Tree, config_differences
-from vidssl.base.running_command import command_line, leave_out
 from vidssl.base.safe_parse import read_json
 from vidssl.evaluation.train_test_overlap import report_equal_features, report_overlap
 from vidssl.version import __version__

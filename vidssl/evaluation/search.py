@@ -1,4 +1,7 @@
-"""The nearest rows of features, in memory."""
+"""Search: the nearest rows of a gallery by cosine similarity, in float32 and in bounded memory; ties go by row.
+
+In windows of videos, neighbouring windows of one moment count once.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 
 FEWEST = 6  # recordings: with five, no test of flipped signs has p < 0.05
 LEVEL = 0.95

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from vidssl.base import distributed
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.config import Tree
 from vidssl.base.errors import DataError
-from vidssl.base.running_command import log_once
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.find_same_videos import Overlap, find_overlap
-from vidssl.data.fingerprint import identify
+from vidssl.data.list_identity import identify
 from vidssl.data.video_list import VideoList
 
 _log = logging.getLogger(__name__)

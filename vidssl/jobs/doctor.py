@@ -9,7 +9,7 @@ import torch
 from vidssl.base.errors import ConfigError, VidsslError
 from vidssl.base.registry import APPS, load_app
 from vidssl.engine.run_config import bfloat16_is_emulated
-from vidssl.models.bfloat16_check import SHAPES, conv3d_fault, cudnn_version, processor, wrong_shapes
+from vidssl.models.convolution_check import SHAPES, conv3d_fault, cudnn_version, processor, wrong_shapes
 from vidssl.tracking.proposals import selective_search
 from vidssl.video.other_decoders import backend_version
 

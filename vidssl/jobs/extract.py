@@ -14,16 +14,16 @@ import torch
 from typing_extensions import Unpack
 
 from vidssl.base import distributed
+from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import only_run_in
 from vidssl.base.progress import Report
-from vidssl.base.running_command import leave_out
 from vidssl.base.types import Features
 from vidssl.base.worker_pool import Pool, ordered
 from vidssl.data.allowed_paths import existing_path
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows, parse_windows
-from vidssl.data.fingerprint import identify
+from vidssl.data.list_identity import identify
 from vidssl.data.loader import file_numbers
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation import features
@@ -39,7 +39,7 @@ PARTS_FOLDER = ".parts"  # folder below the output, for the parts until all are 
 
 
 class Cluster(Protocol):
-    """Other processes that extract a list in parts, such as those of `vidssl.apps.cluster.ray`."""
+    """Other processes that extract a list in parts, such as those of `vidssl.apps.cluster.commands_on_ray`."""
 
     @property
     def pool(self) -> Pool:

@@ -13,13 +13,13 @@ import torch
 from annotated_types import Ge, Gt
 from torch import nn
 
+from vidssl.base.command_line_and_notices import messages_once, named_at_end
 from vidssl.base.config import in_home
 from vidssl.base.errors import ConfigError, Interrupted, hint_at_device
 from vidssl.base.output_folder import remove_unused
 from vidssl.base.plugins import import_modules
 from vidssl.base.progress import Report, reporting
 from vidssl.base.registry import did_you_mean
-from vidssl.base.running_command import messages_once, named_at_end
 from vidssl.base.types import Count as Count
 from vidssl.base.types import Natural as Natural
 from vidssl.base.types import Positive as Positive
@@ -31,7 +31,7 @@ from vidssl.models.eval_mode import usual_torch
 P = ParamSpec("P")
 _T = TypeVar("_T")
 
-# Types of arguments. Commands make options of them: vidssl/cli/arguments.py.
+# Types of arguments. Commands make options of them: vidssl/cli/options_from_signatures.py.
 File = str | Path
 Videos = str | Path | Sequence[str | Path] | VideoList  # an input of `read_input`, or a list that was read
 Model = (

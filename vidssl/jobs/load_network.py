@@ -38,10 +38,10 @@ from vidssl.jobs.job import Model, NetworkOptions
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_of_weights
 from vidssl.models.external import Encoder, facts_of, is_external, load_external
-from vidssl.models.initial_weights import InitialWeights, load_initial, log_match
-from vidssl.models.joined import EncoderPart, Joined, parts_of
+from vidssl.models.joined_features import EncoderPart, Joined, parts_of
 from vidssl.models.layer_features import check_grid
-from vidssl.models.weights import (
+from vidssl.models.match_checkpoints import InitialWeights, load_initial, log_match
+from vidssl.models.read_and_write_weights import (
     Normalization,
     backbone_weights,
     is_checkpoint,

@@ -1,4 +1,4 @@
-"""Measure a network on a list with the evaluation protocols."""
+"""Measure a network on a list with the evaluation protocols, and beside it what learned nothing, the floors."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, job, path_of
 from vidssl.jobs.load_network import Subject, describe_clips, joined_clips, load_subject
-from vidssl.jobs.measurements import (
+from vidssl.jobs.measurement_runner import (
     Computed,
     JobResults,
     Measurement,
@@ -52,9 +52,9 @@ from vidssl.jobs.measurements import (
     write_csv,
 )
 from vidssl.models.floors import FLOORS
-from vidssl.models.joined import Joined
+from vidssl.models.joined_features import Joined
 from vidssl.page.charts import confusion_matrix
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
 
 _OF_DIRECTIONS = ("order", "order_pairs")  # accuracies of two classes of equal size
 LEVELS = ("chance", "majority", "majority_mean_class")  # numbers that do not depend on the network

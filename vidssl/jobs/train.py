@@ -25,12 +25,12 @@ from vidssl.engine.training_lists import training_list
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.train_test_overlap import check_disjoint
 from vidssl.jobs.job import NetworkOptions, Videos, job
-from vidssl.jobs.measurements import JobResults, Work, claim_results, over_splits
+from vidssl.jobs.measurement_runner import JobResults, Work, claim_results, over_splits
 from vidssl.jobs.test import Protocols, format_measured
 from vidssl.jobs.training_report import report_training
-from vidssl.models.weights import weights_file
+from vidssl.models.read_and_write_weights import weights_file
 
-# Commands look these two up by their names: vidssl/cli/arguments.py.
+# Commands look these two up by their names: vidssl/cli/options_from_signatures.py.
 Config = str | Path | Mapping[str, Any]  # a YAML file, the name of an installed config, or the content of one
 Setting = str | Mapping[str, Any]  # "KEY=VALUE", or {"optimizer.lr": 0.1}
 

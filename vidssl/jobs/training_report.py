@@ -20,7 +20,7 @@ from vidssl.base.output_folder import only_run_in
 from vidssl.base.safe_parse import parse_json, read_json
 from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.recording_groups import (
+from vidssl.data.recordings_and_class_folders import (
     labelled_by_folders,
     of_several_recordings,
     recording_groups,
@@ -32,16 +32,16 @@ from vidssl.engine.run_config import Run
 from vidssl.engine.run_setup import fresh_backbone
 from vidssl.engine.training_lists import training_list
 from vidssl.evaluation.features import extract_features, join_features, split_features
-from vidssl.evaluation.group_folds import vote_of_others
+from vidssl.evaluation.leave_recording_out import vote_of_others
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import KNN
 from vidssl.evaluation.statistics import difference, proportions
 from vidssl.jobs.job import NetworkOptions
 from vidssl.jobs.load_network import Subject, joined_clips, load_parts, load_subject
-from vidssl.jobs.measurements import format_clips
-from vidssl.models.joined import EncoderPart, Joined, parts_of
+from vidssl.jobs.measurement_runner import format_clips
+from vidssl.models.joined_features import EncoderPart, Joined, parts_of
 from vidssl.page.charts import training_curves
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
 from vidssl.page.render import TEMPLATES, render_page
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vidssl.base import distributed
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import RngStream, generator
+from vidssl.base.keyed_generators import RngStream, generator
 from vidssl.base.registry import Registry
 from vidssl.base.safe_parse import whole_number
 from vidssl.base.types import Batch

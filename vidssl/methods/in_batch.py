@@ -20,7 +20,7 @@ class InBatchMethod(Method):
     """One network, no queue. A method adds `objective`, and `group` if its positives are not those of the same video.
 
     The loss is that of the whole step, whatever the number of processes and micro-batches: with several micro-batches
-    the loop calls `embed` and `contrast` separately, see `vidssl.engine.accumulate`.
+    the loop calls `embed` and `contrast` separately, see `vidssl.engine.training_step`.
     """
 
     class Config(Settings):

@@ -17,7 +17,7 @@ from vidssl import losses
 from vidssl.base import distributed
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import RngStream
+from vidssl.base.keyed_generators import RngStream
 from vidssl.base.safe_parse import whole_number
 from vidssl.base.schedule import Schedule, Temperature
 from vidssl.base.types import Batch

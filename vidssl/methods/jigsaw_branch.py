@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import RngStream, generator
+from vidssl.base.keyed_generators import RngStream, generator
 from vidssl.base.types import Batch
 from vidssl.losses import unit
 from vidssl.methods.base import Branch, Encoded, Method

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import RngStream
+from vidssl.base.keyed_generators import RngStream
 from vidssl.base.schedule import UnitInterval, constant
 from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import InBatchMethod

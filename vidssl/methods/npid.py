@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vidssl import losses
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError
-from vidssl.base.randomness import RngStream
+from vidssl.base.keyed_generators import RngStream
 from vidssl.base.schedule import Temperature, constant
 from vidssl.base.types import Batch
 from vidssl.losses import full_precision, unit

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vidssl.base.config import InnerMistakes, Settings, bind_inner
 from vidssl.base.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
-from vidssl.models.joined import unit_parts
+from vidssl.models.joined_features import unit_parts
 
 _RGB: dict[str, Any] = {"name": "resnet3d18"}
 

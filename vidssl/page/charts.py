@@ -1,4 +1,4 @@
-"""Training curves: small panels in one figure."""
+"""Charts: groups of bars, severities, uniformity over training, confusion of classes, and training curves."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vidssl.base.errors import DataError
 from vidssl.base.types import Frames
-from vidssl.page.figure import COLORS, INK, PALE, add_legend, new_figure, shortened, style
+from vidssl.page.figure_style import COLORS, INK, PALE, add_legend, new_figure, shortened, style
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -335,3 +335,51 @@ def _draw_curves(axes: "Axes", panel: _Panel, metrics: Sequence[Mapping[str, flo
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.2 * (high - low))  # for the legend above the lines
         add_legend(axes, loc="upper left", ncol=2)
+
+
+_CELL, _SPACE, _BETWEEN = 1.3, 0.14, 0.3  # inches: width of an image, space between images, space after the query
+_CAPTION, _MARGIN, _HEAD = 0.26, 0.18, 0.24
+_COLORS = {True: "#14854a", False: "#c92a1e", None: "#c9ccd1"}
+_MARKS = {True: "✓ ", False: "✗ ", None: ""}
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One video of a retrieval sheet."""
+
+    frames: Frames  # (T, 3, H, W); the middle one is drawn
+    caption: str
+    hit: bool | None = None  # None: unknown, or a query
+
+
+def retrieval_sheet(rows: Sequence[Sequence[Shot]], heads: Sequence[str] = ("query", "nearest")) -> "Figure":
+    """Draw rows of a query and its nearest videos; hits are framed green (✓), misses red (✗).
+
+    `heads` are the titles of the first columns; the others are numbered.
+    """
+    from matplotlib.figure import Figure
+
+    # A cell is as high as the highest image needs at the common width.
+    aspect = max(shot.frames.shape[2] / shot.frames.shape[3] for row in rows for shot in row)
+    high = _CELL * min(1.4, aspect)
+    width = 2 * _MARGIN + max(map(len, rows)) * (_CELL + _SPACE) + _BETWEEN - 2 * _SPACE
+    height = 1.5 * _MARGIN + _HEAD + len(rows) * (high + _CAPTION)
+    figure = Figure(figsize=(width, height), facecolor="white")
+    for line, row in enumerate(rows):
+        top = _MARGIN + _HEAD + line * (high + _CAPTION)
+        for column, shot in enumerate(row):
+            x = _MARGIN + column * (_CELL + _SPACE) + (_BETWEEN - _SPACE if column else 0.0)
+            axes = figure.add_axes((x / width, 1 - (top + high) / height, _CELL / width, high / height))
+            image = shot.frames[len(shot.frames) // 2].transpose(1, 2, 0)
+            axes.imshow(image, interpolation="nearest" if len(image) < 100 else "antialiased")
+            axes.set_anchor("S")
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set(color=_COLORS[shot.hit], linewidth=1.0 if shot.hit is None else 2.4)
+            if line == 0:
+                name = heads[column] if column < len(heads) else f"{column}."
+                figure.text(x / width, 1 - (top - 0.1) / height, name, fontsize=8.5, color="#5d636c")
+            text = _MARKS[shot.hit] + shortened(shot.caption, 17)
+            ink = "#1c1e22" if shot.hit is None else _COLORS[shot.hit]
+            y = 1 - (top + high + 0.15) / height
+            figure.text(x / width, y, text, fontsize=8, color=ink, parse_math=False)  # may hold a dollar sign
+    return figure

@@ -1,15 +1,35 @@
-"""Retrieval results as one image, for print."""
+"""Previews of videos on pages: the frames of their middle, and strips of small frames that a page plays."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from vidssl.base.types import Frames, VideoRecord
 from vidssl.data.dataset import resolve_span
-from vidssl.page.figure import shortened
 from vidssl.video.reader import open_video
+
+WIDTH, HEIGHT = 160, 96  # pixels; larger frames are shrunk to fit
+GROWN = 128  # pixels; smaller frames are enlarged by a whole number to at most this height
+_FRAMES = 8  # of a preview, evenly spaced
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A video as one JPEG with small frames side by side, which the page plays."""
+
+    jpeg: bytes
+    count: int  # frames in the strip
+    width: int  # pixels, of one frame in the strip
+    height: int
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """Width and height on the page; tiny videos are enlarged by a whole number, so that they stay sharp."""
+        zoom = max(1, min(GROWN // self.height, WIDTH // self.width))
+        return self.width * zoom, self.height * zoom
 
 
 def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
@@ -28,52 +48,28 @@ def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
         return video.frames(np.unique(start + np.arange(8) * length // 8).tolist())
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_CELL, _SPACE, _BETWEEN = 1.3, 0.14, 0.3  # inches: width of an image, space between images, space after the query
-_CAPTION, _MARGIN, _HEAD = 0.26, 0.18, 0.24
-_COLORS = {True: "#14854a", False: "#c92a1e", None: "#c9ccd1"}
-_MARKS = {True: "✓ ", False: "✗ ", None: ""}
-
-
-@dataclass(frozen=True)
-class Shot:
-    """One video of a retrieval sheet."""
-
-    frames: Frames  # (T, 3, H, W); the middle one is drawn
-    caption: str
-    hit: bool | None = None  # None: unknown, or a query
+def preview(
+    frames: Frames, width: int = WIDTH, height: int = HEIGHT, count: int = _FRAMES, quality: int = 75
+) -> Preview:
+    """Make the preview of one video from its frames (T, 3, H, W): `count` of them, shrunk to fit width and height."""
+    total = len(frames)
+    small = shrunk(frames[np.linspace(0, total - 1, min(count, total)).round().astype(int)], width, height)
+    size = small[0].shape[1], small[0].shape[0]
+    strip = cv2.cvtColor(np.concatenate(small, axis=1), cv2.COLOR_RGB2BGR)
+    # Full colour resolution: subsampled chroma would mix colours of neighbouring frames at the seams.
+    how = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
+    return Preview(cv2.imencode(".jpg", strip, how)[1].tobytes(), len(small), *size)
 
 
-def retrieval_sheet(rows: Sequence[Sequence[Shot]], heads: Sequence[str] = ("query", "nearest")) -> "Figure":
-    """Draw rows of a query and its nearest videos; hits are framed green (✓), misses red (✗).
+def shrunk(frames: Frames, width: int, height: int) -> list[NDArray[np.uint8]]:
+    """Shrink frames (T, 3, H, W) to fit width and height: images (H, W, 3). Smaller ones stay as they are."""
+    full_height, full_width = frames.shape[2:]
+    scale = min(1.0, height / full_height, width / full_width)
+    size = max(1, round(full_width * scale)), max(1, round(full_height * scale))
+    images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
+    return [np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8) for image in images]
 
-    `heads` are the titles of the first columns; the others are numbered.
-    """
-    from matplotlib.figure import Figure
 
-    # A cell is as high as the highest image needs at the common width.
-    aspect = max(shot.frames.shape[2] / shot.frames.shape[3] for row in rows for shot in row)
-    high = _CELL * min(1.4, aspect)
-    width = 2 * _MARGIN + max(map(len, rows)) * (_CELL + _SPACE) + _BETWEEN - 2 * _SPACE
-    height = 1.5 * _MARGIN + _HEAD + len(rows) * (high + _CAPTION)
-    figure = Figure(figsize=(width, height), facecolor="white")
-    for line, row in enumerate(rows):
-        top = _MARGIN + _HEAD + line * (high + _CAPTION)
-        for column, shot in enumerate(row):
-            x = _MARGIN + column * (_CELL + _SPACE) + (_BETWEEN - _SPACE if column else 0.0)
-            axes = figure.add_axes((x / width, 1 - (top + high) / height, _CELL / width, high / height))
-            image = shot.frames[len(shot.frames) // 2].transpose(1, 2, 0)
-            axes.imshow(image, interpolation="nearest" if len(image) < 100 else "antialiased")
-            axes.set_anchor("S")
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set(color=_COLORS[shot.hit], linewidth=1.0 if shot.hit is None else 2.4)
-            if line == 0:
-                name = heads[column] if column < len(heads) else f"{column}."
-                figure.text(x / width, 1 - (top - 0.1) / height, name, fontsize=8.5, color="#5d636c")
-            text = _MARKS[shot.hit] + shortened(shot.caption, 17)
-            ink = "#1c1e22" if shot.hit is None else _COLORS[shot.hit]
-            y = 1 - (top + high + 0.15) / height
-            figure.text(x / width, y, text, fontsize=8, color=ink, parse_math=False)  # may hold a dollar sign
-    return figure
+def number_previews(previews: Iterable[Preview]) -> dict[Preview, int]:
+    """Number each distinct preview, for its CSS class."""
+    return {clip: number for number, clip in enumerate(dict.fromkeys(previews))}

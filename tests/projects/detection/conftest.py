@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from vidssl.apps.detection.config import bind_run
-from vidssl.apps.detection.prepare import prepare_ava, prepare_coco, prepare_voc
+from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava, prepare_coco, prepare_voc
 from vidssl.base.config import read
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 
 TOY = Path(__file__).parents[3] / "configs" / "detection" / "toy.yaml"
 COLOURS = {"disc": (200, 40, 40), "square": (40, 60, 200)}  # RGB

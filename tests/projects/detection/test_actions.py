@@ -15,15 +15,15 @@ from torchvision.ops import roi_align
 
 import vidssl
 from vidssl.apps.detection.average_precision import Detections
+from vidssl.apps.detection.coco_lists import KeyFrameList, read_boxes
 from vidssl.apps.detection.config import ActionDetectorSettings, KeyFrameSettings, bind_run
-from vidssl.apps.detection.dataset import DetectionBatch, KeyFrameDataset, batches, clip_frames
-from vidssl.apps.detection.detector import ActionDetector
-from vidssl.apps.detection.lists_with_boxes import KeyFrameList, read_boxes
-from vidssl.apps.detection.prepare import prepare_ava
+from vidssl.apps.detection.detectors import ActionDetector
+from vidssl.apps.detection.images_and_clips import DetectionBatch, KeyFrameDataset, batches, clip_frames
+from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava
 from vidssl.apps.detection.train import train
 from vidssl.base.config import read
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta
 from vidssl.cli import main
 from vidssl.models.backbones import build_backbone

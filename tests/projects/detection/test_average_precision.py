@@ -15,12 +15,12 @@ from vidssl.apps.detection.average_precision import (
     precision_at_recalls,
     voc_average_precision,
 )
+from vidssl.apps.detection.coco_lists import read_boxes
 from vidssl.apps.detection.config import DetectorSettings
-from vidssl.apps.detection.detector import Detector
+from vidssl.apps.detection.detectors import Detector
 from vidssl.apps.detection.evaluation import measure_detector
-from vidssl.apps.detection.lists_with_boxes import read_boxes
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.models.backbones import build_backbone
 
 

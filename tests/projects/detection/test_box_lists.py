@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from vidssl.apps.detection.lists_with_boxes import read_boxes
-from vidssl.apps.detection.prepare import prepare_coco, prepare_voc, read_annotations
+from vidssl.apps.detection.coco_lists import read_boxes
+from vidssl.apps.detection.prepare_voc_coco_ava import prepare_coco, prepare_voc, read_annotations
 from vidssl.base.errors import DataError
 from vidssl.cli import main
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from vidssl.apps.detection.config import DetectorSettings
-from vidssl.apps.detection.dataset import DetectionBatch
-from vidssl.apps.detection.detector import Detector
+from vidssl.apps.detection.detectors import Detector
+from vidssl.apps.detection.images_and_clips import DetectionBatch
 from vidssl.base.errors import ConfigError
 from vidssl.models.backbones import build_backbone
 

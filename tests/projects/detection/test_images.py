@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.apps.detection.dataset import BoxDataset, DetectionBatch, ImageSettings, batches, outline_mask, resized_size
-from vidssl.apps.detection.lists_with_boxes import read_boxes
+from vidssl.apps.detection.coco_lists import read_boxes
+from vidssl.apps.detection.images_and_clips import (
+    BoxDataset,
+    DetectionBatch,
+    ImageSettings,
+    batches,
+    outline_mask,
+    resized_size,
+)
 from vidssl.base.errors import DataError
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import torch
 
 import vidssl
 from vidssl.apps.detection.config import bind_run
-from vidssl.apps.detection.prepare import prepare_voc
+from vidssl.apps.detection.prepare_voc_coco_ava import prepare_voc
 from vidssl.apps.detection.train import train
 from vidssl.base.config import read
 from vidssl.base.errors import CheckpointError, ConfigError, DataError
@@ -18,7 +18,7 @@ from vidssl.cli import main
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train as pretrain
-from vidssl.models import bfloat16_check
+from vidssl.models import convolution_check as bfloat16_check
 
 ROOT = Path(__file__).parents[3]
 TOY = ROOT / "configs" / "detection" / "toy.yaml"

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize
 from vidssl.apps.views.cmc import two_view_nce
 from vidssl.base.errors import ConfigError
 from vidssl.base.types import Batch
-from vidssl.engine.accumulate import accumulate
+from vidssl.engine.training_step import accumulate
 from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
 

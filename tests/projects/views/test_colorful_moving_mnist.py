@@ -28,8 +28,8 @@ from vidssl.apps.views.colorful_moving_mnist import (
     trajectory,
 )
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import MARK
-from vidssl.base.randomness import generator
 from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import ClipAndFrame
 from vidssl.data.dataset import ClipDataset

@@ -8,7 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from vidssl.apps.views.colorful_moving_mnist import Localization
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 from vidssl.data.video_list import read_list
 

@@ -10,19 +10,20 @@ from typing import Literal
 
 from typing_extensions import Unpack
 
-from vidssl.apps.analysis import background, gradcam, invariance, robustness, sections, uniformity
+from vidssl.apps.analysis import background, gradcam, invariance, robustness, sections
+from vidssl.apps.analysis import class_distances as uniformity
 from vidssl.apps.analysis.page import Section, write_analysis_page
 from vidssl.apps.analysis.sections import TRAINED, UNTRAINED, Content, Evidence
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
+from vidssl.base.command_line_and_notices import left_out
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report
-from vidssl.base.randomness import generator
-from vidssl.base.running_command import left_out
-from vidssl.data.fingerprint import identify
-from vidssl.data.recording_groups import Groups, recording_groups
+from vidssl.data.list_identity import identify
+from vidssl.data.recordings_and_class_folders import Groups, recording_groups
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import copy_list
 from vidssl.evaluation.features import KeptFeatures
@@ -32,7 +33,7 @@ from vidssl.jobs import test as tests
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
 from vidssl.jobs.load_network import untrained as build_untrained
-from vidssl.jobs.measurements import DrawChart, JobResults, Measurement, claim_results, format_clips, prepare
+from vidssl.jobs.measurement_runner import DrawChart, JobResults, Measurement, claim_results, format_clips, prepare
 
 _log = logging.getLogger(__name__)
 _TRAIN = 4  # times as many training videos as tested ones

@@ -1,4 +1,4 @@
-"""Videos whose instance is shown before the background of another video, by boxes or masks of the instances.
+"""Accuracy on videos whose instance is shown before the background of another video, by boxes or masks of instances.
 
 Each clip has three versions: as it is, with the background of another video of its class, and of one of another class.
 The first swap alone changes what compositing changes, such as edges; the second one also what backgrounds reveal.
@@ -21,13 +21,13 @@ from typing_extensions import Unpack
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, write_whole
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
-from vidssl.base.randomness import generator
 from vidssl.base.types import Batch, Frames, VideoRecord
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.dataset import ClipDataset, resolve_span
-from vidssl.data.fingerprint import identify
-from vidssl.data.instance_boxes import InstanceBoxes, pixels_of, read_instance_boxes
+from vidssl.data.list_identity import identify
+from vidssl.data.read_instance_boxes import InstanceBoxes, pixels_of, read_instance_boxes
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.features import encode_videos, finished
 from vidssl.evaluation.measure import check_class_names, check_classes, check_measurable
@@ -36,10 +36,10 @@ from vidssl.evaluation.protocols import KNN, Accuracy
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.evaluation.train_test_overlap import check_disjoint
-from vidssl.jobs.heat_maps import UniformVersions, VersionRequest, with_versions
+from vidssl.jobs.grad_cam_of_videos import UniformVersions, VersionRequest, with_versions
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job, models
 from vidssl.jobs.load_network import Subject, one_network
-from vidssl.jobs.measurements import (
+from vidssl.jobs.measurement_runner import (
     Computed,
     JobResults,
     Measurement,
@@ -50,9 +50,8 @@ from vidssl.jobs.measurements import (
     format_tests,
     measure_networks,
 )
-from vidssl.page.charts import grouped_bars
-from vidssl.page.figure import png
-from vidssl.page.previews import Shot, retrieval_sheet
+from vidssl.page.charts import Shot, grouped_bars, retrieval_sheet
+from vidssl.page.figure_style import png
 from vidssl.transforms.crops import Box, crop_resize
 from vidssl.transforms.invariance_changes import GRAY
 from vidssl.video.reader import DecodeSettings, open_video

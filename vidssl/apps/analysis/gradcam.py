@@ -13,19 +13,19 @@ from typing_extensions import Unpack
 
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, write_whole
+from vidssl.base.command_line_and_notices import left_out
 from vidssl.base.config import build
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
-from vidssl.base.randomness import generator
-from vidssl.base.running_command import left_out
 from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.instance_boxes import InstanceBoxes, read_instance_boxes
+from vidssl.data.read_instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.jobs.grad_cam import coarse, mass_inside, randomized, rank_correlation, stages
-from vidssl.jobs.heat_maps import ClipMap, box_masks, class_maps, layers_of_maps, one_clip, pair_maps
+from vidssl.jobs.grad_cam_of_videos import ClipMap, box_masks, class_maps, layers_of_maps, one_clip, pair_maps
 from vidssl.jobs.job import (
     Count,
     File,
@@ -40,7 +40,7 @@ from vidssl.jobs.job import (
     read_videos,
 )
 from vidssl.jobs.load_network import Subject, device_of, load_subject
-from vidssl.jobs.measurements import (
+from vidssl.jobs.measurement_runner import (
     Computed,
     JobResults,
     Measurement,
@@ -54,9 +54,9 @@ from vidssl.jobs.measurements import (
 )
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.two_streams import TwoStreams
-from vidssl.page.figure import png
-from vidssl.page.heat_maps import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page
-from vidssl.page.render import preview
+from vidssl.page.figure_style import png
+from vidssl.page.grad_cam_page import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page
+from vidssl.page.previews import preview
 from vidssl.tracking.overlay import enlarged
 from vidssl.video.write import write_mp4
 

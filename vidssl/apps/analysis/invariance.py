@@ -1,4 +1,14 @@
-"""How invariant networks are to transformations of a clip."""
+"""How invariant networks, and their units, are to transformations of a clip.
+
+A video is decoded once. Moves choose other frames of it, corruptions change the central square of a clip.
+
+A unit fires where its value is above a threshold (sign +), or below one (sign -); the better sign counts. The threshold
+is the smallest value with at most the wanted fraction of all values above it. **Ties**, such as the zeros of a ReLU, do
+not fire: the unit then fires less often than wanted, and its score is still divided by the wanted rate. So a score is
+at most one over that rate, and a unit that never fires scores 0.
+
+Shapes: N samples (clips), V transformed versions of each, D units, C classes, B videos of a batch.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,20 +28,20 @@ from vidssl.base import distributed
 from vidssl.base.atomic import file_hash
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
-from vidssl.base.randomness import generator
 from vidssl.base.types import Batch, Frames, VideoMeta
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
-from vidssl.data.instance_boxes import InstanceBoxes, read_instance_boxes
-from vidssl.data.recording_groups import recording_groups
+from vidssl.data.read_instance_boxes import InstanceBoxes, read_instance_boxes
+from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.result_files import Results
-from vidssl.jobs.heat_maps import VersionRequest, fill_boxes, version_of, with_versions
+from vidssl.jobs.grad_cam_of_videos import VersionRequest, fill_boxes, version_of, with_versions
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job, models
 from vidssl.jobs.load_network import Subject, one_network
-from vidssl.jobs.measurements import (
+from vidssl.jobs.measurement_runner import (
     Computed,
     JobResults,
     Measurement,
@@ -43,7 +53,7 @@ from vidssl.jobs.measurements import (
     measure_networks,
 )
 from vidssl.page.charts import grouped_bars
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
 from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY, Change, choose_changes
 from vidssl.video.reader import DecodeSettings

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-from vidssl.page.heat_maps import CamRow, previews_of
-from vidssl.page.render import number_previews, render_page
+from vidssl.page.grad_cam_page import CamRow, previews_of
+from vidssl.page.previews import number_previews
+from vidssl.page.render import render_page
 
 TERMS: dict[str, str] = json.loads(Path(__file__).with_name("terms.json").read_text(encoding="utf-8"))
 _NAMED = re.compile(

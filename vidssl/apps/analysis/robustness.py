@@ -5,23 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from vidssl.apps.analysis.corrupted_clips import (
+from vidssl.apps.analysis.compression_and_time_corruptions import (
     CLEAN,
     ROBUSTNESS,
     SEVERITIES,
     CorruptedClips,
     Version,
-    by_group,
-    by_severity,
     choose_corruptions,
-    mean_performance,
-    relative_performance,
 )
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
@@ -37,7 +34,7 @@ from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job, models
 from vidssl.jobs.load_network import Subject, one_network
-from vidssl.jobs.measurements import (
+from vidssl.jobs.measurement_runner import (
     Computed,
     JobResults,
     Measurement,
@@ -49,7 +46,9 @@ from vidssl.jobs.measurements import (
 )
 from vidssl.jobs.test import NamedProtocols, describe_protocols, need_training, plan_protocols, protocol_choices
 from vidssl.page.charts import example_sheet, severity_map
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
+
+Scores = Mapping[str, Mapping[int, float]]  # of one metric, by corruption and severity
 
 _HEADLINES = {"accuracy": "top1", "knn": "knn", "retrieval": "R@1"}  # of each protocol that can be measured
 _TITLES = {"top1": "accuracy", "knn": "kNN", "R@1": "R@1"}
@@ -351,3 +350,26 @@ def robustness_summary(networks: Mapping[str, Results]) -> str:
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
+
+
+def mean_performance(scores: Scores) -> float:
+    """Return mPC: the mean over corruptions of the mean over their severities."""
+    return mean(mean(of_severity.values()) for of_severity in scores.values())
+
+
+def relative_performance(scores: Scores, clean: float) -> float | None:
+    """Return rPC: mPC as a fraction of the performance on clean videos; None if that is 0."""
+    return mean_performance(scores) / clean if clean > 0 else None
+
+
+def by_group(scores: Scores, group_of: Mapping[str, str]) -> dict[str, float]:
+    """Return the mPC of each group of corruptions."""
+    groups: dict[str, dict[str, Mapping[int, float]]] = {}
+    for name, of_severity in scores.items():
+        groups.setdefault(group_of[name], {})[name] = of_severity
+    return {group: mean_performance(members) for group, members in groups.items()}
+
+
+def by_severity(scores: Scores, severities: Sequence[int]) -> dict[int, float]:
+    """Return the mean over corruptions for each severity."""
+    return {severity: mean(of_severity[severity] for of_severity in scores.values()) for severity in severities}

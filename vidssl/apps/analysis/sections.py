@@ -13,12 +13,12 @@ from vidssl.apps.analysis import verdicts
 from vidssl.apps.analysis.invariance import COMPARED
 from vidssl.apps.analysis.page import PageChart, PageTable, Point
 from vidssl.apps.analysis.verdicts import SHUFFLES, AnalysisVerdict, Beside, ScoreSample, ScoreTest
-from vidssl.data.recording_groups import Groups, of_several_recordings
+from vidssl.data.recordings_and_class_folders import Groups, of_several_recordings
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.statistics import Estimate, difference, jackknife, proportion
-from vidssl.jobs.measurements import format_clips
+from vidssl.jobs.measurement_runner import format_clips
 
 TRAINED, UNTRAINED = "trained", "untrained"  # names of networks on the page
 _NAMES = {"top1": "classifier", "knn": "kNN", "mPC": "mPC"}

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from unicodedata import normalize
 
-from vidssl.apps.check.integrity import Fault, check_video
+from vidssl.apps.check.file_defects import Fault, check_video
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import claim, only_run_in
 from vidssl.base.progress import Report
@@ -22,7 +22,7 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import row_key
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.jobs.job import Count, File, Positive, Videos, job, path_of, read_videos, reading
-from vidssl.jobs.measurements import write_csv
+from vidssl.jobs.measurement_runner import write_csv
 from vidssl.video.frame_folder import num_animated
 from vidssl.video.open_container import DECODER_ERRORS
 from vidssl.video.packet_index import deviation

@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from vidssl.apps.compare.page import Disagreements, EncoderNeighbours, ShownVideos, score_column, write_encoders_page
-from vidssl.apps.compare.scores import (
+from vidssl.apps.compare.features_and_predictions import (
     OUTPUTS,
     ComparedEncoder,
     common_rows,
@@ -25,8 +24,7 @@ from vidssl.apps.compare.scores import (
     right,
     with_parts,
 )
-from vidssl.apps.compare.verdict import Candidate, decide, describe_without_labels
-from vidssl.apps.compare.without_labels import (
+from vidssl.apps.compare.neighbour_agreement import (
     Agreement,
     Disagreement,
     compare_neighbours,
@@ -34,18 +32,20 @@ from vidssl.apps.compare.without_labels import (
     most_changed,
     near_copies,
 )
+from vidssl.apps.compare.page import Disagreements, EncoderNeighbours, ShownVideos, score_column, write_encoders_page
+from vidssl.apps.compare.verdict import Candidate, decide, describe_without_labels
 from vidssl.base import distributed
 from vidssl.base.atomic import write_json
+from vidssl.base.command_line_and_notices import command_line
 from vidssl.base.config import Tree
 from vidssl.base.distributed import choose_device
 from vidssl.base.errors import ConfigError, DataError, VidsslError
 from vidssl.base.output_folder import claim, only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.progress import progress as bar
-from vidssl.base.running_command import command_line
 from vidssl.base.types import Features
-from vidssl.data.fingerprint import identify
-from vidssl.data.recording_groups import (
+from vidssl.data.list_identity import identify
+from vidssl.data.recordings_and_class_folders import (
     Groups,
     chosen_rows,
     labelled_by_folders,
@@ -54,16 +54,15 @@ from vidssl.data.recording_groups import (
     why_folders_are_no_classes,
 )
 from vidssl.data.video_list import VideoList, row_key
-from vidssl.evaluation.group_folds import fits, fold_table, num_neighbours
+from vidssl.evaluation.leave_recording_out import fits, fold_table, num_neighbours
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.result_files import complete
 from vidssl.evaluation.statistics import Difference, Estimate, compare_pairs, doubts, proportions
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, models, path_of, read_videos
-from vidssl.jobs.measurements import JobResults, format_table, name_networks, write_csv
-from vidssl.models.bfloat16_check import processor
+from vidssl.jobs.measurement_runner import JobResults, format_table, name_networks, write_csv
+from vidssl.models.convolution_check import processor
 from vidssl.models.floors import FLOORS
-from vidssl.page.previews import middle_frames
-from vidssl.page.render import Preview, preview
+from vidssl.page.previews import Preview, middle_frames, preview
 
 PRIMARY = "knn"
 DISAGREEMENTS = "disagreements.csv"

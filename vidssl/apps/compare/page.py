@@ -1,4 +1,7 @@
-"""The page of a comparison of encoders, of the content of its results.json."""
+"""The page of a comparison of encoders: tables, neighbours side by side, and a list of videos to label next.
+
+`sprites` are the numbers of the previews that the page embeds.
+"""
 
 import math
 from collections import Counter
@@ -10,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from vidssl.evaluation.result_files import clips_in_words
-from vidssl.page.render import Preview, number_previews, render_page
+from vidssl.page.previews import Preview, number_previews
+from vidssl.page.render import render_page
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from vidssl.apps.compare.without_labels import Agreement
+from vidssl.apps.compare.neighbour_agreement import Agreement
 from vidssl.base.errors import first_few
 from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.apps.detection.lists_with_boxes import BoxList
+from vidssl.apps.detection.coco_lists import BoxList
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""The job `test` for a detector: average precision on a list of boxes (JSON)."""
+"""How detectors of objects in images and of actions in videos are measured, in training and by the job `test`."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -12,26 +12,33 @@ import numpy as np
 import torch
 
 from vidssl.apps.detection.average_precision import Detections, check_pycocotools
+from vidssl.apps.detection.coco_lists import BoxList, KeyFrameList, read_boxes
 from vidssl.apps.detection.config import ActionRun, AnyDetectionRun, DetectionRun, bind_stored
-from vidssl.apps.detection.dataset import BoxDataset, DetectionBatch, KeyFrameDataset, Target, TargetDataset, batches
-from vidssl.apps.detection.detector import ActionDetector, Detector
-from vidssl.apps.detection.lists_with_boxes import BoxList, KeyFrameList, read_boxes
+from vidssl.apps.detection.detectors import ActionDetector, Detector
+from vidssl.apps.detection.images_and_clips import (
+    BoxDataset,
+    DetectionBatch,
+    KeyFrameDataset,
+    Target,
+    TargetDataset,
+    batches,
+)
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash
 from vidssl.base.config import Tree, build
 from vidssl.base.distributed import choose_device
 from vidssl.base.errors import ConfigError, DataError, naming
 from vidssl.base.progress import progress
-from vidssl.data.fingerprint import identify
+from vidssl.data.list_identity import identify
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.training_lists import known_lists
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.jobs.job import Model, NetworkOptions
-from vidssl.jobs.measurements import JobResults, claim_results, format_table
+from vidssl.jobs.measurement_runner import JobResults, claim_results, format_table
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.eval_mode import eval_mode
-from vidssl.models.weights import load_state, read_checkpoint
+from vidssl.models.read_and_write_weights import load_state, read_checkpoint
 from vidssl.transforms.recipes import TrainCrop
 
 

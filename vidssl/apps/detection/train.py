@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vidssl.apps.detection.config import AnyDetectionRun, bind_run, bind_stored
-from vidssl.apps.detection.dataset import DetectionBatch, batches, next_together
 from vidssl.apps.detection.evaluation import AnyDetector, Evaluation, detection_list, task_of
+from vidssl.apps.detection.images_and_clips import DetectionBatch, batches, next_together
 from vidssl.base import distributed
 from vidssl.base.distributed import choose_device
 from vidssl.base.errors import Interrupted, VidsslError
@@ -19,13 +19,13 @@ from vidssl.base.output_folder import only_run_in
 from vidssl.data.loader import StepSampler
 from vidssl.engine import parallel as processes
 from vidssl.engine import run_setup as core
-from vidssl.engine.accumulate import FiniteCheck
 from vidssl.engine.checkpoint import resume, seed_process
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer, set_lr
+from vidssl.engine.training_step import FiniteCheck
 from vidssl.models.batch_norms import average_statistics
-from vidssl.models.bfloat16_check import check_bfloat16
+from vidssl.models.convolution_check import check_bfloat16
 
 __all__ = ["bind_run", "bind_stored", "train"]  # of the project: see `vidssl.base.registry`
 _log = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from vidssl.base.errors import ConfigError
 from vidssl.base.output_folder import check_file, writing_file
 from vidssl.base.registry import load_app
 from vidssl.engine import run_config as config_schema
-from vidssl.jobs.measurements import JobResults
+from vidssl.jobs.measurement_runner import JobResults
 from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.read_and_write_weights import backbone_weights, load_state, read_checkpoint, weights_file
 from vidssl.models.resnet2d import RESNETS_2D, ResNet2D
-from vidssl.models.weights import backbone_weights, load_state, read_checkpoint, weights_file
 
 # Regular expressions and replacements, all applied in order.
 _DETECTRON2 = (

@@ -24,14 +24,13 @@ from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.result_files import Results, weights_of
 from vidssl.jobs.job import File, Model, NetworkOptions, job
 from vidssl.jobs.load_network import load_network, load_parts, run_of_module
-from vidssl.jobs.measurements import JobResults, format_clips, format_features
+from vidssl.jobs.measurement_runner import JobResults, format_clips, format_features
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.eval_mode import eval_mode, usual_torch
 from vidssl.models.floors import has_no_graph
-from vidssl.models.initial_weights import InitialWeights
-from vidssl.models.joined import EncoderPart, parts_of
-from vidssl.models.two_streams import TwoStreams
-from vidssl.models.weights import (
+from vidssl.models.joined_features import EncoderPart, parts_of
+from vidssl.models.match_checkpoints import InitialWeights
+from vidssl.models.read_and_write_weights import (
     CHECKPOINT_FORMAT,
     EXPORTED,
     load_state,
@@ -40,6 +39,7 @@ from vidssl.models.weights import (
     weights_file,
     write_backbone,
 )
+from vidssl.models.two_streams import TwoStreams
 from vidssl.version import __version__
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 from vidssl.apps.map import layout_2d as layouts
 from vidssl.apps.map.layout_2d import UMAP_NEEDS, check_layout, has_umap, is_installed, kept_neighbours
 from vidssl.apps.map.page import THUMBNAIL, MapColumn, Suspects, classes_column, map_column, write_map_page
-from vidssl.apps.map.suspects import (
+from vidssl.apps.map.suspect_videos import (
     SUSPECT_NEIGHBOURS,
     find_near_duplicates,
     find_outliers,
@@ -26,13 +26,13 @@ from vidssl.apps.map.suspects import (
 )
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing
+from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report, progress
-from vidssl.base.running_command import leave_out
 from vidssl.base.types import Frames, VideoRecord
-from vidssl.data.recording_groups import labelled_by_folders, recording_groups, why_folders_are_no_classes
+from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups, why_folders_are_no_classes
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.evaluation.features import FeatureFolder, read_folder
@@ -40,9 +40,8 @@ from vidssl.evaluation.result_files import Results, complete, existing_results, 
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.jobs.extract import extract
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
-from vidssl.jobs.measurements import JobResults, claim_results, format_count
-from vidssl.page.previews import middle_frames
-from vidssl.page.render import Preview, preview, shrunk
+from vidssl.jobs.measurement_runner import JobResults, claim_results, format_count
+from vidssl.page.previews import Preview, middle_frames, preview, shrunk
 
 _log = logging.getLogger(__name__)
 MOST_LABELS = 20_000  # videos whose labels are judged: the time of the regressions grows with them

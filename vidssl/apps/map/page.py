@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.base.types import VideoRecord
-from vidssl.page.render import Preview, render_page
+from vidssl.page.previews import Preview
+from vidssl.page.render import render_page
 
 THUMBNAIL = (80, 60, 6, 60)  # width and height in pixels, frames, JPEG quality
 _MOST_CLASSES = 1000  # of a column; the rarer ones are one class

@@ -9,7 +9,11 @@ from vidssl.apps.prepare.official_sets import (
     prepare_ucf101,
 )
 from vidssl.apps.prepare.other_projects import FORMS, prepare_chunks, prepare_list
-from vidssl.apps.prepare.torchvision_images import prepare_moving_digits, prepare_torchvision, prepare_voc_classes
+from vidssl.apps.prepare.torchvision_sets_and_digits import (
+    prepare_moving_digits,
+    prepare_torchvision,
+    prepare_voc_classes,
+)
 
 __all__ = [
     "FORMS",

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from vidssl.apps.prepare.match import read_classes, read_csv
 from vidssl.base.errors import ConfigError, DataError, first_few
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Natural, Positive, VideoRecord
 from vidssl.data.allowed_paths import existing_path, is_file
 from vidssl.data.find_same_videos import find_copies
 from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, describe_suffixes, frame_folders, index_files, quoted
-from vidssl.data.recording_groups import number_recordings, recordings_by
+from vidssl.data.recordings_and_class_folders import number_recordings, recordings_by
 from vidssl.data.write_lists import write_lists
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, has_other_images, numbers_by_name
 

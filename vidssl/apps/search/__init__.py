@@ -32,7 +32,7 @@ from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.cut_windows import TimeWindows, parse_windows
 from vidssl.data.find_same_videos import copied_rows, find_overlap, own_rows
-from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.features import JoinedClips, TestClips, claim_features
 from vidssl.evaluation.measure import check_classes
@@ -42,7 +42,7 @@ from vidssl.evaluation.result_files import Results, complete, existing_results, 
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest, nearest_moments
 from vidssl.evaluation.train_test_overlap import describe_overlap, report_equal_features, report_overlap
 from vidssl.jobs.extract import extract_to, open_index, windows_of
-from vidssl.jobs.heat_maps import layers_of_maps, one_clip, pair_maps
+from vidssl.jobs.grad_cam_of_videos import layers_of_maps, one_clip, pair_maps
 from vidssl.jobs.job import (
     Count,
     File,
@@ -57,11 +57,11 @@ from vidssl.jobs.job import (
     read_videos,
 )
 from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
-from vidssl.jobs.measurements import JobResults, claim_results, format_clips, format_count, format_table
-from vidssl.page.figure import png
-from vidssl.page.heat_maps import draw_heat
-from vidssl.page.previews import Shot, middle_frames, retrieval_sheet
-from vidssl.page.render import preview
+from vidssl.jobs.measurement_runner import JobResults, claim_results, format_clips, format_count, format_table
+from vidssl.page.charts import Shot, retrieval_sheet
+from vidssl.page.figure_style import png
+from vidssl.page.grad_cam_page import draw_heat
+from vidssl.page.previews import middle_frames, preview
 
 _log = logging.getLogger(__name__)
 _SHEET = 6  # rows of the still image, and neighbours in a row

@@ -8,7 +8,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from vidssl.base.atomic import write_whole
-from vidssl.page.render import Preview, render_page
+from vidssl.page.previews import Preview
+from vidssl.page.render import render_page
 
 PREVIEWS = "previews"  # folder beside the page
 _TITLES = {"knn": "kNN", "majority": "Majority"}  # of columns; others have their own names

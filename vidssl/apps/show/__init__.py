@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from vidssl.apps.show.page import ClipBar, DrawnView, DrawViews, VideoCard, views_sheet, write_views_page
 from vidssl.base.atomic import write_whole
+from vidssl.base.command_line_and_notices import leave_out, left_out
 from vidssl.base.config import Tree, build, to_yaml
 from vidssl.base.distributed import choose_device
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import claim
 from vidssl.base.progress import Report
 from vidssl.base.progress import progress as bar
-from vidssl.base.running_command import leave_out, left_out
 from vidssl.base.types import Frames, VideoMeta
 from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.dataset import ClipDataset
@@ -38,8 +38,8 @@ from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job, rea
 from vidssl.jobs.load_network import Subject, load_subject
 from vidssl.jobs.train import Config, Setting, listed_videos, read_config, set_list
 from vidssl.methods.base import METHODS, Method
-from vidssl.page.figure import COLORS, png
-from vidssl.page.render import preview
+from vidssl.page.figure_style import COLORS, png
+from vidssl.page.previews import preview
 
 _STILL, _STILL_VIEWS = 6, 8  # videos of the still image, and views of each
 

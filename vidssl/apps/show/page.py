@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vidssl.base.types import Frames
-from vidssl.page.figure import COLORS, INK, new_figure, shortened
-from vidssl.page.render import Preview, number_previews, render_page
+from vidssl.page.figure_style import COLORS, INK, new_figure, shortened
+from vidssl.page.previews import Preview, number_previews
+from vidssl.page.render import render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import av
 from annotated_types import Ge
 
-from vidssl.apps.shrink.encode_key_frames import encode_frames, encode_key_frames, sign, signature_of
+from vidssl.apps.shrink.encode_copies import encode_frames, encode_key_frames, sign, signature_of
 from vidssl.base.atomic import write_json
 from vidssl.base.config import config_differences
 from vidssl.base.errors import ConfigError, DataError, DecodeError
@@ -23,7 +23,7 @@ from vidssl.base.progress import progress as bar
 from vidssl.base.safe_parse import read_json
 from vidssl.base.worker_pool import ItemGuard, Pool, ordered, usable_cpus
 from vidssl.data.allowed_paths import existing_path, is_folder
-from vidssl.data.fingerprint import COPIES
+from vidssl.data.list_identity import COPIES
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.jobs.job import Count, File, Positive, Videos, job, path_of, read_videos, reading

@@ -1,8 +1,10 @@
-"""Colorful Moving MNIST: uncompressed videos of a first view and second views that have chosen factors in common.
+"""Colorful Moving MNIST (Tian et al., 2020, "Good Views", section B.4): its videos, network and protocol.
 
-Colorful Moving MNIST: digits that move over a still background (Tian et al., 2020, "Good Views", section B.4).
+Digits move over a still background; first and second views have chosen factors in common. Positions are those of the
+upper left corner of the digit's image, x and y in pixels, from 0 to FREE. The network is a small ConvNet for each frame
+and an LSTM over the frames; the protocol `localization` finds the digit by linear regression from frozen features.
 
-Positions are those of the upper left corner of the digit's image, x and y in pixels, from 0 to FREE.
+Shapes: B clips, T frames, H x W pixels; dim features of a clip.
 """
 
 import csv
@@ -23,8 +25,8 @@ from torch import Tensor, nn
 from vidssl.base.atomic import creating_folder
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import progress
-from vidssl.base.randomness import generator
 from vidssl.base.types import Features, Natural, VideoRecord
 from vidssl.data.moving_digits import DigitFloats, Pixels, digit_images, make_glyph
 from vidssl.data.video_list import VideoList, read_list

@@ -21,12 +21,12 @@ from vidssl.models.backbones import Backbone, ModuleBackbone
 
 # Package of a library, and the function of vidssl.models that loads its encoders: load(name, trust) -> Encoder.
 LIBRARIES = {
-    "torchvision": ("torchvision", "external.load_networks:load_torchvision"),
-    "timm": ("timm", "external.load_networks:load_timm"),
+    "torchvision": ("torchvision", "external.load_from_libraries:load_torchvision"),
+    "timm": ("timm", "external.load_from_libraries:load_timm"),
     "transformers": ("transformers", "external.load_transformers:load"),
-    "hub": ("torch", "external.load_networks:load_hub"),
-    "onnx": ("onnxruntime", "external.load_networks:load_onnx"),
-    "python": ("", "external.load_networks:load_python"),
+    "hub": ("torch", "external.load_from_libraries:load_hub"),
+    "onnx": ("onnxruntime", "external.load_from_libraries:load_onnx"),
+    "python": ("", "external.load_from_libraries:load_python"),
     "floor": ("vidssl", "floors:load_floor"),
 }
 OWN = {"vidssl-frames": "efficientnet_lite:load_frames"}  # what comes with vidssl, by name, in place of a library

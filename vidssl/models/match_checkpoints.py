@@ -1,4 +1,4 @@
-"""Load checkpoints of vidssl and of other projects, and weights by name, into backbones."""
+"""Load checkpoints of vidssl and other projects, and weights by name: the networks of a file matched to a backbone."""
 
 import json
 import logging
@@ -13,16 +13,14 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from torch import Tensor
 
 from vidssl.base import distributed
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.config import Settings
 from vidssl.base.errors import CheckpointError, ConfigError, first_few
 from vidssl.base.plugins import explaining, import_modules, modules_of, not_imported
-from vidssl.base.running_command import log_once
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.eval_mode import usual_torch
 from vidssl.models.external import is_external, load_encoder
-from vidssl.models.resnet2d import RESNETS_2D
-from vidssl.models.resnet3d import ResNet3D
-from vidssl.models.weights import (
+from vidssl.models.read_and_write_weights import (
     Normalization,
     backbone_weights,
     check_finite_weights,
@@ -31,6 +29,8 @@ from vidssl.models.weights import (
     normalization_of,
     read_anything,
 )
+from vidssl.models.resnet2d import RESNETS_2D
+from vidssl.models.resnet3d import ResNet3D
 
 
 class Layout(NamedTuple):

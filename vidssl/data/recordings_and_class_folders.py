@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import ConfigError, first_few
-from vidssl.base.randomness import generator
-from vidssl.base.running_command import log_once
+from vidssl.base.keyed_generators import generator
 from vidssl.data.allowed_paths import existing_path
 from vidssl.data.find_same_videos import find_copies, recording_group
 from vidssl.data.video_list import Records, VideoList

@@ -9,7 +9,6 @@ Shapes: V versions, D numbers of each; B videos of a batch.
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from statistics import mean
 from typing import Any
 
 import av
@@ -21,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.apps.analysis.pixel_corruptions import PIXEL_CORRUPTIONS
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Batch, Frames, VideoMeta
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.video_list import VideoList
-from vidssl.jobs.heat_maps import VersionRequest, version_of, with_versions
+from vidssl.jobs.grad_cam_of_videos import VersionRequest, version_of, with_versions
 from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.invariance_changes import Change, choose_changes
 from vidssl.video.reader import DecodeSettings, Video
@@ -319,29 +318,3 @@ def _sources(source: np.random.Generator, kinds: Mapping[str, object]) -> Callab
     seeds = source.integers(_SEEDS, size=(len(kinds), len(SEVERITIES)))
     of_name = dict(zip(kinds, seeds.tolist(), strict=True))
     return lambda name, severity: generator(of_name[name][severity - 1])
-
-
-Scores = Mapping[str, Mapping[int, float]]  # of one metric, by corruption and severity
-
-
-def mean_performance(scores: Scores) -> float:
-    """Return mPC: the mean over corruptions of the mean over their severities."""
-    return mean(mean(of_severity.values()) for of_severity in scores.values())
-
-
-def relative_performance(scores: Scores, clean: float) -> float | None:
-    """Return rPC: mPC as a fraction of the performance on clean videos; None if that is 0."""
-    return mean_performance(scores) / clean if clean > 0 else None
-
-
-def by_group(scores: Scores, group_of: Mapping[str, str]) -> dict[str, float]:
-    """Return the mPC of each group of corruptions."""
-    groups: dict[str, dict[str, Mapping[int, float]]] = {}
-    for name, of_severity in scores.items():
-        groups.setdefault(group_of[name], {})[name] = of_severity
-    return {group: mean_performance(members) for group, members in groups.items()}
-
-
-def by_severity(scores: Scores, severities: Sequence[int]) -> dict[int, float]:
-    """Return the mean over corruptions for each severity."""
-    return {severity: mean(of_severity[severity] for of_severity in scores.values()) for severity in severities}

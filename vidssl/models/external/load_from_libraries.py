@@ -19,7 +19,7 @@ from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.base.plugins import code_of
 from vidssl.base.registry import did_you_mean
 from vidssl.models.external import Called, Encoder, facts_of, preprocessed_by, seconds_of
-from vidssl.models.joined import unit_parts
+from vidssl.models.joined_features import unit_parts
 
 _CLIP = re.compile(r"`?(frame_rate|clip_len)=([\d.]+)")  # in torchvision's text about weights of video networks
 _NORMALIZE = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

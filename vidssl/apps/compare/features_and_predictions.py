@@ -25,14 +25,14 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import JoinedClips, join_features
-from vidssl.evaluation.group_folds import FEW_LABEL_DRAWS, Predictions, num_neighbours, predict
+from vidssl.evaluation.leave_recording_out import FEW_LABEL_DRAWS, Predictions, num_neighbours, predict
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.jobs.extract import extract_to, loaded
 from vidssl.jobs.job import Model, NetworkOptions
 from vidssl.jobs.load_network import Subject, load_subject
 from vidssl.models.eval_mode import eval_mode
 from vidssl.models.floors import FLOORS
-from vidssl.models.joined import parts_of
+from vidssl.models.joined_features import parts_of
 
 _log = logging.getLogger(__name__)
 _FEATURES, _PREDICTIONS = "features", "predictions"

@@ -1,6 +1,7 @@
-"""The actions of the persons in key frames of videos, by RoI features (SlowFast, section 5).
+"""Detectors: Faster and Mask R-CNN of objects on a 2D backbone, and actions of persons by RoI features of a 3D one.
 
-Shapes: B clips, T frames, H x W pixels; n persons of a clip; C channels of the last stage.
+Of torchvision's parts; actions in key frames as in SlowFast, section 5. Shapes: B images or clips, T frames, H x W
+pixels; C channels of a map or the last stage; R regions, n persons of a clip.
 """
 
 from collections.abc import Sequence
@@ -18,9 +19,9 @@ from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign, roi_align
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from vidssl.apps.detection.average_precision import Detections, coco_average_precision, voc_average_precision
+from vidssl.apps.detection.coco_lists import BoxList
 from vidssl.apps.detection.config import ActionDetectorSettings, DetectorSettings
-from vidssl.apps.detection.dataset import DetectionBatch, Target
-from vidssl.apps.detection.lists_with_boxes import BoxList
+from vidssl.apps.detection.images_and_clips import DetectionBatch, Target
 from vidssl.base.errors import ConfigError
 from vidssl.losses import full_precision
 from vidssl.methods.base import Method

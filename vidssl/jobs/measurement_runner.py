@@ -1,4 +1,4 @@
-"""The one runner of what measures networks: several of them, splits, reuse of results, the lock, overlaps, files."""
+"""The one runner of what measures networks: several of them, splits, reuse of results, lock, overlaps, files."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
-from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.run_config import fill_split
 from vidssl.evaluation.result_files import Results, complete, complete_splits, existing_results, write_results
@@ -150,7 +150,7 @@ class Plan(NamedTuple):
 class Measurement:
     """A way to measure a network on a list of videos; subclasses have its settings."""
 
-    kind: ClassVar[str]  # of the folder, as in vidssl/jobs/measurements.py
+    kind: ClassVar[str]  # of the folder, as in vidssl/jobs/measurement_runner.py
     command: ClassVar[str]  # in the request
     per_video: bool = field(default=False, kw_only=True)  # results also have what intervals are computed from
 

@@ -1,4 +1,4 @@
-"""Read and write checkpoints and weights: files, and the names that stand for them."""
+"""Read and write checkpoints and weights: files, names that stand for them, and the mean and std of their pixels."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from vidssl.base.registry import did_you_mean
 from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_files import LAST, newest_in, read_file, read_without_objects, write_safetensors
 from vidssl.models.external import is_external
-from vidssl.models.joined import parts_of
+from vidssl.models.joined_features import parts_of
 
 
 class Normalization(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.evaluation.group_folds import fold_table
+from vidssl.evaluation.leave_recording_out import fold_table
 from vidssl.evaluation.protocols import of_many_classes
 from vidssl.evaluation.search import Neighbours, nearest
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
-from vidssl.evaluation.group_folds import same_group
+from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.search import check_finite, check_k, nearest
 
 RATIO = 0.25

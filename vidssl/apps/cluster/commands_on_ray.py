@@ -1,4 +1,4 @@
-"""`extract`, `check`, `shrink` and `track` on a Ray cluster: `python -m vidssl.apps.cluster.ray COMMAND …`.
+"""`extract`, `check`, `shrink` and `track` on a Ray cluster: `python -m vidssl.apps.cluster.commands_on_ray COMMAND …`.
 
 The command runs on this machine. What it does for each video or part of the list runs on the cluster, by the same
 functions: Ray Data maps their numbers over actors (https://docs.ray.io/en/latest/data/data.html). So the files equal
@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
+from vidssl.base.command_line_and_notices import running
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, VidsslError
 from vidssl.base.progress import progress
-from vidssl.base.running_command import running
 from vidssl.base.types import Features
 from vidssl.base.worker_pool import ItemGuard, Result, Task, ordered
 from vidssl.cli import Job, errors_in_options, guarded, parser_of, print_result
-from vidssl.cli.arguments import Parser, above_zero, at_least, parse
+from vidssl.cli.options_from_signatures import Parser, above_zero, at_least, parse
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation import features
 from vidssl.jobs.load_network import Subject
@@ -140,7 +140,7 @@ ON_RAY = ("extract", "check", "shrink", "track")
 
 def run_on_ray(command: str, arguments: Sequence[str]) -> None:
     """Run a command with its arguments on a Ray cluster; errors are raised."""
-    job, parser, _ = parser_of(command, prog=f"python -m vidssl.apps.cluster.ray {command}")
+    job, parser, _ = parser_of(command, prog=f"python -m vidssl.apps.cluster.commands_on_ray {command}")
     parser.epilog = "--workers: of each actor, and its CPUs (default 1)"
     option = parser.add_argument
     option("--address", default="auto", help="of the cluster; local: start one here (default auto: the one that runs)")
@@ -191,8 +191,8 @@ def _connect(address: str, count: int | None, cpus: int, gpus: float) -> Actors:
 
 
 def ray_main() -> None:
-    """Run `python -m vidssl.apps.cluster.ray COMMAND …`."""
-    parser = Parser(prog="python -m vidssl.apps.cluster.ray", description="Commands on a Ray cluster.")
+    """Run `python -m vidssl.apps.cluster.commands_on_ray COMMAND …`."""
+    parser = Parser(prog="python -m vidssl.apps.cluster.commands_on_ray", description="Commands on a Ray cluster.")
     parser.add_argument("command", choices=ON_RAY, help="--help lists its options")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
@@ -200,6 +200,6 @@ def ray_main() -> None:
 
 
 if __name__ == "__main__":  # by its name: other processes import what this one refers to
-    from vidssl.apps.cluster import ray
+    from vidssl.apps.cluster import commands_on_ray as ray
 
     ray.ray_main()

@@ -1,7 +1,8 @@
-"""Distances of features between classes and within a class, and these without each recording, for jackknife intervals.
+"""Uniformity and distances of features between and within classes, over the training of networks.
 
-Clips of one recording are alike whatever they show, and mostly of one class: with their pairs classes that are given to
-recordings at random would look separated. Shapes: N videos, D features, G recordings, C classes.
+Distances are also measured without each recording, for jackknife intervals. Clips of one recording are alike whatever
+they show, and mostly of one class: with their pairs classes that are given to recordings at random would look
+separated. Shapes: N videos, D features, G recordings, C classes.
 """
 
 import math
@@ -23,7 +24,7 @@ from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
-from vidssl.data.recording_groups import recording_groups
+from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.measure import check_class_names, check_measurable
 from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
@@ -31,7 +32,7 @@ from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, write_results
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
 from vidssl.jobs.load_network import Subject, device_of
-from vidssl.jobs.measurements import (
+from vidssl.jobs.measurement_runner import (
     Computed,
     JobResults,
     Measurement,
@@ -45,7 +46,7 @@ from vidssl.jobs.measurements import (
 )
 from vidssl.models.checkpoint_files import saved
 from vidssl.page.charts import class_curves, grouped_bars
-from vidssl.page.figure import png
+from vidssl.page.figure_style import png
 
 _NUMBERS = {
     "uniformity": "uniformity",

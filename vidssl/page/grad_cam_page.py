@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.base.types import Frames
-from vidssl.page.figure import INK, new_figure, shortened
-from vidssl.page.render import TEMPLATES, Preview, number_previews, render_page
+from vidssl.page.figure_style import INK, new_figure, shortened
+from vidssl.page.previews import Preview, number_previews
+from vidssl.page.render import TEMPLATES, render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vidssl.apps.detection.coco_lists import BoxList, KeyFrameList
 from vidssl.apps.detection.config import ImageSettings, KeyFrameSettings, ReadSettings
-from vidssl.apps.detection.lists_with_boxes import BoxList, KeyFrameList
 from vidssl.base import distributed
 from vidssl.base.errors import DataError
-from vidssl.base.randomness import generator
+from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Frames, VideoMeta
 from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.engine.interrupt import StopRequest

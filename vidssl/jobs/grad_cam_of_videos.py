@@ -1,4 +1,7 @@
-"""Grad-CAM of the videos of a list, and of pairs of videos: the maps beside the frames that the network saw."""
+"""Grad-CAM of the videos of a list, and of pairs of videos: the maps beside the frames that the network saw.
+
+A video can have several versions, whose frames have numbers of their own: one decode gives the frames of all.
+"""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -11,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.errors import ConfigError
-from vidssl.base.running_command import leave_out
 from vidssl.base.types import Batch, Frames, VideoMeta, VideoRecord
 from vidssl.data.clip_samplers import COPY, Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.instance_boxes import InstanceBoxes, pixels_of
 from vidssl.data.loader import eval_loader
+from vidssl.data.read_instance_boxes import InstanceBoxes, pixels_of
 from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import TestClips

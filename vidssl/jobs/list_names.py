@@ -1,4 +1,4 @@
-"""The JSON schema of config files, for editors that complete YAML."""
+"""What configs can name: backbones, methods, samplers, recipes, protocols, configs, weights; and their schema."""
 
 import json
 from typing import Any
@@ -10,8 +10,8 @@ from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.external import OWN
-from vidssl.models.joined import SUMS
-from vidssl.models.weights import own_weights
+from vidssl.models.joined_features import SUMS
+from vidssl.models.read_and_write_weights import own_weights
 from vidssl.transforms import RECIPES
 
 

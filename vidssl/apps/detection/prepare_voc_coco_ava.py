@@ -1,4 +1,4 @@
-"""AVA: key frames of movies with the boxes of persons and their actions, from CSV files in the official form."""
+"""Pascal VOC, COCO's instances and AVA's actions to lists of boxes."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from vidssl.apps.detection.lists_with_boxes import check_boxes, reaches_beyond, write_boxes
+from vidssl.apps.detection.coco_lists import check_boxes, reaches_beyond, write_boxes
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import progress

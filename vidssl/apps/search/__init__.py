@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -67,58 +67,54 @@ _log = logging.getLogger(__name__)
 _SHEET = 6  # rows of the still image, and neighbours in a row
 
 
-def with_span(name: str, start: float | None, end: float | None) -> str:
-    """Append the span of a video to its name, in seconds."""
-    return f"{name} {span_text(start, end)}".rstrip()
+@dataclass(frozen=True)
+class _Page:
+    """What a page shows, and its folder."""
+
+    folder: Path
+    queries: int  # at most, evenly spaced over the list
+    hits: int  # of a query
+    layer: str | None  # whose maps (Grad-CAM) it has, of queries and videos for their similarity
 
 
-def write_search_page(
-    out: Path,
-    subject: Subject,
-    results: Results,
-    gallery: VideoList,
-    query: VideoList,
-    neighbours: Neighbours,
-    copies: Sequence[tuple[int, int]],
-    shown: Sequence[int],
-    hits: int,
-    gradcam: str | None = None,
-) -> None:
-    """Write `index.html`, its previews and `retrieval.png` with the queries `shown` and their nearest videos.
+@dataclass(frozen=True)
+class _Matches:
+    """The result of a search."""
 
-    `copies` are pairs of a query and a gallery row that are equal. With `gradcam`, a layer, the page has the maps of
-    queries and videos for their similarity.
-    """
-    numbers: dict[VideoRecord, int] = {}
-    names: list[str] = []
+    videos: VideoList  # that the neighbours are rows of
+    neighbours: Neighbours
+    numbers: Results
+    overlap: Tree  # counts, as of `describe`
+    copies: set[tuple[int, int]]  # a query and a row of the videos that are equal
 
-    def number(videos: VideoList, row: int) -> int:
-        if (record := videos.records[row]) not in numbers:
-            numbers[record] = len(names)
-            names.append(videos.names[row])
-        return numbers[record]
 
-    equal, queries = {*copies}, []
-    for n in shown:
-        pairs = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
-        hits_of_query = tuple(Hit(number(gallery, g), value, (n, g) in equal) for g, value in pairs if value > -np.inf)
-        queries.append(QueryRow(number(query, n), hits_of_query))
-    records = [*numbers]
-    stored, reasons = _store_previews(records, out, subject)
+def write_search_page(page: _Page, subject: Subject, results: Results, query: VideoList, matches: _Matches) -> None:
+    """Write `index.html`, its previews and `retrieval.png` with some of the queries and their nearest videos."""
+    out, gallery = page.folder, matches.videos
+    named: dict[VideoRecord, tuple[int, str]] = {}  # the videos of the page
+    queries = []
+    near, copies = matches.neighbours, matches.copies
+    count = min(page.queries, len(query))
+    for n in [step * len(query) // count for step in range(count)]:
+        pairs = zip(near.index[n, : page.hits].tolist(), near.similarity[n, : page.hits].tolist(), strict=True)
+        hits = [Hit(_number(named, gallery, row), value, (n, row) in copies) for row, value in pairs if value > -np.inf]
+        queries.append(QueryRow(_number(named, query, n), tuple(hits)))
+    records = [*named]
+    previews = _store_previews(records, out, subject.test)
+    reasons = {n: reason for n, reason in enumerate(previews) if isinstance(reason, str)}
     if reasons:
-        _log.warning(
-            "%d videos of the page cannot be decoded, the first: %s", len(reasons), next(iter(reasons.values()))
-        )
-    if gradcam is not None:
-        queries = _with_maps(subject, queries, records, out, gradcam)
+        first, *_ = reasons.values()
+        _log.warning("%d videos of the page cannot be decoded, the first: %s", len(reasons), first)
+    if page.layer is not None:
+        queries = _with_maps(subject, queries, records, out, page.layer)
+    stored = [None if isinstance(preview, str) else preview for preview in previews]
     videos = [
         FoundVideo(name, record.path, record.label, record.start, record.end, preview)
-        for name, record, preview in zip(names, records, stored, strict=True)
+        for (record, (_, name)), preview in zip(named.items(), stored, strict=True)
     ]
-    same = query.path == gallery.path
     # The videos that could not be read were not searched; of those that were, an index may outlive the file.
     unread = dict.fromkeys((entry["path"], entry["reason"]) for entry in _missing(results))
-    unread |= dict.fromkeys((names[n], reason) for n, reason in reasons.items())
+    unread |= dict.fromkeys((videos[n].name, reason) for n, reason in reasons.items())
     windows = results["windows"]
     cut = "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s"
     details = {"Windows": cut, "Network": subject.name}
@@ -127,7 +123,7 @@ def write_search_page(
             write_whole(out / "retrieval.png", _sheet(queries, videos, records, subject.test.fps, gallery.classes))
         write_retrieval_page(
             out / "index.html",
-            title=f"Nearest videos{'' if same else f' of {_title(query)}'} in {_title(gallery)}",
+            title=f"Nearest videos{'' if query.path == gallery.path else f' of {_title(query)}'} in {_title(gallery)}",
             results={name: value for name, value in results.items() if isinstance(value, int | float)},
             videos=videos,
             queries=queries,
@@ -146,26 +142,29 @@ def write_search_page(
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
-def _store_previews(
-    records: Sequence[VideoRecord], out: Path, subject: Subject
-) -> tuple[list[StoredPreview | None], dict[int, str]]:
-    """Decode the middle of each video and write its preview; the second result is why others have none, by row."""
+def _number(named: dict[VideoRecord, tuple[int, str]], videos: VideoList, row: int) -> int:
+    """Return the number of a video on the page, which it gets with its name when it is first asked for."""
+    return named.setdefault(videos.records[row], (len(named), videos.names[row]))[0]
 
-    def store(n: int, guard: ItemGuard) -> StoredPreview | str:
-        if n in guard.failed:
-            return f"{records[n].path}: {guard.failed[n]}"
-        guard.at(n)
-        try:
-            frames = middle_frames(records[n], subject.test.fps)
-        except DataError as error:
-            return str(error)
-        return store_preview(preview(frames), out)
 
-    test = subject.test
-    made = ordered(store, range(len(records)), test.workers, timeout=test.timeout, on_failure=lambda row, reason: None)
-    stored = [*progress(made, title="previews", unit="video", total=len(records), leave=False)]
-    reasons = {n: reason for n, reason in enumerate(stored) if isinstance(reason, str)}
-    return [None if isinstance(image, str) else image for image in stored], reasons
+def _store_previews(records: Sequence[VideoRecord], out: Path, test: TestClips) -> list[StoredPreview | str]:
+    """Decode the middle of each video and write its preview; a text is why there is none."""
+    store = partial(_store_preview, records, out, test.fps)
+    stored = ordered(store, range(len(records)), test.workers, timeout=test.timeout, on_failure=lambda n, reason: None)
+    return [*progress(stored, title="previews", unit="video", total=len(records), leave=False)]
+
+
+def _store_preview(
+    records: Sequence[VideoRecord], out: Path, fps: float | None, n: int, guard: ItemGuard
+) -> StoredPreview | str:
+    if n in guard.failed:
+        return f"{records[n].path}: {guard.failed[n]}"
+    guard.at(n)
+    try:
+        frames = middle_frames(records[n], fps)
+    except DataError as error:
+        return str(error)
+    return store_preview(preview(frames), out)
 
 
 def _with_maps(
@@ -175,11 +174,10 @@ def _with_maps(
     subject = one_clip(subject)
     subject = replace(subject, test=subject.test.model_copy(update={"allow_missing": True}))
     pairs = [(row.video, hit.video) for row in queries for hit in row.hits]
-    videos, others = (
-        VideoList(Path("the page"), Records(Path(), [records[pair[side]] for pair in pairs]), ()) for side in (0, 1)
-    )
+    sides = [records[n] for n, _ in pairs], [records[n] for _, n in pairs]
+    videos, neighbours = (VideoList(Path("the page"), Records(Path(), side), ()) for side in sides)
     maps: dict[tuple[int, int], tuple[StoredPreview, StoredPreview]] = {}
-    maps_of_pairs = pair_maps(subject, videos, others, layer) if pairs else ()
+    maps_of_pairs = pair_maps(subject, videos, neighbours, layer) if pairs else ()
     for n, mine, theirs, _ in progress(maps_of_pairs, title="maps", unit="pair", total=len(pairs), leave=False):
         of_query, of_video = (store_preview(preview(draw_heat(clip.frames, clip.map)), out) for clip in (mine, theirs))
         maps[pairs[n]] = of_query, of_video
@@ -243,20 +241,20 @@ def _sheet(
     classes: Sequence[str],
 ) -> bytes:
     """Draw some of the queries with their nearest videos, for places that cannot show a page."""
-
-    def shot(video: int, hit: bool | None) -> Shot:
-        frames = np.full((1, 3, 96, 96), 225, np.uint8)  # grey, if it cannot be decoded
-        with suppress(DataError):
-            frames = middle_frames(records[video], fps)
-        label = videos[video].label
-        return Shot(frames, classes[label] if 0 <= label < len(classes) else Path(videos[video].name).name, hit)
-
-    def row_of(row: QueryRow) -> list[Shot]:
-        labels = videos[row.video].label, [videos[hit.video].label for hit in row.hits[:_SHEET]]
-        verdicts = [None if -1 in (labels[0], label) else labels[0] == label for label in labels[1]]
-        return [shot(row.video, None), *(shot(hit.video, v) for hit, v in zip(row.hits, verdicts, strict=False))]
-
-    return png(retrieval_sheet([row_of(row) for row in queries[:: max(1, len(queries) // _SHEET)][:_SHEET]]))
+    rows = []
+    for query in queries[:: max(1, len(queries) // _SHEET)][:_SHEET]:
+        shots: list[Shot] = []
+        for n in [query.video, *(hit.video for hit in query.hits[:_SHEET])]:
+            label, query_label = records[n].label, records[query.video].label
+            verdict = None if not shots or -1 in (label, query_label) else label == query_label
+            try:
+                frames = middle_frames(records[n], fps)
+            except DataError:
+                frames = np.full((1, 3, 96, 96), 225, np.uint8)  # grey
+            caption = classes[label] if 0 <= label < len(classes) else Path(videos[n].name).name
+            shots.append(Shot(frames, caption, verdict))
+        rows.append(shots)
+    return png(retrieval_sheet(rows))
 
 
 RANKS = Retrieval.Config().ks
@@ -269,29 +267,30 @@ class Gallery:
 
     features: Features
     videos: Callable[[Sequence[int]], VideoList]  # of some rows of the features
-    windows: Tree | None = None  # window and stride in seconds, if the rows are windows of videos
-    one_per_video: bool = False
-    list: str = ""  # fingerprint of the list
-    data: Tree = field(default_factory=dict)  # its files, as in `identify`
+    windows: Tree | None  # window and stride in seconds, if the rows are windows of videos
+    list: str  # fingerprint of the list
+    data: Tree  # its files, as in `identify`
 
-    def search(self, query: Tensor, k: int, exclude: Tensor, center: bool = False) -> Neighbours:
+    def records(self, rows: Sequence[int]) -> Records:
+        """Return the records of some rows of the features."""
+        return self.videos(rows).records
+
+    def search(self, query: Tensor, k: int, exclude: Tensor, one_per_video: bool, center: bool = False) -> Neighbours:
         """Find the nearest rows; in windows, the nearest moments."""
-        if self.windows is None and not self.one_per_video:
-            return nearest(query, self.features.x, k, exclude, center=center)
-        records = lambda rows: self.videos(rows).records  # noqa: E731
-        best_only = self.one_per_video
-        return nearest_moments(query, self.features.x, records, k, exclude, center=center, one_per_video=best_only)
+        x = self.features.x
+        if self.windows is None and not one_per_video:
+            return nearest(query, x, k, exclude, center=center)
+        return nearest_moments(query, x, self.records, k, exclude, center=center, one_per_video=one_per_video)
 
 
 @dataclass(frozen=True)
-class _Matches:
-    """What a search has found."""
+class _Options:
+    """How a gallery is searched."""
 
-    videos: VideoList  # that the neighbours are rows of
-    neighbours: Neighbours
-    numbers: Results
-    overlap: Tree  # counts, as of `describe`
-    copies: list[tuple[int, int]]  # a query and a row of the videos that are equal
+    k: int
+    center: bool
+    drop_duplicates: bool
+    one_per_video: bool
 
 
 @job
@@ -344,154 +343,154 @@ def retrieval(
     if gallery is None and windows is not None:
         raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
     searched = None if index is None else Path(index)
-    lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
     if searched is not None and gallery is not None:
         if searched.resolve() == folder.resolve():
             raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
         claim_features(searched, [path_of(gallery)])
+    lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
     claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
-    queries = _read(query, options)
-    same = gallery is not None and _same(gallery, query)  # it is read, decoded and reported once
-    listed = None if gallery is None else queries if same else _read(gallery, options)
+    queries, listed = _read(query, options), None
+    if gallery is not None:  # the same list is read, decoded and reported once
+        listed = queries if _same(gallery, query) else _read(gallery, options)
     one_video = not _is_list(query) and len(queries) == 1
-    if one_video:
-        _check_decodes(queries)
-    if center and one_video:
-        raise ConfigError("center=True needs a list of queries: the mean of one video is the video itself")
-    if center and gradcam:
-        raise ConfigError("gradcam=True explains similarities that are not centred: leave it or center=True out")
-    if listed is not None and not one_video:
-        check_classes(listed, queries)
+    _check(queries, listed, one_video, center, bool(gradcam))
     with distributed.joined(device_of(model, options)), only_run_in(folder):
         subject = load_subject(model, options)
         layer = None  # of the maps; an error before the long work, if there is none
         if gradcam:
             layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]
-        data = distributed.on_main(lambda: identify(queries))
-        # Without labels nothing is measured that the training could have seen.
-        labelled = not one_video and bool((queries.labels >= 0).all())
-        training = subject.count_overlap(queries)["training"] if labelled else None
-        if not labelled or (listed is not None and (listed.labels < 0).any()):  # then no R@k is reported
-            subject = subject.skipping_few()
-        loaded = load_gallery(
-            subject, listed, searched, options.get("root"), (queries.path, data), windows, one_per_video
-        )
-        of_queries = None
-        if not same or windows is not None:
-            of_queries = subject.extract(queries, "queries")
-
-        def search() -> Results:
-            assert loaded is not None
-            g, q = loaded, loaded.features if of_queries is None else of_queries
-            query_videos = queries.rows(q.index.tolist())
-            if one_video:
-                matches = _search_one(g, q, query_videos, k, drop_duplicates)
-            else:
-                matches = _search_all(g, q, query_videos, k, drop_duplicates, center)
-            results: Results = {
-                **matches.numbers,
-                "num_gallery": len(g.features.x),
-                "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
-                "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
-                "drop_duplicates": drop_duplicates,
-                "gallery": str(searched if listed is None else listed.path),
-                "query": str(queries.path),
-                "windows": g.windows,
-                "one_per_video": one_per_video,
-                "copies": data["copies"],
-                **subject.describe(),
-            }
-            chosen = {"k": k, "center": center, "drop_duplicates": drop_duplicates, "one_per_video": one_per_video}
-            request = _request(subject, queries, data, g, chosen)
-            existing_results(folder, request, reuse=False)  # only logs: the page needs features, which results lack
-            of_lists = {"query": queries.fingerprint, "gallery": g.list}
-            overlap = {"gallery": matches.overlap, "training": training}
-            results = complete(results, request=request, overlap=overlap, **of_lists)
-            most = (PAGE_QUERIES if layer is None else MAPPED_QUERIES) if page_queries is None else page_queries
-            count = 1 if one_video else min(most, len(q.x))
-            shown = [n * len(q.x) // count for n in range(count)]
-            hits = k if one_video else page_hits
-            near, copies = matches.neighbours, matches.copies
-            write_search_page(folder, subject, results, matches.videos, query_videos, near, copies, shown, hits, layer)
-            write_results(folder, results)  # last: if it exists, the rest is complete
-            return results
-
-        results = JobResults(distributed.on_main(search))
+        if page_queries is None:
+            page_queries = MAPPED_QUERIES if gradcam else PAGE_QUERIES
+        page = _Page(folder, 1 if one_video else page_queries, k if one_video else page_hits, layer)
+        how = _Options(k, center, drop_duplicates, one_per_video)
+        search = _Search(queries, one_video, listed, searched, options.get("root"), windows, how, page)
+        results = JobResults(search.run(subject))
     results.text, results.file = recalls_table(results), folder / "index.html"
     return results
 
 
-def load_gallery(
-    subject: Subject,
-    listed: VideoList | None,
-    index: Path | None,
-    root: File | None,
-    query: tuple[Path, Tree],
-    windows: TimeWindows | None,
-    one_per_video: bool,
-) -> Gallery | None:
-    """Load the gallery's features from the index, which is created if it does not exist, or extract them.
-
-    `query` is its path and what `identify` returned for it. Without `listed` the gallery is all of the index. Other
-    processes than the main one, which searches, get none of an index.
-    """
-    data: Tree = {}
-    if listed is not None:
-        data = distributed.on_main(lambda: identify(listed))
-        check_copies(listed.path, data, *query)
-    if index is None:
-        assert listed is not None
-        rows_of = listed if windows is None else windows_of(listed, windows, subject.test)
-        features = subject.extract(rows_of, "gallery")
-        order = features.index
-        seconds = None if windows is None else asdict(windows)
-
-        def chosen(rows: Sequence[int]) -> VideoList:
-            return rows_of.rows(order[[*rows]].tolist())
-
-        return Gallery(features, chosen, seconds, one_per_video, listed.fingerprint, data)
-    if listed is not None:
-        extract_to(subject, listed, data, index, title="gallery", windows=windows)
-    # Not `on_main`, which would send the gallery to all processes.
-    return distributed.together(
-        lambda: _open_gallery(subject, index, listed, root, query, one_per_video) if distributed.is_main() else None
-    )
+def _check(queries: VideoList, gallery: VideoList | None, one_video: bool, center: bool, gradcam: bool) -> None:
+    """Find errors before the long work; one video is decoded."""
+    if one_video:
+        try:
+            middle_frames(queries.records[0])
+        except DecodeError as error:
+            raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
+    if center and one_video:
+        raise ConfigError("center=True needs a list of queries: the mean of one video is the video itself")
+    if center and gradcam:
+        raise ConfigError("gradcam=True explains similarities that are not centred: leave it or center=True out")
+    if gallery is not None and not one_video:
+        check_classes(gallery, queries)
 
 
-def _open_gallery(
-    subject: Subject,
-    index: Path,
-    listed: VideoList | None,
-    root: File | None,
-    query: tuple[Path, Tree],
-    one_per_video: bool,
-) -> Gallery:
-    folder = open_index(index, subject)
-    check_copies(index, folder.request["data"], *query)
-    seconds, order = folder.request.get("windows"), folder.features.index
+@dataclass(frozen=True)
+class _Search:
+    """What is searched for, where and how, and what its page shows."""
 
-    def videos(rows: Sequence[int]) -> VideoList:
-        if listed is None or seconds is not None:
-            videos_in = root if listed is None else listed.root
-            return folder.videos(rows, None if videos_in is None else Path(videos_in))
-        return listed.rows(order[list(rows)].tolist())
+    queries: VideoList
+    one_video: bool  # whose neighbours are the result
+    gallery: VideoList | None  # None: all of the index; the queries themselves are extracted once
+    index: Path | None  # with the features of the gallery; extracted if it does not exist
+    root: File | None  # of the videos of an index that is searched whole
+    windows: TimeWindows | None
+    options: _Options
+    page: _Page
 
-    request = folder.request
-    return Gallery(folder.features, videos, seconds, one_per_video, request["list"], request["data"])
+    def run(self, subject: Subject) -> Results:
+        """Extract the features, search, and write the page and the results."""
+        data = distributed.on_main(lambda: identify(self.queries))
+        # Without labels nothing is measured that the training could have seen.
+        labelled = not self.one_video and bool((self.queries.labels >= 0).all())
+        training = subject.count_overlap(self.queries)["training"] if labelled else None
+        if not labelled or (self.gallery is not None and (self.gallery.labels < 0).any()):  # then no R@k is reported
+            subject = subject.skipping_few()
+        gallery = self._load(subject, data)
+        query = None
+        if self.gallery is not self.queries or self.windows is not None:
+            query = subject.extract(self.queries, "queries")
+        return distributed.on_main(lambda: self._measure(subject, gallery, query, data, training))
+
+    def _load(self, subject: Subject, query_data: Tree) -> Gallery | None:
+        """Load the features of the gallery, or extract them; `query_data` is what `identify` returned for the queries.
+
+        Other processes than the main one, which searches, get none of an index.
+        """
+        listed, index, windows = self.gallery, self.index, self.windows
+        data: Tree = {}
+        if listed is not None:
+            data = distributed.on_main(lambda: identify(listed))
+            check_copies(listed.path, data, self.queries.path, query_data)
+        if index is None:
+            assert listed is not None
+            rows = listed if windows is None else windows_of(listed, windows, subject.test)
+            features = subject.extract(rows, "gallery")
+            videos = partial(_rows_of, rows, features.index)
+            seconds = None if windows is None else asdict(windows)
+            return Gallery(features, videos, seconds, listed.fingerprint, data)
+        if listed is not None:
+            extract_to(subject, listed, data, index, title="gallery", windows=windows)
+        # Not `on_main`, which would send the gallery to all processes.
+        return distributed.together(lambda: self._open(index, subject, query_data) if distributed.is_main() else None)
+
+    def _open(self, index: Path, subject: Subject, query_data: Tree) -> Gallery:
+        folder, listed = open_index(index, subject), self.gallery
+        request, seconds = folder.request, folder.request.get("windows")
+        check_copies(index, request["data"], self.queries.path, query_data)
+        if listed is not None and seconds is None:
+            videos = partial(_rows_of, listed, folder.features.index)
+        else:
+            root = self.root if listed is None else listed.root
+            videos = partial(folder.videos, root=None if root is None else Path(root))
+        return Gallery(folder.features, videos, seconds, request["list"], request["data"])
+
+    def _measure(
+        self, subject: Subject, gallery: Gallery | None, query: Features | None, data: Tree, training: Tree | None
+    ) -> Results:
+        """Search with the queries, without features with those of the gallery; `data` describes their files."""
+        assert gallery is not None
+        if query is None:
+            query = gallery.features
+        videos = self.queries.rows(query.index.tolist())
+        search = _search_one if self.one_video else _search_all
+        matches = search(gallery, query, videos, self.options)
+        results: Results = {
+            **matches.numbers,
+            "num_gallery": len(gallery.features.x),
+            "missing_queries": [{"path": path, "reason": reason} for path, reason in query.missing],
+            "missing_gallery": [{"path": path, "reason": reason} for path, reason in gallery.features.missing],
+            "drop_duplicates": self.options.drop_duplicates,
+            "gallery": str(self.index if self.gallery is None else self.gallery.path),
+            "query": str(self.queries.path),
+            "windows": gallery.windows,
+            "one_per_video": self.options.one_per_video,
+            "copies": data["copies"],
+            **subject.describe(),
+        }
+        request = subject.request(
+            command="retrieval",
+            list=self.queries.fingerprint,
+            classes=class_hash(self.queries),
+            data=data,
+            gallery=gallery.list,
+            gallery_data=gallery.data,
+            windows=gallery.windows,
+            options=asdict(self.options),
+        )
+        # Only logs: the page needs features, which results lack.
+        existing_results(self.page.folder, request, reuse=False)
+        overlap = {"gallery": matches.overlap, "training": training}
+        results = complete(
+            results, request=request, overlap=overlap, query=self.queries.fingerprint, gallery=gallery.list
+        )
+        write_search_page(self.page, subject, results, videos, matches)
+        write_results(self.page.folder, results)  # last: if it exists, the rest is complete
+        return results
 
 
-def _request(subject: Subject, queries: VideoList, data: Tree, gallery: Gallery, options: Tree) -> Tree:
-    """What decides the numbers; `data` describes the files of the queries."""
-    return subject.request(
-        command="retrieval",
-        list=queries.fingerprint,
-        classes=class_hash(queries),
-        data=data,
-        gallery=gallery.list,
-        gallery_data=gallery.data,
-        windows=gallery.windows,
-        options=options,
-    )
+def _rows_of(videos: VideoList, index: Tensor, rows: Sequence[int]) -> VideoList:
+    """The videos of some rows of features, of which `index` has the rows of the list."""
+    return videos.rows(index[[*rows]].tolist())
 
 
 def _is_list(videos: Videos) -> bool:
@@ -511,27 +510,18 @@ def _read(videos: Videos, options: NetworkOptions) -> VideoList:
     return read_videos(videos, {"allow_external": options.get("allow_external", False)})
 
 
-def _check_decodes(video: VideoList) -> None:
-    """Decode one video, to find errors before the long work."""
-    try:
-        middle_frames(video.records[0])
-    except DecodeError as error:
-        raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
-
-
-def _search_all(
-    gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
-) -> _Matches:
+def _search_all(gallery: Gallery, query: Features, query_videos: VideoList, options: _Options) -> _Matches:
     """Search plain and centred; the neighbours are those of the features that are reported first."""
     g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
     check_classes(videos, query_videos)
     labelled = bool((videos.labels >= 0).all() and (query_videos.labels >= 0).all())
     exclude = own_rows(videos, query_videos)
-    duplicates, counts = _compare(query.x, g.x, query_videos, videos, labelled, drop_duplicates)
-    if drop_duplicates:
+    duplicates, counts = _compare(query.x, g.x, query_videos, videos, labelled, options.drop_duplicates)
+    if options.drop_duplicates:
         exclude = torch.cat([exclude, duplicates])
+    k, center, one_per_video = options.k, options.center, options.one_per_video
     most = max(RANKS[-1], k)
-    plain, centred = (gallery.search(query.x, most, exclude, center=how) for how in (False, True))
+    plain, centred = (gallery.search(query.x, most, exclude, one_per_video, center=how) for how in (False, True))
     numbers: Results = {}
     if labelled:
         recalls = [recall(neighbours, query, g, RANKS) for neighbours in (plain, centred)]
@@ -548,7 +538,7 @@ def _search_all(
             numbers["note"] = note
     pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
     numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
-    copies = [(n, row) for n, row in duplicates.tolist()]
+    copies = {(n, row) for n, row in duplicates.tolist()}
     return _Matches(videos, centred if center else plain, numbers, counts, copies)
 
 
@@ -576,14 +566,15 @@ def _compare(
     return torch.unique(torch.cat([overlapping.copies, pairs]), dim=0), counts
 
 
-def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool) -> _Matches:
+def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, options: _Options) -> _Matches:
     """Likewise for one video: the videos are its neighbours, which the results list as plain data."""
+    k, drop_duplicates = options.k, options.drop_duplicates
     exclude = torch.empty(0, 2, dtype=torch.int64)
     if drop_duplicates:
         exclude = equal_rows(query.x, gallery.features.x)
     most = k  # doubled each time: all windows of a long video may be the query's own
     while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
-        neighbours = gallery.search(query.x, most, exclude)
+        neighbours = gallery.search(query.x, most, exclude, options.one_per_video)
         rows = neighbours.index[0][torch.isfinite(neighbours.similarity[0])]
         videos = gallery.videos(rows.tolist())
         excluded = own_rows(videos, query_videos)
@@ -610,39 +601,38 @@ def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, k: i
         }
         for n, record in enumerate(videos.records)
     ]
-    results = {"neighbours": hits, "duplicates": len(duplicates)}
+    numbers = {"neighbours": hits, "duplicates": len(duplicates)}
     neighbours = Neighbours(torch.arange(len(rows))[None], similarity)
-    return _Matches(videos, neighbours, results, counts, [(0, n) for n in sorted(duplicates)])
+    return _Matches(videos, neighbours, numbers, counts, {(0, n) for n in duplicates})
 
 
 def recalls_table(results: Results) -> str:
     """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
-    test = results["protocol"]
-    protocol = format_clips(test)
+    protocol = format_clips(results["protocol"])
     windows = results["windows"]
     unit = "" if windows is None else f" windows of {windows['window']:g} s"
     gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])}{unit} in the gallery"
     if "neighbours" in results:
         cells = [["", "similarity", "class", "path"]]
         for hit in results["neighbours"]:
-            name = with_span(hit["path"], hit["start"], hit["end"]) + " (a duplicate)" * hit["duplicate"]
+            name = f"{hit['path']} {span_text(hit['start'], hit['end'])}".rstrip() + " (a duplicate)" * hit["duplicate"]
             cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *format_table(cells, "><<<")])
     if "majority" not in results:
         return "the videos do not have one label each: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
-
-    def percent(numbers: Results, names: Iterable[str]) -> list[str]:
-        return [f"{100 * numbers[name]:.1f}" for name in names]
-
     plain = results["uncentered"] if results["centered"] else results
     centred = results if results["centered"] else results["centered_features"]
     cells = [
         ["percent", *names, "knn", "majority"],
-        ["plain", *percent(plain, names), *percent(results, ("knn", "majority"))],
-        ["centred", *percent(centred, names), "", ""],
+        ["plain", *_percent(plain, names), *_percent(results, ("knn", "majority"))],
+        ["centred", *_percent(centred, names), "", ""],
     ]
     queries = format_count(results["num_queries"], results["missing_queries"])
     head = f"{queries} queries, {gallery}, {protocol}, cosine"
     notes = [results["note"]] if "note" in results else []
     return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2)), *notes])
+
+
+def _percent(numbers: Results, names: Iterable[str]) -> list[str]:
+    return [f"{100 * numbers[name]:.1f}" for name in names]

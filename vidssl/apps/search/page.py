@@ -68,12 +68,12 @@ def span_text(start: float | None, end: float | None) -> str:
     return f"{_seconds(start or 0)}-{'' if end is None else _seconds(end)} s"
 
 
-def store_preview(made: Preview, folder: Path) -> StoredPreview:
+def store_preview(preview: Preview, folder: Path) -> StoredPreview:
     """Write a preview into the folder of the page; its name is a hash of its content, so equal ones are one file."""
-    file = f"{PREVIEWS}/{_stem(made.jpeg)}.jpg"
+    file = f"{PREVIEWS}/{_stem(preview.jpeg)}.jpg"
     if not (folder / file).exists():
-        write_whole(folder / file, made.jpeg)
-    return StoredPreview(file, made.count, *made.shown, enlarged=made.shown[0] > made.width)
+        write_whole(folder / file, preview.jpeg)
+    return StoredPreview(file, preview.count, *preview.shown, enlarged=preview.shown[0] > preview.width)
 
 
 def remove_other_previews(folder: Path, kept: Iterable[StoredPreview]) -> None:
@@ -121,18 +121,12 @@ def write_retrieval_page(
         num_queries: Number of queries searched, if the page has only some of them.
         gallery_unit: What the gallery consists of.
     """
-    pairs = [
-        (videos[row.video].label, videos[row.hits[0].video].label)
-        for row in queries
-        if row.hits and min(videos[row.video].label, videos[row.hits[0].video].label) >= 0
-    ]
+    nearest = [(videos[row.video].label, videos[row.hits[0].video].label) for row in queries if row.hits]
+    pairs = [labels for labels in nearest if min(labels) >= 0]
     keys = [key for key in results if key.startswith("R@")] + [key for key in _TITLES if key in results]
-
-    def class_name(label: int) -> str:
-        return class_names[label] if label < len(class_names) else f"class {label}"
-
     previews = [video.preview for video in videos if video.preview is not None]
     labels = {video.label for video in videos} - {-1}
+    classes = {label: class_names[label] if label < len(class_names) else f"class {label}" for label in labels}
     render_page(
         path,
         Path(__file__).with_name("retrieval.html"),
@@ -147,7 +141,7 @@ def write_retrieval_page(
         count=len(queries),
         total=num_queries or len(queries),
         mapped=any(hit.maps for row in queries for hit in row.hits),
-        classes={label: class_name(label) for label in sorted({videos[row.video].label for row in queries} - {-1})},
+        classes={label: classes[label] for label in sorted({videos[row.video].label for row in queries} - {-1})},
         judged=len(pairs),
         right=sum(query == hit for query, hit in pairs),
         cell=max((preview.width for preview in previews), default=96),
@@ -155,23 +149,20 @@ def write_retrieval_page(
         data={
             **_rows_of_videos(videos, path.parent),
             "queries": [[row.video, [_row_of_hit(hit) for hit in row.hits]] for row in queries],
-            "classes": {str(label): class_name(label) for label in labels},
+            "classes": {str(label): name for label, name in classes.items()},
         },
     )
 
 
 def _rows_of_videos(videos: Sequence[FoundVideo], folder: Path) -> dict[str, list[list[object]]]:
     """Return the files, and the moments of them that are shown: what the script of the page reads."""
-    numbers: dict[tuple[str, str], int] = {}
-    files: list[list[object]] = []
+    paths = dict.fromkeys((video.path, video.name) for video in videos)
+    numbers = {path_and_name: n for n, path_and_name in enumerate(paths)}
     rows: list[list[object]] = []
     for video in videos:
-        key = video.path, video.name
-        if key not in numbers:
-            numbers[key] = len(files)
-            files.append([video.name, str(Path(video.path).absolute()), _link(video.path, folder)])
-        rows.append([numbers[key], video.label, video.span, _fragment(video), _row_of_preview(video.preview)])
-    return {"files": files, "videos": rows}
+        number = numbers[video.path, video.name]
+        rows.append([number, video.label, video.span, _fragment(video), _row_of_preview(video.preview)])
+    return {"files": [[name, str(Path(path).absolute()), _link(path, folder)] for path, name in paths], "videos": rows}
 
 
 def _row_of_hit(hit: Hit) -> list[object]:

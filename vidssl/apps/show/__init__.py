@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,13 @@ class ShownSample:
     offset: int  # first frame of the span in the file
     views: tuple[ShownView, ...]
     start: float = 0.0  # seconds of the file at which the span begins
+
+    def time_of(self, frame: float) -> float:
+        """Second of the file at which a frame of the file begins; between two frames if it is not a whole number."""
+        assert self.meta is not None
+        number = int(frame) - self.offset
+        begin, end = self.meta.time_of(number), self.meta.time_of(min(number + 1, self.meta.num_frames))
+        return self.start + begin + (frame - int(frame)) * (end - begin)
 
 
 @job
@@ -174,13 +182,8 @@ def _first_tracks(run: Run, listed: VideoList, rows: Sequence[int]) -> Path | No
 
 
 def _samples(dataset: ClipDataset, keys: Sequence[SampleKey], workers: int, timeout: float) -> Iterator[ShownSample]:
-    return ordered(
-        lambda key, guard: _sample(dataset, key, guard),
-        keys,
-        workers,
-        timeout=timeout,
-        on_failure=lambda row, reason: None,  # replaced
-    )
+    # A failed video is replaced.
+    return ordered(partial(_sample, dataset), keys, workers, timeout=timeout, on_failure=lambda row, reason: None)
 
 
 def _sample(dataset: ClipDataset, key: SampleKey, guard: ItemGuard) -> ShownSample:
@@ -200,17 +203,10 @@ def _sample(dataset: ClipDataset, key: SampleKey, guard: ItemGuard) -> ShownSamp
     views = []
     for n, number in enumerate(augmented.clip_of):
         clip, offset = planned.views.clips[number], planned.offset
-        views.append(
-            ShownView(
-                sample.views[n],
-                number,
-                clip.indices + offset,
-                clip.first + offset,
-                clip.last + offset,
-                len(planned.views.clip_frames[number]) > 1,
-                None if sample.boxes is None else sample.boxes[n],
-            )
-        )
+        first, last = clip.first + offset, clip.last + offset
+        difference = len(planned.views.clip_frames[number]) > 1
+        box = None if sample.boxes is None else sample.boxes[n]
+        views.append(ShownView(sample.views[n], number, clip.indices + offset, first, last, difference, box))
     return ShownSample(epoch, row, used, sample.replaced, planned.meta, planned.offset, tuple(views), start)
 
 
@@ -317,23 +313,15 @@ def _draw(sample: ShownSample, listed: VideoList, trains: bool = True) -> DrawVi
     if sample.meta is None:
         return DrawViews(title, 0.0, 1.0, (), (), notice)
 
-    def time_of(frame: float) -> float:
-        """Second of the file at which a frame of the file begins; between two frames if it is not a whole number."""
-        assert sample.meta is not None
-        numbers = [int(frame) - sample.offset, min(int(frame) + 1 - sample.offset, sample.meta.num_frames)]
-        begin, end = (sample.meta.time_of(number) for number in numbers)
-        return sample.start + begin + (frame - int(frame)) * (end - begin)
-
     bars: dict[int, ClipBar] = {}
     views: list[DrawnView] = []
     for n, view in enumerate(sample.views):
         color = view.clip % len(COLORS)
-        first, end = time_of(view.first), time_of(view.last + 1)
-        middles = tuple(time_of(frame + 0.5) for frame in view.indices.tolist())
+        first, end = sample.time_of(view.first), sample.time_of(view.last + 1)
+        middles = tuple(sample.time_of(frame + 0.5) for frame in view.indices.tolist())
         bars[view.clip] = ClipBar(f"clip {view.clip}", color, first, end, middles)
-        views.append(
-            DrawnView(f"view {n}", color, preview(view.frames, height=128), _notes(view, first, end), _box(view))
-        )
+        clip = preview(view.frames, height=128)
+        views.append(DrawnView(f"view {n}", color, clip, _notes(view, first, end), _box(view)))
     end = sample.start + sample.meta.duration
     return DrawViews(title, sample.start, end, tuple(bars.values()), tuple(views), notice)
 

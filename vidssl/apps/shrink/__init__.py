@@ -3,12 +3,12 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import av
 from annotated_types import Ge
@@ -106,7 +106,8 @@ class KeyFrameVideos:
         part = _partial(target)
         try:
             size, changed = state_of_video(str(source)) or (0, 0)  # if it is missing, opening it says so
-            if target.exists() and self._is_copy_of(target, size, changed):
+            signature = signature_of(target) if target.exists() else None
+            if signature is not None and (signature.size, signature.changed) == (size, changed):
                 return Copied(False, size, target.stat().st_size)
             target.parent.mkdir(parents=True, exist_ok=True)
             if part.is_symlink():  # nothing is written through it
@@ -144,11 +145,6 @@ class KeyFrameVideos:
                     )
             except OSError as error:
                 raise DataError(f"cannot read {target}: {error.strerror}; choose another folder") from None
-
-    def _is_copy_of(self, target: Path, size: int, changed: int) -> bool:
-        """Whether a copy is one of the original as it is now."""
-        signature = signature_of(target)
-        return signature is not None and (signature.size, signature.changed) == (size, changed)
 
     def clean(self, name: str) -> None:
         """Delete what an attempt to copy has left."""
@@ -342,13 +338,13 @@ def shrink_list(
         raise DataError(f"{out} is the folder of the originals: choose another folder for the copies")
     _check_settings(out, settings)
     rates = _frame_rates(listed, settings)
-    names, pixels = list(rates), max_pixels or MAX_PIXELS
+    pixels = max_pixels or MAX_PIXELS
     copies: KeyFrameVideos | PackedFormat
     if isinstance(settings, FrameSettings):
         copies = PackedFormat(listed.root, out, settings, pixels, shard_size)
     else:
         copies = KeyFrameVideos(listed.root, out, settings, pixels)
-    copies.check(names)
+    copies.check(rates)
     result = Shrunk(place_of_copy(listed, out, out))
     claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[path_of(videos)])
     with only_run_in(out):  # two runs would write to the same files
@@ -356,21 +352,11 @@ def shrink_list(
         if not (out / COPIES).exists():
             write_json(out / COPIES, asdict(settings))
 
-        def copy(number: int, guard: ItemGuard) -> Any:
-            name = names[number]
-            try:
-                if number in guard.failed:
-                    return guard.failed[number]
-                alive = partial(guard.at, number)
-                alive()
-                return copies.copy(name, rates[name], alive)
-            finally:
-                copies.clean(name)
-
         # A failed item becomes the reason why its file is left out.
-        results = pool(copy, range(len(names)), workers, timeout=timeout, on_failure=lambda number, reason: None)
+        copy = partial(_copy, copies, [*rates.items()])
+        results = pool(copy, range(len(rates)), workers, timeout=timeout, on_failure=lambda number, reason: None)
         with copies:
-            for name, copied in zip(names, bar(results, title="shrink", unit="file", total=len(names)), strict=True):
+            for name, copied in zip(rates, bar(results, title="shrink", unit="file", total=len(rates)), strict=True):
                 if isinstance(copied, str):
                     result.left_out[name] = copied
                     continue
@@ -380,6 +366,21 @@ def shrink_list(
         copy_list(listed, out, out, [None if _normal(name) in result.left_out else name for name in listed.names])
     result.seconds = time.monotonic() - started
     return result
+
+
+def _copy(
+    copies: KeyFrameVideos | PackedFormat, files: Sequence[tuple[str, float | None]], number: int, guard: ItemGuard
+) -> Copied | EncodedCopy | str:
+    """Make the copy of a file, of which name and frame rate are in `files`."""
+    name, fps = files[number]
+    try:
+        if number in guard.failed:
+            return guard.failed[number]
+        alive = partial(guard.at, number)
+        alive()
+        return copies.copy(name, fps, alive)
+    finally:
+        copies.clean(name)
 
 
 def _frame_rates(listed: VideoList, settings: ShrinkSettings | FrameSettings) -> dict[str, float | None]:

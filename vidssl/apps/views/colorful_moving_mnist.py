@@ -152,22 +152,22 @@ def draw_video(
     has the factors of `share` in common with it and draws the others anew. The first view and what is drawn anew do
     not depend on `share`.
     """
-
-    def scene() -> Scene:
-        digit = int(rng.integers(len(pools)))
-        image = int(rng.choice(pools[digit]))
-        return Scene(digit, image, *background(rng), rng.uniform(0, FREE, size=2))
-
-    first, heading = scene(), rng.uniform(0, 2 * np.pi)
+    first, heading = _draw_scene(pools, background, rng), rng.uniform(0, 2 * np.pi)
     path = trajectory(first.position, heading, max(reference, CLIP))
     frames = [replace(first, position=position) for position in path]
     referred = frames[reference - 1]
     seconds = []
     for _ in range(second_views):
-        drawn_anew = scene()
+        drawn_anew = _draw_scene(pools, background, rng)
         digit, ground, at = (referred if factor in share else drawn_anew for factor in FACTORS)
         seconds.append(Scene(digit.digit, digit.digit_image, ground.background, ground.background_class, at.position))
     return frames[:CLIP], referred, seconds
+
+
+def _draw_scene(pools: Sequence[Sequence[int]], background: _Draw, rng: np.random.Generator) -> Scene:
+    digit = int(rng.integers(len(pools)))
+    image = int(rng.choice(pools[digit]))
+    return Scene(digit, image, *background(rng), rng.uniform(0, FREE, size=2))
 
 
 def trajectory(start: NDArray[np.float64], heading: float, frames: int) -> NDArray[np.float64]:
@@ -277,14 +277,13 @@ def prepare_colorful_moving_mnist(
         )
     images, pools = digit_images(mnist)
     draw, classes = _draws(backgrounds)
-    lists: dict[str, dict[str, list[VideoRecord]]] = {name: {} for name in ("pairs", "digit", "background")}
+    names = {"pairs": (), "digit": tuple("0123456789"), "background": classes}
+    lists: dict[str, dict[str, list[VideoRecord]]] = {name: {"train": [], "test": []} for name in names}
     factors: list[_Factor] = [("path", "frame", "digit", "digit_image", "background", "x", "y")]
     with creating_folder(out.resolve()) as folder:
         bar = progress(title="colorful moving mnist", unit="video", total=train + test, leave=False)
         for number, (split, count) in enumerate([("train", train), ("test", test)]):
             (folder / "videos" / split).mkdir(parents=True)
-            for of in lists.values():
-                of[split] = []
             for i in range(count):
                 path, rng = f"videos/{split}/{i:05d}.avi", generator(seed, number, i)
                 first, referred, seconds = draw_video(share, pools[split], draw[split], reference, second_views, rng)
@@ -299,7 +298,6 @@ def prepare_colorful_moving_mnist(
                 lists["background"][split].append(first_view(referred.background_class))
                 bar.update()
         bar.close()
-        names = {"pairs": (), "digit": tuple("0123456789"), "background": classes}
         for name, rows in lists.items():
             write_lists(folder / name, out, rows, names[name])
         with open(folder / "factors.csv", "w", newline="", encoding="utf-8") as file:

@@ -417,19 +417,17 @@ class _Search:
         Other processes than the main one, which searches, get none of an index.
         """
         listed, index, windows = self.gallery, self.index, self.windows
-        data: Tree = {}
         if listed is not None:
             data = distributed.on_main(lambda: identify(listed))
             check_copies(listed.path, data, self.queries.path, query_data)
-        if index is None:
-            assert listed is not None
-            rows = listed if windows is None else windows_of(listed, windows, subject.test)
-            features = subject.extract(rows, "gallery")
-            videos = partial(_rows_of, rows, features.index)
-            seconds = None if windows is None else asdict(windows)
-            return Gallery(features, videos, seconds, listed.fingerprint, data)
-        if listed is not None:
+            if index is None:
+                rows = listed if windows is None else windows_of(listed, windows, subject.test)
+                features = subject.extract(rows, "gallery")
+                seconds = None if windows is None else asdict(windows)
+                videos = partial(_rows_of, rows, features.index)
+                return Gallery(features, videos, seconds, listed.fingerprint, data)
             extract_to(subject, listed, data, index, title="gallery", windows=windows)
+        assert index is not None
         # Not `on_main`, which would send the gallery to all processes.
         return distributed.together(lambda: self._open(index, subject, query_data) if distributed.is_main() else None)
 

@@ -2,12 +2,12 @@
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
-from torch.optim import Optimizer
 
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
@@ -19,14 +19,14 @@ from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import REPLACING, ClipDataset, most_broken
 from vidssl.data.loader import Loader, StepSampler
 from vidssl.data.video_list import VideoList
-from vidssl.engine.checkpoint import RunState, resume, save, seed_process
+from vidssl.engine.checkpoint import Bind, resume, save, seed_process
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
 from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
 from vidssl.engine.periodic_evaluation import Monitor, check_layer
 from vidssl.engine.refresh_tracks import RunTracks
-from vidssl.engine.run_config import Run, RunSettings, bfloat16_is_emulated
+from vidssl.engine.run_config import Run, RunSettings, bfloat16_is_emulated, bind_stored
 from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.engine.training_step import Feed, FiniteCheck
 from vidssl.methods.base import METHODS, Method
@@ -41,15 +41,33 @@ from vidssl.transforms import RECIPES
 _log = logging.getLogger(__name__)
 
 
-class Training:
-    """What the training loop works with.
+AnyRun = TypeVar("AnyRun", bound=RunSettings)
+
+
+class AnyFeed(Protocol):
+    """The micro-batches of a run."""
+
+    def next(self, *, between_steps: bool) -> Any:
+        """Return the next micro-batch; `between_steps` the run can stop, and a signal interrupts the wait."""
+
+    def close(self) -> None:
+        """End the workers."""
+
+
+class AnyTraining(ABC, Generic[AnyRun]):
+    """What the training loop works with, for a run of any kind.
 
     Making it joins the processes, handles signals, claims and locks the output folder, reads the lists, builds method
     and optimizer, loads the newest checkpoint, writes config.yaml and opens the log. `stack` undoes that: the log
     is closed, the folder unlocked, signals are handled as before, and the processes are left.
     """
 
-    def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
+    bind: ClassVar[Bind] = bind_stored  # a stored config of this kind
+    num_views: int = 1  # clips of a sample
+    tracks: RunTracks | None = None
+    monitor: Any = None  # the evaluation during the training; None: there is none
+
+    def __init__(self, run: AnyRun, until: int | None, stack: ExitStack) -> None:
         output = Path(run.output)
         self.run = run
         self.device = device = choose_device(run.device)
@@ -59,10 +77,7 @@ class Training:
         stack.enter_context(only_run_in(output))
         set_determinism(run.deterministic, device)
 
-        # The list to train on, and those of the evaluation: their errors come before hours of training.
-        self.videos = videos = training_list(run)
-        warn_of_few(run, videos)
-        self.monitor = None if run.evaluate.every is None else Monitor(run, videos)
+        self.videos = videos = self._read_lists()
         self.steps = run.total_steps(videos.samples_per_epoch)
         self.stop = self.steps if until is None else min(until, self.steps)  # the step to stop after
         self._micro_batch_size = run.micro_batch_size or max(1, run.batch_size // distributed.world())
@@ -71,25 +86,17 @@ class Training:
         # In this order: weights depend on the seed alone, state must be allocated before it is loaded, the optimizer
         # needs the final parameters, and names in checkpoints are those of the uncompiled backbone.
         torch.manual_seed(run.seed)
-        method: Method = build(METHODS, run.method, initial_backbone(run))
-        if run.init is None and getattr(run.objective[1], "freeze", False) and distributed.is_main():
-            _log.warning("the frozen backbone is untrained: name its weights with init=FILE")
-        # What is needed after epochs only.
-        check_layer(run, method.backbone)
-        if run.tracks is not None and run.tracks.refresh:
-            check_tracking(method.target_backbone)
-        method.allocate(len(videos))
-        method.to(device)
+        method = self._build_method().to(device)
         channels_last(method)
         self.method, self.norm = set_batch_norm(method, run.sync_bn, device)
         if run.precision == "bfloat16":
             check_bfloat16(self.method, device)
         self.optimizer = build_optimizer(run.optimizer, self.method)
         seed_process(run)
-        self.state = resume(run, videos, self.method, self.optimizer)
+        self.state = resume(run, videos, self.method, self.optimizer, type(self).bind)
         self.check = FiniteCheck(output, videos.names)
-        self.saver = Saver(run, videos, self.method, self.optimizer, self.state, self.check)
-        if run.compile:
+        self._saved = (self.state.step, self.state.evaluated)
+        if getattr(run, "compile", False):
             compile_backbones(self.method)
         # The method, or DistributedDataParallel around it.
         self.parallel = over_processes(self.method, device, exact=run.deterministic or device.type == "cpu")
@@ -97,45 +104,40 @@ class Training:
 
         # None on the other processes.
         self.log = distributed.together(lambda: self._open_log(stack) if distributed.is_main() else None)
-        self.tracks = RunTracks(run, videos)
 
     def _open_log(self, stack: ExitStack) -> RunLog:
-        run, videos, num_views = self.run, self.videos, len(self.run.data.views)
-        log = start_run_log(run, self.state, self.steps, run.batch_size * num_views)
+        """Write `config.yaml`, and open the log, which states the code that was changed since the checkpoint."""
+        run, state, clips = self.run, self.state, self.run.batch_size * self.num_views
+        write_config(run)
+        log = RunLog(Path(run.output), state.step, self.steps, clips, run.checkpoint.on_error == "stop")
         stack.callback(log.close)
-        if run.data.augment == "device" and self.device.type == "cpu":
-            _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
-        steps = f"steps {self.state.step}-{self.steps} of {run.batch_size} videos x {num_views} views"
-        data = f"{len(videos)} videos of {videos.path}; {steps}"
-        log_banner(run, self.device, run.method_in_words, self.method, self.norm, data)
+        if state.step in state.changed_code and state.step < self.steps:
+            log.write(state.step, {"changed_code": state.changed_code[state.step]})
+        self._log_banner()
         return log
 
-    def new_feed(self) -> Feed:
+    @abstractmethod
+    def _read_lists(self) -> VideoList:
+        """Read the list to train on, and those of `monitor`: their errors come before hours of training."""
+
+    @abstractmethod
+    def _build_method(self) -> Method:
+        """Build the method, with its state allocated."""
+
+    @abstractmethod
+    def _log_banner(self) -> None:
+        """Call `log_banner`."""
+
+    @abstractmethod
+    def measure(self) -> dict[str, float]:
+        """Evaluate the method after the current step with `monitor`."""
+
+    @abstractmethod
+    def new_feed(self) -> AnyFeed:
         """Start the batches of the steps from the current one on."""
-        run, videos, step = self.run, self.videos, self.state.step
-        dataset = training_dataset(run, videos, self.tracks.folder(step), on_device=run.data.augment == "device")
-        where = (distributed.rank(), distributed.world(), videos.joined)
-        keys = StepSampler(len(videos), run.batch_size, self._micro_batch_size, step, self.stop, run.seed, *where)
-        loader = Loader(dataset, keys, run.data.workers, run.data.timeout)
-        return Feed(loader, run, len(videos), self.device, self.request, self.state.broken)
-
-
-@dataclass(eq=False)
-class Saver:
-    """Saves the states of a run, each once. All processes call it together."""
-
-    run: RunSettings
-    videos: VideoList
-    method: Method
-    optimizer: Optimizer
-    state: RunState
-    check: FiniteCheck
-
-    def __post_init__(self) -> None:
-        self._saved = (self.state.step, self.state.evaluated)
 
     def save(self, required: bool = True) -> None:
-        """Save the current step, unless that is done already.
+        """Save the current step, unless that is done already; all processes together.
 
         If the checkpoint cannot be written this raises a CheckpointError, on the other processes a PeerError, unless it
         is not `required` and `checkpoint.on_error` is `continue`: that is a warning.
@@ -153,6 +155,60 @@ class Saver:
                 _log.warning("%s; the run continues", error)
         else:
             self._saved = progress
+
+    def _new_keys(self) -> StepSampler:
+        run, videos, where = self.run, self.videos, (distributed.rank(), distributed.world(), self.videos.joined)
+        size, step = self._micro_batch_size, self.state.step
+        return StepSampler(len(videos), run.batch_size, size, step, self.stop, run.seed, *where)
+
+
+class Training(AnyTraining[Run]):
+    """What the training loop works with, for a run of a method on videos."""
+
+    tracks: RunTracks
+
+    def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
+        self.num_views = len(run.data.views)
+        super().__init__(run, until, stack)
+        self.tracks = RunTracks(run, self.videos)
+
+    def _read_lists(self) -> VideoList:
+        videos = training_list(self.run)
+        warn_of_few(self.run, videos)
+        self.monitor = None if self.run.evaluate.every is None else Monitor(self.run, videos)
+        return videos
+
+    def _build_method(self) -> Method:
+        run = self.run
+        method: Method = build(METHODS, run.method, initial_backbone(run))
+        if run.init is None and getattr(run.objective[1], "freeze", False) and distributed.is_main():
+            _log.warning("the frozen backbone is untrained: name its weights with init=FILE")
+        # What is needed after epochs only.
+        check_layer(run, method.backbone)
+        if run.tracks is not None and run.tracks.refresh:
+            check_tracking(method.target_backbone)
+        method.allocate(len(self.videos))
+        return method
+
+    def _log_banner(self) -> None:
+        run, videos = self.run, self.videos
+        if run.data.augment == "device" and self.device.type == "cpu":
+            _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
+        steps = f"steps {self.state.step}-{self.steps} of {run.batch_size} videos x {self.num_views} views"
+        data = f"{len(videos)} videos of {videos.path}; {steps}"
+        log_banner(run, self.device, run.method_in_words, self.method, self.norm, data)
+
+    def measure(self) -> dict[str, float]:
+        """Evaluate the backbone with the protocols of `evaluate`."""
+        numbers: dict[str, float] = self.monitor.measure(self.run, self.method, self.device, self.request)
+        return numbers
+
+    def new_feed(self) -> Feed:
+        """Start the batches of the steps from the current one on."""
+        run, videos, step = self.run, self.videos, self.state.step
+        dataset = training_dataset(run, videos, self.tracks.folder(step), on_device=run.data.augment == "device")
+        loader = Loader(dataset, self._new_keys(), run.data.workers, run.data.timeout)
+        return Feed(loader, run, len(videos), self.device, self.request, self.state.broken)
 
 
 def training_dataset(run: Run, videos: VideoList, tracks: Path | None, on_device: bool = False) -> ClipDataset:
@@ -209,15 +265,6 @@ def channels_last(method: Method) -> None:
 def write_config(run: RunSettings) -> None:
     """Write `config.yaml` into the output folder."""
     write_whole(Path(run.output) / "config.yaml", dump(run).encode())
-
-
-def start_run_log(run: RunSettings, state: RunState, steps: int, clips_per_step: int) -> RunLog:
-    """Write `config.yaml`, and open the log, which states the code that was changed since the checkpoint."""
-    write_config(run)
-    log = RunLog(Path(run.output), state.step, steps, clips_per_step, run.checkpoint.on_error == "stop")
-    if state.step in state.changed_code and state.step < steps:
-        log.write(state.step, {"changed_code": state.changed_code[state.step]})
-    return log
 
 
 def log_banner(run: RunSettings, device: torch.device, title: str, method: Method, norm: str, data: str) -> None:

@@ -4,6 +4,7 @@ import logging
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,8 +14,8 @@ from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.periodic_evaluation import encode_list
 from vidssl.engine.run_config import Run
-from vidssl.engine.run_setup import Training
-from vidssl.engine.training_step import Feed, accumulate
+from vidssl.engine.run_setup import AnyFeed, AnyTraining, Training
+from vidssl.engine.training_step import accumulate
 from vidssl.models.batch_norms import average_statistics
 
 _log = logging.getLogger(__name__)
@@ -30,10 +31,15 @@ def train(run: Run, until: int | None = None) -> Path:
         VidsslError: An error that a user can fix; the last checkpoint is untouched.
         Interrupted: SIGTERM, SIGUSR1 or SIGINT stopped the run; it is saved.
     """
-    with ExitStack() as stack, ExitStack() as feeds:
-        t = Training(run, until, stack)
-        method, optimizer, state = t.method, t.optimizer, t.state
-        feed: Feed | None = None
+    with ExitStack() as stack:
+        return train_on(Training(run, until, stack))
+
+
+def train_on(t: AnyTraining[Any]) -> Path:
+    """Train from the current step on; return the path of the last checkpoint."""
+    run, method, optimizer, state = t.run, t.method, t.optimizer, t.state
+    with ExitStack() as feeds:
+        feed: AnyFeed | None = None
         try:
             if state.step == 0:  # some methods encode the training videos before their first step
                 method.begin(partial(encode_list, run, t.videos, t.device, t.request))
@@ -41,7 +47,7 @@ def train(run: Run, until: int | None = None) -> Path:
             _evaluate_if_due(t)
             _save_if_due(t)
             while state.step < t.stop:
-                if feed is None or t.tracks.due(state.step):
+                if feed is None or (t.tracks is not None and t.tracks.due(state.step)):
                     feed = _next_feed(t, feeds)
 
                 # Batches, loss and backward. The schedules depend on the fraction of the run before this step.
@@ -81,41 +87,42 @@ def train(run: Run, until: int | None = None) -> Path:
                 _evaluate_if_due(t)
                 _save_if_due(t)
         except Interrupted:
-            t.saver.save()
+            t.save()
             if distributed.is_main():
                 _log.info("saved at step %d; the same command continues the run", state.step)
             raise
     return Path(run.output) / "checkpoints" / "last.pt"
 
 
-def _next_feed(t: Training, feeds: ExitStack) -> Feed:
+def _next_feed(t: AnyTraining[Any], feeds: ExitStack) -> AnyFeed:
     """Start the loader at the current step, after tracking the videos again if that is due."""
     feeds.close()  # ends the workers of the previous feed
-    if t.tracks.due(t.state.step):
-        t.saver.save(required=False)  # if tracking fails, the trained steps must not be lost
+    if t.tracks is not None and t.tracks.due(t.state.step):
+        t.save(required=False)  # if tracking fails, the trained steps must not be lost
         t.tracks.make(t.state.step, t.method.target_backbone, t.device, t.request)
     feed = t.new_feed()
     feeds.callback(feed.close)
     return feed
 
 
-def _evaluate_if_due(t: Training) -> None:
+def _evaluate_if_due(t: AnyTraining[Any]) -> None:
     """Evaluate the network after every `evaluate.every` steps and the last one, once."""
     step, every = t.state.step, t.run.evaluate.every
-    if t.monitor is None or every is None or t.state.evaluated == step or (step % every and step != t.steps):
+    due = step == t.steps or (every is not None and step % every == 0)
+    if t.monitor is None or t.state.evaluated == step or not due:
         return
     t.check.settle()
     try:
-        numbers = t.monitor.measure(t.run, t.method, t.device, t.request)
+        numbers = t.measure()
     except VidsslError:
-        t.saver.save()  # a video that cannot be decoded must not cost the trained steps
+        t.save()  # a video or image that cannot be read must not cost the trained steps
         raise
     if t.log is not None:
         t.log.write(step, numbers)
     t.state.evaluated = step
 
 
-def _save_if_due(t: Training) -> None:
+def _save_if_due(t: AnyTraining[Any]) -> None:
     last = t.state.step >= t.stop
     if last or t.state.step % t.run.checkpoint.every == 0:
-        t.saver.save(required=last)
+        t.save(required=last)

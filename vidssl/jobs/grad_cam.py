@@ -41,16 +41,7 @@ def grad_cam(network: Backbone, clips: Tensor, layer: str, score: ClipScore) -> 
         ConfigError: There is no such layer, it has no maps, or the features do not depend on it.
     """
     outputs: list[tuple[Tensor, tuple[Any, ...]]] = []  # the maps of the layer, and what it returns beside them
-
-    def start_here(module: nn.Module, inputs: object, output: Any) -> Any:
-        maps, *others = output if isinstance(output, tuple) else (output,)
-        # Without a graph below the layer frozen networks have gradients too, and the pass back ends here.
-        leaf = maps.detach().requires_grad_()
-        outputs.append((leaf, tuple(others)))
-        copied = leaf.clone()  # for following modules that work in place
-        return (copied, *others) if isinstance(output, tuple) else copied
-
-    hook = network.layer_module(layer).register_forward_hook(start_here)
+    hook = network.layer_module(layer).register_forward_hook(partial(_start_graph, outputs))
     try:
         with torch.enable_grad(), eval_mode(network):
             features = network(clips)
@@ -70,15 +61,27 @@ def grad_cam(network: Backbone, clips: Tensor, layer: str, score: ClipScore) -> 
     return GradCam((weights * maps).sum(dim=1).relu(), scores.detach(), features.detach())  # Eq. 2
 
 
+def _start_graph(outputs: list[tuple[Tensor, tuple[Any, ...]]], module: nn.Module, inputs: object, output: Any) -> Any:
+    """Start the graph at the output of a layer, which is noted in `outputs`: the pass back ends here.
+
+    Without a graph below the layer frozen networks have gradients too.
+    """
+    maps, *others = output if isinstance(output, tuple) else (output,)
+    leaf = maps.detach().requires_grad_()
+    outputs.append((leaf, tuple(others)))
+    copied = leaf.clone()  # for following modules that work in place
+    return (copied, *others) if isinstance(output, tuple) else copied
+
+
 def similarity_cam(network: Backbone, clips: Tensor, others: Tensor, layer: str) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the maps (B, T', H', W') of clips and of others for the cosine similarity of each pair, and that (B,)."""
-
-    def score(features: Tensor) -> Tensor:
-        first, second = unit(network.finish(features)).chunk(2)
-        return (first * second).sum(dim=1)
-
-    cam = grad_cam(network, torch.cat([clips, others]), layer, score)
+    cam = grad_cam(network, torch.cat([clips, others]), layer, partial(_similarity, network))
     return *cam.maps.chunk(2), cam.scores  # type: ignore[return-value]
+
+
+def _similarity(network: Backbone, features: Tensor) -> Tensor:
+    first, second = unit(network.finish(features)).chunk(2)
+    return (first * second).sum(dim=1)
 
 
 def class_cam(

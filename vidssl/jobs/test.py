@@ -20,6 +20,7 @@ from vidssl.base.errors import ConfigError
 from vidssl.base.plugins import code_of, explaining, not_imported
 from vidssl.base.progress import Report
 from vidssl.base.registry import APPS, load_app, load_named
+from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.run_config import Run
@@ -83,19 +84,6 @@ def measure_floors(
     if gallery is not None:
         g = extract_features(encoder, gallery, clips, subject.device, "gallery of floors", check=check, reverse=reverse)
     q = extract_features(encoder, query, clips, subject.device, "queries of floors", check=check, reverse=reverse)
-
-    def compute() -> Results:
-        queries = query.rows(q.index.tolist())
-        galleries = None if g is None or gallery is None else gallery.rows(g.index.tolist())
-        own_pairs = own_rows(galleries or queries, queries)
-        of_galleries = [None] * len(floors) if g is None else split_features(g, encoder.dims)
-        numbers: dict[str, Tree] = {}
-        for name, of_gallery, of_query in zip(floors, of_galleries, split_features(q, encoder.dims), strict=True):
-            numbers[name] = {}
-            for measured in apply_protocols(applied, of_gallery, of_query, own_pairs).values():
-                numbers[name] |= measured.numbers
-        return {"floors": numbers}
-
     details = {
         "protocol": describe_clips(clips),
         "left_out": left_out,
@@ -104,7 +92,25 @@ def measure_floors(
         "missing": [{"path": path, "reason": reason} for path, reason in q.missing],
         "missing_train": [{"path": path, "reason": reason} for path, reason in (g.missing if g else ())],
     }
-    return {**distributed.on_main(compute), "floors_details": details}
+    dims = dict(zip(floors, encoder.dims, strict=True))
+    queries = query.rows(q.index.tolist())
+    galleries = queries if g is None or gallery is None else gallery.rows(g.index.tolist())
+    numbers = distributed.on_main(lambda: _numbers_of_floors(applied, dims, own_rows(galleries, queries), q, g))
+    return {"floors": numbers, "floors_details": details}
+
+
+def _numbers_of_floors(
+    protocols: NamedProtocols, dims: Mapping[str, int], own_pairs: Tensor, q: Features, g: Features | None
+) -> dict[str, Tree]:
+    """Apply protocols to features that are joined of floors, whose dimensions are given by their names."""
+    sizes = [*dims.values()]
+    of_galleries = [None] * len(dims) if g is None else split_features(g, sizes)
+    numbers: dict[str, Tree] = {}
+    for name, of_gallery, of_query in zip(dims, of_galleries, split_features(q, sizes), strict=True):
+        numbers[name] = {}
+        for measured in apply_protocols(protocols, of_gallery, of_query, own_pairs).values():
+            numbers[name] |= measured.numbers
+    return numbers
 
 
 def _why_left_out(protocol: EvaluationProtocol) -> str | None:

@@ -4,6 +4,7 @@ import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -197,63 +198,75 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
         clips = joined_clips([subject.test, subject.test, *(network.test for network in others)])
     except VidsslError as error:  # its weights are not installed
         others, lacking = [], f"without {beside}: {error}"
-    weights = [part.weight for part in parts]
     encoders = [subject.encoder, subject.test.encoder(before), *(network.encoder for network in others)]
-    every = Joined(encoders).to(subject.device).eval()
-
-    def features_of(x: Features) -> dict[str, Features]:
-        trained, untrained, *of_others = split_features(x, every.dims)
-        rows = {_TRAINED: trained, _before(run): untrained}
-        if of_others:
-            rows[f"{beside}+{_TRAINED}"] = join_features([*of_others, trained], [*weights, 1.0])
-            rows[str(beside)] = join_features(of_others, weights) if len(weights) > 1 else of_others[0]
-        return rows
-
+    joined = Joined(encoders).to(subject.device).eval()
     with StopRequest().listening() as request:
-        extract = partial(extract_features, every, test=clips, device=subject.device, check=request.check)
+        extract = partial(extract_features, joined, test=clips, device=subject.device, check=request.check)
         g = None if test.gallery is None else extract(test.gallery, title="gallery")
         q = extract(test.tested, title="tested")
-
-    def compute() -> Tree:
-        tested = test.tested.rows(q.index.tolist())
-        groups, label, level = recording_groups(tested), tested.labels, {"majority": majority(q.label)["majority"]}
-        # The number of `vidssl test`, or that of `vidssl compare`: the next command shows the same.
-        if g is None or test.gallery is None:
-            predicted = {name: vote_of_others(x, groups.number)[0] for name, x in features_of(q).items()}
-            several = of_several_recordings(label, groups.number)
-        else:
-            knn, own_pairs = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
-            galleries = features_of(g)
-            measured = {name: knn(galleries[name], x, own_pairs).predicted for name, x in features_of(q).items()}
-            predicted = {name: labels for name, labels in measured.items() if labels is not None}
-            several = np.zeros_like(label, bool)
-        kept, classes = np.ones_like(several), None
-        if several.any():
-            kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
-        alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
-        right = {name: (labels == q.label).double().numpy()[kept] for name, labels in predicted.items()}
-        means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
-        gains = [
-            {"of": [name, base], **difference(right[name], right[base], groups.number[kept], classes)._asdict()}
-            for name, base in zip([*right][::2], [*right][1::2], strict=True)
-        ]
-        return {
-            "numbers": {name: mean.value for name, mean in zip(right, means, strict=True)},
-            "level": level,
-            "gains": gains,
-            "lacking": lacking,
-            "what": test.what
-            + ("" if classes is None else ", a mean over classes")
-            + (f", without {first_few(alone)} of one recording" if alone else ""),
-            "recordings": int(groups.number.max()) + 1,
-            "recordings_are_named": groups.stated or g is not None,
-            "left_out": len(test.tested) - len(q),
-            "clips": format_clips(subject.describe()["protocol"]),
-        }
-
     if test.gallery is not None:
         subject.count_overlap(test.tested, test.gallery)
-    return distributed.on_main(compute)
+    networks = _Networks(_before(run), str(beside), lacking, [part.weight for part in parts], joined.dims)
+    numbers = distributed.on_main(partial(_numbers, test, networks, q, g))
+    return {**numbers, "clips": format_clips(subject.describe()["protocol"])}
+
+
+@dataclass(frozen=True)
+class _Networks:
+    """Networks that are measured together: the trained one, what it was before, and those of `beside`."""
+
+    before: str
+    beside: str
+    lacking: str | None  # why `beside` is left out
+    weights: Sequence[float]  # of the parts of `beside`
+    dims: Sequence[int]  # of the features of all
+
+    def features(self, joined: Features) -> dict[str, Features]:
+        """Return the features of each network, and of the trained one joined with `beside`, by name."""
+        trained, untrained, *others = split_features(joined, self.dims)
+        rows = {_TRAINED: trained, self.before: untrained}
+        if others:
+            rows[f"{self.beside}+{_TRAINED}"] = join_features([*others, trained], [*self.weights, 1.0])
+            rows[self.beside] = join_features(others, self.weights) if len(self.weights) > 1 else others[0]
+        return rows
+
+
+def _numbers(test: Test, networks: _Networks, q: Features, g: Features | None) -> Tree:
+    """Compute the accuracies of networks by kNN, and their gains, of their features of the test's two lists."""
+    tested = test.tested.rows(q.index.tolist())
+    groups, label, level = recording_groups(tested), tested.labels, {"majority": majority(q.label)["majority"]}
+    # The number of `vidssl test`, or that of `vidssl compare`: the next command shows the same.
+    if g is None or test.gallery is None:
+        predicted = {name: vote_of_others(x, groups.number)[0] for name, x in networks.features(q).items()}
+        several = of_several_recordings(label, groups.number)
+    else:
+        knn, own_pairs = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
+        galleries = networks.features(g)
+        measured = {name: knn(galleries[name], x, own_pairs).predicted for name, x in networks.features(q).items()}
+        predicted = {name: labels for name, labels in measured.items() if labels is not None}
+        several = np.zeros_like(label, bool)
+    kept, classes = np.ones_like(several), None
+    if several.any():
+        kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
+    alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
+    right = {name: (labels == q.label).double().numpy()[kept] for name, labels in predicted.items()}
+    means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
+    gains = [
+        {"of": [name, base], **difference(right[name], right[base], groups.number[kept], classes)._asdict()}
+        for name, base in zip([*right][::2], [*right][1::2], strict=True)
+    ]
+    return {
+        "numbers": {name: mean.value for name, mean in zip(right, means, strict=True)},
+        "level": level,
+        "gains": gains,
+        "lacking": networks.lacking,
+        "what": test.what
+        + ("" if classes is None else ", a mean over classes")
+        + (f", without {first_few(alone)} of one recording" if alone else ""),
+        "recordings": int(groups.number.max()) + 1,
+        "recordings_are_named": groups.stated or g is not None,
+        "left_out": len(test.tested) - len(q),
+    }
 
 
 def _before(run: Run) -> str:

@@ -15,9 +15,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from vidssl.base.command_line_and_notices import running
 from vidssl.base.config import Tree
@@ -79,37 +81,48 @@ class Actors:
         self, function: Callable[[Task, ItemGuard], Result], tasks: Sequence[Task], workers: int, **options: Any
     ) -> Iterator[Result]:
         """Do what `vidssl.base.worker_pool.ordered` does, which runs in each actor."""
-        work = lambda numbers: ordered(function, [tasks[n] for n in numbers], workers, **options)  # noqa: E731
-        return self.run(work, len(tasks), max(self.cpus, min(_FILES, len(tasks) // (4 * self.count))))
+        together = max(self.cpus, min(_FILES, len(tasks) // (4 * self.count)))
+        return self.run(
+            lambda numbers: ordered(function, [tasks[n] for n in numbers], workers, **options), len(tasks), together
+        )
 
     def extract(self, subject: Subject, videos: VideoList, rows: Sequence[int]) -> Iterator[Features]:
         """Yield the features of rows of a list, part by part."""
-        encoder, test, device = subject.encoder, subject.test, torch.device("cuda" if self.gpus else "cpu")
+        encoder, test, device = subject.encoder, subject.test, self._device
         # A batch is encoded as a whole, as without Ray: in other batches the last bits can differ.
         count, batch = len(rows), test.batch_size
         size = batch * -(-max(_VIDEOS, -(-count // _MOST)) // batch)
         parts = [rows[start : start + size] for start in range(0, count, size)]
-
-        def work(numbers: list[int]) -> Iterator[Features]:
-            encoder.to(device)
-            for n in numbers:
-                yield features.extract_features(encoder, videos, test, device, rows=parts[n])
-
-        yield from progress(self.run(work, len(parts)), title="extract", unit="part", total=len(parts))
+        extract = partial(features.extract_features, encoder, videos, test, device)
+        return self._with_network("extract", encoder, [partial(extract, rows=part) for part in parts])
 
     def track(
         self, tracker: Tracker, videos: VideoList, *rest: Any, shard: tuple[int, int] = (0, 1), **options: Any
     ) -> Tracked:
         """Do what `vidssl.tracking.track_list` does, which runs in each actor."""
         count = max(1, min(_MOST, len(videos) // shard[1] // _VIDEOS))
-        tracker = replace(tracker, device=torch.device("cuda" if self.gpus else "cpu"))
+        tracker = replace(tracker, device=self._device)
+        track = partial(track_list, tracker, videos, *rest, **options)
+        shards = [(shard[0] + n * shard[1], count * shard[1]) for n in range(count)]
+        parts = self._with_network("track", tracker.backbone, [partial(track, shard=part) for part in shards])
+        return join_parts(parts, videos)
 
-        def work(numbers: list[int]) -> Iterator[Tracked]:
-            tracker.backbone.to(tracker.device)
-            for part in [(shard[0] + n * shard[1], count * shard[1]) for n in numbers]:
-                yield track_list(tracker, videos, *rest, shard=part, **options)
+    @property
+    def _device(self) -> torch.device:
+        return torch.device("cuda" if self.gpus else "cpu")
 
-        return join_parts(progress(self.run(work, count), title="track", unit="part", total=count), videos)
+    def _with_network(self, title: str, network: nn.Module, parts: Sequence[Callable[[], Result]]) -> Iterator[Result]:
+        """Call the parts of a list, with their network on the device of the actor."""
+        work = partial(_call_parts, network, self._device, parts)
+        yield from progress(self.run(work, len(parts)), title=title, unit="part", total=len(parts))
+
+
+def _call_parts(
+    network: nn.Module, device: torch.device, parts: Sequence[Callable[[], Result]], numbers: list[int]
+) -> Iterator[Result]:
+    network.to(device)
+    for n in numbers:
+        yield parts[n]()
 
 
 class _Actor:

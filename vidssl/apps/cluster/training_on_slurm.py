@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -47,14 +48,7 @@ class TrainingJob:
         # processes save at the same step; then the handler is called.
         warning = signal.Signals[f"SIG{job.USR_SIG}"]
         requeue: Any = signal.getsignal(warning)
-
-        def forward(number: int, frame: FrameType | None) -> None:
-            if callable(signal.getsignal(signal.SIGUSR1)):
-                signal.raise_signal(signal.SIGUSR1)
-            else:  # the training has not started or has ended: there is nothing to save
-                requeue(number, frame)
-
-        signal.signal(warning, forward)
+        signal.signal(warning, partial(_save_or_requeue, requeue))
         try:
             run, start = bind_config(self.tree, self.source)
             return str(start(run))
@@ -70,6 +64,14 @@ class TrainingJob:
         import submitit
 
         return submitit.helpers.DelayedSubmission(self)
+
+
+def _save_or_requeue(requeue: Any, number: int, frame: FrameType | None) -> None:
+    """Handle a signal by that which the training handles, if there is one, else by submitit's handler `requeue`."""
+    if callable(signal.getsignal(signal.SIGUSR1)):
+        signal.raise_signal(signal.SIGUSR1)
+    else:  # the training has not started or has ended: there is nothing to save
+        requeue(number, frame)
 
 
 def _is_running(job: str) -> bool:
@@ -137,9 +139,7 @@ def launch(
     if cluster == "local" and nodes > 1:
         raise ConfigError(f'nodes={nodes}: cluster="local" is one machine; leave nodes out')
     per_node = processes or max(1, gpus)
-    srun = ["--kill-on-bad-exit=0", "--wait=60"]  # time for slower processes to save, as in train.sbatch
-    if cpus:
-        srun.append(f"--cpus-per-task={cpus}")
+    cpus_of_step = [f"--cpus-per-task={cpus}"] if cpus else []
     try:
         executor = submitit.AutoExecutor(
             logs_in, cluster=cluster, slurm_max_num_timeout=restarts, local_max_num_timeout=restarts
@@ -154,7 +154,8 @@ def launch(
             slurm_partition=partition,
             slurm_mem=mem,
             slurm_signal_delay_s=_NOTICE,
-            slurm_srun_args=srun,
+            # Time for slower processes to save, as in train.sbatch.
+            slurm_srun_args=["--kill-on-bad-exit=0", "--wait=60", *cpus_of_step],
             slurm_additional_parameters=_sbatch_options(slurm),
         )
         job: submitit.Job[str] = executor.submit(TrainingJob(tree, source))

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -52,6 +53,7 @@ def coco_average_precision(detections: Sequence[Detections], boxes: BoxList, kin
     Without objects that count, such as of a list with difficult ones only, they are 0, as VOC's.
     """
     from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
 
     results = [result for image in detections for result in _results(image, kind)]
     if not results:  # pycocotools cannot read an empty list
@@ -60,7 +62,8 @@ def coco_average_precision(detections: Sequence[Detections], boxes: BoxList, kin
         truth = COCO()
         truth.dataset = _as_coco(boxes, kind)
         truth.createIndex()
-        evaluation = _evaluation()(truth, truth.loadRes(results), kind)
+        evaluation = COCOeval(truth, truth.loadRes(results), kind)
+        evaluation._prepare = partial(_prepare, evaluation)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -68,21 +71,15 @@ def coco_average_precision(detections: Sequence[Detections], boxes: BoxList, kin
     return {name: max(float(value), 0.0) for name, value in values}  # pycocotools: -1 without objects
 
 
-def _evaluation() -> Any:
-    """Make pycocotools' evaluation, for which VOC's difficult objects are not counted, nor the detections on them.
+def _prepare(evaluation: Any) -> None:
+    """Prepare pycocotools' evaluation so that VOC's difficult objects are not counted, nor the detections on them.
 
     As crowds, which are not counted either, they would excuse any detection that lies inside of them.
     """
-    from pycocotools.cocoeval import COCOeval
-
-    class Evaluation(COCOeval):  # type: ignore[misc]
-        def _prepare(self) -> None:
-            super()._prepare()
-            for objects in self._gts.values():
-                for annotation in objects:
-                    annotation["ignore"] = annotation["ignore"] or annotation["difficult"]
-
-    return Evaluation
+    type(evaluation)._prepare(evaluation)
+    for objects in evaluation._gts.values():
+        for annotation in objects:
+            annotation["ignore"] = annotation["ignore"] or annotation["difficult"]
 
 
 def _results(detections: Detections, kind: str) -> list[Tree]:

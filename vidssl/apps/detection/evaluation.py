@@ -142,21 +142,25 @@ def measure_detector(
             f"{boxes.path} has no object that counts ({len(boxes.boxes)} are difficult or crowds): average precision "
             "is undefined; evaluate on a list with objects"
         )
-    mine = range(distributed.rank(), len(boxes), distributed.world())
-    keys = [[(0, n) for n in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
-
-    def detect() -> list[Detections]:
-        detections = []
-        with progress(title="detect", unit="image", total=len(mine), leave=False) as bar:
-            for batch in batches(dataset, keys, device):
-                check()
-                detections += _in_files(batch, detector.detect(batch), boxes)
-                bar.update(len(batch.index))
-        return detections
-
     with eval_mode(detector):
-        every = sorted(chain(*distributed.gather_outcomes(detect)), key=lambda detections: detections.index)
-    return distributed.on_main(lambda: detector.average_precisions(every, boxes))
+        outcomes = distributed.gather_outcomes(partial(_detect, detector, dataset, batch_size, device, check))
+    detections = sorted(chain(*outcomes), key=lambda detections: detections.index)
+    return distributed.on_main(lambda: detector.average_precisions(detections, boxes))
+
+
+def _detect(
+    detector: AnyDetector, dataset: TargetDataset, batch_size: int, device: torch.device, check: Callable[[], None]
+) -> list[Detections]:
+    """Detect the objects of the images of this process."""
+    images = range(distributed.rank(), len(dataset.boxes), distributed.world())
+    keys = [[(0, n) for n in images[first : first + batch_size]] for first in range(0, len(images), batch_size)]
+    detections = []
+    with progress(title="detect", unit="image", total=len(images), leave=False) as bar:
+        for batch in batches(dataset, keys, device):
+            check()
+            detections += _in_files(batch, detector.detect(batch), dataset.boxes)
+            bar.update(len(batch.index))
+    return detections
 
 
 def _in_files(batch: DetectionBatch, targets: list[Target], boxes: BoxList) -> list[Detections]:
@@ -206,10 +210,6 @@ class Evaluation:
         known = TrainingVideos(str(trained.path), trained, fingerprint=trained.fingerprint)
         self.overlap = measure_overlap(boxes, None, lambda: known)
         distributed.on_main(partial(report_overlap, self.overlap, boxes.path))
-
-    def due(self, step: int, steps: int) -> bool:
-        """Whether a step of `steps` is the last, or a multiple of `evaluate.every`."""
-        return step == steps or (self.settings.every is not None and step % self.settings.every == 0)
 
     def measure(
         self, detector: AnyDetector, step: int, device: torch.device, check: Callable[[], None]

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import cv2
 import numpy as np
@@ -157,14 +157,10 @@ def batches(
     dataset: TargetDataset, keys: Iterable[list[tuple[int, int]]], device: torch.device
 ) -> Generator[DetectionBatch, None, None]:
     """Yield the batches of (epoch, index) keys on a device, made by worker processes, in order."""
-    records, settings = dataset.boxes.records, dataset.settings
+    settings = dataset.settings
     shift, scale = (torch.tensor(values, device=device) for values in (settings.mean, settings.std))
-
-    def failed(item: int, reason: str) -> None:
-        raise DataError(f"{records[item].path}: {reason}; replace it")
-
-    make = partial(_make, dataset)
-    for samples in ordered(make, keys, settings.workers, timeout=settings.timeout, on_failure=failed):
+    make, fail = partial(_make, dataset), partial(_fail, dataset)
+    for samples in ordered(make, keys, settings.workers, timeout=settings.timeout, on_failure=fail):
         images, targets, index = zip(*samples, strict=True)
         yield DetectionBatch(
             tuple(((torch.from_numpy(x).to(device).float() / 255 - shift) / scale).movedim(-1, 0) for x in images),
@@ -173,16 +169,24 @@ def batches(
         )
 
 
-def next_together(
-    loader: Generator[DetectionBatch, None, None], request: StopRequest, between_steps: bool
-) -> DetectionBatch:
-    """Return the next batch; what one process raises is raised on all. `between_steps` a signal interrupts the wait."""
+@dataclass(frozen=True)
+class BoxFeed:
+    """The micro-batches of a run; what one process raises is raised on all."""
 
-    def wait() -> DetectionBatch:
-        with request.breaking() if between_steps else nullcontext():
-            return next(loader)
+    loader: Generator[DetectionBatch, None, None]
+    request: StopRequest
 
-    return distributed.together(wait)
+    def close(self) -> None:
+        """End the workers."""
+        self.loader.close()
+
+    def next(self, *, between_steps: bool) -> DetectionBatch:
+        """Return the next micro-batch; `between_steps` a signal interrupts the wait."""
+        return distributed.together(partial(self._wait, between_steps))
+
+    def _wait(self, between_steps: bool) -> DetectionBatch:
+        with self.request.breaking() if between_steps else nullcontext():
+            return next(self.loader)
 
 
 def _make(dataset: TargetDataset, keys: list[tuple[int, int]], guard: ItemGuard) -> list[Arrays]:
@@ -191,6 +195,10 @@ def _make(dataset: TargetDataset, keys: list[tuple[int, int]], guard: ItemGuard)
         guard.at(index)
         samples.append(dataset.sample(epoch, index))
     return samples
+
+
+def _fail(dataset: TargetDataset, index: int, reason: str) -> NoReturn:
+    raise DataError(f"{dataset.boxes.records[index].path}: {reason}; replace it")
 
 
 _TOLERANCE = 1.0  # seconds beyond the end of a file: times of annotations are often rounded

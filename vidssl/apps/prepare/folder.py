@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,6 +103,27 @@ def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) ->
     }
 
 
+@dataclass(frozen=True)
+class _Draw:
+    """A choice of groups for the test list."""
+
+    groups: Mapping[str, Mapping[str | None, int]]
+    training: Counter[str | None]  # groups of each class that are not chosen
+    tested: Counter[str | None] = field(default_factory=Counter)  # videos of each class that are chosen
+    chosen: set[str] = field(default_factory=set)
+
+    def leaves_training(self, name: str) -> bool:
+        """Whether the training list has another group of each class of a group."""
+        return min(self.training[label] for label in self.groups[name]) > 1
+
+    def choose(self, name: str) -> None:
+        """Choose a group."""
+        self.chosen.add(name)
+        for label, count in self.groups[name].items():
+            self.tested[label] += count
+            self.training[label] -= 1
+
+
 def _draw(
     order: Sequence[str], groups: Mapping[str, Mapping[str | None, int]], fraction: float
 ) -> tuple[tuple[int, float], set[str]]:
@@ -113,33 +135,23 @@ def _draw(
     for labels in groups.values():  # not by Counter.update, which is slow for a million groups of one video
         for label, count in labels.items():
             sizes[label] += count
-    training = Counter(label for labels in groups.values() for label in labels)  # groups of each class
+    draw = _Draw(groups, Counter(label for labels in groups.values() for label in labels))
     number = min(max(int(fraction * len(groups) + 0.5), 1), len(groups) - 1)  # of groups to test, if all were equal
     every_class = fraction * sizes.total() + 0.5 >= len(sizes)
     targets = {label: max(fraction * count, float(every_class)) for label, count in sizes.items()}
-    tested, chosen = Counter[str | None](), set[str]()
-
-    def choose(name: str) -> None:
-        chosen.add(name)
-        for label, count in groups[name].items():
-            tested[label] += count
-            training[label] -= 1
-
     for name in order:
-        gain = sum((2 * (targets[c] - tested[c]) - n) * n / sizes[c] for c, n in groups[name].items())
-        if min(training[label] for label in groups[name]) > 1 and (
-            gain > _TIE or (gain > -_TIE and len(chosen) < number)
-        ):
-            choose(name)
+        gain = sum((2 * (targets[c] - draw.tested[c]) - n) * n / sizes[c] for c, n in groups[name].items())
+        if draw.leaves_training(name) and (gain > _TIE or (gain > -_TIE and len(draw.chosen) < number)):
+            draw.choose(name)
     for name in order:  # classes whose groups are too large, or of which the fraction is less than half a video
-        new = any(not tested[label] for label in groups[name])
-        room = every_class or len(chosen) < number
-        if new and room and name not in chosen and min(training[label] for label in groups[name]) > 1:
-            choose(name)
-    for name in order[: 0 if chosen else number]:
-        choose(name)
-    missing = sum(not tested[label] for label in sizes)
-    return (missing, sum((tested[c] - fraction * n) ** 2 / n for c, n in sizes.items())), chosen
+        new = any(not draw.tested[label] for label in groups[name])
+        room = every_class or len(draw.chosen) < number
+        if new and room and name not in draw.chosen and draw.leaves_training(name):
+            draw.choose(name)
+    for name in order[: 0 if draw.chosen else number]:
+        draw.choose(name)
+    missing = sum(not draw.tested[label] for label in sizes)
+    return (missing, sum((draw.tested[c] - fraction * n) ** 2 / n for c, n in sizes.items())), draw.chosen
 
 
 Lists = Mapping[str, Sequence[FolderVideo]]

@@ -1,7 +1,8 @@
 """Lists of HMDB51, Kinetics, Something-Something v2, TrackingNet and UCF101 from their official splits."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from typing_extensions import Unpack
@@ -118,16 +119,19 @@ def prepare_kinetics(
             others = sum(label not in kept for _, label, *_ in rows)
             notes.append(f"{side}: skipped {others} rows of other classes")
 
-    def find(index: FileIndex, video: ListedVideo) -> FileMatch:
-        folders = (names[video.label], names[video.label].replace(" ", "_"))
-        match = index.find_anywhere(video.name, folders)
-        if match.paths or untrimmed:
-            return match
-        return index.find_anywhere(f"{video.name.rsplit('_', 2)[0]}.mp4", folders)
-
     options.setdefault("max_missing", 0.2)
     inputs = [path for path in (train, test, classes) if path is not None]
+    find = partial(_find, names, untrimmed)
     return write_matched_lists(root, out, lists, names, inputs, find=find, notes=notes, **options)
+
+
+def _find(classes: Sequence[str], untrimmed: bool, index: FileIndex, video: ListedVideo) -> FileMatch:
+    """The file of a clip or, if it is not there, of the whole video; of an untrimmed set all are whole videos."""
+    folders = (classes[video.label], classes[video.label].replace(" ", "_"))
+    match = index.find_anywhere(video.name, folders)
+    if match.paths or untrimmed:
+        return match
+    return index.find_anywhere(f"{video.name.rsplit('_', 2)[0]}.mp4", folders)
 
 
 def _read(path: Path) -> list[tuple[str, str, str, float, float]]:

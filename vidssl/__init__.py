@@ -32,10 +32,10 @@ except ImportError:
 if TYPE_CHECKING:
     from vidssl.apps.analysis.all import analyze_all as analyze_all
     from vidssl.apps.analysis.background import analyze_background as analyze_background
-    from vidssl.apps.analysis.class_distances import analyze_uniformity as analyze_uniformity
     from vidssl.apps.analysis.gradcam import analyze_gradcam as analyze_gradcam
     from vidssl.apps.analysis.invariance import analyze_invariance as analyze_invariance
     from vidssl.apps.analysis.robustness import analyze_robustness as analyze_robustness
+    from vidssl.apps.analysis.uniformity_and_class_distances import analyze_uniformity as analyze_uniformity
     from vidssl.apps.check import check as check
     from vidssl.apps.compare import compare as compare
     from vidssl.apps.export import export as export

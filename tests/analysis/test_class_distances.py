@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.apps.analysis import class_distances as module
-from vidssl.apps.analysis.class_distances import class_distances, class_numbers, without_recordings
+from vidssl.apps.analysis import uniformity_and_class_distances as module
 from vidssl.apps.analysis.sections import _distances
+from vidssl.apps.analysis.uniformity_and_class_distances import class_distances, class_numbers, without_recordings
 from vidssl.apps.analysis.verdicts import ScoreSample, classes
 from vidssl.base.keyed_generators import generator
 

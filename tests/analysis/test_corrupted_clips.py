@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.apps.analysis.compression_and_time_corruptions import (
+from vidssl.apps.analysis.corrupted_clips import (
     COMPRESSIONS,
     ROBUSTNESS,
     TIME_CORRUPTIONS,

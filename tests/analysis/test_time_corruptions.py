@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vidssl.apps.analysis.compression_and_time_corruptions import TIME_CORRUPTIONS
+from vidssl.apps.analysis.corrupted_clips import TIME_CORRUPTIONS
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import ClipSettings

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vidssl import cli
-from vidssl.apps.analysis.class_distances import analyze_uniformity
+from vidssl.apps.analysis.uniformity_and_class_distances import analyze_uniformity
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vidssl import cli
-from vidssl.apps.analysis.compression_and_time_corruptions import ROBUSTNESS
+from vidssl.apps.analysis.corrupted_clips import ROBUSTNESS
 from vidssl.apps.analysis.robustness import analyze_robustness
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from vidssl.apps.analysis.compression_and_time_corruptions import rate
+from vidssl.apps.analysis.corrupted_clips import rate
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta

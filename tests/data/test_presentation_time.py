@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vidssl.apps.analysis.compression_and_time_corruptions import TIME_CORRUPTIONS
+from vidssl.apps.analysis.corrupted_clips import TIME_CORRUPTIONS
 from vidssl.apps.analysis.invariance import MOVES
 from vidssl.apps.check import check
 from vidssl.apps.detection.images_and_clips import clip_frames

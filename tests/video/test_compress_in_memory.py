@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from vidssl.apps.analysis.compression_and_time_corruptions import Recompressed, crf_options, rate_options
+from vidssl.apps.analysis.corrupted_clips import Recompressed, crf_options, rate_options
 from vidssl.base.keyed_generators import generator
 
 

@@ -23,7 +23,7 @@ _APPS: dict[str, dict[str, str]] = {
     # analyze_NAME
     "analysis": {
         **{name: f"analysis.{name}" for name in ("invariance", "robustness")},
-        "uniformity": "analysis.class_distances",
+        "uniformity": "analysis.uniformity_and_class_distances",
         **{name: f"analysis.{name}" for name in ("background", "gradcam", "all")},
     },
     # prepare_NAME

@@ -11,7 +11,7 @@ from typing import Literal
 from typing_extensions import Unpack
 
 from vidssl.apps.analysis import background, gradcam, invariance, robustness, sections
-from vidssl.apps.analysis import class_distances as uniformity
+from vidssl.apps.analysis import uniformity_and_class_distances as uniformity
 from vidssl.apps.analysis.page import Section, write_analysis_page
 from vidssl.apps.analysis.sections import TRAINED, UNTRAINED, Content, Evidence
 from vidssl.base import distributed

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from vidssl.apps.analysis.compression_and_time_corruptions import (
+from vidssl.apps.analysis.corrupted_clips import (
     CLEAN,
     ROBUSTNESS,
     SEVERITIES,

@@ -406,7 +406,7 @@ class Swaps:
         return replace(plain, sampler=sampler, reading=reading)
 
     def swap(self, reading: DecodeSettings, request: VersionRequest) -> Frames:
-        """Make a version (versions_from_one_decode.py); without an instance it shows the background alone."""
+        """Make a version (jobs/grad_cam_of_videos.py); without an instance it shows the background alone."""
         height, width = request.frames.shape[2:]
         masks = self.masks(request.record, request.numbers, height, width)[:, None]
         first, _ = resolve_span(request.video.meta, request.record)

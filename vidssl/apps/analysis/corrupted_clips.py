@@ -119,7 +119,7 @@ def compressed(clip: Clip, name: str, amount: float) -> Clip:
 
 
 def compress(request: VersionRequest) -> Frames:
-    """Make a version (versions_from_one_decode.py), compressed from the first to the last wanted frame."""
+    """Make a version (jobs/grad_cam_of_videos.py), compressed from the first to the last wanted frame."""
     name, amount = _VERSIONS[request.version - 1]
     meta, numbers = request.video.meta, request.numbers.tolist()
     encode = Recompressed(COMPRESSIONS[name].apply(meta, amount), meta.fps)

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from vidssl.apps.detection import prepare_voc_coco_ava as ava
-from vidssl.apps.prepare.match import read_json
 from vidssl.base.errors import DataError
-from vidssl.data.video_list import parse_whole_number
+from vidssl.data.video_list import parse_whole_number, read_official_json
 from vidssl.evaluation.features import read_folder
 
 HERE = Path(__file__).parent
@@ -72,7 +71,7 @@ def test_huge_numbers_in_annotations(tmp_path):
         ava._read_classes(tmp_path / "classes.pbtxt")
     (tmp_path / "instances.json").write_text(f'{{"images": {_DIGITS}}}')
     with pytest.raises(DataError, match=r"instances\.json is not JSON: Exceeds the limit"):
-        read_json(tmp_path / "instances.json")
+        read_official_json(tmp_path / "instances.json")
     for text in (_DIGITS, f"-{_DIGITS}", f"{_DIGITS}.0"):
         with pytest.raises(ValueError, match="is not a whole number") as caught:
             parse_whole_number(text)

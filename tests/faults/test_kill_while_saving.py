@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from vidssl.engine import checkpoint
-from vidssl.models.read_and_write_weights import FORMAT
+from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
 
 torch.set_num_threads(1)
 # What the saver is at: the number of its save, whether it is inside of it, seconds that the last one took.
@@ -21,7 +21,8 @@ value = lambda content: int(content["method"]["w"][0])
 def save(number):
     weights = torch.full((500_000,), float(number))
     step = 7 if same else number
-    content = {"format": FORMAT, "step": step, "config": {"backbone": {"name": "resnet3d18"}}, "method": {"w": weights}}
+    content = {"format": CHECKPOINT_FORMAT, "step": step, "method": {"w": weights}}
+    content["config"] = {"backbone": {"name": "resnet3d18"}}
     checkpoint.write_checkpoint(folder, step, content, keep=2)
 
 def saver(number):
@@ -70,8 +71,8 @@ def shoot(kills):
         assert torch.equal(found["method"]["w"], torch.full((500_000,), float(value(found))))
         seen["complete"] += busy and value(found) == number
         for path in checkpoint.saved(folder):
-            checkpoint.check(path)  # not only the newest: nothing that has its name is torn
-        checkpoint.check(folder / "last.pt")
+            checkpoint.check_checkpoint(path)  # not only the newest: nothing that has its name is torn
+        checkpoint.check_checkpoint(folder / "last.pt")
         pointed = value(torch.load(folder / "last.pt", weights_only=True))
         assert pointed in (value(found), finished), (pointed, value(found), finished)
 

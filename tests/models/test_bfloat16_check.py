@@ -101,7 +101,8 @@ def test_doctor_names_what_is_wrong(monkeypatch):
 def test_this_machine_has_one_verdict():
     """In new processes, whose free memory holds other things."""
     code = (
-        "import torch; torch.set_num_threads(1)\nfrom vidssl.models import bfloat16_check as b; print(b.wrong_shapes())"
+        "import torch; torch.set_num_threads(1)\n"
+        "from vidssl.models import convolution_check as checks; print(checks.wrong_shapes())"
     )
     ends = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
     assert len(SHAPES) == 12 and len({end.stdout for end in ends}) == 1, [end.stdout for end in ends]

@@ -83,7 +83,7 @@ def test_outside_of_a_repository(tmp_path):
     ("path", "needed"),
     [
         ("vidssl/video/decode.py", True),
-        ("vidssl/video/__init__.py", False),
+        ("vidssl/video.py", False),
         ("vidssl/videos/decode.py", False),
         ("vidssl/data/loader.py", True),
         ("vidssl/data/dataset.py", False),

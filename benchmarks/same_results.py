@@ -9,7 +9,6 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -97,30 +96,30 @@ def steady(tree: Any) -> Any:
     return str(tree) if isinstance(tree, float) else tree
 
 
-def differences(old: Any, new: Any, place: str = "") -> dict[str, str]:
-    """Return the values that differ, by where they are."""
+def differences(old: Any, new: Any, name: str = "") -> dict[str, str]:
+    """Return the values that differ, by their names."""
     if isinstance(old, str) and isinstance(new, str) and "\n" in old and old.count("\n") == new.count("\n"):
         old, new = old.split("\n"), new.split("\n")
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if not isinstance(old, dict) or not isinstance(new, dict):
-        return {} if old == new else {place: f"{str(old)[:200]} | {str(new)[:200]}"}
-    found: dict[str, str] = {}
+        return {} if old == new else {name: f"{str(old)[:200]} | {str(new)[:200]}"}
+    changed: dict[str, str] = {}
     for key in {**old, **new}:
-        found |= differences(old.get(key), new.get(key), f"{place}.{key}")
-    return found
+        changed |= differences(old.get(key), new.get(key), f"{name}.{key}")
+    return changed
 
 
 def differing_files(old: Path, new: Path) -> dict[str, str]:
-    """Return what differs between two folders, by file and place."""
+    """Return what differs between two folders, by file and name."""
     names = {path.relative_to(top).as_posix() for top in (old, new) for path in top.rglob("*") if path.is_file()}
-    found: dict[str, str] = {}
+    changed: dict[str, str] = {}
     for name in sorted(name for name in names if "events.out" not in name):
         if (old / name).is_file() and (new / name).is_file():
-            found |= differences(content(old / name), content(new / name), name)
+            changed |= differences(content(old / name), content(new / name), name)
         else:
-            found[name] = f"only in {'old' if (old / name).is_file() else 'new'}"
-    return found
+            changed[name] = f"only in {'old' if (old / name).is_file() else 'new'}"
+    return changed
 
 
 def main() -> None:
@@ -129,23 +128,23 @@ def main() -> None:
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=[*COMMANDS], metavar="NAME")
-    parser.add_argument("--out", type=Path, help="folder that keeps what both wrote")
+    parser.add_argument("--out", type=Path, help="new folder that keeps what both wrote")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        out = parsed.out or Path(temporary)
-        out.mkdir(parents=True, exist_ok=True)
+        out = parsed.out or Path(temporary) / "out"
+        if out.exists():
+            parser.error(f"{out} exists: name a new folder")
+        out.mkdir(parents=True)
         for name, checkout in (("old", parsed.old), ("again", parsed.old), ("new", parsed.new)):
-            for folder in (out / name, out / "work"):
-                shutil.rmtree(folder, ignore_errors=True)
             work(checkout.resolve(), out / "work", parsed.only)
             (out / "work").rename(out / name)
-        by_itself = differing_files(out / "old", out / "again")
-        found = differing_files(out / "old", out / "new")
-        different = {place: values for place, values in found.items() if place not in by_itself}
-        for place, values in different.items():
-            print(f"{place}: {values}")
-        print(f"{len(parsed.only)} commands, {len(different)} differences; {len(by_itself)} values vary by themselves")
-    sys.exit(bool(different))
+        varying = differing_files(out / "old", out / "again")
+        changed = differing_files(out / "old", out / "new")
+        changed = {name: values for name, values in changed.items() if name not in varying}
+        for name, values in changed.items():
+            print(f"{name}: {values}")
+        print(f"{len(parsed.only)} commands, {len(changed)} differences; {len(varying)} values vary by themselves")
+    sys.exit(bool(changed))
 
 
 if __name__ == "__main__":

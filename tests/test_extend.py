@@ -103,7 +103,7 @@ def test_a_program_runs(section, run, number, folder, run_world):
 
 def test_a_command(digits, tmp_path):
     """In a copy of the package, with the module and the line of the page."""
-    (text,) = (text for section, _, _, text in BLOCKS if section == "A command")
+    (text,) = (text for section, _, _, text in BLOCKS if section == "An app")
     shutil.copytree(TOP / "vidssl", tmp_path / "vidssl", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "vidssl/apps/count.py").write_text(text)
     registry = tmp_path / "vidssl/base/registry.py"

@@ -25,8 +25,8 @@ from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "papers"
-TABLES = runpy.run_path(str(ROOT / "docs" / "builder" / "tables.py"))
-COLUMNS = [*TABLES["COLUMNS"]]
+PAPERS = runpy.run_path(str(ROOT / "docs" / "builder" / "papers.py"))
+COLUMNS = [*PAPERS["COLUMNS"]]
 
 
 def numbered(name, *labels):
@@ -69,14 +69,14 @@ def plug_in(monkeypatch):
 # Reading the experiments ------------------------------------------------------------------------------------
 
 
+@cache
 def page(name):
-    return (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    return PAPERS["paper_page"](FOLDER / f"{name}.yaml")
 
 
 @cache
 def rows(name):
-    tables = TABLES["read_rows"](FOLDER / f"{name}.yaml").values()
-    return [[row.get(column, "") for column in COLUMNS] for table in tables for row in table]
+    return [[row.get(column, "") for column in COLUMNS] for row in PAPERS["read_rows"](FOLDER / f"{name}.yaml")]
 
 
 def every_row():
@@ -193,7 +193,7 @@ def check_cell(cell):
 
 
 def test_every_page_is_known():
-    assert {path.stem for path in FOLDER.glob("*.md")} == {*ITEMS}
+    assert {path.stem for path in FOLDER.iterdir()} == {*ITEMS}
 
 
 def test_no_table_or_figure_is_forgotten(check_all):
@@ -218,9 +218,12 @@ def test_a_row_of_a_study_names_its_small_version():
 
 def test_every_row_is_on_the_page(check_all):
     def check(name):
-        tables = TABLES["read_rows"](FOLDER / f"{name}.yaml")
-        assert re.findall(r"<!-- table: paper (\S+) -->", page(name)) == [*tables]
-        assert {key for table in tables.values() for row in table for key in row} <= {*COLUMNS, "probe", "small"}
+        assert {key for row in PAPERS["read_rows"](FOLDER / f"{name}.yaml") for key in row} <= {
+            *COLUMNS,
+            "probe",
+            "small",
+        }
+        assert [" | ".join(row) in page(name) for row in rows(name)] == [True] * len(rows(name))
 
     check_all(check, EVERY_PAGE)
 
@@ -272,7 +275,7 @@ def test_checkpoints_are_those_of_a_config_or_of_a_command(check_all):
 def test_other_pages_lead_here():
     pages = {"index.md": "papers", "results/reproduce.md": "../papers"}
     texts = {folder: (ROOT / "docs" / other).read_text(encoding="utf-8") for other, folder in pages.items()}
-    assert [(n, folder) for n in ITEMS for folder, text in texts.items() if f"({folder}/{n}.md)" not in text] == []
+    assert [(n, folder) for n in ITEMS for folder, text in texts.items() if f"({folder}/{n}.yaml)" not in text] == []
 
 
 # The checks themselves --------------------------------------------------------------------------------------

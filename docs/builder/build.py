@@ -50,7 +50,7 @@ def write_sources(folder: Path) -> None:
     """Write what Zensical reads: its settings, the Markdown files, and the pages that are made from code."""
     here, files = Path(__file__).parent, markdown_files(ROOT)
     texts = command_pages() | api_pages()
-    texts |= {str(path.relative_to(ROOT)): with_site_links(path) for path in files}
+    texts |= {str(path.relative_to(ROOT).with_suffix(".md")): with_site_links(path) for path in files}
     copies = {"extra.css": here / "extra.css"}
     for path in linked_files(files):
         name = str(path.relative_to(ROOT))

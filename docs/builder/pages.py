@@ -121,8 +121,8 @@ def api_pages() -> dict[str, str]:
         entries = "\n".join(f"::: {name}.{each}\n" for each in names)
         pages[f"docs/api/{name}.md"] = f"# {name}\n\n{_escaped(module.__doc__ or '')}\n\n{entries}"
     head = (
-        "# Python API\n\nThe public names, from their docstrings. How the packages fit together: "
-        "[architecture](../architecture.md). Your own methods, recipes and more: [extend](../extend.md).\n\n"
+        "# Python API\n\nThe public names, from their docstrings. How the packages fit together, and your own methods, "
+        "recipes and more: [extend](../extend.md).\n\n"
     )
     return pages | {
         "docs/api/index.md": head + "| module | content | names |\n|---|---|---|\n" + "\n".join(rows) + "\n"

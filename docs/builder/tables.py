@@ -1,10 +1,9 @@
-"""Tables in Markdown pages that are made from YAML and from the code, and stay readable on a git host.
+"""Tables in Markdown pages that are made from the code, and stay readable on a git host.
 
     python docs/builder/tables.py        # renews the tables of all pages in docs/
 
 A table stands between the lines `<!-- table: … -->` and `<!-- end of table -->`:
 
-    paper KEY      rows of the experiments of a paper: docs/papers/NAME.md has those of docs/papers/NAME.yaml
     settings NAME  settings of a method or branch, from its `Config` and the comments in it
     packages       packages and modules of vidssl, from their docstrings
     crossing       names of the core that two or more apps import
@@ -18,12 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from comments import describe  # noqa: E402
+from papers import markdown_table  # noqa: E402
 
 from vidssl.base.config import Settings  # noqa: E402
 from vidssl.base.schedule import Schedule  # noqa: E402
@@ -31,15 +29,6 @@ from vidssl.methods import METHODS  # noqa: E402
 from vidssl.methods.interclr_branch import Inter  # noqa: E402
 from vidssl.methods.jigsaw_branch import Jigsaw  # noqa: E402
 
-COLUMNS = {  # of the table of a paper: title, by key of the YAML file
-    "item": "table or figure",
-    "what": "what",
-    "expected": "expected (paper)",
-    "command": "command or config",
-    "differences": "differences",
-    "measured": "measured",
-}
-DEFAULTS = {"differences": "none", "measured": "not run"}
 _TABLE = re.compile(r"(?<=<!-- table: )(\w+)(?: (\S+))? -->\n.*?(?=<!-- end of table -->)", re.DOTALL)
 
 
@@ -54,7 +43,6 @@ def main() -> None:
 def renewed(page: Path) -> str:
     """Return the text of a page with its tables made anew."""
     makers: dict[str, Callable[[str], str]] = {
-        "paper": lambda key: paper(page.with_suffix(".yaml"), key),
         "settings": settings,
         "packages": lambda _: packages(),
         "crossing": lambda _: crossing(),
@@ -67,34 +55,6 @@ def renewed(page: Path) -> str:
     return _TABLE.sub(replace, page.read_text(encoding="utf-8"))
 
 
-def small_version(command: str) -> str | None:
-    """Return the command of a study on a small set, `--cfg` with a small config, that its header has."""
-    study = re.search(r"configs/studies/[\w/]+\.yaml", command)
-    if study is None or ", small `" in command:
-        return None
-    lines = (ROOT / study[0]).read_text(encoding="utf-8").replace("\\\n#", "").splitlines()
-    commands = [line.removeprefix("# ") for line in lines if line.startswith("# python benchmarks/study.py")]
-    return next((" ".join(line.split()) for line in commands if " --cfg " in line), None)
-
-
-def read_rows(path: Path) -> dict[str, list[dict[str, str]]]:
-    """Read the experiments of a paper: the rows of each table, with their probes, small versions and defaults."""
-    tables: dict[str, Any] = YAML(typ="safe").load(path)
-    probes = tables.pop("probes", {})
-
-    def row(cells: dict[str, str]) -> dict[str, str]:
-        probe = f", probe {probes[cells['probe']]}" if "probe" in cells else ""
-        small = cells.get("small") or small_version(cells["command"])
-        return DEFAULTS | cells | {"command": cells["command"] + probe + (f", small `{small}`" if small else "")}
-
-    return {key: [row(cells) for cells in rows] for key, rows in tables.items()}
-
-
-def paper(path: Path, key: str) -> str:
-    """Make a table of the experiments of a paper."""
-    return _table([*COLUMNS.values()], [[row[column] for column in COLUMNS] for row in read_rows(path)[key]])
-
-
 def settings(name: str) -> str:
     """Make the table of the settings of a method or a branch."""
     config = {"inter": Inter, "jigsaw": Jigsaw}.get(name) or METHODS[name].Config
@@ -103,7 +63,7 @@ def settings(name: str) -> str:
     for setting in config.model_fields:
         default = f"`{_flow(defaults[setting])}`" if setting in defaults else "required"
         rows.append([f"`{setting}`", default, _description(config, setting)])
-    return _table(["setting", "default", "meaning"], rows)
+    return markdown_table(["setting", "default", "meaning"], rows)
 
 
 def packages() -> str:
@@ -114,7 +74,7 @@ def packages() -> str:
         text = (folder / "__init__.py").read_text(encoding="utf-8")
         sentence = re.split(r"\n\n|(?<=\.) ", ast.get_docstring(ast.parse(text)) or "")[0].replace("\n", " ")
         rows.append([f"`{folder.relative_to(ROOT)}/`", sentence, " ".join(f"`{name}`" for name in modules)])
-    return _table(["package", "content", "modules"], rows)
+    return markdown_table(["package", "content", "modules"], rows)
 
 
 def crossing() -> str:
@@ -131,12 +91,7 @@ def crossing() -> str:
     for module, names in sorted(users.items()):
         if shared := sorted(name for name, apps in names.items() if len(apps) > 1):
             rows.append([f"`{module}`", " ".join(f"`{name}`" for name in shared)])
-    return _table(["module", "names"], rows)
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    head_and_rule = f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"
-    return head_and_rule + "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in rows)
+    return markdown_table(["module", "names"], rows)
 
 
 def _description(config: type[Settings], setting: str) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BUILDER = ROOT / "docs" / "builder"
+read_markdown = runpy.run_path(str(BUILDER / "sources.py"))["read_markdown"]
 FILES = [path for part in ("docs", "configs", "datasets", "examples", "vidssl") for path in (ROOT / part).rglob("*.md")]
+FILES += [*(ROOT / "docs" / "papers").glob("*.yaml")]
 FILES += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 
@@ -23,7 +25,7 @@ def anchors(text: str) -> set[str]:
 
 def broken_links(path: Path) -> list[str]:
     found = []
-    for groups in LINK.findall(without_code(path.read_text(encoding="utf-8"))):
+    for groups in LINK.findall(without_code(read_markdown(path))):
         link = "".join(groups)
         if "://" in link:
             continue
@@ -31,7 +33,7 @@ def broken_links(path: Path) -> list[str]:
         target = path.parent / name if name else path
         if not target.exists():
             found.append(f"{link}: no such file")
-        elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+        elif anchor and anchor not in anchors(read_markdown(target)):
             found.append(f"{link}: no such heading")
     return found
 

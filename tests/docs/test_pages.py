@@ -82,6 +82,8 @@ def test_links_to_code_are_links_to_its_page(tmp_path):
     )
     assert sources["with_site_links"](page) == page.read_text().replace("[c](code.py)", "[c](code.py.md)", 1)
     assert sources["linked_files"]([page]) == [tmp_path / "code.py", tmp_path / "image.png"]
+    page.write_text("[s](papers/sce.yaml#x) `papers/sce.yaml`\n")
+    assert sources["with_site_links"](page) == "[s](papers/sce.md#x) `papers/sce.yaml`\n"
 
 
 def test_pages_have_the_titles_of_their_first_lines():

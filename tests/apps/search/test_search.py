@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 from vidssl import cli
-from vidssl.apps import search as gallery_job
 from vidssl.apps import search as job
 from vidssl.apps.search import RANKS, retrieval
 from vidssl.apps.shrink import shrink
@@ -22,6 +20,7 @@ from vidssl.base import output_folder
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
+from vidssl.data.dataset import ClipDataset
 from vidssl.data.list_identity import identify
 from vidssl.data.video_list import read_list
 from vidssl.evaluation import features
@@ -29,7 +28,7 @@ from vidssl.jobs import extract as extract_job
 from vidssl.jobs.extract import extract
 from vidssl.page.previews import middle_frames, preview
 
-TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
 SETTINGS = ["data.moving_digits=null", "data.train=none.csv"]
 
 
@@ -84,36 +83,24 @@ def without(results, *names):
     return {name: value for name, value in results.items() if name not in names}
 
 
-def test_an_index_changes_nothing(options, lists, tmp_path):
+def test_an_index_changes_nothing(options, lists, without_picture, tmp_path):
     gallery, query = lists
-    plain = retrieval(query=query, gallery=gallery, out=tmp_path / "plain", page_queries=3, **options)
-    made = retrieval(
-        query=query, gallery=gallery, out=tmp_path / "made", index=tmp_path / "g", page_queries=3, **options
-    )
+    asked = {"query": query, "page_queries": 1, **options}
+    plain = retrieval(gallery=gallery, out=tmp_path / "plain", **asked)
+    made = retrieval(gallery=gallery, out=tmp_path / "made", index=tmp_path / "g", **asked)
     before = files(tmp_path / "g")
-    used = retrieval(
-        query=query, gallery=gallery, out=tmp_path / "used", index=tmp_path / "g", page_queries=3, **options
-    )
+    used = retrieval(gallery=gallery, out=tmp_path / "used", index=tmp_path / "g", **asked)
+    extract(videos=gallery, out=tmp_path / "extracted", **options)
     gallery.unlink()
-    alone = retrieval(query=query, out=tmp_path / "alone", index=tmp_path / "g", page_queries=3, **options)
+    alone = retrieval(out=tmp_path / "alone", index=tmp_path / "g", **asked)
     assert plain == json.loads((tmp_path / "plain/results.json").read_text())
     assert without(plain, "date") == without(made, "date") == without(used, "date")
     plain["overlap"]["gallery"]["list"] = str(tmp_path / "g")
     assert without(plain, "gallery", "date") == without(alone, "gallery", "date")
     assert alone["gallery"] == f"{tmp_path}/g"
-    assert files(tmp_path / "g") == before
+    assert files(tmp_path / "g") == before == files(tmp_path / "extracted")
     pages = [(tmp_path / name / "index.html").read_text() for name in ("plain", "made", "used", "alone")]
     assert pages[0] == pages[1] == pages[2] and pages[3].replace("/g", "/train").count("train/") > 3
-    stills = {(tmp_path / name / "retrieval.png").read_bytes() for name in ("plain", "made", "used", "alone")}
-    assert len(stills) == 1
-
-
-def test_an_index_is_what_extract_writes(options, lists, tmp_path):
-    extract(videos=lists[0], out=tmp_path / "one", **options)
-    retrieval(
-        query=lists[1], gallery=lists[0], out=tmp_path / "out", index=tmp_path / "other", page_queries=0, **options
-    )
-    assert files(tmp_path / "one") == files(tmp_path / "other")
 
 
 def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
@@ -297,7 +284,7 @@ def test_what_is_not_an_index(options, lists, tmp_path, one_line):
         return one_line(DataError, retrieval, query=video, out=tmp_path / "out", index=index, **options)
 
     for name in ("features.npy", "rows.csv", "meta.json"):
-        for length in (0, 3, len(whole[name]) // 2):
+        for length in (3, len(whole[name]) // 2):
             (index / name).write_bytes(whole[name][:length])
             message = refused()
             assert message.startswith(f"{index} is damaged (")
@@ -351,21 +338,18 @@ def test_a_list_of_another_name_is_explained(options, lists, tmp_path, one_line)
     assert message.endswith("; if it is a list, its name must end in .csv")
 
 
-@pytest.mark.parametrize("suffix", ["m2ts", "mts", "vob"])
-def test_one_video_of_a_rarer_suffix(options, lists, without_picture, tmp_path, write_video, suffix):
+def test_one_video_of_a_rarer_suffix(options, lists, without_picture, tmp_path, write_video):
     gallery, _ = lists
     gallery.write_text("".join(gallery.read_text().splitlines(keepends=True)[:4]))
     frames = generator(0).integers(0, 255, (24, 48, 48, 3), np.uint8)
-    given = {"codec": "mpeg2video", "options": {}} if suffix == "vob" else {}
-    video = write_video(tmp_path / f"q.{suffix}", frames, **given)
+    video = write_video(tmp_path / "q.vob", frames, codec="mpeg2video", options={})
     results = retrieval(query=video, gallery=gallery, out=tmp_path / "out", k=3, **options)
     assert len(results["neighbours"]) == 3 and results["query"] == str(video)
 
 
-def test_an_image_is_a_query(tmp_path, capsys):
-    """By the command, as docs/images.md has it: an image finds its copy first, then one like it."""
-    rows = ["path,label"]
-    source = generator(0)
+def test_an_image_is_a_query(tmp_path, without_picture):
+    """As docs/images.md has it: an image finds its copy first, then one like it."""
+    rows, source = ["path,label"], generator(0)
     (tmp_path / "images").mkdir()
     for n in range(6):
         image = source.integers(0, 90, (32, 40, 3), np.uint8)
@@ -373,17 +357,22 @@ def test_an_image_is_a_query(tmp_path, capsys):
         assert cv2.imwrite(str(tmp_path / f"images/{n}.png"), image)
         rows.append(f"{n}.png,{n % 3}")
     (tmp_path / "images/list.csv").write_text("\n".join(rows) + "\n")
-    shutil.copy(tmp_path / "images/4.png", tmp_path / "new.png")
+    new = shutil.copy(tmp_path / "images/4.png", tmp_path / "new.png")
     still = "{name: random, frames: 1, sampling_rate: 1}"
-    given = ["data.moving_digits=null", "data.train=none.csv", f"data.sampler={still}", "backbone={name: resnet18}"]
-    arguments = ["--checkpoint", "random", "--cfg", TOY, "--clips", 1, "--crops", 1, "--size", 24, "--workers", 0]
-    arguments += ["--device", "cpu", "--gallery", tmp_path / "images/list.csv", "--query", tmp_path / "new.png"]
-    cli.run("retrieval", [str(word) for word in (*arguments, "--out", tmp_path / "out", *given)])
-    results = json.loads((tmp_path / "out/results.json").read_text())
+    settings = [*SETTINGS, f"data.sampler={still}", "backbone={name: resnet18}"]
+    clips = {"clips": 1, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
+    results = retrieval(
+        "random",
+        cfg=TOY,
+        settings=settings,
+        gallery=tmp_path / "images/list.csv",
+        query=new,
+        out=tmp_path / "o",
+        **clips,
+    )
     first, second = results["neighbours"][:2]
     assert (first["path"], second["path"]) == ("4.png", "1.png") and first["similarity"] > 0.9999
-    assert "4.png" in capsys.readouterr().out and "new.png" in (tmp_path / "out/index.html").read_text()
-    assert (tmp_path / "out/retrieval.png").stat().st_size > 1000
+    assert "4.png" in str(results) and "new.png" in (tmp_path / "o/index.html").read_text()
 
 
 def test_copies_are_not_searched_for_among_originals(options, lists, without_picture, tmp_path, one_line, monkeypatch):
@@ -469,40 +458,18 @@ def test_results_are_written_after_the_page(options, lists, tmp_path, one_line, 
 def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, monkeypatch):
     gallery, query = lists
     looked = []
-    for module in (job, gallery_job, extract_job):
+    for module in (job, extract_job):
         monkeypatch.setattr(module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1])
     retrieval(query=query, gallery=gallery, out=tmp_path / "out", index=tmp_path / "g", page_queries=0, **options)
     assert sorted(looked) == sorted([gallery, query])
 
 
-def test_previews_show_the_part_that_is_meant(write_video, tmp_path):
-    """Black, then white: a span's picture is of the span."""
-    frames = np.zeros((50, 32, 32, 3), np.uint8)
-    frames[25:] = 255
-    path = write_video(tmp_path / "v.mp4", frames)
-    record = VideoRecord(str(path))
-    assert middle_frames(replace(record, end=0.9)).max() < 40
-    assert middle_frames(replace(record, start=1.1)).min() > 215
-    assert middle_frames(record).min() < 40 and middle_frames(record).max() > 215
-
-
-def test_previews_of_folders_of_images_go_by_the_frame_rate_of_the_run(tmp_path):
-    """At 25 frames a second the span would lie outside of the 40 images."""
-    for n in range(40):
-        cv2.imwrite(str(tmp_path / f"{n}.png"), np.full((32, 32, 3), 255 * (n >= 30), np.uint8))
-    record = VideoRecord(str(tmp_path), start=3.0, end=4.0)
-    assert middle_frames(record, fps=10.0).min() == 255
-    with pytest.raises(DataError, match="lies outside the file, which is 1\\.60 s long"):
-        middle_frames(record)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_page_has_all_queries_and_each_video_once(options, lists, without_picture, tmp_path, search_page, workers):
+def test_the_page_has_all_queries_and_each_video_once(options, lists, without_picture, tmp_path, search_page):
     gallery, _ = lists
     shutil.copy(gallery.parent / "train/3.mp4", gallery.parent / "train/copy.mp4")
     with open(gallery, "a") as file:
         file.write("train/copy.mp4,0\n")
-    of = {"gallery": gallery, "query": gallery, "out": tmp_path / "out", **options, "workers": workers}
+    of = {"gallery": gallery, "query": gallery, "out": tmp_path / "out", **options, "workers": 2}
     found = retrieval(**of)
     shown = search_page(tmp_path / "out")
     assert [video.name for video, _ in shown] == [*read_list(gallery).names] and found["duplicates"] == 1
@@ -539,16 +506,18 @@ def test_equal_videos_are_listed_by_group(options, lists, without_picture, tmp_p
     assert re.findall("<li>(.*)</li>", page) == ["2.mp4 = train/a.mp4 = train/b.mp4"]
 
 
-def test_a_video_that_crashes_costs_its_preview_alone(options, lists, tmp_path, search_page, monkeypatch):
+def test_a_video_that_crashes_costs_its_preview_alone(
+    options, lists, without_picture, tmp_path, search_page, monkeypatch
+):
     def crash(record, fps=None):
         if record.path.endswith("train/4.mp4"):
             os.kill(os.getpid(), signal.SIGKILL)
         return middle_frames(record, fps)
 
     gallery, _ = lists
-    monkeypatch.setattr("vidssl.apps.search.middle_frames", crash)
-    monkeypatch.setattr("vidssl.apps.search._sheet", lambda *_: b"")
-    retrieval(query=gallery, gallery=gallery, out=tmp_path / "out", **(options | {"workers": 1}))
+    monkeypatch.setattr("vidssl.page.previews.middle_frames", crash)
+    of = options | {"workers": 1}
+    retrieval(query=gallery, gallery=gallery, out=tmp_path / "out", page_queries=2, page_hits=20, **of)
     assert {video.name for video, _ in search_page(tmp_path / "out") if video.preview is None} == {"train/4.mp4"}
     assert "1 video cannot be read" in (tmp_path / "out/index.html").read_text()
 
@@ -561,3 +530,95 @@ def test_a_page_of_a_gallery_of_one(options, lists, tmp_path, caplog):
         found = retrieval(query=gallery.parent / "train/0.mp4", gallery=gallery, out=tmp_path / "out", **options)
     assert found["neighbours"] == [] and found["num_gallery"] == 1
     assert (tmp_path / "out/retrieval.png").stat().st_size and not caplog.records
+
+
+# The command ------------------------------------------------------------------------------------------------
+
+UNTRAINED = ("--checkpoint", "random", "--cfg", TOY, "data.moving_digits=null", "--clips", "1", "--workers", "0")
+
+
+@pytest.fixture
+def run_tool(capsys):
+    """Run the tool; give what it prints and its exit status."""
+
+    def run(*given):
+        capsys.readouterr()
+        try:
+            cli.guarded(lambda: cli.run("retrieval", [str(word) for word in (*UNTRAINED, *given)]))
+        except SystemExit as end:
+            message = capsys.readouterr().err
+            return message[message.rindex("error: ") :].rstrip("\n"), end.code
+        return capsys.readouterr().out.rstrip("\n"), 0
+
+    return run
+
+
+def test_the_command(run_tool, digits, tmp_path):
+    lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
+    index, rest = ("--index", tmp_path / "g"), ("--page-queries", "1", "--k", "41", "--out", tmp_path / "out")
+    printed, status = run_tool(*lists, *index, *rest)
+    assert status == 0 and printed.splitlines()[2].startswith("plain") and (tmp_path / "g").exists()
+    note = "R@50, knn: all 40 videos of the gallery, which are fewer than k"
+    assert note in printed.splitlines() and note in (tmp_path / "out/index.html").read_text()
+    video = digits / "videos/test/00000.mp4"
+    out, status = run_tool("--query", video, *index, "--k", "3", "--out", tmp_path / "one")
+    lines = out.splitlines()
+    assert status == 0 and len(lines) == 6 and lines[0].startswith(f"{video}: 40 in the gallery")
+    assert lines[-1] == f"{tmp_path}/one/index.html"
+    near = json.loads((tmp_path / "one/results.json").read_text())["neighbours"]
+    assert [line.split()[-1] for line in lines[2:5]] == [hit["path"] for hit in near]
+
+
+def test_mistakes(run_tool, digits, tmp_path):
+    video, out = digits / "videos/test/00000.mp4", ("--out", tmp_path / "out")
+    lists = ("--gallery", digits / "motion/train.csv")
+    for given, named in (
+        (("--query", video), "give --gallery LIST, --index FOLDER or both"),
+        (("--query", video, *lists, "--center"), "the mean of one video is the video itself"),
+        (("--query", tmp_path / "none.mp4", *lists), "none.mp4 does not exist"),
+        (("--query", tmp_path / "none.csv", *lists), "cannot read list"),
+        (("--query", video, "--index", tmp_path / "none"), "extract it with --gallery"),
+    ):
+        line, status = run_tool(*given, *out)
+        assert status == 2 and named in line and "\n" not in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def copies(digits, tmp_path):
+    """A folder of six videos: one is a copy of another, and one is broken."""
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    for n in (0, 1, 2, 3):
+        shutil.copy(digits / f"videos/test/{n:05d}.mp4", folder / f"{n}.mp4")
+    shutil.copy(folder / "1.mp4", folder / "copy.mp4")
+    (folder / "broken.mp4").write_bytes(b"no video" * 99)
+    return folder
+
+
+def test_a_folder_in_itself_is_read_once(run_tool, copies, without_picture, tmp_path, caplog, monkeypatch, search_page):
+    decoded, plan = [], ClipDataset.plan  # the frames of a video are planned, then decoded
+    monkeypatch.setattr(ClipDataset, "plan", lambda self, key, meta: decoded.append(key) or plan(self, key, meta))
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for file in copies.iterdir():
+        (linked / file.name).hardlink_to(file)
+    found = {}
+    for name, other in (("same", copies / ".." / "videos"), ("two", linked)):
+        decoded.clear()
+        caplog.clear()
+        more = ("--index", tmp_path / f"{name}.features")
+        given = ("--gallery", other, "--query", copies, "--out", tmp_path / name, *more)
+        assert run_tool(*given)[1] == 0
+        found[name] = json.loads((tmp_path / name / "results.json").read_text())
+        assert len(decoded) == (5 if name == "same" else 10)
+        assert caplog.text.count("left out:") == 1 and caplog.text.count("broken.mp4: ") == len(decoded) / 5
+        assert found[name]["num_queries"] == found[name]["num_gallery"] == 5
+        assert len(found[name]["missing_queries"]) == len(found[name]["missing_gallery"]) == 1
+    assert found["same"]["duplicates"] == 1
+    page = (tmp_path / "same" / "index.html").read_text()
+    assert "1 video cannot be read<" in page and "<li>1.mp4 = copy.mp4</li>" in page
+    shown = [(video.name, hit.name) for video, hits in search_page(tmp_path / "same") for hit in hits if hit.is_copy]
+    assert shown == [("1.mp4", "copy.mp4"), ("copy.mp4", "1.mp4")]
+    page = (tmp_path / "two" / "index.html").read_text()  # names that both folders have are not enough
+    assert f"<li>{copies}/0.mp4 = {linked}/0.mp4</li>" in page

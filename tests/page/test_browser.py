@@ -344,29 +344,20 @@ def test_a_term_is_explained_by_the_pointer_and_the_keyboard(open_page):
     page = open_page("report", NARROW)
     tip, terms = page.locator("#tip"), page.locator(".term")
     assert tip.is_hidden() and terms.count() > 5
-    for number in range(terms.count()):
-        term = terms.nth(number)
-        if not term.is_visible():
-            continue
-        told = page.locator(f"#{term.get_attribute('aria-describedby')}").text_content()
+    for term in [term for term in terms.all() if term.is_visible()][:6]:
+        explained = page.locator(f"#{term.get_attribute('aria-describedby')}").text_content()
         term.scroll_into_view_if_needed()
         page.wait_for_timeout(60)  # until the scrolling is over, which hides it
         term.focus()
-        assert tip.is_visible() and tip.text_content() == told
+        assert tip.is_visible() and tip.text_content() == explained
         box = tip.bounding_box()
         assert box["x"] >= 0 and box["x"] + box["width"] <= NARROW[0] and box["y"] >= 0
         page.keyboard.press("Escape")
         assert tip.is_hidden()
-    page.evaluate("scrollTo(0, 0)")
-    page.wait_for_timeout(60)
-    visible = next(term for term in terms.all() if term.is_visible())
-    visible.hover()
-    page.wait_for_timeout(60)
-    page.mouse.move(0, 0)
-    visible.hover()
-    assert tip.is_visible()
-    page.mouse.move(0, 0)
-    assert tip.is_hidden()
+        term.hover()
+        assert tip.is_visible()
+        page.mouse.move(0, 0)
+        assert tip.is_hidden()
 
 
 def test_the_points_of_a_chart_are_where_its_axis_says(open_page):
@@ -454,16 +445,6 @@ def test_a_video_opens_at_its_moment_and_its_path_is_copied(open_page, files):
         assert page.inner_text("#count") == "Path copied"
         assert page.evaluate("document.activeElement.className") == "copy"
     page.wait_for_function("() => document.getElementById('count').innerText === '6 queries'")
-
-
-def test_a_page_that_is_moved_keeps_its_previews(browser, files, tmp_path):
-    shutil.copytree(files("retrieval").parent, tmp_path / "moved", ignore=shutil.ignore_patterns("videos"))
-    page = browser.new_page(viewport={"width": HIGH[0], "height": HIGH[1]})
-    page.goto((tmp_path / "moved/index.html").as_uri())
-    page.wait_for_function(
-        "() => document.images.length === 12 && [...document.images].every((one) => one.naturalWidth > 0)", timeout=5000
-    )
-    page.close()
 
 
 def test_rows_are_drawn_as_one_scrolls_and_only_near_the_screen(open_page):
@@ -635,16 +616,6 @@ def test_the_lasso_writes_a_list_that_commands_read(open_map, tmp_path):
     assert selection(page) == rows_of(1, 2, 5, 6)
 
 
-def test_the_copied_list_is_the_list(open_map, browser):
-    page = open_map(permissions=["clipboard-read", "clipboard-write"])
-    page.click("#shown")
-    page.click("#copy")
-    page.evaluate("document.getElementById('search').focus()")
-    page.keyboard.press("Control+v")  # into a field of one line, which joins the lines
-    pasted = page.input_value("#search")
-    assert pasted.startswith("path,label") and all(f"c/{n}.mp4" in pasted for n in range(8))
-
-
 def test_search_shows_what_it_finds_and_the_keyboard_goes_there(open_map):
     page = open_map()
     page.fill("#search", "C/")
@@ -676,12 +647,6 @@ def test_the_video_under_the_pointer_plays_and_a_click_keeps_it(open_map):
     texts = page.locator("#tip b, #tip div").all_inner_texts()
     assert texts[0] == NASTY and texts[1] == "seconds: 0" and "<i>" in texts[2]
     assert state() == "running"
-    size = """() => new Promise((done) => {
-      const image = new Image();
-      image.onload = image.onerror = () => done([image.naturalWidth, image.naturalHeight]);
-      image.src = getComputedStyle(document.querySelector("#tip .clip")).backgroundImage.slice(5, -2);
-    })"""
-    assert page.evaluate(size) == [6 * 80, 60]
     page.check("#pause")
     page.mouse.move(*at(page, 4)[0])
     page.wait_for_function("document.querySelector('#tip b').innerText === 'c/2.mp4'")
@@ -827,13 +792,3 @@ def test_videos_to_label_play_while_they_are_pointed_at_or_their_table_has_the_f
     page.focus("a[href='disagreements.csv']")
     page.keyboard.press("Tab")
     assert page.evaluate(state) == "running"
-
-
-def test_the_line_of_an_interval_lies_where_its_numbers_say(open_page):
-    page = open_page("encoders")
-    cell, line, dot = (
-        page.locator(f"td.range {part}").first.bounding_box() for part in ("svg", "line >> nth=1", "circle")
-    )
-    ends = [100 * (x - cell["x"]) / cell["width"] for x in (line["x"], line["x"] + line["width"])]
-    assert ends == pytest.approx([10, 90], abs=2)
-    assert 100 * (dot["x"] + dot["width"] / 2 - cell["x"]) / cell["width"] == pytest.approx(40, abs=1)

@@ -170,7 +170,7 @@ def test_without_labels_folders_are_colours_and_suspects_have_their_names(digits
         target.write_bytes((digits / name).read_bytes())
     copy = tmp_path / "videos/all/right/deep/copy.mp4"
     copy.write_bytes((digits / names[1]).read_bytes())
-    printed, points = draw(tmp_path / "videos", *UNTRAINED)
+    printed, points = draw(tmp_path / "videos", *UNTRAINED, "--layout", "pca")
     (column,) = points["columns"]
     assert column["name"] == "folder" and column["classes"] == ["left", "right"]
     folders = [row[0].split("/")[1] for row in points["rows"]]

@@ -219,11 +219,6 @@ def test_what_is_wrong_with_videos_is_counted_and_listed(tmp_path):
     assert "1 video cannot be read" in tree.texts and not any("duplicates" in text for text in tree.texts)
 
 
-def test_an_empty_page_is_a_page(tmp_path):
-    _, tree, data = written(tmp_path / "p.html", [], [])
-    assert data == {"files": [], "videos": [], "queries": [], "classes": {}} and "search" not in tree.ids()
-
-
 def test_five_thousand_queries_are_a_small_page(tmp_path):
     made = store_preview(preview(clip(1)), tmp_path)
     name = "camera 12/2026-11-03/clip_{:06d}_of_a_day.mp4"

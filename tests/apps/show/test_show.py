@@ -199,17 +199,6 @@ def test_broken_videos_are_named(toy, tmp_path, monkeypatch, write_video, number
     assert page.count("training stops here") == 2 and page.count('<figure class="c') == 6
 
 
-def test_images(toy, tmp_path):
-    for n in range(3):
-        cv2.imwrite(str(tmp_path / f"{n}.png"), np.full((40, 50, 3), 80 * n, np.uint8))
-    (tmp_path / "list.csv").write_text("path,label\n0.png,0\n1.png,1\n2.png,1\n")
-    run = toy("sce", *fixed(tmp_path, sampler="{name: random, frames: 1, sampling_rate: 1}"))
-    shown = [sample for each in show_views(run, videos=3, draws=1) for sample in each]
-    assert all((view.frames == 80 * sample.row).all() for sample in shown for view in sample.views)
-    page = show_run(run, tmp_path / "out", 3, 1).read_text()
-    assert "1 frame of 50 x 40" in page and "32²" in page and "animation: none" in page
-
-
 def test_the_clips_of_a_network(tmp_path, write_video, numbered, number_of):
     """They are spread over each video; one that cannot be read is named, and has none."""
     for n in range(2):

@@ -124,23 +124,23 @@ def compare(
             _section(encoders, name, labelled, groups.number, copies, shots, folder) for name, labelled in named_lists
         ]
         pairs = common_neighbours({encoder.name: encoder.features for encoder in encoders}, groups.number)
-        content = {
+        num_groups = int(groups.number.max()) + 1
+        content: Tree = {
             "sections": sections,
             "common_neighbours": pairs,
-            **(
-                {}
-                if lists
-                else {"without_labels": {"sentences": _without_labels(listed, encoders, pairs, copies, groups)}}
-            ),
             "encoders": {encoder.name: {**encoder.facts, "floor": encoder.floor} for encoder in encoders},
             "failed": {name: str(error) for name, error in failures.items()},
-            "groups": {"how": groups.how, "count": int(groups.number.max()) + 1, "number": groups.number.tolist()},
+            "groups": {"how": groups.how, "count": num_groups, "number": groups.number.tolist()},
             "near_copies": [[names[first], names[second]] for first, second in copies],
             "videos": names,
             "missing": _missing(compared, rows, encoders),
             "seconds": time.perf_counter() - start,
             "processor": processor(),
         }
+        if not lists:
+            floors, reason = [encoder.name for encoder in encoders if encoder.floor], why_folders_are_no_classes(listed)
+            sentences = describe_without_labels(floors, pairs, len(copies), num_groups, reason)
+            content["without_labels"] = {"sentences": sentences}
         request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
         results = JobResults(content | complete({}, request=request, overlap=None, query=compared.fingerprint))
         distributed.on_main(partial(_write, folder, results, compared.rows(rows.tolist())))
@@ -222,20 +222,6 @@ def _with_copies(groups: Groups, encoders: Sequence[ComparedEncoder]) -> tuple[G
     if groups.stated or not copies:
         return groups, copies
     return groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})"), copies
-
-
-def _without_labels(
-    listed: VideoList,
-    encoders: Sequence[ComparedEncoder],
-    pairs: Sequence[Tree],
-    copies: Sequence[tuple[int, int]],
-    groups: Groups,
-) -> list[str]:
-    floors = [encoder.name for encoder in encoders if encoder.floor]
-    sentences = describe_without_labels(floors, pairs, len(copies), int(groups.number.max()) + 1)
-    if reason := why_folders_are_no_classes(listed):
-        sentences.append(f"{reason[0].upper()}{reason[1:]}.")
-    return sentences
 
 
 def _spans(videos: VideoList) -> list[tuple[Any, ...]]:

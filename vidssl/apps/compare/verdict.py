@@ -203,7 +203,7 @@ def _seen(encoder: ComparedEncoder) -> int | None:
 
 
 def describe_without_labels(
-    floors: Collection[str], pairs: Sequence[Tree], num_copies: int, num_groups: int
+    floors: Collection[str], pairs: Sequence[Tree], num_copies: int, num_groups: int, no_classes: str = ""
 ) -> list[str]:
     """Say what was measured without labels, and what that does not say; no encoder is preferred.
 
@@ -212,6 +212,7 @@ def describe_without_labels(
         pairs: What each pair of encoders has in common, of `common_neighbours`.
         num_copies: Pairs of near copies that were of different recording groups.
         num_groups: Recording groups, after those of copies were joined.
+        no_classes: Why folders are not taken as classes.
     """
     sentences, nearest_floor = [], dict[str, tuple[float, str]]()  # with which an encoder has most in common
     pairs = [pair for pair in pairs if not math.isnan(pair["fraction"])]
@@ -237,6 +238,8 @@ def describe_without_labels(
             f"page. Each pair counts as one recording, which leaves {num_groups}."
         )
     sentences.append("Without labels no encoder is shown to be better: encoders may agree by the background alone.")
+    if no_classes:
+        sentences.append(f"{no_classes[0].upper()}{no_classes[1:]}.")
     return sentences
 
 

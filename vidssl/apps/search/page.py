@@ -150,7 +150,7 @@ def _rows_of_videos(videos: Sequence[FoundVideo], folder: Path) -> dict[str, lis
     rows: list[list[object]] = []
     for video in videos:
         number = numbers.setdefault((video.record.path, video.name), len(numbers))
-        moment = _ends(video.record, ",")  # from which browsers play it
+        moment = _ends(video.record, ",").rstrip(",")  # from which browsers play it
         rows.append([number, video.record.label, span_text(video.record), moment and f"#t={moment}", video.preview])
     return {
         "files": [[name, str(Path(path).absolute()), _link(path, folder)] for path, name in numbers],

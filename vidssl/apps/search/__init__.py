@@ -552,8 +552,10 @@ def _frames(preview: StoredPreview | None, out: Path) -> Frames:
     """Return the frames of a preview; grey if there is none."""
     if preview is None:
         return np.full((1, 3, 96, 96), 225, np.uint8)
-    strip = cv2.imread(str(out / preview.file))
-    frames = np.stack(np.split(np.asarray(strip, np.uint8)[..., ::-1], preview.frames, axis=1))
+    strip = np.asarray(cv2.imread(str(out / preview.file)), np.uint8)[..., ::-1]
+    if not preview.enlarged:  # smooth; what is tiny stays sharp
+        strip = np.asarray(cv2.resize(strip, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC), np.uint8)
+    frames = np.stack(np.split(strip, preview.frames, axis=1))
     return frames.transpose(0, 3, 1, 2)
 
 

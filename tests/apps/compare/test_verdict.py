@@ -65,9 +65,9 @@ def test_several_are_worse():
 
 @pytest.mark.parametrize("count", [12, 60])
 def test_a_bad_encoder_makes_no_best_of_two_equal_ones(monkeypatch, count):
-    """Of 1,000 sets at most 6.5 % name a best of two encoders of 70 %, beside one of 20 %."""
+    """Of 600 sets at most 6.5 % name a best of two encoders of 70 %, beside one of 20 %."""
     monkeypatch.setattr(statistics, "SIGN_DRAWS", 1000)
-    rng, named_best, sizes, sets = generator(8, count), 0, np.full(count, 5), 1000
+    rng, named_best, sizes, sets = generator(8, count), 0, np.full(count, 5), 600
     for _ in range(sets):
         own = rng.beta(*np.array([[0.7, 0.7, 0.2], [0.3, 0.3, 0.8]])[:, :, None] * 7 / 3, (3, count))
         right = (rng.random((3, count * 5)) < own.repeat(sizes, axis=1)).astype(float)

@@ -304,7 +304,7 @@ class _Search:
         if query is None:
             query = gallery.features
         videos = self.queries.rows(query.index.tolist())
-        matches = _find(gallery, query, videos, self.options, self.one_video)
+        matches = _match(gallery, query, videos, self.options, self.one_video)
         results: Results = {
             **matches.numbers,
             "num_gallery": len(gallery.features.x),
@@ -338,7 +338,7 @@ class _Search:
         return results
 
 
-def _find(gallery: Gallery, query: Features, queries: VideoList, options: _Options, one_video: bool) -> _Matches:
+def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Options, one_video: bool) -> _Matches:
     """Search with all queries, plain and centred; of one video the result are its neighbours, as plain data.
 
     The neighbours are those of the features that are reported first.

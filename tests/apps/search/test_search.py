@@ -300,10 +300,10 @@ def test_copies_are_not_searched_for_among_originals(options, lists, without_pic
 
 
 def test_results_are_written_after_the_page(options, lists, tmp_path, one_line, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise DataError("the disk is full")
 
-    monkeypatch.setattr(job, "write_search_page", full)
+    monkeypatch.setattr(job._Search, "write_page", full)
     of = {"query": lists[1], "gallery": lists[0], "out": tmp_path / "out", **options}
     assert one_line(DataError, retrieval, **of) == "the disk is full"
     assert not (tmp_path / "out").exists()

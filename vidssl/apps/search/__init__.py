@@ -136,9 +136,11 @@ def retrieval(
             layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]
         if page_queries is None:
             page_queries = MAPPED_QUERIES if gradcam else PAGE_QUERIES
-        page = _Page(folder, 1 if one_video else page_queries, k if one_video else page_hits, layer)
+        if one_video:
+            page_queries, page_hits = 1, k
         how = _Options(k, center, drop_duplicates, one_per_video)
-        search = _Search(subject, queries, one_video, listed, searched, options.get("root"), windows, how, page)
+        places = (listed, searched, options.get("root"), windows)
+        search = _Search(subject, queries, one_video, *places, how, folder, page_queries, page_hits, layer)
         results = JobResults(search.run())
     results.text, results.file = recalls_table(results), folder / "index.html"
     return results
@@ -194,16 +196,11 @@ class Gallery:
         x = self.features.x
         if self.windows is None and not one_per_video:
             return nearest(query, x, k, exclude, center=center)
-        all_records = self.videos.records
-        return nearest_moments(
-            query,
-            x,
-            lambda rows: [all_records[row] for row in rows],
-            k,
-            exclude,
-            center=center,
-            one_per_video=one_per_video,
-        )
+        return nearest_moments(query, x, self.records, k, exclude, center=center, one_per_video=one_per_video)
+
+    def records(self, rows: Sequence[int]) -> Records:
+        """Return the records of some rows."""
+        return self.videos.rows(rows).records
 
 
 @dataclass(frozen=True)
@@ -214,16 +211,6 @@ class _Options:
     center: bool
     drop_duplicates: bool
     one_per_video: bool
-
-
-@dataclass(frozen=True)
-class _Page:
-    """What the page of a search shows, and its folder."""
-
-    folder: Path
-    queries: int  # at most, evenly spaced over the list
-    hits: int  # of a query
-    layer: str | None  # whose maps (Grad-CAM) it has, of queries and videos for their similarity
 
 
 @dataclass(frozen=True)
@@ -249,7 +236,10 @@ class _Search:
     root: File | None  # of the videos of an index that is searched whole
     windows: TimeWindows | None
     options: _Options
-    page: _Page
+    folder: Path  # of the page and the results
+    page_queries: int  # at most, evenly spaced over the list
+    page_hits: int  # of a query
+    layer: str | None  # whose maps (Grad-CAM) the page has, of queries and videos for their similarity
 
     def run(self) -> Results:
         """Extract the features, search, and write the page and the results."""
@@ -329,13 +319,59 @@ class _Search:
             options=asdict(self.options),
         )
         # Only logs: the page needs features, which results lack.
-        existing_results(self.page.folder, request, reuse=False)
+        existing_results(self.folder, request, reuse=False)
         overlap = {"gallery": matches.overlap, "training": training}
         fingerprints = {"query": self.queries.fingerprint, "gallery": gallery.list}
         results = complete(results, request=request, overlap=overlap, **fingerprints)
-        write_search_page(self.page, subject, results, videos, matches)
-        write_results(self.page.folder, results)  # last: if it exists, the rest is complete
+        self.write_page(results, videos, matches)
+        write_results(self.folder, results)  # last: if it exists, the rest is complete
         return results
+
+    def write_page(self, results: Results, query: VideoList, matches: _Matches) -> None:
+        """Write `index.html`, its previews and `retrieval.png` with some of the queries and their nearest videos."""
+        out, gallery, near, subject = self.folder, matches.videos, matches.neighbours, self.subject
+        named: dict[VideoRecord, tuple[int, str]] = {}  # the videos of the page
+        queries, count = [], min(self.page_queries, len(query))
+        for n in [step * len(query) // count for step in range(count)]:
+            video, hits = _number(named, query, n), []
+            for row, similarity in zip(
+                near.index[n, : self.page_hits].tolist(), near.similarity[n].tolist(), strict=False
+            ):
+                if row >= 0:
+                    hits.append(Hit(_number(named, gallery, row), similarity, (n, row) in matches.copies))
+            queries.append(QueryRow(video, hits))
+        records, names, test = [*named], [name for _, name in named.values()], subject.test
+        clips = of_middles(records, preview, test.fps, test.workers, test.timeout)
+        previews = [clip if isinstance(clip, str) else store_preview(clip, out) for clip in clips]
+        reasons = [(name, reason) for name, reason in zip(names, previews, strict=True) if isinstance(reason, str)]
+        if reasons:
+            _log.warning("%d videos of the page cannot be decoded, the first: %s", len(reasons), reasons[0][1])
+        if self.layer is not None:
+            queries = _with_maps(subject, queries, records, out, self.layer)
+        stored = [None if isinstance(stored, str) else stored for stored in previews]
+        videos = [*map(FoundVideo, names, records, stored)]
+        # The videos that could not be read were not searched; of those that were, an index may outlive the file.
+        unread = [(gap["path"], gap["reason"]) for gap in (*results["missing_queries"], *results["missing_gallery"])]
+        of_queries = "" if query.path == gallery.path else f" of {_title(query)}"
+        try:
+            if queries:
+                write_whole(out / "retrieval.png", _sheet(queries, videos, out, gallery.classes))
+            write_retrieval_page(
+                out / "index.html",
+                title=f"Nearest videos{of_queries} in {_title(gallery)}",
+                results=results,
+                videos=videos,
+                queries=queries,
+                class_names=gallery.classes,
+                network=subject.name,
+                protocol=_protocol(subject, results),
+                unread=[*dict.fromkeys([*unread, *reasons])],
+                copies=_groups(matches.copies, query, gallery),
+            )
+            maps = [stored_map for row in queries for hit in row.hits for stored_map in hit.maps]
+            remove_other_previews(out, [*filter(None, stored), *maps])
+        except OSError as error:
+            raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
 def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Options, one_video: bool) -> _Matches:
@@ -428,50 +464,6 @@ def _compare(
 
 
 # The page and its still image ---------------------------------------------------------------------------------
-
-
-def write_search_page(page: _Page, subject: Subject, results: Results, query: VideoList, matches: _Matches) -> None:
-    """Write `index.html`, its previews and `retrieval.png` with some of the queries and their nearest videos."""
-    out, gallery, near = page.folder, matches.videos, matches.neighbours
-    named: dict[VideoRecord, tuple[int, str]] = {}  # the videos of the page
-    queries, count = [], min(page.queries, len(query))
-    for n in [step * len(query) // count for step in range(count)]:
-        video, hits = _number(named, query, n), []
-        for row, similarity in zip(near.index[n, : page.hits].tolist(), near.similarity[n].tolist(), strict=False):
-            if row >= 0:
-                hits.append(Hit(_number(named, gallery, row), similarity, (n, row) in matches.copies))
-        queries.append(QueryRow(video, hits))
-    records, names, test = [*named], [name for _, name in named.values()], subject.test
-    clips = of_middles(records, preview, test.fps, test.workers, test.timeout)
-    previews = [clip if isinstance(clip, str) else store_preview(clip, out) for clip in clips]
-    reasons = [(name, reason) for name, reason in zip(names, previews, strict=True) if isinstance(reason, str)]
-    if reasons:
-        _log.warning("%d videos of the page cannot be decoded, the first: %s", len(reasons), reasons[0][1])
-    if page.layer is not None:
-        queries = _with_maps(subject, queries, records, out, page.layer)
-    stored = [None if isinstance(stored, str) else stored for stored in previews]
-    videos = [*map(FoundVideo, names, records, stored)]
-    # The videos that could not be read were not searched; of those that were, an index may outlive the file.
-    unread = [(gap["path"], gap["reason"]) for gap in (*results["missing_queries"], *results["missing_gallery"])]
-    try:
-        if queries:
-            write_whole(out / "retrieval.png", _sheet(queries, videos, out, gallery.classes))
-        write_retrieval_page(
-            out / "index.html",
-            title=f"Nearest videos{'' if query.path == gallery.path else f' of {_title(query)}'} in {_title(gallery)}",
-            results=results,
-            videos=videos,
-            queries=queries,
-            class_names=gallery.classes,
-            network=subject.name,
-            protocol=_protocol(subject, results),
-            unread=[*dict.fromkeys([*unread, *reasons])],
-            copies=_groups(matches.copies, query, gallery),
-        )
-        maps = [stored_map for row in queries for hit in row.hits for stored_map in hit.maps]
-        remove_other_previews(out, [*filter(None, stored), *maps])
-    except OSError as error:
-        raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
 def _number(named: dict[VideoRecord, tuple[int, str]], videos: VideoList, row: int) -> int:

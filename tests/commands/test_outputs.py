@@ -57,7 +57,7 @@ OUTPUTS = {
         "--cfg CFG PLACED",
         ["config.yaml", "metrics.jsonl", "training.html", "training.json", "checkpoints/last.pt"],
     ),
-    ("show", "out"): ("--cfg CFG PLACED --out OUT", ["index.html", "views.png"]),
+    ("show", "out"): ("--cfg CFG PLACED --out OUT", ["index.html"]),
     ("test", "out"): (f"LIST --train-list TRAIN --out OUT {NETWORK}", ["results.json", "predictions_knn.csv"]),
     ("test of boxes", "out"): ("SETS/boxes.json --checkpoint none --out OUT", ["results.json"]),
     ("test of splits", "out"): (f"DIGITS/motion/{{split}}.csv --splits 1 2 --out OUT {NETWORK}", ["results.json"]),

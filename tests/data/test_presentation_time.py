@@ -15,7 +15,7 @@ from vidssl.apps.analysis.invariance import MOVES
 from vidssl.apps.check import check
 from vidssl.apps.detection.images_and_clips import clip_frames
 from vidssl.apps.prepare.other_projects import prepare_chunks
-from vidssl.apps.show import ShownSample, ShownView, _draw
+from vidssl.apps.show.page import ShownSample, ShownView, video_card
 from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
@@ -327,11 +327,12 @@ def test_the_page_of_views_has_the_seconds_of_the_file():
     part, frames = META.part(40, 60), np.zeros((2, 3, 8, 8), np.uint8)
     view = ShownView(frames, 0, np.array([44, 52]), 44, 53, False, None)
     listed = VideoList("x.csv", Records("/d", [VideoRecord("a.mp4", start=1.6, end=4.1)]), ())
-    drawn = _draw(ShownSample(0, 0, 0, (), part, 40, (view,), META.time_of(40)), listed)
-    assert (drawn.start, drawn.end) == (1.6, pytest.approx(4.1))
-    assert (drawn.clips[0].first, drawn.clips[0].end) == (pytest.approx(2.1), pytest.approx(3.35))
-    assert drawn.clips[0].frames == (pytest.approx(2.1625), pytest.approx(3.1625))
-    assert drawn.views[0].notes[1] == "2.10–3.35 s"
+    (drawn,) = video_card([ShownSample(0, 0, 0, (), part, 40, (view,), META.time_of(40))], listed)["draws"]
+    assert (drawn["start"], drawn["end"]) == (1.6, pytest.approx(4.1))
+    (clip,) = drawn["clips"]
+    assert (clip["first"], clip["end"]) == (pytest.approx(2.1), pytest.approx(3.35))
+    assert clip["frames"] == [pytest.approx(2.1625), pytest.approx(3.1625)]
+    assert drawn["views"][0]["notes"][1] == "2.10–3.35 s"
 
 
 @pytest.mark.parametrize(

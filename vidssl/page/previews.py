@@ -1,19 +1,25 @@
 """Previews of videos on pages: the frames of their middle, and strips of small frames that a page plays."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.base.errors import DataError
+from vidssl.base.progress import progress
 from vidssl.base.types import Frames, VideoRecord
+from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.dataset import resolve_span
 from vidssl.video.reader import open_video
 
 WIDTH, HEIGHT = 160, 96  # pixels; larger frames are shrunk to fit
 GROWN = 128  # pixels; smaller frames are enlarged by a whole number to at most this height
 _FRAMES = 8  # of a preview, evenly spaced
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,32 @@ def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
         length = min(part.num_frames, max(1, round(3 * part.fps)))
         start = first + (part.num_frames - length) // 2
         return video.frames(np.unique(start + np.arange(8) * length // 8).tolist())
+
+
+def of_middles(
+    records: Sequence[VideoRecord],
+    make: Callable[[Frames], _Made],
+    fps: float | None = None,
+    workers: int = 0,
+    timeout: float | None = None,
+) -> Iterator[_Made | str]:
+    """Make something of the middle frames of each video, such as its `preview`; a text is why it cannot be decoded."""
+    work = partial(_of_middle, records, make, fps)
+    results = ordered(work, range(len(records)), workers, timeout=timeout, on_failure=lambda n, reason: None)
+    yield from progress(results, title="previews", unit="video", total=len(records), leave=False)
+
+
+def _of_middle(
+    records: Sequence[VideoRecord], make: Callable[[Frames], _Made], fps: float | None, n: int, guard: ItemGuard
+) -> _Made | str:
+    if n in guard.failed:
+        return f"{records[n].path}: {guard.failed[n]}"
+    guard.at(n)
+    try:
+        frames = middle_frames(records[n], fps)
+    except DataError as error:
+        return str(error)
+    return make(frames)
 
 
 def preview(

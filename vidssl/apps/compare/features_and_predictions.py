@@ -6,8 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
 
@@ -19,9 +18,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from vidssl.base.atomic import replacing, write_json
 from vidssl.base.config import Tree
 from vidssl.base.errors import DataError, VidsslError
+from vidssl.base.progress import progress as bar
 from vidssl.base.safe_parse import read_arrays, read_json
 from vidssl.base.types import Features
 from vidssl.data.clip_samplers import ClipSettings
+from vidssl.data.list_identity import identify
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import JoinedClips, join_features
@@ -31,7 +32,6 @@ from vidssl.jobs.extract import extract_to, loaded
 from vidssl.jobs.job import Model, NetworkOptions
 from vidssl.jobs.load_network import Subject, load_subject
 from vidssl.models.eval_mode import eval_mode
-from vidssl.models.floors import FLOORS
 from vidssl.models.joined_features import parts_of
 
 _log = logging.getLogger(__name__)
@@ -40,74 +40,60 @@ OUTPUTS = (_FEATURES, _PREDICTIONS)  # folders of a comparison
 SAME_CLIPS = 4  # of a video
 _FLOOR = "floor:"
 _VERSION = 2  # of the predictions
-_LONG = 60.0  # seconds, after which the time that is left is logged
 
 
 @dataclass
 class ComparedEncoder:
-    """An encoder of a comparison: what it is, its features and what they cost, or why there are none."""
+    """An encoder of a comparison: what it is, what it costs, and its features."""
 
     name: str
-    floor: bool = False  # thumbnails, differences of frames, an untrained network
-    facts: Tree = field(default_factory=dict)
-    features: Features | None = None
-    failure: VidsslError | None = None
+    floor: bool  # thumbnails, differences of frames, motion, an untrained network
+    facts: Tree
+    features: Features
 
 
 def extract_all(
     models: Sequence[tuple[str, Model]],
     videos: VideoList,
-    data: Tree,
     options: NetworkOptions,
     out: Path,
     same_seconds: float | None = None,
     strict: bool = True,
     limit: int | None = None,
-) -> list[ComparedEncoder]:
-    """Extract the features of each encoder, unless they are in `out`; one that fails does not lose the others.
+) -> tuple[list[ComparedEncoder], dict[str, VidsslError]]:
+    """Extract the features of each encoder, unless they are in `out`; the second result is why others have none.
 
     With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
     Without `strict` a few videos that cannot be read are left out, instead of the encoder. The features of a sum are
-    those of its parts, which are among the models: see `with_parts`. Floors come last.
+    those of its parts, which are among the models. Floors come last.
     """
-    compared, of_model = list[ComparedEncoder](), dict[str, ComparedEncoder]()
+    encoders, failures = dict[str, ComparedEncoder](), dict[str, VidsslError]()
     models = sorted(models, key=lambda named: len(parts_of(named[1])) > 1)  # parts first
-    slow = sum(not str(model).startswith(_FLOOR) for _, model in models)  # floors come last, and take little
-    _log.info("encoders: %d, floors: %d; one after another", slow, len(models) - slow)
-    start = time.perf_counter()
-    for number, (name, model) in enumerate(models):
-        passed = time.perf_counter() - start
-        if passed > _LONG and number < slow:  # of a short comparison the bars say enough
-            remaining = timedelta(seconds=round(passed / number * (slow - number)))
-            _log.info("%d of %d encoders are done: about %s to go if the rest is as fast", number, slow, remaining)
+    name_of = {str(model): name for name, model in models}
+    data = identify(videos)
+    for name, model in bar(models, title="encoders and floors", unit="encoder", leave=False):
         try:
             subject = load_subject(model, options, shared_config=True)
             subject = subject if strict else subject.skipping_few()
-            kinds = {"": subject}
+            parts = parts_of(model) if isinstance(subject.test, JoinedClips) else []
+            names_of_parts = [name_of[part.model] for part in parts]
+            if broken := [failures[part] for part in names_of_parts if part in failures]:
+                raise broken[0]
+            subjects = {"": subject}
             if same_seconds is not None:
-                kinds[", same clips"] = with_clips(subject, same_seconds)
-            for suffix, kind in kinds.items():
-                parts = parts_of(model) if isinstance(kind.test, JoinedClips) else []
-                if parts:
-                    of_parts = [of_model[f"{part.model}{suffix}"] for part in parts]
-                    compared.append(_join(of_parts, f"{name}{suffix}", kind, videos))
+                subjects[", same clips"] = with_clips(subject, same_seconds)
+            for clips, of_clips in subjects.items():
+                title, joined = f"{name}{clips}", [encoders[f"{part}{clips}"] for part in names_of_parts]
+                if joined:
+                    encoders[title] = _join(joined, title, of_clips, videos)
                 else:
-                    compared.append(_extract(f"{name}{suffix}", kind, videos, data, out, limit))
-                of_model[f"{model}{suffix}"] = compared[-1]
+                    encoders[title] = _extract(title, of_clips, videos, data, out, limit)
         except VidsslError as error:
-            if isinstance(error, DataError) and not any(encoder.features is not None for encoder in compared):
-                raise  # the videos are at fault: the other encoders would say the same
+            if isinstance(error, DataError) and not encoders:
+                raise  # the videos are at fault: other encoders would say the same
             _log.warning("%s is left out: %s", name, error)
-            of_model[str(model)] = of_model[f"{model}, same clips"] = ComparedEncoder(name, failure=error)
-            compared.append(of_model[str(model)])
-    return sorted(compared, key=lambda encoder: encoder.floor)
-
-
-def with_parts(models: Sequence[tuple[str, Model]]) -> list[tuple[str, Model]]:
-    """Add the parts of each sum `A+B` that are not there themselves, by their names; `FLOORS` are rows anyway."""
-    named = {str(model) for _, model in models} | {f"{_FLOOR}{name}" for name in FLOORS}
-    names = dict.fromkeys(part.model for _, model in models if len(parts := parts_of(model)) > 1 for part in parts)
-    return [*models, *((name, name) for name in names if name not in named)]
+            failures[name] = error
+    return sorted(encoders.values(), key=lambda encoder: encoder.floor), failures
 
 
 def with_clips(subject: Subject, seconds: float) -> Subject:
@@ -141,11 +127,8 @@ def _extract(
 
 def _join(parts: Sequence[ComparedEncoder], name: str, subject: Subject, videos: VideoList) -> ComparedEncoder:
     """Make the features of a sum of those of its parts."""
-    for part in parts:
-        if part.failure is not None:
-            raise part.failure
     rows = common_rows(parts)
-    features = [of_rows(part.features, rows) for part in parts if part.features is not None]
+    features = [of_rows(part.features, rows) for part in parts]
     joined = join_features(features, [part.weight for part in parts_of(subject.name)])
     sums = {key: _sum([part.facts.get(key) for part in parts]) for key in ("seconds_per_video", "gigaflops_per_video")}
     memory = [part.facts["peak_megabytes"] for part in parts if part.facts.get("peak_megabytes")]
@@ -210,21 +193,18 @@ def _peak() -> float | None:
 
 
 def common_rows(encoders: Sequence[ComparedEncoder]) -> NDArray[np.int64]:
-    """Return the rows of the list that all measured encoders have."""
-    rows = [encoder.features.index.numpy() for encoder in encoders if encoder.features is not None]
-    return reduce(np.intersect1d, rows) if rows else np.empty(0, np.int64)
+    """Return the rows of the list that all encoders have."""
+    return reduce(np.intersect1d, [encoder.features.index.numpy() for encoder in encoders])
 
 
 def of_rows(features: Features, rows: NDArray[np.int64]) -> Features:
     """Select rows of the list."""
-    places = np.searchsorted(features.index.numpy(), rows)
-    x, label, index = features.x[places], features.label[places], features.index[places]
-    return replace(features, x=x, label=label, index=index, records=())
+    at = np.searchsorted(features.index.numpy(), rows)
+    return replace(features, x=features.x[at], label=features.label[at], index=features.index[at], records=())
 
 
 def predict_all(
     encoders: Sequence[ComparedEncoder],
-    rows: NDArray[np.int64],
     label: NDArray[np.int64],
     groups: NDArray[np.int64],
     folds: NDArray[np.int64],
@@ -232,30 +212,23 @@ def predict_all(
     out: Path,
     advance: Callable[[], object] = lambda: None,
 ) -> dict[str, Predictions]:
-    """Predict each video by each encoder, unless it is in `out`; `label`, `groups` and `folds` are those of `rows`."""
+    """Predict each video by each encoder, unless it is in `out`; `label`, `groups`, `folds` are of its rows."""
     by_name = {}
     for encoder in encoders:
-        assert encoder.features is not None
-        features = replace(of_rows(encoder.features, rows), label=torch.from_numpy(label))
+        features = replace(encoder.features, label=torch.from_numpy(label))
         digest = hashlib.sha256(np.ascontiguousarray(features.x.numpy()).tobytes())
         for part in (label, groups, folds, np.array([*shots, FEW_LABEL_DRAWS, num_neighbours(label), _VERSION])):
             digest.update(np.ascontiguousarray(part).tobytes())
         file = out / _PREDICTIONS / f"{digest.hexdigest()[:16]}.npz"
-        predictions = _read(file, shots)
-        if predictions is None:
+        try:
+            arrays = read_arrays(file)
+            few = {n: arrays.pop(f"few_{n}") for n in shots}
+            predictions = Predictions(**arrays, few=few)
+        except (OSError, ValueError, KeyError, TypeError):
             predictions = predict(features, groups, folds, shots, advance=advance)
             _write(file, predictions)
         by_name[encoder.name] = predictions
     return by_name
-
-
-def _read(file: Path, shots: Sequence[int]) -> Predictions | None:
-    try:
-        arrays = read_arrays(file)
-        few = {n: arrays[f"few_{n}"] for n in shots}
-        return Predictions(arrays["knn"], arrays["nearest"], arrays["logistic"], few)
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _write(file: Path, predictions: Predictions) -> None:
@@ -263,12 +236,12 @@ def _write(file: Path, predictions: Predictions) -> None:
     few = content.pop("few")
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as target:
-        np.savez(target, **content, **{f"few_{n}": share for n, share in few.items()})
+        np.savez(target, **content, **{f"few_{n}": fraction for n, fraction in few.items()})
 
 
 def right(predictions: Predictions, label: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-    """Return by measure which videos (N,) are right; of few labels, in which share of the draws."""
+    """Return by measure which videos (N,) are right; of few labels, in which fraction of the draws."""
     near = np.where(predictions.nearest < 0, -1, label[predictions.nearest])
     every = {"knn": predictions.knn == label, "R@1": near == label, "logistic": predictions.logistic == label}
-    few = {f"logistic_{n}": share for n, share in predictions.few.items()}
+    few = {f"logistic_{n}": fraction for n, fraction in predictions.few.items()}
     return {**{name: hit.astype(np.float64) for name, hit in every.items()}, **few}

@@ -1,10 +1,9 @@
-"""Compare encoders without labels: do they find the same neighbours?
+"""What several encoders say of the same videos: near copies, common neighbours, disagreements.
 
 Shapes: N videos, the same rows of each encoder; E encoders; k neighbours.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
@@ -13,12 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from vidssl.base.config import Tree
 from vidssl.base.errors import DataError
-from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
 from vidssl.evaluation.leave_recording_out import same_group
-from vidssl.evaluation.search import check_finite, check_k, nearest
+from vidssl.evaluation.search import check_finite, nearest
 
+NEIGHBOURS_COMPARED = 10  # that two encoders have in common; the distance of the last is the measure of near copies
 RATIO = 0.25
 _EQUAL = 0.002  # distances below are of the same footage, however near other videos are
 
@@ -73,35 +73,20 @@ def _centred(features: Features) -> Tensor:
     return functional.normalize(x - x.mean(dim=0), dim=1)
 
 
-NEIGHBOURS_COMPARED = 10  # neighbours that are compared; the distance of the last is the measure of near copies
-_STREAM = 39  # of random numbers
+def check_same_rows(first: Features, second: Features) -> None:
+    """Raise a DataError if features are not of the same rows of a list."""
+    if not torch.equal(first.index, second.index):
+        raise DataError(f"the features are not of the same videos: {len(first)} and {len(second)} rows of a list")
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """What two encoders have in common: the nearest videos of each video, those of its recording group left out."""
-
-    first: int  # encoders
-    second: int
-    common: NDArray[np.float64]  # (N,) fraction of the nearest videos that both find; NaN: all videos are of its group
-    chance: float  # mean of `common` if one of the encoders found random videos
-    nearest: tuple[NDArray[np.int64], NDArray[np.int64]]  # (N, k) rows, nearest first; -1: there are no more
-
-    @property
-    def mean(self) -> float:
-        """Mean over videos; NaN if none has a neighbour."""
-        there = self.common[~np.isnan(self.common)]
-        return float(there.mean()) if len(there) else np.nan
-
-
-def compare_neighbours(
-    encoders: Sequence[Features], groups: NDArray[np.int64], k: int = NEIGHBOURS_COMPARED
-) -> list[Agreement]:
-    """Compare the k nearest videos of each pair of encoders, by the overlap: common ones, divided by k.
+def common_neighbours(
+    encoders: Mapping[str, Features], groups: NDArray[np.int64], k: int = NEIGHBOURS_COMPARED
+) -> list[Tree]:
+    """Return of each pair of encoders, by name, the mean `fraction` of the k nearest videos that both find.
 
     This is the mutual nearest-neighbour metric of Huh et al. (2024, The Platonic Representation Hypothesis, Eq. 11),
     with the videos of one recording group left out. A video with M < k videos of other groups has M neighbours. Of
-    random ones a fraction k / M is common.
+    random ones a fraction k / M is common, whose mean is `chance`. Both are NaN if all videos are of one group.
 
     Args:
         encoders: Features of the same rows.
@@ -112,82 +97,43 @@ def compare_neighbours(
         ConfigError: k is not a whole number of 1 or more.
         DataError: The rows are not the same, or features are not finite.
     """
-    check_k(k)
-    for encoder in encoders[1:]:
-        check_same_rows(encoders[0], encoder)
-    pairs = same_group(groups)
+    first, *rest = encoders.values()
+    for features in rest:
+        check_same_rows(first, features)
+    same = same_group(groups)
+    rows = {name: nearest(features.x, features.x, k, same).index.numpy() for name, features in encoders.items()}
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    others = len(groups) - sizes[group]  # M
-    nearest_rows = [nearest(encoder.x, encoder.x, k, pairs).index.numpy() for encoder in encoders]
-    return [
-        Agreement(a, b, *_overlap(nearest_rows[a], nearest_rows[b], others), (nearest_rows[a], nearest_rows[b]))
-        for a, b in combinations(range(len(encoders)), 2)
-    ]
+    candidates = len(groups) - sizes[group]  # M
+    counted, chance = candidates > 0, np.nan
+    neighbours = np.minimum(min(k, len(groups)), candidates[counted])
+    if counted.any():
+        chance = float((neighbours / candidates[counted]).mean())
+    pairs = []
+    for a, b in combinations(rows, 2):
+        common = np.zeros(len(groups))
+        for column in rows[b].T:  # a column at a time: all at once are N k² comparisons in memory
+            common += ((rows[a] == column[:, None]) & (column[:, None] >= 0)).any(axis=1)
+        fraction = float((common[counted] / neighbours).mean()) if counted.any() else np.nan
+        pairs.append({"first": a, "second": b, "fraction": fraction, "chance": chance})
+    return pairs
 
 
-def _overlap(
-    first: NDArray[np.int64], second: NDArray[np.int64], others: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], float]:
-    """Return the fraction of common neighbours (N,), and what is expected of random ones."""
-    count = np.zeros(len(first))
-    for column in second.T:  # a column at a time: all at once are N k² comparisons in memory
-        count += ((first == column[:, None]) & (column[:, None] >= 0)).any(axis=1)
-    there = others > 0
-    neighbours = np.minimum(first.shape[1], others)
-    common = np.divide(count, neighbours, out=np.full(len(first), np.nan), where=there)
-    return common, float((neighbours[there] / others[there]).mean()) if there.any() else np.nan
-
-
-@dataclass(frozen=True)
-class ChangedNeighbours:
-    """A video of which two encoders find different neighbours."""
-
-    row: int
-    common: float  # fraction of the neighbours that both find
-    first: list[int]  # rows, nearest first
-    second: list[int]
-
-
-def most_changed(agreement: Agreement, n: int, seed: int = 0) -> list[ChangedNeighbours]:
-    """Return the n videos with the fewest common neighbours, fewest first; equal ones in a random, fixed order.
-
-    By rows they would be of the first class of the list: of many videos encoders often have no common neighbour.
-    """
-    rows = np.flatnonzero(~np.isnan(agreement.common))
-    rows = generator(seed, _STREAM).permutation(rows)
-    rows = rows[np.argsort(agreement.common[rows], kind="stable")][:n]
-    changed = []
-    for row in rows.tolist():
-        first, second = (neighbours[row][neighbours[row] >= 0].tolist() for neighbours in agreement.nearest)
-        changed.append(ChangedNeighbours(row, float(agreement.common[row]), first, second))
-    return changed
-
-
-def check_same_rows(first: Features, second: Features) -> None:
-    """Raise a DataError if features are not of the same rows of a list."""
-    if not torch.equal(first.index, second.index):
-        raise DataError(f"the features are not of the same videos: {len(first)} and {len(second)} rows of a list")
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """Where encoders predict different classes."""
-
-    order: NDArray[np.int64]  # (N,) rows: the most useful to label, or whose label to check, first
-    entropy: NDArray[np.float64]  # (N,) of the votes, nats
-    margin: NDArray[np.float64]  # (N,) fraction of the votes for a class minus that for another; see `disagreement`
-
-
-def disagreement(predicted: NDArray[np.int64], labels: NDArray[np.int64] | None = None) -> Disagreement:
+def disagreement(
+    predicted: NDArray[np.int64], labels: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Order videos by the entropy of the votes of the encoders, highest first, then by the margin, lowest first.
 
-    This is query by committee with vote entropy (Dagan and Engelson, 1995). The margin of a video without a label is
-    between the two classes with most votes; with a label it is between that class and the best other one, so that of
-    equal entropies those come first whose label most encoders contradict. Rows are the last criterion.
+    This is query by committee with vote entropy (Dagan and Engelson, 1995). The margin of a video is the fraction of
+    the votes for a class minus that for another. Without a label these are the two classes with most votes; with a
+    label it is that class and the best other one, so that of equal entropies those come first whose label most encoders
+    contradict. Rows are the last criterion.
 
     Args:
         predicted: (E, N) class that each encoder predicts; -1, no prediction, counts as a class.
         labels: (N,) class of each video, -1: not known.
+
+    Returns:
+        The rows (N,), the most useful to label, or whose label to check, first; the entropy (N,) of each row in nats.
     """
     same = (predicted == predicted[:, None]).sum(axis=1) / len(predicted)  # (E, N) fraction of the votes for each vote
     entropy = np.log(1 / same).mean(axis=0)
@@ -196,4 +142,4 @@ def disagreement(predicted: NDArray[np.int64], labels: NDArray[np.int64] | None 
     margin = (predicted == class_).mean(axis=0) - np.where(predicted == class_, 0, same).max(axis=0)
     # Sums in another order differ in the last bits: those are no difference.
     order = np.lexsort((np.arange(len(class_)), margin.round(9), -entropy.round(9)))
-    return Disagreement(order, entropy, margin)
+    return order, entropy

@@ -1,240 +1,245 @@
 """What a comparison says in words: which encoder is best, which needs less and is not worse, what to doubt.
 
 Words follow tests: an encoder is best if every other one is shown to be worse, by p after Holm's method; it needs less
-and is not worse if the interval of its difference to the best excludes a loss of more than `MARGIN`.
+and is not worse if the interval of its difference to the best excludes a loss of more than `WORSE_MARGIN`.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from itertools import permutations
 
-from vidssl.apps.compare.neighbour_agreement import Agreement
+from vidssl.apps.compare.features_and_predictions import ComparedEncoder
+from vidssl.apps.compare.neighbour_agreement import NEIGHBOURS_COMPARED
+from vidssl.base.config import Tree
 from vidssl.base.errors import first_few
-from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference
+from vidssl.evaluation.statistics import ALPHA, FEWEST, Difference, Estimate
 
 WORSE_MARGIN = 0.05  # of the primary number
 _LESS = 1.5  # times the operations of another encoder, from which on it needs less
 _FEW_VIDEOS = 10  # of a class
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """An encoder that was measured."""
+class _Ranking:
+    """Encoders by their primary number; all numbers are places of encoders."""
 
-    name: str
-    accuracy: float  # the primary number, a fraction
-    operations: float | None  # a video; None: not counted
-    floor: bool = False  # thumbnails, differences, an untrained network
-    licence: str = ""
-    training: Sequence[str] = ()
-    seen: int | None = 0  # of the videos, those that it was trained on; None: its list is not there
-    low: float | None = None  # lower end of the interval of the primary number
-    network: str = ""  # equal ones have the same weights and clips; empty: not known
+    def __init__(
+        self, encoders: Sequence[ComparedEncoder], means: Sequence[Estimate], differences: Sequence[Difference]
+    ):
+        self.encoders, self.means = encoders, means
+        self.names = [encoder.name for encoder in encoders]
+        self.learned = [n for n, encoder in enumerate(encoders) if not encoder.floor]
+        self.pairs = {(pair.first, pair.second): pair for half in differences for pair in (half, half.turned())}
+        self.best = max(self.learned or range(len(encoders)), key=lambda n: means[n].value)
+        self.rest = [n for n in self.learned or range(len(encoders)) if not self.is_worse(n, self.best)]
 
+    def is_worse(self, n: int, than: int) -> bool:
+        """Whether an encoder is shown to be worse than another one."""
+        return n != than and self.pairs[n, than].is_worse
 
-@dataclass(frozen=True)
-class Verdict:
-    """The sentences of a verdict."""
+    def listed(self, numbers: Sequence[int]) -> str:
+        """List the names of encoders."""
+        return _listed([self.names[n] for n in numbers])
 
-    best: int  # of the candidates without the floors, the one with the highest number
-    is_clear: bool  # whether every other encoder is shown to be worse than it
-    cheapest: int  # that is not worse than the best by more than `MARGIN`, and needs less; else the best
-    answer: str
-    doubts: list[str]
+    def answer(self, chance: float) -> str:
+        """Say which encoder is best, or which are not told apart."""
+        best, rest = self.names[self.best], self.rest
+        if len(rest) == 1:
+            verdict = " is best" if len(self.learned) != 1 else ""
+            return f"{best}{verdict}: {100 * self.means[self.best].value:.1f} % (guessing {100 * chance:.1f})"
+        between = [self.pairs[pair] for pair in permutations(rest, 2)]
+        answer = f"{self.listed(rest)} are not told apart"
+        if all(pair.reason == "equal" for pair in between):
+            answer = f"{self.listed(rest)} are equal: kNN is right for the same videos"
+        elif all(pair.reason in ("equal", "too few recordings") for pair in between):
+            answer = f"{self.listed(rest)} are not compared: fewer than {FEWEST} recordings"
+        elif any(pair.is_worse for pair in between):
+            answer = f"{best} is not told apart from {self.listed([n for n in rest if n != self.best])}"
+        worse = [n for n in self.learned or range(len(self.names)) if n not in rest]
+        than_all = [n for n in worse if all(self.is_worse(n, better) for better in rest)]
+        for some, than in ((than_all, ""), ([n for n in worse if n not in than_all], f" than {best}")):
+            if some:
+                answer += f"; {self.listed(some)} {'is' if len(some) == 1 else 'are'} worse{than}"
+        return answer
 
+    def cheapest(self) -> tuple[int, str]:
+        """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
+        operations = [encoder.facts["gigaflops_per_video"] or 0.0 for encoder in self.encoders]  # None: not counted
+        most, able = operations[self.best], []
+        for n in self.rest:
+            low = None if n == self.best else self.pairs[n, self.best].low
+            if low is not None and low > -WORSE_MARGIN and 0 < operations[n] * _LESS <= most:
+                able.append(n)
+        if not able:
+            return self.best, ""
+        cheapest = min(able, key=operations.__getitem__)
+        pair = self.pairs[cheapest, self.best]
+        points = " to ".join(f"{100 * (end or 0):+.1f}".replace("-", "−") for end in (pair.low, pair.high))
+        return cheapest, (
+            f" {self.names[cheapest]} needs {100 * operations[cheapest] / most:.2g} % of the operations of "
+            f"{self.names[self.best]}, and is not worse by more than {100 * WORSE_MARGIN:.0f} points (95 % interval of "
+            f"the difference {points})."
+        )
 
-EncoderPairs = Mapping[tuple[int, int], Difference]  # either way round
+    def doubts(self, chance: float) -> list[str]:
+        """Say what is not shown: above guessing, above the floors, and why encoders are not told apart."""
+        best, said = self.names[self.best], self.equal_ones()
+        if all(low is None or low <= chance for low in (self.means[n].low for n in self.learned)):
+            said.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
+        for n, encoder in enumerate(self.encoders):
+            if encoder.floor and self.means[n].value > self.means[self.best].value:
+                number = f"{100 * self.means[n].value:.1f} %"
+                said.append(f"{encoder.name}, which learned nothing, has a higher number: {number}.")
+            elif encoder.floor and n != self.best and not self.is_worse(n, self.best):
+                said.append(f"{best} is not shown to be better than {encoder.name}, which learned nothing.")
+        to_best = [self.pairs[n, self.best] for n in self.learned if n != self.best]
+        differ = [pair for pair in to_best if "differ" in pair.reason]
+        said += [f"{best} and {self.names[pair.first]} {pair.reason}." for pair in differ]
+        unshown = [pair for pair in to_best if not pair.reason and not pair.is_worse]
+        if adjusted := [pair.first for pair in unshown if pair.high is not None and pair.high < 0]:
+            said.append(
+                f"The difference of {self.listed(adjusted)} to {best} has an interval without 0, but p, adjusted for "
+                f"the number of pairs (Holm), is not below {ALPHA}: it is not shown."
+            )
+        return said
+
+    def equal_ones(self) -> list[str]:
+        """Name the encoders that are one network, and others whose predictions are the same."""
+        said, rest = [], [*self.learned]
+        while rest:
+            first = rest[0]
+            equal = [first, *(n for n in rest[1:] if self.pairs[first, n].reason == "equal")]
+            rest = [n for n in rest if n not in equal]
+            if len(equal) > 1:
+                one_network = len({self.encoders[n].facts["features"] for n in equal}) == 1
+                what = "have the same weights and clips" if one_network else "are right for the same videos by kNN"
+                said.append(f"{self.listed(equal)} {what}.")
+        return said
 
 
 def decide(
-    candidates: Sequence[Candidate],
-    pairs: Sequence[Difference],
-    class_counts: Sequence[tuple[str, int, int]],
+    encoders: Sequence[ComparedEncoder],
+    means: Sequence[Estimate],
+    differences: Sequence[Difference],
+    classes: Sequence[Tree],
     chance: float,
     doubts: Sequence[str] = (),
     num_copies: int = 0,
-) -> Verdict:
+) -> Tree:
     """Decide between encoders by their primary number.
 
     Args:
-        candidates: The encoders, with the floors among them.
-        pairs: All of their differences in the primary number.
-        class_counts: Name, videos and groups of each class.
+        encoders: The encoders, with the floors among them.
+        means: The primary number of each.
+        differences: Of all pairs of them in that number.
+        classes: Name, videos and groups of each class.
         chance: What guessing gives of the primary number.
         doubts: Of intervals and tests, as `statistics.doubts`.
         num_copies: Pairs of near copies in different recording groups.
+
+    Returns:
+        The names of the `best` encoder, which is the one with the highest number that is no floor, and of the
+        `cheapest` one that is not worse, or again the best; whether every other encoder is shown to be worse than the
+        best, `is_clear`; the sentences `answer` and `doubts`.
     """
-    pair_of = {(pair.first, pair.second): pair for difference in pairs for pair in (difference, difference.turned())}
-    trained = [n for n, candidate in enumerate(candidates) if not candidate.floor] or [*range(len(candidates))]
-    best = max(trained, key=lambda n: candidates[n].accuracy)
-    rest = [n for n in trained if n == best or not pair_of[n, best].is_worse]
-    of_best = candidates[best]
-    number = f"{100 * of_best.accuracy:.1f} % (guessing {100 * chance:.1f})"
-    if len(trained) == 1:
-        answer = f"{of_best.name}: {number}."
-    elif len(rest) == 1:
-        answer = f"{of_best.name} is best: {number}."
-    else:
-        answer = _not_told_apart(candidates, pair_of, best, rest)
-        worse = [n for n in trained if n not in rest]
-        of_all = [n for n in worse if all(pair_of[n, better].is_worse for better in rest)]
-        for some, than in ((of_all, ""), ([n for n in worse if n not in of_all], f" than {of_best.name}")):
-            if some:
-                answer += f"; {_names(candidates, some)} {'is' if len(some) == 1 else 'are'} worse{than}"
-        answer += "."
-    cheapest, sentence = _cheapest(candidates, pair_of, best, rest)
-    said = [*_doubts_of_best(candidates, pair_of, best, chance), *doubts, *_doubts_of_videos(class_counts, num_copies)]
-    said += _doubts_of_training([candidate for candidate in candidates if not candidate.floor])
-    return Verdict(best, len(trained) > 1 and len(rest) == 1, cheapest, answer + sentence, said)
+    ranking = _Ranking(encoders, means, differences)
+    cheapest, needs_less = ranking.cheapest()
+    return {
+        "best": ranking.names[ranking.best],
+        "is_clear": len(ranking.rest) == 1 and len(ranking.learned) != 1,
+        "cheapest": ranking.names[cheapest],
+        "answer": f"{ranking.answer(chance)}.{needs_less}",
+        "doubts": [
+            *ranking.doubts(chance),
+            *doubts,
+            *_doubts_of_videos(classes, num_copies),
+            *_doubts_of_training([encoder for encoder in encoders if not encoder.floor]),
+        ],
+    }
 
 
-def _names(candidates: Sequence[Candidate], numbers: Sequence[int]) -> str:
-    return _listed([candidates[n].name for n in numbers])
-
-
-def _not_told_apart(candidates: Sequence[Candidate], pair_of: EncoderPairs, best: int, rest: Sequence[int]) -> str:
-    names, pairs = _names(candidates, rest), [pair_of[pair] for pair in permutations(rest, 2)]
-    if all(pair.reason == "equal" for pair in pairs):
-        return f"{names} are equal: kNN is right for the same videos"
-    if all(pair.reason in ("equal", "too few recordings") for pair in pairs):
-        return f"{names} are not compared: fewer than {FEWEST} recordings"
-    if any(pair.is_worse for pair in pairs):
-        return f"{candidates[best].name} is not told apart from {_names(candidates, [n for n in rest if n != best])}"
-    return f"{names} are not told apart"
-
-
-def _cheapest(candidates: Sequence[Candidate], pairs: EncoderPairs, best: int, rest: Sequence[int]) -> tuple[int, str]:
-    """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
-    most, able = candidates[best].operations or 0.0, {}
-    for n in rest:
-        low, operations = None if n == best else pairs[n, best].low, candidates[n].operations
-        if low is not None and low > -WORSE_MARGIN and operations and operations * _LESS <= most:
-            able[n] = operations
-    if not able:
-        return best, ""
-    cheapest = min(able, key=able.__getitem__)
-    part, pair = 100 * able[cheapest] / most, pairs[cheapest, best]
-    points = " to ".join(f"{100 * (end or 0):+.1f}".replace("-", "−") for end in (pair.low, pair.high))
-    return cheapest, (
-        f" {candidates[cheapest].name} needs {part:.2g} % of the operations of {candidates[best].name}, and is not "
-        f"worse by more than {100 * WORSE_MARGIN:.0f} points (95 % interval of the difference {points})."
+def _doubts_of_videos(classes: Sequence[Tree], num_copies: int) -> list[str]:
+    few = [class_["name"] for class_ in classes if class_["videos"] < _FEW_VIDEOS]
+    single = [class_["name"] for class_ in classes if class_["groups"] < 2]
+    copies = (
+        f"Videos of different recordings show the same footage: {_pairs(num_copies)}, named at the end of the page."
     )
+    doubts = (
+        (num_copies, copies),
+        (few, f"Classes of fewer than {_FEW_VIDEOS} videos: {_listed(few)}."),
+        (single, f"Classes of one recording are left out of kNN's mean over classes: {_listed(single)}."),
+    )
+    return [sentence for holds, sentence in doubts if holds]
 
 
-def _doubts_of_best(candidates: Sequence[Candidate], pair_of: EncoderPairs, best: int, chance: float) -> list[str]:
-    """Say what is not shown: above guessing, above the floors, and why encoders are not told apart."""
-    trained, name = [n for n, candidate in enumerate(candidates) if not candidate.floor], candidates[best].name
-    said = _equal_ones(candidates, pair_of, trained)
-    if all(candidate.low is None or candidate.low <= chance for candidate in candidates if not candidate.floor):
-        said.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
-    for n, floor in enumerate(candidates):
-        if floor.floor and floor.accuracy > candidates[best].accuracy:
-            said.append(f"{floor.name}, which learned nothing, has a higher number: {100 * floor.accuracy:.1f} %.")
-        elif floor.floor and n != best and not pair_of[n, best].is_worse:
-            said.append(f"{name} is not shown to be better than {floor.name}, which learned nothing.")
-    pairs = [pair_of[n, best] for n in trained if n != best]
-    said += [f"{name} and {candidates[pair.first].name} {pair.reason}." for pair in pairs if "differ" in pair.reason]
-    unshown = [pair for pair in pairs if not pair.reason and not pair.is_worse]
-    adjusted = [pair.first for pair in unshown if pair.high is not None and pair.high < 0]
-    if adjusted:
-        said.append(
-            f"The difference of {_names(candidates, adjusted)} to {name} has an interval without 0, but p, adjusted "
-            f"for the number of pairs (Holm), is not below {ALPHA}: it is not shown."
-        )
-    return said
+def _doubts_of_training(trained: Sequence[ComparedEncoder]) -> list[str]:
+    seen = {encoder.name: _seen(encoder) for encoder in trained}
+    sets: dict[str, list[str]] = {}  # names of encoders by training set
+    for encoder in trained:
+        for training_set in dict.fromkeys(encoder.facts["checkpoint"].get("training", ())):
+            sets.setdefault(training_set, []).append(encoder.name)
+    sets.pop("none", None)
+    unknown = sets.pop("not stated", [])
+    unread = [name for name, count in seen.items() if count is None]
+    unlicensed = [encoder.name for encoder in trained if encoder.facts["checkpoint"].get("licence") == "not stated"]
+    stated = "; ".join(f"{training_set} ({_listed(names)})" for training_set, names in sets.items())
+    doubts = (
+        (unread, f"These videos may be among the training videos of {_listed(unread)}, whose lists are not here."),
+        (sets, f"Numbers are too high for videos that a network was trained on. Training sets: {stated}."),
+        (unknown, f"Training sets that are not stated may hold these videos: {_listed(unknown)}."),
+        (unlicensed, f"Licence not stated: {_listed(unlicensed)}."),
+    )
+    trained_on = [f"{name} was trained on {count} of these videos." for name, count in seen.items() if count]
+    return trained_on + [sentence for holds, sentence in doubts if holds]
 
 
-def _equal_ones(candidates: Sequence[Candidate], pair_of: EncoderPairs, trained: Sequence[int]) -> list[str]:
-    """Name the encoders that are one network, and others whose predictions are the same."""
-    said, rest = [], [*trained]
-    while rest:
-        first, *rest = rest
-        equal = [n for n in rest if pair_of[first, n].reason == "equal"]
-        rest = [n for n in rest if n not in equal]
-        is_one_network = len({candidates[n].network or str(n) for n in (first, *equal)}) == 1
-        if equal:
-            what = "have the same weights and clips" if is_one_network else "are right for the same videos by kNN"
-            said.append(f"{_names(candidates, [first, *equal])} {what}.")
-    return said
-
-
-def _doubts_of_videos(class_counts: Sequence[tuple[str, int, int]], num_copies: int) -> list[str]:
-    said = []
-    if num_copies:
-        count = _pairs(num_copies)
-        said.append(f"Videos of different recordings show the same footage: {count}, named at the end of the page.")
-    if few := [name for name, videos, _ in class_counts if videos < _FEW_VIDEOS]:
-        said.append(f"Classes of fewer than {_FEW_VIDEOS} videos: {_listed(few)}.")
-    if alone := [name for name, _, groups in class_counts if groups < 2]:
-        said.append(f"Classes of one recording are left out of kNN's mean over classes: {_listed(alone)}.")
-    return said
-
-
-def _doubts_of_training(trained: Sequence[Candidate]) -> list[str]:
-    said = [f"{network.name} was trained on {network.seen} of these videos." for network in trained if network.seen]
-    if unread := [candidate.name for candidate in trained if candidate.seen is None]:
-        said.append(f"These videos may be among the training videos of {_listed(unread)}, whose lists are not here.")
-    sets: dict[str, list[str]] = {}
-    for candidate in trained:
-        for training_set in dict.fromkeys(candidate.training):
-            if training_set not in ("none", "not stated"):
-                sets.setdefault(training_set, []).append(candidate.name)
-    if sets:
-        where = "; ".join(f"{training_set} ({_listed(names)})" for training_set, names in sets.items())
-        said.append(f"Numbers are too high for videos that a network was trained on. Training sets: {where}.")
-    if unknown := [candidate.name for candidate in trained if "not stated" in candidate.training]:
-        said.append(f"Training sets that are not stated may hold these videos: {_listed(unknown)}.")
-    if unlicensed := [candidate.name for candidate in trained if candidate.licence == "not stated"]:
-        said.append(f"Licence not stated: {_listed(unlicensed)}.")
-    return said
+def _seen(encoder: ComparedEncoder) -> int | None:
+    """How many of the videos a network of vidssl was trained on; None if its list is not there."""
+    overlap: Tree = encoder.facts["overlap"] or {}
+    if "not_checked" not in overlap:
+        return int(overlap.get("videos", 0))
+    origin = encoder.facts["checkpoint"]
+    stated = all("training" in part for part in origin.get("parts", [origin]))
+    return 0 if stated else None  # its training sets are stated, or in doubt
 
 
 def describe_without_labels(
-    names: Sequence[str], floors: Collection[int], agreements: Sequence[Agreement], num_copies: int, num_groups: int
+    floors: Collection[str], pairs: Sequence[Tree], num_copies: int, num_groups: int, no_classes: str = ""
 ) -> list[str]:
-    """Say what was found without labels, and what that does not say; no encoder is preferred.
+    """Say what was measured without labels, and what that does not say; no encoder is preferred.
 
     Args:
-        names: The encoders.
-        floors: Those that learned nothing, by their places in `names`.
-        agreements: Of pairs of encoders.
+        floors: Names of the encoders that learned nothing.
+        pairs: What each pair of encoders has in common, of `common_neighbours`.
         num_copies: Pairs of near copies that were of different recording groups.
         num_groups: Recording groups, after those of copies were joined.
+        no_classes: Why folders are not taken as classes.
     """
-    sentences = _describe_agreement(names, floors, [pair for pair in agreements if not math.isnan(pair.mean)])
+    sentences, nearest_floor = [], dict[str, tuple[float, str]]()  # with which an encoder has most in common
+    pairs = [pair for pair in pairs if not math.isnan(pair["fraction"])]
+    trained = [pair for pair in pairs if not {pair["first"], pair["second"]} & {*floors}]
+    if trained:
+        order = sorted(trained, key=lambda pair: -pair["fraction"])
+        parts = [f"{pair['first']} and {pair['second']} {100 * pair['fraction']:.1f} %" for pair in order]
+        sentences.append(
+            f"Of the {NEIGHBOURS_COMPARED} nearest videos of a video in common: {first_few(parts, 6, '; ')}. By chance "
+            f"{100 * trained[0]['chance']:.1f} %."
+        )
+    for pair in pairs:
+        for encoder, floor in permutations((pair["first"], pair["second"])):
+            most = nearest_floor.get(encoder, (0.0, ""))[0]
+            if floor in floors and encoder not in floors and pair["fraction"] >= most:
+                nearest_floor[encoder] = pair["fraction"], floor
+    if nearest_floor:
+        parts = [f"{name} {100 * fraction:.1f} % with {floor}" for name, (fraction, floor) in nearest_floor.items()]
+        sentences.append(f"In common with what learned nothing: {'; '.join(parts)}.")
     if num_copies:
         sentences.append(
             f"Near copies that were of different recordings: {_pairs(num_copies)} of videos, named at the end of the "
             f"page. Each pair counts as one recording, which leaves {num_groups}."
         )
     sentences.append("Without labels no encoder is shown to be better: encoders may agree by the background alone.")
-    return sentences
-
-
-def _describe_agreement(names: Sequence[str], floors: Collection[int], agreements: Sequence[Agreement]) -> list[str]:
-    if not agreements:
-        return []
-    sentences = []
-    k = agreements[0].nearest[0].shape[1]
-    trained = [agreement for agreement in agreements if not {agreement.first, agreement.second} & {*floors}]
-    if trained:
-        parts = [
-            f"{names[agreement.first]} and {names[agreement.second]} {100 * agreement.mean:.1f} %"
-            for agreement in sorted(trained, key=lambda agreement: -agreement.mean)
-        ]
-        sentences.append(
-            f"Of the {k} nearest videos of a video in common: {first_few(parts, 6, '; ')}. By chance "
-            f"{100 * trained[0].chance:.1f} %."
-        )
-    nearest_floor: dict[int, tuple[float, int]] = {}  # of each encoder: the floor with which it has most in common
-    for agreement in agreements:
-        for encoder, floor in ((agreement.first, agreement.second), (agreement.second, agreement.first)):
-            if floor in floors and encoder not in floors:
-                nearest_floor[encoder] = max(nearest_floor.get(encoder, (-1.0, -1)), (agreement.mean, floor))
-    if nearest_floor:
-        parts = [f"{names[n]} {100 * mean:.1f} % with {names[floor]}" for n, (mean, floor) in nearest_floor.items()]
-        sentences.append(f"In common with what learned nothing: {'; '.join(parts)}.")
+    if no_classes:
+        sentences.append(f"{no_classes[0].upper()}{no_classes[1:]}.")
     return sentences
 
 
@@ -244,4 +249,4 @@ def _pairs(count: int) -> str:
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
     texts = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {''.join(texts[-1:])}"

@@ -3,50 +3,39 @@
 import io
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl.apps.map import layout_2d as layouts
-from vidssl.apps.map.layout_2d import UMAP_NEEDS, check_layout, has_umap, is_installed, kept_neighbours
-from vidssl.apps.map.page import THUMBNAIL, MapColumn, Suspects, classes_column, map_column, write_map_page
-from vidssl.apps.map.suspect_videos import (
-    SUSPECT_NEIGHBOURS,
-    find_near_duplicates,
-    find_outliers,
-    mean_distances,
-    score_labels,
-    self_matches,
-)
+from vidssl.apps.map.layout_2d import choose_layout, is_installed, kept_neighbours
+from vidssl.apps.map.page import THUMBNAIL, MapColumn, classes_column, map_column, write_map_page
+from vidssl.apps.map.suspect_videos import SUSPECT_NEIGHBOURS, find_suspects
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names
-from vidssl.base.progress import Report, progress
+from vidssl.base.progress import Report
 from vidssl.base.types import Frames, VideoRecord
-from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups, why_folders_are_no_classes
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.evaluation.features import FeatureFolder, read_folder
+from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.jobs.extract import extract
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.measurement_runner import JobResults, claim_results, format_count
-from vidssl.page.previews import Preview, middle_frames, preview, shrunk
+from vidssl.page.previews import Preview, of_middles, preview, shrunk
 
 _log = logging.getLogger(__name__)
-MOST_LABELS = 20_000  # videos whose labels are judged: the time of the regressions grows with them
-_SHOWN = 200  # suspects of a kind on the page
-_PARQUET = "videos.parquet"
 _MILLISECONDS = 250  # of a frame of an animation
 _SIZE = 160, 120  # its pixels at most
 _NAMES = {"umap": "UMAP", "pca": "PCA"}
@@ -86,8 +75,8 @@ def map(
         options: See `NetworkOptions`.
     """
     folder, values = Path(out), None if columns is None else Path(columns)
-    if to == "parquet":
-        check_pyarrow()
+    if to == "parquet" and not is_installed("pyarrow"):
+        raise ConfigError("to=\"parquet\" needs pyarrow: pip install 'vidssl[parquet]'")
     if features is None:
         if videos is None or model is None:
             raise ConfigError("a map needs features=FOLDER (of vidssl extract), or videos and a network")
@@ -105,35 +94,26 @@ def map(
         raise ConfigError("features=FOLDER has features already: leave out videos, the network and its options")
     if not distributed.is_main():  # of several processes, which have extracted the features together
         return JobResults()
-    root = options.get("root")
-    videos_in = None if root is None else Path(root)
-    results = draw_map(Path(features), folder, layout, values, thumbnails, seed, videos_in, to == "parquet")
-    summary = JobResults(results)
-    summary.text, summary.file = "\n".join(map_summary(results)), folder / "index.html"
-    return summary
+    root = None if "root" not in options else Path(options["root"])
+    settings = {"layout": layout, "seed": seed, "thumbnails": thumbnails}
+    results = _draw(Path(features), folder, settings, values, root, to == "parquet")
+    results.text, results.file = map_summary(results), folder / "index.html"
+    return results
 
 
-def draw_map(
-    features: Path,
-    out: Path,
-    layout: str = "auto",
-    columns: Path | None = None,
-    thumbnails: int = 1000,
-    seed: int = 0,
-    root: Path | None = None,
-    parquet: bool = False,
-) -> Results:
-    """Write a page with a map of the features in a folder, and videos.parquet; the options are those of `map`."""
+def _draw(
+    features: Path, out: Path, settings: Tree, columns: Path | None, root: Path | None, parquet: bool
+) -> JobResults:
+    """Write a page with a map of the features in a folder, and videos.parquet; the settings are those of `map`."""
     try:
         folder = read_folder(features, "give a folder that vidssl extract has written")
     except OSError as error:
         raise DataError(f"cannot read {features}: {error.strerror}; vidssl extract writes such folders") from None
-    count = len(folder.features.x)
-    leave_out(folder.features.missing)
+    count, features_of, seed = len(folder.features.x), folder.features, settings["seed"]
+    leave_out(features_of.missing)
     if not count:
         raise DataError(f"{features} has no features: none of the videos could be read")
-    name, reason = _choose(layout, count)
-    check_layout(name, count)
+    name, reason = choose_layout(settings["layout"], count)
     videos = folder.videos(range(count), root)
     check_beside(out, videos.root, videos.classes, ["videos"], [features])
     claim_results(out, "map", {}, [columns])
@@ -141,13 +121,13 @@ def draw_map(
     write_lists(out, videos.root, {"videos": records}, videos.classes, [features])
     added, matched = ([], 0) if columns is None else read_columns(columns, records)
     _log.info("layout of %d features: %s%s", count, _NAMES[name], f", {reason}" if reason else "")
-    x = folder.features.x.numpy()
+    x = features_of.x.numpy()
     places = layouts.layout(x, name, seed)
-    near = nearest(folder.features.x, folder.features.x, SUSPECT_NEIGHBOURS, self_matches(count))
+    near = nearest(features_of.x, features_of.x, SUSPECT_NEIGHBOURS, same_group(np.arange(count)))
     class_kind, labels = _class_names(videos)
-    suspects = find_suspects(videos, folder.features.x, near)
-    previews, animations, missing = _previews(videos, folder, thumbnails, parquet)
-    results: Results = {
+    suspects, shown_suspects = find_suspects(videos, features_of.x, near)
+    previews, animations, missing = _previews(videos, folder, settings["thumbnails"], parquet)
+    content: Results = {
         "num_videos": count,
         "dim": x.shape[1],
         "layout": name,
@@ -156,15 +136,15 @@ def draw_map(
         "neighbours_kept": kept_neighbours(x, places),
         "thumbnails": len(previews),
         "not_decoded": [{"path": path, "reason": text} for path, text in missing.items()],
-        "suspects": suspects.results(videos.names),
+        "suspects": suspects,
         "columns": [column.name for column in added],
         "columns_matched": matched,
-        "missing": [{"path": path, "reason": text} for path, text in folder.features.missing],
+        "missing": [{"path": path, "reason": text} for path, text in features_of.missing],
         "features": str(features),
     }
-    settings = {"layout": name, "seed": seed, "thumbnails": thumbnails, "columns": columns and file_hash(columns)}
+    settings = {**settings, "layout": name, "columns": columns and file_hash(columns)}
     request = {**folder.request, "command": "map", "map": settings}
-    results = complete(results, request=request, overlap=None, query=folder.request["list"])
+    results = JobResults(complete(content, request=request, overlap=None, query=folder.request["list"]))
     by_class = [classes_column(class_kind, labels, videos.classes)] if any(labels) else []
     write_map_page(
         out / "index.html",
@@ -174,26 +154,15 @@ def draw_map(
         columns=[*by_class, *added],
         previews=previews,
         near=near.index.tolist(),
-        suspects=suspects.sections(videos.names),
-        details=[("Folder", str(videos.root)), ("Network", folder.features.made_by["network"]), *_details(results)],
-        left_out=[reason for _, reason in folder.features.missing],
+        suspects=shown_suspects,
+        details=[("Folder", str(videos.root)), ("Network", features_of.made_by["network"]), *_details(results)],
+        left_out=[reason for _, reason in features_of.missing],
     )
     if parquet:
-        write_parquet(out / _PARQUET, videos, labels, places, near, animations)
+        write_parquet(out / "videos.parquet", videos, labels, places, near, animations)
     existing_results(out, request, reuse=False)
     write_results(out, results)
     return results
-
-
-def _choose(layout: str, count: int) -> tuple[str, str]:
-    """Choose the layout: its name, and why `auto` is this one."""
-    if layout != "auto":
-        return layout, ""
-    if not has_umap():
-        return "pca", "as umap-learn is not installed: pip install 'vidssl[map]'"
-    if count < UMAP_NEEDS:
-        return "pca", f"as UMAP needs {UMAP_NEEDS} videos or more"
-    return "umap", ""
 
 
 def _class_names(videos: VideoList) -> tuple[str, list[str]]:
@@ -212,59 +181,56 @@ def _class_names(videos: VideoList) -> tuple[str, list[str]]:
 def _previews(
     videos: VideoList, folder: FeatureFolder, most: int, animated: bool
 ) -> tuple[dict[int, Preview], dict[int, bytes], dict[str, str]]:
-    """Make thumbnails of at most `most` videos, evenly spaced, and animations of the same if wanted.
+    """Make thumbnails of at most `most` videos, evenly spaced, and animations of the same if they are needed.
 
     The third result are those that cannot be decoded, and why.
     """
     fps = folder.request.get("protocol", {}).get("fps")
-    count = len(videos)
-    rows = np.unique(np.arange(min(most, count)) * count // max(1, min(most, count))).tolist()
-    width, height, frames, quality = THUMBNAIL
+    count = min(most, len(videos))
+    rows = [n * len(videos) // count for n in range(count)]
     thumbnails, animations, missing = {}, {}, {}
-    for row in progress(rows, title="thumbnails", unit="video", leave=False):
-        try:
-            middle = middle_frames(videos.records[row], fps)
-            thumbnails[row] = preview(middle, width, height, frames, quality)
-            if animated:
-                animations[row] = animation(middle)
-        except DataError as error:
-            missing[videos.names[row]] = str(error)
+    made = of_middles([videos.records[row] for row in rows], partial(_thumbnail, animated), fps)
+    for row, clips in zip(rows, made, strict=True):
+        if isinstance(clips, str):
+            missing[videos.names[row]] = clips
+        else:
+            thumbnails[row], animations[row] = clips
     if missing:
         _log.warning("no thumbnails of %d videos, the first: %s", len(missing), next(iter(missing.values())))
     return thumbnails, animations, missing
 
 
+def _thumbnail(animated: bool, frames: Frames) -> tuple[Preview, bytes]:
+    return preview(frames, *THUMBNAIL), animation(frames) if animated else b""
+
+
 def _details(results: Results) -> list[tuple[str, str]]:
     """Describe the map at the head of its page."""
+    shown, kept = results["thumbnails"], results["neighbours_kept"]
     details = {
         "Videos": format_count(results["num_videos"], results["missing"]),
         "Layout": _NAMES[results["layout"]] + (f" (seed {results['seed']})" if results["layout"] == "umap" else ""),
-        "10 nearest neighbours kept on the map": _kept(results),
-        "Thumbnails": f"{results['thumbnails']:,}" if results["thumbnails"] < results["num_videos"] else "",
+        "10 nearest neighbours kept on the map": "" if kept is None else f"{100 * kept:.0f}%",
+        "Thumbnails": f"{shown:,}" if shown < results["num_videos"] else "",
         "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
     }
     return [(name, value) for name, value in details.items() if value]
 
 
-def _kept(results: Results) -> str:
-    kept = results["neighbours_kept"]
-    return "" if kept is None else f"{100 * kept:.0f}%"
-
-
-def map_summary(results: Results) -> list[str]:
-    """Describe the map in a line or two."""
-    reason = f" ({results['layout_reason']})" if results["layout_reason"] else ""
+def map_summary(results: Results) -> str:
+    """Describe the map in a few lines."""
+    reason, kept = results["layout_reason"], results["neighbours_kept"]
     lines = [
-        f"{format_count(results['num_videos'], results['missing'])} videos x {results['dim']} features, "
-        f"layout {_NAMES[results['layout']]}{reason}, {results['thumbnails']} thumbnails"
+        f"{format_count(results['num_videos'], results['missing'])} videos x {results['dim']} features, layout "
+        f"{_NAMES[results['layout']]}{f' ({reason})' if reason else ''}, {results['thumbnails']} thumbnails"
     ]
-    if kept := _kept(results):
-        lines.append(f"{kept} of the 10 nearest neighbours by features are among the 10 nearest on the map")
-    counts = {name.replace("_", " "): len(rows or ()) for name, rows in results["suspects"].items() if name != "reason"}
-    lines.append("to look at: " + ", ".join(f"{name} {number}" for name, number in counts.items()))
+    if kept is not None:
+        lines.append(f"{100 * kept:.0f}% of the 10 nearest neighbours by features are among the 10 nearest on the map")
+    counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in results["suspects"].items() if name != "reason"]
+    lines.append(f"to look at: {', '.join(counts)}")
     if results["columns"]:
         lines.append(f"{results['columns_matched']} of them have values of {', '.join(results['columns'])}")
-    return lines
+    return "\n".join(lines)
 
 
 # Columns to colour by ---------------------------------------------------------------------------------------
@@ -289,13 +255,11 @@ def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[MapCo
             raise DataError(f"{path}:{line}: {len(row)} fields, the header has {len(header)}; quote text with commas")
         fields = dict(zip(header, row, strict=True))
         try:
-            spans = [float(fields[name]) if fields[name] else None for name in keys[1:]]
+            key = (fields["path"], *(float(fields[name]) if fields[name] else None for name in keys[1:]))
         except ValueError as error:
             raise DataError(f"{path}:{line}: {error}: start and end are seconds") from None
-        key = (fields["path"], *spans)
-        if key in rows_by_key:
+        if rows_by_key.setdefault(key, row) is not row:
             raise DataError(f"{path}:{line}: {fields['path']!r} is there twice: delete one row")
-        rows_by_key[key] = row
     matched = [rows_by_key.get(tuple(getattr(record, name) for name in keys)) for record in records]
     count = sum(row is not None for row in matched)
     if not count:
@@ -309,65 +273,7 @@ def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[MapCo
     return columns, count
 
 
-# What a person should look at -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SuspectVideos:
-    """What was found, by rows of the list."""
-
-    outliers: list[tuple[int, float]]  # row, mean cosine distance to its neighbours
-    duplicates: list[tuple[int, int, float]]  # rows, cosine similarity
-    labels: list[tuple[int, str, str, float]]  # row, label, proposed label, margin
-    reason: str  # why no labels were judged; empty: they were
-
-    def results(self, names: Sequence[str]) -> Tree:
-        """Describe all of them for results.json."""
-        return {
-            "outliers": [{"path": names[row], "distance": value} for row, value in self.outliers],
-            "near_duplicates": [
-                {"paths": [names[a], names[b]], "similarity": value} for a, b, value in self.duplicates
-            ],
-            "wrong_labels": [
-                {"path": names[row], "label": label, "proposed": proposed, "margin": margin}
-                for row, label, proposed, margin in self.labels
-            ],
-            "reason": self.reason,
-        }
-
-    def sections(self, names: Sequence[str]) -> list[Suspects]:
-        """Describe those that the page lists."""
-        labels = [(row, f"{label}: perhaps {proposed}") for row, label, proposed, _ in self.labels]
-        duplicates = [(a, f"as {names[b]}, similarity {value:.3f}") for a, b, value in self.duplicates]
-        outliers = [(row, f"mean distance {value:.3f}") for row, value in self.outliers]
-        kinds = {"Probable wrong labels": labels, "Near-duplicates": duplicates, "Outliers": outliers}
-        return [Suspects(name, rows[:_SHOWN], len(rows)) for name, rows in kinds.items()]
-
-
-def find_suspects(videos: VideoList, x: Tensor, near: Neighbours) -> SuspectVideos:
-    """Find the suspects of a list with features (N, D) and their neighbours; without labels folders are labels."""
-    distance = mean_distances(near)
-    outliers = [(int(row), float(distance[row])) for row in find_outliers(near)]
-    listed, labels, reason = labelled_by_folders(videos), [], ""
-    if (listed.labels < 0).all():
-        reason = why_folders_are_no_classes(videos) or "no labels, and no folders of two videos or more"
-    elif len(videos) > MOST_LABELS:
-        reason = f"more than {MOST_LABELS:,} videos"
-    else:
-        scores = score_labels(x, listed.labels, recording_groups(listed).number)
-        for row in scores.suspects:
-            label, proposed = listed.class_name(listed.labels[row]), listed.class_name(scores.proposed[row])
-            labels.append((int(row), label, proposed, float(scores.margin[row])))
-    return SuspectVideos(outliers, find_near_duplicates(near), labels, reason)
-
-
 # Parquet ----------------------------------------------------------------------------------------------------
-
-
-def check_pyarrow() -> None:
-    """Raise a ConfigError if pyarrow is not installed; call it before long work."""
-    if not is_installed("pyarrow"):
-        raise ConfigError("to=\"parquet\" needs pyarrow: pip install 'vidssl[parquet]'")
 
 
 def animation(frames: Frames) -> bytes:
@@ -397,23 +303,23 @@ def write_parquet(
     import pyarrow as pa
     from pyarrow import parquet
 
-    rows = range(len(videos))
-    records = [videos.records[row] for row in rows]
-    neighbors = []
-    for ids, similarity in zip(near.index.tolist(), near.similarity.tolist(), strict=True):
-        known = [(row, 1 - value) for row, value in zip(ids, similarity, strict=True) if row >= 0]
-        neighbors.append({"ids": [row for row, _ in known], "distances": [distance for _, distance in known]})
-    images = [{"bytes": animations[row], "path": f"{row}.webp"} if row in animations else None for row in rows]
-    columns = {
-        "path": pa.array([str(Path(record.path).absolute()) for record in records], pa.string()),
-        "label": pa.array([label or None for label in labels], pa.string()),
-        "x": pa.array(places[:, 0], pa.float32()),
-        "y": pa.array(places[:, 1], pa.float32()),
-        "neighbors": pa.array(neighbors, pa.struct({"ids": pa.list_(pa.int64()), "distances": pa.list_(pa.float32())})),
-        "image": pa.array(images, pa.struct({"bytes": pa.binary(), "path": pa.string()})),
+    columns: dict[str, pa.DataType] = {
+        "path": pa.string(),
+        "label": pa.string(),
+        "x": pa.float32(),
+        "y": pa.float32(),
+        "neighbors": pa.struct({"ids": pa.list_(pa.int64()), "distances": pa.list_(pa.float32())}),
+        "image": pa.struct({"bytes": pa.binary(), "path": pa.string()}),
     }
-    if any(record.start is not None or record.end is not None for record in records):
-        columns["start"] = pa.array([record.start for record in records], pa.float64())
-        columns["end"] = pa.array([record.end for record in records], pa.float64())
+    if any((record.start, record.end) != (None, None) for record in videos.records):
+        columns |= {"start": pa.float64(), "end": pa.float64()}
+    rows = []
+    for n, record in enumerate(videos.records):
+        known = near.index[n] >= 0
+        distances = 1 - near.similarity[n, known].double()
+        image = {"bytes": animations[n], "path": f"{n}.webp"} if n in animations else None
+        neighbors = {"ids": near.index[n, known].tolist(), "distances": distances.tolist()}
+        row = {"path": str(Path(record.path).absolute()), "start": record.start, "end": record.end, "image": image}
+        rows.append({**row, "label": labels[n] or None, "x": places[n, 0], "y": places[n, 1], "neighbors": neighbors})
     with replacing(path) as file:
-        parquet.write_table(pa.table(columns), file)
+        parquet.write_table(pa.Table.from_pylist(rows, pa.schema(columns)), file)

@@ -25,11 +25,6 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def has_umap() -> bool:
-    """Whether umap-learn is installed."""
-    return is_installed("umap")
-
-
 def import_umap() -> Any:
     """Import umap, whose compiled functions numba caches beside them or in the home folder, else for this process."""
     try:
@@ -45,17 +40,26 @@ def import_umap() -> Any:
     return importlib.import_module("umap")
 
 
-def check_layout(name: str, count: int) -> None:
-    """Raise a ConfigError if `count` videos cannot be laid out by `name`; call it before long work."""
-    if name == "umap" and not has_umap():
+def choose_layout(name: str, count: int) -> tuple[str, str]:
+    """Return the layout for `count` videos, and why `auto` is this one; a ConfigError if it cannot be computed.
+
+    Call it before long work.
+    """
+    missing = not is_installed("umap")
+    if name == "auto" and missing:
+        return "pca", "as umap-learn is not installed: pip install 'vidssl[map]'"
+    if name == "auto":
+        return ("pca", f"as UMAP needs {UMAP_NEEDS} videos or more") if count < UMAP_NEEDS else ("umap", "")
+    if name == "umap" and missing:
         raise ConfigError("the layout umap needs umap-learn: pip install 'vidssl[map]', or use layout=\"pca\"")
     if name == "umap" and count < UMAP_NEEDS:
         raise ConfigError(f'the layout umap needs {UMAP_NEEDS} videos or more, got {count}: use layout="pca"')
+    return name, ""
 
 
 def version() -> str:
     """Name the version of umap-learn, for `vidssl doctor`; a ConfigError if it is missing."""
-    check_layout("umap", UMAP_NEEDS)
+    choose_layout("umap", UMAP_NEEDS)
     return f"umap-learn {metadata.version('umap-learn')}"
 
 
@@ -68,7 +72,7 @@ def layout(x: Points, name: str, seed: int = 0) -> Points:
     if not np.isfinite(x).all():
         row = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
         raise DataError(f"the feature in row {row} of {len(x)} is not finite: the network or its input is broken")
-    check_layout(name, len(x))
+    choose_layout(name, len(x))
     unit = _unit(x)
     if name == "umap":
         from threadpoolctl import threadpool_limits

@@ -1,4 +1,4 @@
-// What pages with maps share: colours of classes, images of dots, a box beside a dot, and what a lasso holds.
+// What the other parts of the map use: colours of classes, images of dots, a box beside a dot, and what a lasso holds.
 
 const $ = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -3,9 +3,8 @@
 import base64
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +15,16 @@ from vidssl.page.render import render_page
 
 THUMBNAIL = (80, 60, 6, 60)  # width and height in pixels, frames, JPEG quality
 _MOST_CLASSES = 1000  # of a column; the rarer ones are one class
+_SHOWN = 200  # suspects of a kind
 _NUMBERED = 12  # a column of at most so many different whole numbers has classes
 
 
-@dataclass(frozen=True)
-class MapColumn:
+class MapColumn(NamedTuple):
     """What points can be coloured by: one of several classes, or a number."""
 
     name: str
     classes: tuple[str, ...]  # names; empty: the values are numbers
     values: Sequence[float | None]  # (N,) index of the class, or number; None: unknown
-
-
-@dataclass(frozen=True)
-class Suspects:
-    """Videos that a person should look at for one reason."""
-
-    name: str
-    rows: Sequence[tuple[int, str]]  # row and what is suspected
-    total: int  # the page can list fewer
 
 
 def classes_column(name: str, texts: Sequence[str], order: Sequence[str] = ()) -> MapColumn:
@@ -83,7 +73,7 @@ def write_map_page(
     columns: Sequence[MapColumn],
     previews: Mapping[int, Preview],
     near: Sequence[Sequence[int]] = (),
-    suspects: Sequence[Suspects] = (),
+    suspects: Mapping[str, Sequence[tuple[int, str]]] | None = None,
     details: Sequence[tuple[str, str]] = (),
     left_out: Sequence[str] = (),
 ) -> None:
@@ -91,7 +81,8 @@ def write_map_page(
 
     `records` have paths as in a list: the page writes lists of the points that are selected. The points can be coloured
     by each of `columns`, and those in `previews`, by their row, play. A click on a point marks and lists those that are
-    nearest by features, `near`: rows for each video, nearest first, -1 for none.
+    nearest by features, `near`: rows for each video, nearest first, -1 for none. `suspects` are by what is suspected
+    the videos to look at, each with a note; the first 200 are listed.
     """
     render_page(
         path,
@@ -103,12 +94,12 @@ def write_map_page(
         points={
             **scaled_places(places),
             "rows": [[record.path, record.label, record.start, record.end] for record in records],
-            "columns": [
-                {"name": column.name, "classes": column.classes, "values": list(column.values)} for column in columns
-            ],
+            "columns": [column._asdict() for column in columns],
             "near": [[row for row in rows if row >= 0] for rows in near],
             "suspects": [
-                {"name": kind.name, "rows": list(kind.rows), "total": kind.total} for kind in suspects if kind.rows
+                {"name": name, "rows": rows[:_SHOWN], "total": len(rows)}
+                for name, rows in (suspects or {}).items()
+                if rows
             ],
             "clips": {
                 str(row): [clip.count, clip.width, clip.height, base64.b64encode(clip.jpeg).decode()]

@@ -7,7 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.evaluation.leave_recording_out import fold_table
+from vidssl.base.config import Tree
+from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups, why_folders_are_no_classes
+from vidssl.data.video_list import VideoList
+from vidssl.evaluation.leave_recording_out import fold_table, same_group
 from vidssl.evaluation.protocols import of_many_classes
 from vidssl.evaluation.search import Neighbours, nearest
 
@@ -16,6 +19,7 @@ _TEMPERATURE = 0.07  # of the vote, as in the kNN of the evaluation
 _COST = 0.01  # of the logistic regression
 _FLOOR = 1e-3  # of a probability: neither of the two classifiers alone excludes a class
 LEAST_MARGIN = 0.7  # of a probable wrong label; benchmarks/suspects.py measures it
+MOST_LABELS = 20_000  # videos whose labels are judged: the time of the regressions grows with them
 NEAR = 0.25  # a near-duplicate is nearer than this fraction of the median distance to the nearest videos
 _Floats = NDArray[np.float64]
 _Rows = NDArray[np.int64]
@@ -33,11 +37,6 @@ class LabelScores:
         """Rows of probable wrong labels, the most probable first."""
         rows = np.flatnonzero(self.margin > LEAST_MARGIN)  # NaN is not
         return rows[np.argsort(-self.margin[rows], kind="stable")]
-
-
-def self_matches(count: int) -> Tensor:
-    """Return the pairs (N, 2) of each row with itself, for `exclude` of a search within one set."""
-    return torch.arange(count)[:, None].expand(-1, 2)
 
 
 def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> LabelScores:
@@ -90,7 +89,7 @@ def _left_out(x: _Floats, target: _Rows, groups: _Rows, classes: int, seed: int)
 
 def _voted(x: Tensor, target: _Rows, classes: int) -> _Floats:
     """Estimate the probabilities (N, classes) by the nearest others, weighted by exp(cosine / temperature)."""
-    near = nearest(x, x, min(SUSPECT_NEIGHBOURS, len(x) - 1), self_matches(len(x)))
+    near = nearest(x, x, min(SUSPECT_NEIGHBOURS, len(x) - 1), same_group(np.arange(len(x))))
     weights = torch.softmax(near.similarity.double() / _TEMPERATURE, dim=1)
     votes = torch.zeros(len(x), classes, dtype=torch.float64)
     return np.asarray(votes.scatter_add_(1, torch.from_numpy(target)[near.index], weights).numpy())
@@ -127,3 +126,36 @@ def find_near_duplicates(near: Neighbours) -> list[tuple[int, int, float]]:
         neighbour = int(near.index[row, column])
         pairs[min(row, neighbour), max(row, neighbour)] = float(near.similarity[row, column])
     return sorted(((a, b, value) for (a, b), value in pairs.items()), key=lambda pair: -pair[2])
+
+
+def find_suspects(videos: VideoList, x: Tensor, near: Neighbours) -> tuple[Tree, dict[str, list[tuple[int, str]]]]:
+    """Find the suspects of a list with features (N, D) and their neighbours; without labels folders are labels.
+
+    Returns them as in results.json, and for the page by title: rows, and what is suspected.
+    """
+    names, distance = videos.names, mean_distances(near)
+    outliers, pairs = find_outliers(near).tolist(), find_near_duplicates(near)
+    listed, labels, reason = labelled_by_folders(videos), [], ""
+    if (listed.labels < 0).all():
+        reason = why_folders_are_no_classes(videos) or "no labels, and no folders of two videos or more"
+    elif len(videos) > MOST_LABELS:
+        reason = f"more than {MOST_LABELS:,} videos"
+    else:
+        scores = score_labels(x, listed.labels, recording_groups(listed).number)
+        for row in scores.suspects.tolist():
+            label, proposed = listed.class_name(listed.labels[row]), listed.class_name(scores.proposed[row])
+            labels.append((row, label, proposed, float(scores.margin[row])))
+    results = {
+        "outliers": [{"path": names[row], "distance": float(distance[row])} for row in outliers],
+        "near_duplicates": [{"paths": [names[a], names[b]], "similarity": value} for a, b, value in pairs],
+        "wrong_labels": [
+            {"path": names[row], "label": label, "proposed": proposed, "margin": margin}
+            for row, label, proposed, margin in labels
+        ],
+        "reason": reason,
+    }
+    return results, {
+        "Probable wrong labels": [(row, f"{label}: perhaps {proposed}") for row, label, proposed, _ in labels],
+        "Near-duplicates": [(a, f"as {names[b]}, similarity {value:.3f}") for a, b, value in pairs],
+        "Outliers": [(row, f"mean distance {distance[row]:.3f}") for row in outliers],
+    }

@@ -1,11 +1,11 @@
 """Search a gallery with a list of queries or with one video; write numbers and a page."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor
@@ -27,18 +27,17 @@ from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError, DecodeError
 from vidssl.base.output_folder import only_run_in
 from vidssl.base.progress import Report, progress
-from vidssl.base.types import Features, VideoRecord
-from vidssl.base.worker_pool import ItemGuard, ordered
+from vidssl.base.types import Features, Frames, VideoRecord
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.cut_windows import TimeWindows, parse_windows
 from vidssl.data.find_same_videos import copied_rows, find_overlap, own_rows
 from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import Records, VideoList
-from vidssl.evaluation.features import JoinedClips, TestClips, claim_features
+from vidssl.evaluation.features import claim_features
 from vidssl.evaluation.measure import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
 from vidssl.evaluation.protocols import Retrieval
-from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.evaluation.result_files import Results, clips_in_words, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest, nearest_moments
 from vidssl.evaluation.train_test_overlap import describe_overlap, report_equal_features, report_overlap
 from vidssl.jobs.extract import extract_to, open_index, windows_of
@@ -61,236 +60,12 @@ from vidssl.jobs.measurement_runner import JobResults, claim_results, format_cli
 from vidssl.page.charts import Shot, retrieval_sheet
 from vidssl.page.figure_style import png
 from vidssl.page.grad_cam_page import draw_heat
-from vidssl.page.previews import middle_frames, preview
+from vidssl.page.previews import middle_frames, of_middles, preview
 
 _log = logging.getLogger(__name__)
-_SHEET = 6  # rows of the still image, and neighbours in a row
-
-
-@dataclass(frozen=True)
-class _Page:
-    """What a page shows, and its folder."""
-
-    folder: Path
-    queries: int  # at most, evenly spaced over the list
-    hits: int  # of a query
-    layer: str | None  # whose maps (Grad-CAM) it has, of queries and videos for their similarity
-
-
-@dataclass(frozen=True)
-class _Matches:
-    """The result of a search."""
-
-    videos: VideoList  # that the neighbours are rows of
-    neighbours: Neighbours
-    numbers: Results
-    overlap: Tree  # counts, as of `describe`
-    copies: set[tuple[int, int]]  # a query and a row of the videos that are equal
-
-
-def write_search_page(page: _Page, subject: Subject, results: Results, query: VideoList, matches: _Matches) -> None:
-    """Write `index.html`, its previews and `retrieval.png` with some of the queries and their nearest videos."""
-    out, gallery = page.folder, matches.videos
-    named: dict[VideoRecord, tuple[int, str]] = {}  # the videos of the page
-    queries = []
-    near, copies = matches.neighbours, matches.copies
-    count = min(page.queries, len(query))
-    for n in [step * len(query) // count for step in range(count)]:
-        pairs = zip(near.index[n, : page.hits].tolist(), near.similarity[n, : page.hits].tolist(), strict=True)
-        hits = [Hit(_number(named, gallery, row), value, (n, row) in copies) for row, value in pairs if value > -np.inf]
-        queries.append(QueryRow(_number(named, query, n), tuple(hits)))
-    records = [*named]
-    previews = _store_previews(records, out, subject.test)
-    reasons = {n: reason for n, reason in enumerate(previews) if isinstance(reason, str)}
-    if reasons:
-        first, *_ = reasons.values()
-        _log.warning("%d videos of the page cannot be decoded, the first: %s", len(reasons), first)
-    if page.layer is not None:
-        queries = _with_maps(subject, queries, records, out, page.layer)
-    stored = [None if isinstance(preview, str) else preview for preview in previews]
-    videos = [
-        FoundVideo(name, record.path, record.label, record.start, record.end, preview)
-        for (record, (_, name)), preview in zip(named.items(), stored, strict=True)
-    ]
-    # The videos that could not be read were not searched; of those that were, an index may outlive the file.
-    unread = dict.fromkeys((entry["path"], entry["reason"]) for entry in _missing(results))
-    unread |= dict.fromkeys((videos[n].name, reason) for n, reason in reasons.items())
-    windows = results["windows"]
-    cut = "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s"
-    details = {"Windows": cut, "Network": subject.name}
-    try:
-        if queries:
-            write_whole(out / "retrieval.png", _sheet(queries, videos, records, subject.test.fps, gallery.classes))
-        write_retrieval_page(
-            out / "index.html",
-            title=f"Nearest videos{'' if query.path == gallery.path else f' of {_title(query)}'} in {_title(gallery)}",
-            results={name: value for name, value in results.items() if isinstance(value, int | float)},
-            videos=videos,
-            queries=queries,
-            class_names=gallery.classes,
-            details=[(name, value) for name, value in details.items() if value],
-            protocol=_protocol(subject, results),
-            note=results.get("note", ""),
-            unread=[*unread],
-            copies=_groups(copies, query, gallery),
-            num_queries=len(query),
-            gallery_unit="videos" if windows is None else "windows",
-        )
-        maps = [stored_map for row in queries for hit in row.hits for stored_map in hit.maps or ()]
-        remove_other_previews(out, [*filter(None, stored), *maps])
-    except OSError as error:
-        raise DataError(f"cannot write to {out}: {error.strerror}") from None
-
-
-def _number(named: dict[VideoRecord, tuple[int, str]], videos: VideoList, row: int) -> int:
-    """Return the number of a video on the page, which it gets with its name when it is first asked for."""
-    return named.setdefault(videos.records[row], (len(named), videos.names[row]))[0]
-
-
-def _store_previews(records: Sequence[VideoRecord], out: Path, test: TestClips) -> list[StoredPreview | str]:
-    """Decode the middle of each video and write its preview; a text is why there is none."""
-    store = partial(_store_preview, records, out, test.fps)
-    stored = ordered(store, range(len(records)), test.workers, timeout=test.timeout, on_failure=lambda n, reason: None)
-    return [*progress(stored, title="previews", unit="video", total=len(records), leave=False)]
-
-
-def _store_preview(
-    records: Sequence[VideoRecord], out: Path, fps: float | None, n: int, guard: ItemGuard
-) -> StoredPreview | str:
-    if n in guard.failed:
-        return f"{records[n].path}: {guard.failed[n]}"
-    guard.at(n)
-    try:
-        frames = middle_frames(records[n], fps)
-    except DataError as error:
-        return str(error)
-    return store_preview(preview(frames), out)
-
-
-def _with_maps(
-    subject: Subject, queries: Sequence[QueryRow], records: Sequence[VideoRecord], out: Path, layer: str
-) -> list[QueryRow]:
-    """Add their maps to the hits; pairs of which a video cannot be decoded have none."""
-    subject = one_clip(subject)
-    subject = replace(subject, test=subject.test.model_copy(update={"allow_missing": True}))
-    pairs = [(row.video, hit.video) for row in queries for hit in row.hits]
-    sides = [records[n] for n, _ in pairs], [records[n] for _, n in pairs]
-    videos, neighbours = (VideoList(Path("the page"), Records(Path(), side), ()) for side in sides)
-    maps: dict[tuple[int, int], tuple[StoredPreview, StoredPreview]] = {}
-    maps_of_pairs = pair_maps(subject, videos, neighbours, layer) if pairs else ()
-    for n, mine, theirs, _ in progress(maps_of_pairs, title="maps", unit="pair", total=len(pairs), leave=False):
-        of_query, of_video = (store_preview(preview(draw_heat(clip.frames, clip.map)), out) for clip in (mine, theirs))
-        maps[pairs[n]] = of_query, of_video
-    return [
-        replace(row, hits=tuple(replace(hit, maps=maps.get((row.video, hit.video))) for hit in row.hits))
-        for row in queries
-    ]
-
-
-def _clips(test: TestClips) -> str:
-    source = "" if test.short_side is None else f" of a short side of {test.short_side}"
-    return f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each"
-
-
-def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
-    """Describe how the numbers were measured, for those who measure again."""
-    test, origin = subject.test, subject.origin
-    features = "their mean subtracted (centred)" if results.get("centered") else "not centred"
-    rows = {
-        "Similarity": f"cosine of features, {features}",
-        "Clips": " + ".join(map(_clips, test.parts if isinstance(test, JoinedClips) else [test])),
-        "Precision": test.precision,
-        "Backbone": subject.name if subject.run is None else str(subject.run.backbone.name),
-        "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
-        "Hash of the checkpoint (sha256)": str(origin.get("sha256") or ""),
-        "Copies": "left out" if results["drop_duplicates"] else "",
-    }
-    return [(name, value) for name, value in rows.items() if value]
-
-
-def _missing(results: Results) -> Iterable[Results]:
-    """The videos that could not be read, each with path and reason."""
-    for name in ("missing", "missing_queries", "missing_gallery"):
-        yield from results.get(name, ())
-
-
-def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoList) -> list[list[str]]:
-    """The names of files that are equal, by group; each pair is a query and a gallery row."""
-    first: dict[str, str] = {}  # a path to the first of its group
-    groups: dict[str, dict[str, str]] = {}  # of which the paths and their names
-    for n, row in sorted(pairs):
-        path_of_query, path_of_copy = query.records[n].path, gallery.records[row].path
-        leader = first.get(path_of_query) or first.get(path_of_copy) or path_of_query
-        for path, name in ((path_of_query, query.names[n]), (path_of_copy, gallery.names[row])):
-            first[path] = leader
-            groups.setdefault(leader, {})[path] = name
-    # Two folders may have files of one name.
-    lists = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in groups.values()]
-    return [names for names in lists if len(names) > 1]  # moments of one file may be equal
-
-
-def _title(videos: VideoList) -> str:
-    return f"{videos.path.parent.name}/{videos.path.stem}".lstrip("/")
-
-
-def _sheet(
-    queries: Sequence[QueryRow],
-    videos: Sequence[FoundVideo],
-    records: Sequence[VideoRecord],
-    fps: float | None,
-    classes: Sequence[str],
-) -> bytes:
-    """Draw some of the queries with their nearest videos, for places that cannot show a page."""
-    rows = []
-    for query in queries[:: max(1, len(queries) // _SHEET)][:_SHEET]:
-        shots: list[Shot] = []
-        for n in [query.video, *(hit.video for hit in query.hits[:_SHEET])]:
-            label, query_label = records[n].label, records[query.video].label
-            verdict = None if not shots or -1 in (label, query_label) else label == query_label
-            try:
-                frames = middle_frames(records[n], fps)
-            except DataError:
-                frames = np.full((1, 3, 96, 96), 225, np.uint8)  # grey
-            caption = classes[label] if 0 <= label < len(classes) else Path(videos[n].name).name
-            shots.append(Shot(frames, caption, verdict))
-        rows.append(shots)
-    return png(retrieval_sheet(rows))
-
-
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """What is searched: features, and the videos of their rows."""
-
-    features: Features
-    videos: Callable[[Sequence[int]], VideoList]  # of some rows of the features
-    windows: Tree | None  # window and stride in seconds, if the rows are windows of videos
-    list: str  # fingerprint of the list
-    data: Tree  # its files, as in `identify`
-
-    def records(self, rows: Sequence[int]) -> Records:
-        """Return the records of some rows of the features."""
-        return self.videos(rows).records
-
-    def search(self, query: Tensor, k: int, exclude: Tensor, one_per_video: bool, center: bool = False) -> Neighbours:
-        """Find the nearest rows; in windows, the nearest moments."""
-        x = self.features.x
-        if self.windows is None and not one_per_video:
-            return nearest(query, x, k, exclude, center=center)
-        return nearest_moments(query, x, self.records, k, exclude, center=center, one_per_video=one_per_video)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """How a gallery is searched."""
-
-    k: int
-    center: bool
-    drop_duplicates: bool
-    one_per_video: bool
+_SHEET = 6  # rows of the still image, and neighbours in a row
 
 
 @job
@@ -361,10 +136,12 @@ def retrieval(
             layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]
         if page_queries is None:
             page_queries = MAPPED_QUERIES if gradcam else PAGE_QUERIES
-        page = _Page(folder, 1 if one_video else page_queries, k if one_video else page_hits, layer)
+        if one_video:
+            page_queries, page_hits = 1, k
         how = _Options(k, center, drop_duplicates, one_per_video)
-        search = _Search(queries, one_video, listed, searched, options.get("root"), windows, how, page)
-        results = JobResults(search.run(subject))
+        places = (listed, searched, options.get("root"), windows)
+        search = _Search(subject, queries, one_video, *places, how, folder, page_queries, page_hits, layer)
+        results = JobResults(search.run())
     results.text, results.file = recalls_table(results), folder / "index.html"
     return results
 
@@ -384,113 +161,6 @@ def _check(queries: VideoList, gallery: VideoList | None, one_video: bool, cente
         check_classes(gallery, queries)
 
 
-@dataclass(frozen=True)
-class _Search:
-    """What is searched for, where and how, and what its page shows."""
-
-    queries: VideoList
-    one_video: bool  # whose neighbours are the result
-    gallery: VideoList | None  # None: all of the index; the queries themselves are extracted once
-    index: Path | None  # with the features of the gallery; extracted if it does not exist
-    root: File | None  # of the videos of an index that is searched whole
-    windows: TimeWindows | None
-    options: _Options
-    page: _Page
-
-    def run(self, subject: Subject) -> Results:
-        """Extract the features, search, and write the page and the results."""
-        data = distributed.on_main(lambda: identify(self.queries))
-        # Without labels nothing is measured that the training could have seen.
-        labelled = not self.one_video and bool((self.queries.labels >= 0).all())
-        training = subject.count_overlap(self.queries)["training"] if labelled else None
-        if not labelled or (self.gallery is not None and (self.gallery.labels < 0).any()):  # then no R@k is reported
-            subject = subject.skipping_few()
-        gallery = self._load(subject, data)
-        query = None
-        if self.gallery is not self.queries or self.windows is not None:
-            query = subject.extract(self.queries, "queries")
-        return distributed.on_main(lambda: self._measure(subject, gallery, query, data, training))
-
-    def _load(self, subject: Subject, query_data: Tree) -> Gallery | None:
-        """Load the features of the gallery, or extract them; `query_data` is what `identify` returned for the queries.
-
-        Other processes than the main one, which searches, get none of an index.
-        """
-        listed, index, windows = self.gallery, self.index, self.windows
-        if listed is not None:
-            data = distributed.on_main(lambda: identify(listed))
-            check_copies(listed.path, data, self.queries.path, query_data)
-            if index is None:
-                rows = listed if windows is None else windows_of(listed, windows, subject.test)
-                features = subject.extract(rows, "gallery")
-                seconds = None if windows is None else asdict(windows)
-                videos = partial(_rows_of, rows, features.index)
-                return Gallery(features, videos, seconds, listed.fingerprint, data)
-            extract_to(subject, listed, data, index, title="gallery", windows=windows)
-        assert index is not None
-        # Not `on_main`, which would send the gallery to all processes.
-        return distributed.together(lambda: self._open(index, subject, query_data) if distributed.is_main() else None)
-
-    def _open(self, index: Path, subject: Subject, query_data: Tree) -> Gallery:
-        folder, listed = open_index(index, subject), self.gallery
-        request, seconds = folder.request, folder.request.get("windows")
-        check_copies(index, request["data"], self.queries.path, query_data)
-        if listed is not None and seconds is None:
-            videos = partial(_rows_of, listed, folder.features.index)
-        else:
-            root = self.root if listed is None else listed.root
-            videos = partial(folder.videos, root=None if root is None else Path(root))
-        return Gallery(folder.features, videos, seconds, request["list"], request["data"])
-
-    def _measure(
-        self, subject: Subject, gallery: Gallery | None, query: Features | None, data: Tree, training: Tree | None
-    ) -> Results:
-        """Search with the queries, without features with those of the gallery; `data` describes their files."""
-        assert gallery is not None
-        if query is None:
-            query = gallery.features
-        videos = self.queries.rows(query.index.tolist())
-        search = _search_one if self.one_video else _search_all
-        matches = search(gallery, query, videos, self.options)
-        results: Results = {
-            **matches.numbers,
-            "num_gallery": len(gallery.features.x),
-            "missing_queries": [{"path": path, "reason": reason} for path, reason in query.missing],
-            "missing_gallery": [{"path": path, "reason": reason} for path, reason in gallery.features.missing],
-            "drop_duplicates": self.options.drop_duplicates,
-            "gallery": str(self.index if self.gallery is None else self.gallery.path),
-            "query": str(self.queries.path),
-            "windows": gallery.windows,
-            "one_per_video": self.options.one_per_video,
-            "copies": data["copies"],
-            **subject.describe(),
-        }
-        request = subject.request(
-            command="retrieval",
-            list=self.queries.fingerprint,
-            classes=class_hash(self.queries),
-            data=data,
-            gallery=gallery.list,
-            gallery_data=gallery.data,
-            windows=gallery.windows,
-            options=asdict(self.options),
-        )
-        # Only logs: the page needs features, which results lack.
-        existing_results(self.page.folder, request, reuse=False)
-        overlap = {"gallery": matches.overlap, "training": training}
-        results = complete(
-            results, request=request, overlap=overlap, query=self.queries.fingerprint, gallery=gallery.list
-        )
-        write_search_page(self.page, subject, results, videos, matches)
-        write_results(self.page.folder, results)  # last: if it exists, the rest is complete
-        return results
-
-
-def _rows_of(videos: VideoList, index: Tensor, rows: Sequence[int]) -> VideoList:
-    """The videos of some rows of features, of which `index` has the rows of the list."""
-    return videos.rows(index[[*rows]].tolist())
-
-
 def _is_list(videos: Videos) -> bool:
     """Whether videos are a list (CSV), or one that was read."""
     return isinstance(videos, VideoList) or (isinstance(videos, str | Path) and Path(videos).suffix.lower() == ".csv")
@@ -508,36 +178,265 @@ def _read(videos: Videos, options: NetworkOptions) -> VideoList:
     return read_videos(videos, {"allow_external": options.get("allow_external", False)})
 
 
-def _search_all(gallery: Gallery, query: Features, query_videos: VideoList, options: _Options) -> _Matches:
-    """Search plain and centred; the neighbours are those of the features that are reported first."""
-    g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
-    check_classes(videos, query_videos)
-    labelled = bool((videos.labels >= 0).all() and (query_videos.labels >= 0).all())
-    exclude = own_rows(videos, query_videos)
-    duplicates, counts = _compare(query.x, g.x, query_videos, videos, labelled, options.drop_duplicates)
+# The search -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """What is searched: features, and the videos of their rows."""
+
+    features: Features
+    videos: VideoList  # of its rows
+    windows: Tree | None  # window and stride in seconds, if the rows are windows of videos
+    list: str  # fingerprint of the list
+    data: Tree  # its files, as in `identify`
+
+    def search(self, query: Tensor, k: int, exclude: Tensor, one_per_video: bool, center: bool = False) -> Neighbours:
+        """Find the nearest rows; in windows, the nearest moments."""
+        x = self.features.x
+        if self.windows is None and not one_per_video:
+            return nearest(query, x, k, exclude, center=center)
+        return nearest_moments(query, x, self.records, k, exclude, center=center, one_per_video=one_per_video)
+
+    def records(self, rows: Sequence[int]) -> Records:
+        """Return the records of some rows."""
+        return self.videos.rows(rows).records
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How a gallery is searched."""
+
+    k: int
+    center: bool
+    drop_duplicates: bool
+    one_per_video: bool
+
+
+@dataclass(frozen=True)
+class _Matches:
+    """The result of a search."""
+
+    videos: VideoList  # that the neighbours are rows of
+    neighbours: Neighbours
+    numbers: Results
+    overlap: Tree  # counts, as of `describe_overlap`
+    copies: set[tuple[int, int]]  # a query and a row of the videos that are equal
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What is searched for, where and how, and what its page shows."""
+
+    subject: Subject
+    queries: VideoList
+    one_video: bool  # whose neighbours are the result
+    listed: VideoList | None  # the gallery; None: all of the index; the queries themselves are extracted once
+    index: Path | None  # with the features of the gallery; extracted if it does not exist
+    root: File | None  # of the videos of an index that is searched whole
+    windows: TimeWindows | None
+    options: _Options
+    folder: Path  # of the page and the results
+    page_queries: int  # at most, evenly spaced over the list
+    page_hits: int  # of a query
+    layer: str | None  # whose maps (Grad-CAM) the page has, of queries and videos for their similarity
+
+    def run(self) -> Results:
+        """Extract the features, search, and write the page and the results."""
+        data = distributed.on_main(lambda: identify(self.queries))
+        # Without labels nothing is measured that the training could have seen.
+        labelled = not self.one_video and bool((self.queries.labels >= 0).all())
+        training = self.subject.count_overlap(self.queries)["training"] if labelled else None
+        subject = self.subject
+        if not labelled or (self.listed is not None and (self.listed.labels < 0).any()):  # then no R@k is reported
+            subject = subject.skipping_few()
+        gallery = self._load(subject, data)
+        query = None
+        if self.listed is not self.queries or self.windows is not None:
+            query = subject.extract(self.queries, "queries")
+        return distributed.on_main(lambda: self._measure(subject, gallery, query, data, training))
+
+    def _load(self, subject: Subject, query_data: Tree) -> Gallery | None:
+        """Load the features of the gallery, or extract them; `query_data` is what `identify` returned for the queries.
+
+        Other processes than the main one, which searches, get none of an index.
+        """
+        listed, index, windows = self.listed, self.index, self.windows
+        if listed is not None:
+            data = distributed.on_main(lambda: identify(listed))
+            check_copies(listed.path, data, self.queries.path, query_data)
+            if index is None:
+                rows = listed if windows is None else windows_of(listed, windows, subject.test)
+                features = subject.extract(rows, "gallery")
+                seconds = None if windows is None else asdict(windows)
+                return Gallery(features, rows.rows(features.index.tolist()), seconds, listed.fingerprint, data)
+            extract_to(subject, listed, data, index, title="gallery", windows=windows)
+        assert index is not None
+        # Not `on_main`, which would send the gallery to all processes.
+        return distributed.together(lambda: self._open(index, subject, query_data) if distributed.is_main() else None)
+
+    def _open(self, index: Path, subject: Subject, query_data: Tree) -> Gallery:
+        folder, listed = open_index(index, subject), self.listed
+        request, seconds = folder.request, folder.request.get("windows")
+        check_copies(index, request["data"], self.queries.path, query_data)
+        if listed is not None and seconds is None:
+            videos = listed.rows(folder.features.index.tolist())
+        else:
+            root = self.root if listed is None else listed.root
+            videos = folder.videos(range(len(folder.features)), None if root is None else Path(root))
+        return Gallery(folder.features, videos, seconds, request["list"], request["data"])
+
+    def _measure(
+        self, subject: Subject, gallery: Gallery | None, query: Features | None, data: Tree, training: Tree | None
+    ) -> Results:
+        """Search with the queries, without features with those of the gallery; `data` describes their files."""
+        assert gallery is not None
+        if query is None:
+            query = gallery.features
+        videos = self.queries.rows(query.index.tolist())
+        matches = _match(gallery, query, videos, self.options, self.one_video)
+        results: Results = {
+            **matches.numbers,
+            "num_gallery": len(gallery.features.x),
+            "missing_queries": [{"path": path, "reason": reason} for path, reason in query.missing],
+            "missing_gallery": [{"path": path, "reason": reason} for path, reason in gallery.features.missing],
+            "drop_duplicates": self.options.drop_duplicates,
+            "gallery": str(self.index if self.listed is None else self.listed.path),
+            "query": str(self.queries.path),
+            "windows": gallery.windows,
+            "one_per_video": self.options.one_per_video,
+            "copies": data["copies"],
+            **subject.describe(),
+        }
+        request = subject.request(
+            command="retrieval",
+            list=self.queries.fingerprint,
+            classes=class_hash(self.queries),
+            data=data,
+            gallery=gallery.list,
+            gallery_data=gallery.data,
+            windows=gallery.windows,
+            options=asdict(self.options),
+        )
+        # Only logs: the page needs features, which results lack.
+        existing_results(self.folder, request, reuse=False)
+        overlap = {"gallery": matches.overlap, "training": training}
+        fingerprints = {"query": self.queries.fingerprint, "gallery": gallery.list}
+        results = complete(results, request=request, overlap=overlap, **fingerprints)
+        self.write_page(results, videos, matches)
+        write_results(self.folder, results)  # last: if it exists, the rest is complete
+        return results
+
+    def write_page(self, results: Results, query: VideoList, matches: _Matches) -> None:
+        """Write `index.html`, its previews and `retrieval.png` with some of the queries and their nearest videos."""
+        out, gallery, near, subject = self.folder, matches.videos, matches.neighbours, self.subject
+        named: dict[VideoRecord, tuple[int, str]] = {}  # the videos of the page
+        queries, count = [], min(self.page_queries, len(query))
+        for n in [step * len(query) // count for step in range(count)]:
+            video, hits = _number(named, query, n), []
+            for row, similarity in zip(
+                near.index[n, : self.page_hits].tolist(), near.similarity[n].tolist(), strict=False
+            ):
+                if row >= 0:
+                    hits.append(Hit(_number(named, gallery, row), similarity, (n, row) in matches.copies))
+            queries.append(QueryRow(video, hits))
+        records, names, test = [*named], [name for _, name in named.values()], subject.test
+        clips = of_middles(records, preview, test.fps, test.workers, test.timeout)
+        previews = [clip if isinstance(clip, str) else store_preview(clip, out) for clip in clips]
+        reasons = [(name, reason) for name, reason in zip(names, previews, strict=True) if isinstance(reason, str)]
+        if reasons:
+            _log.warning("%d videos of the page cannot be decoded, the first: %s", len(reasons), reasons[0][1])
+        if self.layer is not None:
+            queries = _with_maps(subject, queries, records, out, self.layer)
+        stored = [None if isinstance(stored, str) else stored for stored in previews]
+        videos = [*map(FoundVideo, names, records, stored)]
+        # The videos that could not be read were not searched; of those that were, an index may outlive the file.
+        unread = [(gap["path"], gap["reason"]) for gap in (*results["missing_queries"], *results["missing_gallery"])]
+        of_queries = "" if query.path == gallery.path else f" of {_title(query)}"
+        try:
+            if queries:
+                write_whole(out / "retrieval.png", _sheet(queries, videos, out, gallery.classes))
+            write_retrieval_page(
+                out / "index.html",
+                title=f"Nearest videos{of_queries} in {_title(gallery)}",
+                results=results,
+                videos=videos,
+                queries=queries,
+                class_names=gallery.classes,
+                network=subject.name,
+                protocol=_protocol(subject, results),
+                unread=[*dict.fromkeys([*unread, *reasons])],
+                copies=_groups(matches.copies, query, gallery),
+            )
+            maps = [stored_map for row in queries for hit in row.hits for stored_map in hit.maps]
+            remove_other_previews(out, [*filter(None, stored), *maps])
+        except OSError as error:
+            raise DataError(f"cannot write to {out}: {error.strerror}") from None
+
+
+def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Options, one_video: bool) -> _Matches:
+    """Search with all queries, plain and centred; of one video the result are its neighbours, as plain data.
+
+    The neighbours are those of the features that are reported first.
+    """
+    g, k, videos = gallery.features, options.k, gallery.videos
+    exclude = own_rows(videos, queries)
+    if one_video:
+        if options.drop_duplicates:
+            exclude = torch.cat([exclude, equal_rows(query.x, g.x), copied_rows(videos, queries)])
+        near = gallery.search(query.x, k, exclude, options.one_per_video)
+        rows = near.index[0][near.index[0] >= 0].tolist()
+        near = Neighbours(torch.arange(len(rows))[None], near.similarity[:, : len(rows)])
+        return _describe_neighbours(near, query.x, g.x[rows], queries, videos.rows(rows), options)
+    check_classes(videos, queries)
+    labelled = bool((videos.labels >= 0).all() and (queries.labels >= 0).all())
+    duplicates, counts = _compare(query.x, g.x, queries, videos, labelled, options.drop_duplicates)
     if options.drop_duplicates:
         exclude = torch.cat([exclude, duplicates])
-    k, center, one_per_video = options.k, options.center, options.one_per_video
     most = max(RANKS[-1], k)
-    plain, centred = (gallery.search(query.x, most, exclude, one_per_video, center=how) for how in (False, True))
+    plain, centred = (
+        gallery.search(query.x, most, exclude, options.one_per_video, center=center) for center in (False, True)
+    )
     numbers: Results = {}
     if labelled:
-        recalls = [recall(neighbours, query, g, RANKS) for neighbours in (plain, centred)]
+        first, second = (centred, plain) if options.center else (plain, centred)
         numbers = {
-            **recalls[center],
+            **recall(first, query, g, RANKS),
             "chance": chance(query, g, exclude),
             "majority": majority(query.label)["majority"],
             "knn": accuracy(vote(plain, g, k), query.label),
-            "uncentered" if center else "centered_features": recalls[not center],
+            "uncentered" if options.center else "centered_features": recall(second, query, g, RANKS),
         }
         ranks = {**{f"R@{rank}": rank for rank in RANKS}, "knn": k}
         note = note_of_ranks(ranks, len(g.x), "videos" if gallery.windows is None else "windows")
         if note is not None:
             numbers["note"] = note
     pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
-    numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
+    numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": options.center, "knn_k": k}
     copies = {(n, row) for n, row in duplicates.tolist()}
-    return _Matches(videos, centred if center else plain, numbers, counts, copies)
+    return _Matches(videos, centred if options.center else plain, numbers, counts, copies)
+
+
+def _describe_neighbours(
+    near: Neighbours, query: Tensor, gallery: Tensor, queries: VideoList, videos: VideoList, options: _Options
+) -> _Matches:
+    """Describe the neighbours of one video as plain data; `gallery` and `videos` are the neighbours alone."""
+    duplicates, counts = _compare(query, gallery, queries, videos, False, options.drop_duplicates)
+    copies = {(0, row) for row in duplicates[:, 1].tolist()}
+    hits = [
+        {
+            "rank": n + 1,
+            "similarity": near.similarity[0, n].item(),
+            "label": record.label,
+            "class": videos.class_name(record.label),
+            "path": videos.names[n],
+            "start": record.start,
+            "end": record.end,
+            "duplicate": (0, n) in copies,
+        }
+        for n, record in enumerate(videos.records)
+    ]
+    return _Matches(videos, near, {"neighbours": hits, "duplicates": len(copies)}, counts, copies)
 
 
 def _compare(
@@ -564,44 +463,92 @@ def _compare(
     return torch.unique(torch.cat([overlapping.copies, pairs]), dim=0), counts
 
 
-def _search_one(gallery: Gallery, query: Features, query_videos: VideoList, options: _Options) -> _Matches:
-    """Likewise for one video: the videos are its neighbours, which the results list as plain data."""
-    k, drop_duplicates = options.k, options.drop_duplicates
-    exclude = torch.empty(0, 2, dtype=torch.int64)
-    if drop_duplicates:
-        exclude = equal_rows(query.x, gallery.features.x)
-    most = k  # doubled each time: all windows of a long video may be the query's own
-    while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
-        neighbours = gallery.search(query.x, most, exclude, options.one_per_video)
-        rows = neighbours.index[0][torch.isfinite(neighbours.similarity[0])]
-        videos = gallery.videos(rows.tolist())
-        excluded = own_rows(videos, query_videos)
-        if drop_duplicates:
-            excluded = torch.cat([excluded, copied_rows(videos, query_videos)])
-        if not len(excluded):
-            break
-        exclude = torch.cat([exclude, torch.stack([excluded[:, 0], rows[excluded[:, 1]]], dim=1)])
-        most *= 2
-    rows, videos = rows[:k], videos.rows(range(min(k, len(rows))))
-    similarity = neighbours.similarity[:, : len(rows)]
-    copies, counts = _compare(query.x, gallery.features.x[rows], query_videos, videos, False, drop_duplicates)
-    duplicates = {*copies[:, 1].tolist()}
-    hits = [
-        {
-            "rank": n + 1,
-            "similarity": similarity[0, n].item(),
-            "label": record.label,
-            "class": videos.class_name(record.label),
-            "path": videos.names[n],
-            "start": record.start,
-            "end": record.end,
-            "duplicate": n in duplicates,
-        }
-        for n, record in enumerate(videos.records)
+# The page and its still image ---------------------------------------------------------------------------------
+
+
+def _number(named: dict[VideoRecord, tuple[int, str]], videos: VideoList, row: int) -> int:
+    """Return the number of a video on the page, which it gets with its name when it is first asked for."""
+    return named.setdefault(videos.records[row], (len(named), videos.names[row]))[0]
+
+
+def _with_maps(
+    subject: Subject, queries: Sequence[QueryRow], records: Sequence[VideoRecord], out: Path, layer: str
+) -> list[QueryRow]:
+    """Add their maps to the hits; pairs of which a video cannot be decoded have none."""
+    subject = one_clip(subject)
+    subject = replace(subject, test=subject.test.model_copy(update={"allow_missing": True}))
+    pairs = [(row.video, hit.video) for row in queries for hit in row.hits]
+    sides = [records[n] for n, _ in pairs], [records[n] for _, n in pairs]
+    videos, neighbours = (VideoList(Path("the page"), Records(Path(), side), ()) for side in sides)
+    maps: dict[tuple[int, int], tuple[StoredPreview, ...]] = {}
+    maps_of_pairs = pair_maps(subject, videos, neighbours, layer) if pairs else ()
+    for n, mine, theirs, _ in progress(maps_of_pairs, title="maps", unit="pair", total=len(pairs), leave=False):
+        of_query, of_video = (store_preview(preview(draw_heat(clip.frames, clip.map)), out) for clip in (mine, theirs))
+        maps[pairs[n]] = of_query, of_video
+    return [
+        QueryRow(row.video, [hit._replace(maps=maps.get((row.video, hit.video), ())) for hit in row.hits])
+        for row in queries
     ]
-    numbers = {"neighbours": hits, "duplicates": len(duplicates)}
-    neighbours = Neighbours(torch.arange(len(rows))[None], similarity)
-    return _Matches(videos, neighbours, numbers, counts, {(0, n) for n in duplicates})
+
+
+def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
+    """Describe how the numbers were measured, for those who measure again."""
+    origin, centered = results["checkpoint"], results.get("centered")
+    features = "their mean subtracted (centred)" if centered else "not centred"
+    rows = {
+        "Similarity": f"cosine of features, {features}",
+        "Clips": clips_in_words(results["protocol"]),
+        "Precision": results["protocol"]["precision"],
+        "Backbone": subject.name if subject.run is None else str(subject.run.backbone.name),
+        "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
+        "Hash of the checkpoint (sha256)": str(origin.get("sha256") or ""),
+        "Copies": "left out" if results["drop_duplicates"] else "",
+    }
+    return [(name, value) for name, value in rows.items() if value]
+
+
+def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoList) -> list[list[str]]:
+    """The names of files that are equal, by group; each pair is a query and a gallery row."""
+    first: dict[str, str] = {}  # a path to the first of its group
+    groups: dict[str, dict[str, str]] = {}  # of which the paths and their names
+    for n, row in sorted(pairs):
+        path_of_query, path_of_copy = query.records[n].path, gallery.records[row].path
+        leader = first.get(path_of_query) or first.get(path_of_copy) or path_of_query
+        for path, name in ((path_of_query, query.names[n]), (path_of_copy, gallery.names[row])):
+            first[path] = leader
+            groups.setdefault(leader, {})[path] = name
+    # Two folders may have files of one name.
+    lists = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in groups.values()]
+    return [names for names in lists if len(names) > 1]  # moments of one file may be equal
+
+
+def _title(videos: VideoList) -> str:
+    return f"{videos.path.parent.name}/{videos.path.stem}".lstrip("/")
+
+
+def _sheet(queries: Sequence[QueryRow], videos: Sequence[FoundVideo], out: Path, classes: Sequence[str]) -> bytes:
+    """Draw some of the queries with their nearest videos, for places that cannot show a page."""
+    rows = []
+    for query in queries[:: max(1, len(queries) // _SHEET)][:_SHEET]:
+        shots: list[Shot] = []
+        for video in [videos[query.video], *(videos[hit.video] for hit in query.hits[:_SHEET])]:
+            label, query_label = video.record.label, videos[query.video].record.label
+            verdict = None if not shots or -1 in (label, query_label) else label == query_label
+            caption = classes[label] if 0 <= label < len(classes) else Path(video.name).name
+            shots.append(Shot(_frames(video.preview, out), caption, verdict))
+        rows.append(shots)
+    return png(retrieval_sheet(rows))
+
+
+def _frames(preview: StoredPreview | None, out: Path) -> Frames:
+    """Return the frames of a preview; grey if there is none."""
+    if preview is None:
+        return np.full((1, 3, 96, 96), 225, np.uint8)
+    strip = np.asarray(cv2.imread(str(out / preview.file)), np.uint8)[..., ::-1]
+    if not preview.enlarged:  # smooth; what is tiny stays sharp
+        strip = np.asarray(cv2.resize(strip, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC), np.uint8)
+    frames = np.stack(np.split(strip, preview.frames, axis=1))
+    return frames.transpose(0, 3, 1, 2)
 
 
 def recalls_table(results: Results) -> str:
@@ -613,7 +560,10 @@ def recalls_table(results: Results) -> str:
     if "neighbours" in results:
         cells = [["", "similarity", "class", "path"]]
         for hit in results["neighbours"]:
-            name = f"{hit['path']} {span_text(hit['start'], hit['end'])}".rstrip() + " (a duplicate)" * hit["duplicate"]
+            name = (
+                f"{hit['path']} {span_text(VideoRecord(hit['path'], start=hit['start'], end=hit['end']))}".rstrip()
+                + " (a duplicate)" * hit["duplicate"]
+            )
             cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *format_table(cells, "><<<")])
     if "majority" not in results:

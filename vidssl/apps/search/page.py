@@ -5,9 +5,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from vidssl.base.atomic import write_whole
+from vidssl.base.types import VideoRecord
 from vidssl.page.previews import Preview
 from vidssl.page.render import render_page
 
@@ -15,15 +17,14 @@ PREVIEWS = "previews"  # folder beside the page
 _TITLES = {"knn": "kNN", "majority": "Majority"}  # of columns; others have their own names
 
 
-@dataclass(frozen=True)
-class StoredPreview:
+class StoredPreview(NamedTuple):
     """A preview in a file beside the page, which then stays small."""
 
     file: str  # relative to the page
-    count: int  # frames, side by side
+    frames: int  # side by side
     width: int  # pixels, of one frame on the page
     height: int
-    enlarged: bool  # it is shown larger than it is stored
+    enlarged: int  # 1: it is shown larger than it is stored
 
 
 @dataclass(frozen=True)
@@ -31,41 +32,36 @@ class FoundVideo:
     """A video of the page, or a moment of one."""
 
     name: str  # such as the path in its list
-    path: str  # of the file
-    label: int = -1  # -1: unknown
-    start: float | None = None  # seconds; None: the start of the video
-    end: float | None = None
+    record: VideoRecord
     preview: StoredPreview | None = None  # None: it cannot be decoded
 
-    @property
-    def span(self) -> str:
-        """The moment as text; nothing for a whole video."""
-        return span_text(self.start, self.end)
 
-
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """One video found for a query."""
 
     video: int  # index in the videos of the page
     similarity: float
     is_copy: bool = False  # of the query
-    maps: tuple[StoredPreview, StoredPreview] | None = None  # for this similarity: of the query and of this video
+    maps: tuple[StoredPreview, ...] = ()  # for this similarity: of the query and of this video
 
 
-@dataclass(frozen=True)
-class QueryRow:
+class QueryRow(NamedTuple):
     """One query and its nearest videos, nearest first."""
 
     video: int  # index in the videos of the page
-    hits: tuple[Hit, ...]
+    hits: Sequence[Hit]
 
 
-def span_text(start: float | None, end: float | None) -> str:
-    """Format a span in seconds, `4-5.2 s`, to hundredths; nothing for a whole video."""
-    if start is end is None:
+def span_text(record: VideoRecord) -> str:
+    """Format the span of a record in seconds, `4-5.2 s`, to hundredths; nothing for a whole video."""
+    return f"{_ends(record, '-')} s" if _ends(record, "-") else ""
+
+
+def _ends(record: VideoRecord, between: str) -> str:
+    if record.start is record.end is None:
         return ""
-    return f"{_seconds(start or 0)}-{'' if end is None else _seconds(end)} s"
+    ends = ("" if time is None else f"{time:.2f}".rstrip("0").rstrip(".") for time in (record.start or 0, record.end))
+    return between.join(ends)
 
 
 def store_preview(preview: Preview, folder: Path) -> StoredPreview:
@@ -73,7 +69,7 @@ def store_preview(preview: Preview, folder: Path) -> StoredPreview:
     file = f"{PREVIEWS}/{_stem(preview.jpeg)}.jpg"
     if not (folder / file).exists():
         write_whole(folder / file, preview.jpeg)
-    return StoredPreview(file, preview.count, *preview.shown, enlarged=preview.shown[0] > preview.width)
+    return StoredPreview(file, preview.count, *preview.shown, enlarged=int(preview.shown[0] > preview.width))
 
 
 def remove_other_previews(folder: Path, kept: Iterable[StoredPreview]) -> None:
@@ -92,17 +88,14 @@ def write_retrieval_page(
     path: Path,
     *,
     title: str,
-    results: Mapping[str, float],
+    results: Mapping[str, Any],
     videos: Sequence[FoundVideo],
     queries: Sequence[QueryRow],
     class_names: Sequence[str] = (),
-    details: Sequence[tuple[str, str]] = (),
+    network: str = "",
     protocol: Sequence[tuple[str, str]] = (),
-    note: str = "",
     unread: Sequence[tuple[str, str]] = (),
     copies: Sequence[Sequence[str]] = (),
-    num_queries: int | None = None,
-    gallery_unit: str = "videos",
 ) -> None:
     """Write a page with queries and their nearest videos, playing. Their previews are in files beside it.
 
@@ -113,19 +106,16 @@ def write_retrieval_page(
         videos: What queries and hits are; label 3 without a name is "class 3".
         queries: The rows of the page, which it draws as one scrolls.
         class_names: By label.
-        details: Names and values at its head.
+        network: Its name.
         protocol: Names and values of how it was measured, folded away.
-        note: A sentence below the accuracies.
         unread: Name and reason of each video that was left out or cannot be shown.
         copies: Names of videos that are equal, by group.
-        num_queries: Number of queries searched, if the page has only some of them.
-        gallery_unit: What the gallery consists of.
     """
-    nearest = [(videos[row.video].label, videos[row.hits[0].video].label) for row in queries if row.hits]
+    nearest = [(videos[row.video].record.label, videos[row.hits[0].video].record.label) for row in queries if row.hits]
     pairs = [labels for labels in nearest if min(labels) >= 0]
     keys = [key for key in results if key.startswith("R@")] + [key for key in _TITLES if key in results]
     previews = [video.preview for video in videos if video.preview is not None]
-    labels = {video.label for video in videos} - {-1}
+    labels = {video.record.label for video in videos} - {-1}
     classes = {label: class_names[label] if label < len(class_names) else f"class {label}" for label in labels}
     render_page(
         path,
@@ -133,15 +123,15 @@ def write_retrieval_page(
         sprites={},
         title=title,
         scores=[(_TITLES.get(key, key), results[key]) for key in keys],
-        details=[*_counts(results, gallery_unit), *details],
+        details=_details(results, network),
         protocol=protocol,
-        note=note,
+        note=results.get("note", ""),
         unread=[(name, reason.removeprefix(f"{name}: ")) for name, reason in unread],
         copies=copies,
         count=len(queries),
-        total=num_queries or len(queries),
+        total=results.get("num_queries", len(queries)),
         mapped=any(hit.maps for row in queries for hit in row.hits),
-        classes={label: classes[label] for label in sorted({videos[row.video].label for row in queries} - {-1})},
+        classes={label: classes[label] for label in sorted({videos[row.video].record.label for row in queries} - {-1})},
         judged=len(pairs),
         right=sum(query == hit for query, hit in pairs),
         cell=max((preview.width for preview in previews), default=96),
@@ -156,24 +146,20 @@ def write_retrieval_page(
 
 def _rows_of_videos(videos: Sequence[FoundVideo], folder: Path) -> dict[str, list[list[object]]]:
     """Return the files, and the moments of them that are shown: what the script of the page reads."""
-    paths = dict.fromkeys((video.path, video.name) for video in videos)
-    numbers = {path_and_name: n for n, path_and_name in enumerate(paths)}
+    numbers: dict[tuple[str, str], int] = {}  # of path and name
     rows: list[list[object]] = []
     for video in videos:
-        number = numbers[video.path, video.name]
-        rows.append([number, video.label, video.span, _fragment(video), _row_of_preview(video.preview)])
-    return {"files": [[name, str(Path(path).absolute()), _link(path, folder)] for path, name in paths], "videos": rows}
+        number = numbers.setdefault((video.record.path, video.name), len(numbers))
+        moment = _ends(video.record, ",").rstrip(",")  # from which browsers play it
+        rows.append([number, video.record.label, span_text(video.record), moment and f"#t={moment}", video.preview])
+    return {
+        "files": [[name, str(Path(path).absolute()), _link(path, folder)] for path, name in numbers],
+        "videos": rows,
+    }
 
 
 def _row_of_hit(hit: Hit) -> list[object]:
-    maps = [_row_of_preview(preview) for preview in hit.maps] if hit.maps else []
-    return [hit.video, float(f"{hit.similarity:.3f}"), int(hit.is_copy), *maps]
-
-
-def _row_of_preview(preview: StoredPreview | None) -> list[object] | None:
-    if preview is None:
-        return None
-    return [preview.file, preview.count, preview.width, preview.height, int(preview.enlarged)]
+    return [hit.video, float(f"{hit.similarity:.3f}"), int(hit.is_copy), *hit.maps]
 
 
 def _link(path: str, folder: Path) -> str:
@@ -182,17 +168,12 @@ def _link(path: str, folder: Path) -> str:
     return quote(os.fsencode(os.path.relpath(path, folder))) if os.path.lexists(path) else ""
 
 
-def _fragment(video: FoundVideo) -> str:
-    """The moment in the address of a video, from which browsers play it."""
-    if video.start is video.end is None:
-        return ""
-    return f"#t={_seconds(video.start or 0)}{'' if video.end is None else ',' + _seconds(video.end)}"
-
-
-def _seconds(time: float) -> str:
-    return f"{time:.2f}".rstrip("0").rstrip(".")
-
-
-def _counts(results: Mapping[str, float], gallery_unit: str) -> list[tuple[str, str]]:
-    names = {"num_queries": ("Queries", "videos"), "num_gallery": ("Gallery", gallery_unit)}
-    return [(name, f"{int(results[key]):,} {unit}") for key, (name, unit) in names.items() if key in results]
+def _details(results: Mapping[str, Any], network: str) -> list[tuple[str, str]]:
+    windows = results.get("windows")
+    details = {
+        "Queries": f"{results['num_queries']:,} videos" if "num_queries" in results else "",
+        "Gallery": f"{results['num_gallery']:,} {'videos' if windows is None else 'windows'}",
+        "Windows": "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s",
+        "Network": network,
+    }
+    return [(name, value) for name, value in details.items() if value]

@@ -6,16 +6,12 @@
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from vidssl.apps.show.page import ClipBar, DrawnView, DrawViews, VideoCard, views_sheet, write_views_page
-from vidssl.base.atomic import write_whole
+from vidssl.apps.show.page import ShownSample, ShownView, video_card, write_views_page
 from vidssl.base.command_line_and_notices import leave_out, left_out
 from vidssl.base.config import Tree, build, to_yaml
 from vidssl.base.distributed import choose_device
@@ -23,7 +19,6 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import claim
 from vidssl.base.progress import Report
 from vidssl.base.progress import progress as bar
-from vidssl.base.types import Frames, VideoMeta
 from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import SampleKey, keys_of_step
@@ -39,44 +34,6 @@ from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job, rea
 from vidssl.jobs.load_network import Subject, load_subject
 from vidssl.jobs.train import Config, Setting, listed_videos, read_config, set_list
 from vidssl.methods.base import METHODS, Method
-from vidssl.page.figure_style import COLORS, png
-from vidssl.page.previews import preview
-
-_STILL, _STILL_VIEWS = 6, 8  # videos of the still image, and views of each
-
-
-@dataclass(frozen=True)
-class ShownView:
-    """A view as the network gets it, before normalisation, and the frames that it was made of."""
-
-    frames: Frames  # (T, 3, S, S) uint8 RGB; an encoder that takes any shape: (T, 3, H, W)
-    clip: int  # its number: a recipe may make several views of one clip
-    indices: NDArray[np.int64]  # (T,) frames of the file
-    first: int  # the frames of the file that the clip covers, both ends included
-    last: int
-    difference: bool  # whether it is an RGB difference
-    box: NDArray[np.float32] | None  # (4,) xyxy in pixels of the view: its tracked region. None: a run without tracks
-
-
-@dataclass(frozen=True)
-class ShownSample:
-    """What training makes of a row of its list in an epoch, or an evaluation of a row of its list."""
-
-    epoch: int
-    row: int  # of the list
-    used: int  # the row whose video is used: in training another one, if that of `row` is broken
-    replaced: tuple[tuple[str, str], ...]  # path and reason of the broken videos before it
-    meta: VideoMeta | None  # of the span of the row that is used; None: there is none, training stops at this row
-    offset: int  # first frame of the span in the file
-    views: tuple[ShownView, ...]
-    start: float = 0.0  # seconds of the file at which the span begins
-
-    def time_of(self, frame: float) -> float:
-        """Second of the file at which a frame of the file begins; between two frames if it is not a whole number."""
-        assert self.meta is not None
-        number = int(frame) - self.offset
-        begin, end = self.meta.time_of(number), self.meta.time_of(min(number + 1, self.meta.num_frames))
-        return self.start + begin + (frame - int(frame)) * (end - begin)
 
 
 @job
@@ -101,7 +58,7 @@ def show(
         settings: As of `train`; with a network, as of `test`.
         model: Show the clips on which this network is measured, by its own settings; as of `test`.
         videos: Videos to show instead of `data.train`; those of a network.
-        out: Folder for index.html and views.png.
+        out: Folder for index.html.
         limit: First N videos of the first epoch; with a network, of the list.
         draws: Epochs, each with new draws; a network has one, as its clips are always the same.
         trust: Load a checkpoint with pickled objects; such a file can run any code.
@@ -214,7 +171,7 @@ def _sample(dataset: ClipDataset, key: SampleKey, guard: ItemGuard) -> ShownSamp
 
 
 def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "config") -> Path:
-    """Write `index.html` and the still `views.png` into a folder; returns the path of the page.
+    """Write `index.html` into a folder; returns the path of the page.
 
     `name` is that of the config.
     """
@@ -264,86 +221,14 @@ def _write_page(
     total: int,
     trains: bool = True,
 ) -> Path:
-    """Write the page and its still."""
-    claim(out, "views", ["index.html", "views.png"], read=[listed.path])
-    cards: list[VideoCard] = []
-    still: list[tuple[str, DrawViews, list[Frames]]] = []
+    claim(out, "views", ["index.html"], read=[listed.path])
+    cards = []
     for samples in bar(samples_of_videos, title="show", unit="video", total=total, leave=False):
         leave_out(pair for sample in samples for pair in sample.replaced)
-        drawn = [_draw(sample, listed, trains) for sample in samples]
-        cards.append(VideoCard(listed.names[samples[0].row], _facts(samples[0], listed), tuple(drawn)))
-        if drawn[0].views and len(still) < _STILL:
-            still.append((cards[-1].name, drawn[0], [view.frames for view in samples[0].views[:_STILL_VIEWS]]))
+        cards.append(video_card(samples, listed, trains))
+    texts = [(name, to_yaml(tree)) for name, tree in settings]
     try:
-        write_views_page(
-            out / "index.html",
-            title=title,
-            details=details,
-            settings=[(name, to_yaml(tree)) for name, tree in settings],
-            videos=cards,
-            left_out=[*left_out().values()],
-        )
-        if still:
-            write_whole(out / "views.png", png(views_sheet(still)))
+        write_views_page(out / "index.html", title, details, texts, cards, [*left_out().values()])
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
     return out / "index.html"
-
-
-def _facts(sample: ShownSample, listed: VideoList) -> str:
-    """Describe the video of a row."""
-    record, meta = listed.records[sample.row], sample.meta
-    facts = [] if record.label < 0 else [f"class {listed.class_name(record.label)}"]
-    if meta is not None and sample.used == sample.row:
-        frames = f"{meta.num_frames:,} frame{'s' * (meta.num_frames > 1)}"
-        facts += [f"{frames} of {meta.width} x {meta.height}", f"{meta.fps:.4g} fps"]
-        if (record.start, record.end) != (None, None):
-            facts.append("a span of its file")
-    return ", ".join([*facts, f"row {sample.row} of the list"])
-
-
-def _draw(sample: ShownSample, listed: VideoList, trains: bool = True) -> DrawViews:
-    """Place the clips of a sample on the time line, and describe its views."""
-    title = f"Epoch {sample.epoch}" if trains else "Clips"
-    notice = None
-    if sample.replaced:
-        reasons = "; ".join(reason for _, reason in sample.replaced)
-        what = "training stops here" if sample.meta is None else f"training uses {listed.names[sample.used]} instead"
-        notice = f"{reasons}: {what}" if trains else reasons
-    if sample.meta is None:
-        return DrawViews(title, 0.0, 1.0, (), (), notice)
-
-    bars: dict[int, ClipBar] = {}
-    views: list[DrawnView] = []
-    for n, view in enumerate(sample.views):
-        color = view.clip % len(COLORS)
-        first, end = sample.time_of(view.first), sample.time_of(view.last + 1)
-        middles = tuple(sample.time_of(frame + 0.5) for frame in view.indices.tolist())
-        bars[view.clip] = ClipBar(f"clip {view.clip}", color, first, end, middles)
-        clip = preview(view.frames, height=128)
-        views.append(DrawnView(f"view {n}", color, clip, _notes(view, first, end), _box(view)))
-    end = sample.start + sample.meta.duration
-    return DrawViews(title, sample.start, end, tuple(bars.values()), tuple(views), notice)
-
-
-def _notes(view: ShownView, first: float, end: float) -> tuple[str, ...]:
-    frames, (height, width) = len(view.frames), view.frames.shape[-2:]
-    size = f"{width}²" if height == width else f"{width} x {height}"
-    steps, order = np.diff(view.indices), ""
-    if (steps < 0).any():
-        order = ", reversed" if (steps <= 0).all() else ", looped"
-    notes = [(f"{frames} x {size}" if frames > 1 else size) + order, f"{first:.2f}–{end:.2f} s"]
-    if view.difference:
-        notes.append("RGB difference")
-    if view.box is not None:
-        notes.append("no common track" if _box(view) is None else "box of the middle frame" if frames > 1 else "box")
-    return tuple(notes)
-
-
-def _box(view: ShownView) -> tuple[float, float, float, float] | None:
-    """Left, top, width and height of the tracked region, fractions of the view; None for the whole view."""
-    size = view.frames.shape[-1]
-    if view.box is None or (view.box == (0, 0, size, size)).all():
-        return None
-    left, top, right, bottom = (view.box / size).tolist()
-    return left, top, right - left, bottom - top

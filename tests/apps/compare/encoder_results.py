@@ -20,6 +20,8 @@ def encoder_results(
             "floor": name == floor,
             "protocol": {"clip": clip, "clips": 3, "size": 112},
             "checkpoint": {"licence": "MIT", "training": ["kinetics"]},
+            "overlap": None,
+            "features": f"features/{number}",
             "dimension": 512,
             "megabytes": 40.0,
             "seconds_per_video": 0.02 * 4**number,
@@ -59,6 +61,10 @@ def encoder_results(
         "videos": [*names],
         "failed": {},
         "near_copies": [],
+        "missing": [],
+        "common_neighbours": [
+            {"first": best, "second": name, "fraction": 0.5, "chance": 0.1} for name in predicted if name != best
+        ],
         "seconds": 12.0,
         "processor": "a processor",
         "date": "2026-01-01",

@@ -1,10 +1,11 @@
-"""Encoders compared on the digits: every number against loops over the features that were kept."""
+"""Encoders compared on the digits: what is kept, joined, left out and said; predictions: leave_recording_out."""
 
 import json
 import re
 import shutil
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,73 +14,68 @@ import torch
 
 import vidssl
 from vidssl import cli
+from vidssl.apps import compare as job
 from vidssl.apps.compare import features_and_predictions as encoder_scores
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.data.video_list import read_list
+from vidssl.evaluation import leave_recording_out
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
 OPTIONS = {"cfg": str(TOY), "clips": 1, "workers": 0, "settings": ["data.moving_digits=null"]}
 GROUP = r"\d\d\d$|\d(?=\.mp4)"  # the last digit: ten recordings
+FLOORS = ("thumbnails", "differences")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_fits():
+    """Fit little, and measure two floors: all of them are in one test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leave_recording_out, "COSTS", (1.0,))
+        patch.setattr(leave_recording_out, "FEW_LABEL_DRAWS", 1)
+        patch.setattr(job, "FLOORS", FLOORS)
+        yield
 
 
 def compare(digits, out, *, model=("random",), **more):
-    given = {"labels": [digits / "colour/train.csv"], "group": GROUP, "shots": (1,), **OPTIONS, **more}
+    given = {"group": GROUP, "shots": (1,), "limit": 12, **OPTIONS, **more}
     return vidssl.compare(digits / "motion/train.csv", model=list(model), out=out, **given)
 
 
 @pytest.fixture(scope="module")
-def found(digits, tmp_path_factory):
+def compared(digits, tmp_path_factory):
+    """All floors, two lists of labels, 40 videos."""
     out = tmp_path_factory.mktemp("compare") / "out"
-    return compare(digits, out), out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "FLOORS", (*FLOORS, "motion", "untrained"))
+        return compare(digits, out, labels=[digits / "colour/train.csv"], limit=None), out
 
 
-def test_every_video_is_predicted_by_the_others_of_other_recordings(found):
-    results, out = found
+def test_numbers_are_those_of_the_predictions(compared):
+    results, _ = compared
     group = np.array(results["groups"]["number"])
-    assert len(np.unique(group)) == 10 and {*results["encoders"]} == {
-        "random",
-        "thumbnails",
-        "differences",
-        "motion",
-        "untrained",
-    }
+    assert len(np.unique(group)) == 10
+    assert {*results["encoders"]} == {"random", "thumbnails", "differences", "motion", "untrained"}
     assert [section["name"] for section in results["sections"]] == ["motion", "colour"]
     for section in results["sections"]:
         label = np.array(section["labels"])
-        k = section["neighbours"]
-        assert k == min(20, int(np.median(np.unique(label, return_counts=True)[1])) - 1)
-        for name, facts in results["encoders"].items():
-            x = vidssl.load_features(out / facts["features"]).x.numpy()
-            x = x / np.linalg.norm(x, axis=1, keepdims=True)
-            nearest, voted = [], []
-            for row in range(len(x)):
-                others = np.flatnonzero(group != group[row])
-                near = others[np.argsort(-(x[others] @ x[row]), kind="stable")]
-                nearest.append(near[0])
-                votes = np.zeros(label.max() + 1)
-                np.add.at(votes, label[near[:k]], np.exp(x[near[:k]] @ x[row] / 0.07))
-                voted.append((votes / np.bincount(label[others], minlength=len(votes)).clip(1)).argmax())
+        for name, accuracy in section["accuracy"].items():
             predicted = section["predicted"][name]
-            agree = np.mean([a == b for a, b in zip(predicted["nearest"], nearest, strict=True)])
-            assert agree > 0.9, name  # ties are broken by rounding
-            assert np.mean(np.array(predicted["knn"]) == voted) > 0.9
-            accuracy = section["accuracy"][name]
-            recall = [np.mean(np.array(predicted["knn"])[label == one] == one) for one in np.unique(label)]
+            assert (group[predicted["nearest"]] != group).all()
+            recall = [np.mean(np.array(predicted["knn"])[label == class_] == class_) for class_ in np.unique(label)]
             assert accuracy["knn"] == pytest.approx(np.mean(recall))
             low, high = section["intervals"][name]
             assert low < accuracy["knn"] < high
             assert accuracy["R@1"] == pytest.approx(np.mean(label[predicted["nearest"]] == label))
             assert accuracy["logistic"] == pytest.approx(np.mean(np.array(predicted["logistic"]) == label))
-        folds = np.array(section["folds"])
-        assert all(len(np.unique(folds[group == one])) == 1 for one in range(10))
         counts = np.unique(label, return_counts=True)[1]
         majority = pytest.approx(counts.max() / len(label))
         assert section["guessing"] == dict.fromkeys(accuracy, majority) | {"knn": pytest.approx(1 / len(counts))}
-        assert len(section["pairs"]) == 10
+        assert len(section["pairs"]) == 10 and section["neighbours"] == min(20, int(np.median(counts)) - 1)
 
 
-def test_what_is_written(found):
-    results, out = found
+def test_what_is_written(compared):
+    results, out = compared
     assert json.loads((out / "results.json").read_text())["sections"] == results["sections"]
     page = (out / "index.html").read_text()
     for section in results["sections"]:
@@ -91,8 +87,25 @@ def test_what_is_written(found):
     assert results["encoders"]["thumbnails"]["floor"] and not results["encoders"]["random"]["floor"]
 
 
-def test_one_more_encoder_costs_only_itself(found, digits, monkeypatch):
-    results, out = found
+def test_the_command(digits, tmp_path, capsys):
+    """Two encoders and all options; the list of what to label next holds what both predict."""
+    words = [digits / "motion/train.csv", "--checkpoint", "floor:thumbnails", "vidssl-small", "--limit", "12"]
+    words += ["--labels", digits / "colour/train.csv", "--group", GROUP, "--shots", "1", "--clips", "1"]
+    words += ["--workers", "0", "--quiet", "--out", tmp_path / "out"]
+    with pytest.raises(SystemExit):
+        cli.guarded(lambda: cli.run("compare", [str(words[0]), "--out", str(tmp_path / "out")]))
+    assert "the following arguments are required: --checkpoint" in capsys.readouterr().err
+    cli.run("compare", [*map(str, words)])
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert results["sections"][0]["verdict"]["answer"] in capsys.readouterr().out
+    counts = Counter(results["sections"][0]["labels"])
+    assert len(results["videos"]) == 12 and max(counts.values()) - min(counts.values()) <= 1
+    assert results["encoders"]["vidssl-small"]["checkpoint"]["licence"] == "research only"
+    assert not (tmp_path / "out/disagreements.csv").exists()  # of one encoder that is no floor
+
+
+def test_one_more_encoder_costs_only_itself(compared, digits, monkeypatch):
+    results, out = compared
     extracted, original = [], encoder_scores.extract_to
 
     def counted(subject, *given, **more):
@@ -103,19 +116,19 @@ def test_one_more_encoder_costs_only_itself(found, digits, monkeypatch):
     predicted, predict = [], encoder_scores.predict
     monkeypatch.setattr(encoder_scores, "extract_to", counted)
     monkeypatch.setattr(encoder_scores, "predict", lambda *a, **k: predicted.append(a) or predict(*a, **k))
-    again = compare(digits, out, model=("random", "vidssl-small"))
+    labels = [digits / "colour/train.csv"]
+    again = compare(digits, out, model=("random", "vidssl-small"), labels=labels, limit=None)
     assert extracted == ["vidssl-small"] and len(predicted) == 2  # once for each list of labels
-    assert again["encoders"]["vidssl-small"]["checkpoint"]["licence"] == "research only"
     for old, new in zip(results["sections"], again["sections"], strict=True):
         assert new["accuracy"]["random"] == old["accuracy"]["random"] and new["folds"] == old["folds"]
-
-
-def test_an_encoder_that_fails_loses_no_other(digits, tmp_path):
-    results = compare(digits, tmp_path / "out", model=("python:nothing.here:load", "floor:thumbnails"), labels=())
-    assert {*results["failed"]} == {"python:nothing.here:load"} and "nothing" in str(results)
-    assert {*results["encoders"]} == {"floor:thumbnails", "differences", "motion", "untrained"}
-    assert results["encoders"]["floor:thumbnails"]["floor"]
-    assert "nothing" in (tmp_path / "out/index.html").read_text()
+    lines = (out / "disagreements.csv").read_text().splitlines()
+    section = again["sections"][0]
+    one, two = (section["predicted"][name]["knn"] for name in ("random", "vidssl-small"))
+    differ = [again["videos"][n] for n, pair in enumerate(zip(one, two, strict=True)) if pair[0] != pair[1]]
+    assert lines[0] == "path,label,entropy,random,vidssl-small,thumbnails,differences"
+    assert sorted(line.split(",")[0] for line in lines[1:]) == sorted(differ)
+    page = (out / "index.html").read_text()
+    assert "What to label next" in page and lines[1].split(",")[0] in page
 
 
 def test_the_same_command_goes_on(digits, tmp_path, monkeypatch):
@@ -128,57 +141,44 @@ def test_the_same_command_goes_on(digits, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(encoder_scores, "_extract", stopped)
-        compare(digits, tmp_path / "out", limit=24, labels=())
+        compare(digits, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/features").iterdir() if path.is_dir()}
     assert len(before) == 2  # random and thumbnails
-    compare(digits, tmp_path / "out", limit=24, labels=())
+    compare(digits, tmp_path / "out")
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_only_some_of_the_videos(digits, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(encoder_scores, "_LONG", 0.01)
-    encoders = ("random", "vidssl-free")
-    with caplog.at_level("INFO"):
-        results = compare(digits, tmp_path / "out", limit=12, group=None, model=encoders, labels=())
-    lines = re.findall(r"(\d) of (\d) encoders are done: about 0:0\d:\d\d to go if the rest is as fast", caplog.text)
-    assert "encoders: 2, floors: 4; one after another" in caplog.text
-    assert lines == [("1", "2")]  # floors are not waited for
-    counts = Counter(results["sections"][0]["labels"])
-    assert len(results["videos"]) == 12 and max(counts.values()) - min(counts.values()) <= 1
-
-
 def test_the_same_clips_for_all_beside_the_own_ones(digits, tmp_path):
-    """Each encoder is there twice; of the second all clips span what was asked for, from the same times."""
-    model = ("floor:thumbnails", "vidssl-small")
-    results = compare(digits, tmp_path / "out", same_clips=0.4, limit=24, labels=(), model=model)
+    """Each encoder is there twice, a sum too; of the second all clips span what was asked for, from the same times."""
+    model = ("floor:thumbnails", "vidssl-small", "vidssl-small+floor:thumbnails")
+    results = compare(digits, tmp_path / "out", same_clips=0.4, model=model)
     encoders = results["encoders"]
-    assert {*encoders} == {
-        name + kind
-        for name in ("floor:thumbnails", "vidssl-small", "differences", "motion", "untrained")
-        for kind in ("", ", same clips")
-    }
-    for name, facts in encoders.items():
-        protocol = facts["protocol"]
-        assert (protocol["clip"].get("seconds") == 0.4) == name.endswith("same clips"), name
-        if name.endswith("same clips"):
-            assert (protocol["clips"], protocol["crops"]) == (encoder_scores.SAME_CLIPS, 1)
-            assert (
-                protocol["clip"]["frames"] == encoders[name.removesuffix(", same clips")]["protocol"]["clip"]["frames"]
-            )
-    listed = digits / "motion/train.csv"
-    clip = {"frames": 4, "seconds": 0.4}
-    test = vidssl.TestClips(clip=clip, clips=4, crops=1, size=64, mean=(0.45,), std=(0.225,), workers=0)
-    names = [line.split(",")[0] for line in listed.read_text().splitlines()[1:]]
-    rows = [names.index(name) for name in results["videos"]]
-    expected = vidssl.extract(vidssl.load_backbone("vidssl-small"), listed, test=test).x[rows]
-    np.testing.assert_allclose(
-        vidssl.load_features(tmp_path / "out" / encoders["vidssl-small, same clips"]["features"]).x, expected, atol=1e-6
+    assert {*encoders} == {name + kind for name in (*model, "differences") for kind in ("", ", same clips")}
+    for name in ("vidssl-small", "floor:thumbnails", "differences"):
+        own, same = (encoders[name + kind]["protocol"] for kind in ("", ", same clips"))
+        assert own["clip"].get("seconds") != 0.4 == same["clip"]["seconds"]
+        assert (same["clips"], same["crops"]) == (encoder_scores.SAME_CLIPS, 1)
+        assert same["clip"]["frames"] == own["clip"]["frames"]
+    for kind in ("", ", same clips"):
+        whole, *parts = (encoders[name + kind] for name in (model[2], model[1], model[0]))
+        assert whole["features"] == " + ".join(part["features"] for part in parts)
+        assert whole["dimension"] == sum(part["dimension"] for part in parts)
+        assert whole["seconds_per_video"] == pytest.approx(sum(part["seconds_per_video"] for part in parts))
+        assert parts[0]["gigaflops_per_video"] > 0
+        assert parts[1]["gigaflops_per_video"] is whole["gigaflops_per_video"] is None  # of one it is not counted
+    test = vidssl.TestClips(
+        clip={"frames": 4, "seconds": 0.4}, clips=4, crops=1, size=64, mean=(0.45,), std=(0.225,), workers=0
     )
+    names = [line.split(",")[0] for line in (digits / "motion/train.csv").read_text().splitlines()[1:]]
+    rows = [names.index(name) for name in results["videos"]]
+    expected = vidssl.extract(vidssl.load_backbone("vidssl-small"), digits / "motion/train.csv", test=test).x[rows]
+    kept = vidssl.load_features(tmp_path / "out" / encoders["vidssl-small, same clips"]["features"]).x
+    np.testing.assert_allclose(kept, expected, atol=1e-6)
 
 
 def test_videos_without_labels(digits, tmp_path):
     """Nothing is called best, and what is measured is there for each encoder."""
-    videos, out = digits / "videos/train", tmp_path / "out"
+    videos, out = digits / "videos/test", tmp_path / "out"
     results = vidssl.compare(videos, model=["vidssl-small", "floor:thumbnails"], out=out, clips=1, workers=0)
     assert results["sections"] == [] and str(results)
     said = " ".join(results["without_labels"]["sentences"])
@@ -186,7 +186,7 @@ def test_videos_without_labels(digits, tmp_path):
     assert "vidssl-small" in said and said.split(". ")[0] in page and not re.search(r"\bbest\b", said + page)
     assert len([*(out / "features").glob("*/rows.csv")]) == len(results["encoders"])  # each is extracted once
     pairs = {(pair["first"], pair["second"]): pair["fraction"] for pair in results["common_neighbours"]}
-    assert len(pairs) == 10 and all(0 <= fraction <= 1 for fraction in pairs.values())
+    assert len(pairs) == 3 and all(0 <= fraction <= 1 for fraction in pairs.values())
 
 
 OWN = """
@@ -238,15 +238,18 @@ def own(tmp_path, monkeypatch):
 
 def test_code_that_fails_loses_no_other_encoder(own, digits, tmp_path):
     model = [f"{own}:{name}" for name in ("failing", "good", "infinite")]
-    results = compare(digits, tmp_path / "out", model=model, labels=(), limit=12)
-    assert {*results["encoders"]} == {model[1], "thumbnails", "differences", "motion", "untrained"}
+    model.append("python:nothing.here:load")
+    results = compare(digits, tmp_path / "out", model=model)
+    assert {*results["encoders"]} == {model[1], *FLOORS}
+    assert "nothing" in str(results) and "nothing" in results["failed"].pop(model[3])
     assert results["failed"] == {
         model[0]: "Own fails for clips (4, 3, 2, 16, 16): RuntimeError: no such kernel",
         model[2]: f"{results['failed'][model[2]].partition(':')[0]}: a feature is not finite: the weights or the "
         "normalisation are damaged",
     }
+    assert "no such kernel" in (tmp_path / "out/index.html").read_text()
     with pytest.raises(ConfigError, match=r"no such kernel$"):
-        compare(digits, tmp_path / "other", model=model[:1], labels=(), limit=12)
+        compare(digits, tmp_path / "other", model=model[:1])
 
 
 class Brightness(torch.nn.Module):
@@ -274,7 +277,7 @@ def test_modules_have_the_names_that_a_mapping_gives_them(digits, tmp_path):
     assert reasons["mean", "the same"] == "equal"
     assert "mean and the same have the same weights and clips." in section["verdict"]["doubts"]
     assert "at most 20 a class" in results.text and "1 a class" in results.text and "guessing" in results.text
-    assert results["encoders"]["untrained"]["gigaflops_per_video"] > 0
+    assert results["encoders"]["thumbnails"]["floor"] is False and results["encoders"]["floor:thumbnails"]["floor"]
     assert results["encoders"]["mean"]["gigaflops_per_video"] is None  # torch sees none
     kept = [results["encoders"][name]["features"] for name in model]
     assert kept[0] == kept[1] != kept[2]  # whatever a module has but its weights: how it pools
@@ -331,26 +334,14 @@ def test_classes_of_one_recording_are_named_and_left_out_of_the_mean(digits, tmp
         vidssl.compare(spans(digits, tmp_path, "two", two), out=tmp_path / "other", **given)
 
 
-def test_an_encoder_with_the_name_of_a_floor(own, digits, tmp_path):
-    """It is not taken for the floor, nor the floor for it."""
-    run = tmp_path / "untrained"
-    vidssl.train(TOY, "steps=1", f"data.train={digits}/motion/train.csv", "data.moving_digits=null", f"output={run}")
-    results = compare(digits, tmp_path / "out", model=[str(run)], labels=(), limit=12)
-    floors = {name: facts["floor"] for name, facts in results["encoders"].items()}
-    assert floors == {
-        **dict.fromkeys(("thumbnails", "differences", "motion", "floor:untrained"), True),
-        "untrained": False,
-    }
-    assert results["sections"][0]["verdict"]["best"] == "untrained"
-
-
 def test_options_of_clips_leave_the_floors_as_they_are(digits, tmp_path):
-    results = compare(digits, tmp_path / "out", size=24, crops=3, labels=(), limit=12)
+    results = compare(digits, tmp_path / "out", size=24, crops=3)
     assert results["failed"] == {} and results["encoders"]["random"]["protocol"]["size"] == 24
     assert results["encoders"]["thumbnails"]["protocol"]["size"] == 64
+    assert results["encoders"]["random"]["gigaflops_per_video"] > 0
 
 
-@pytest.mark.parametrize("counts", [(2, 2), (1, 2), (2, 2, 1), (3, 3)])
+@pytest.mark.parametrize("counts", [(1, 2), (2, 2, 1)])
 def test_very_few_videos(own, digits, tmp_path, counts):
     videos = iter(sorted((digits / "videos/train").rglob("*.mp4")))
     for label, count in enumerate(counts):
@@ -372,16 +363,12 @@ def test_a_video_beside_class_folders_is_named_as_why_they_are_no_classes(own, d
     assert said in (tmp_path / "out" / "index.html").read_text()
 
 
-def test_lists_of_one_folder_have_names_of_their_own(own, digits, tmp_path, monkeypatch):
-    text = (digits / "motion/train.csv").read_text()
-    for name in ("first", "second"):
-        (tmp_path / f"{name}.csv").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    given = {"root": digits / "motion" / (digits / "motion/root.txt").read_text().strip(), "workers": 0, "limit": 12}
-    results = vidssl.compare("first.csv", model=f"{own}:good", out="one", **given)
-    assert [section["name"] for section in results["sections"]] == [tmp_path.name]
-    results = vidssl.compare("first.csv", model=f"{own}:good", out="two", labels=["second.csv"], **given)
-    assert [section["name"] for section in results["sections"]] == [f"{tmp_path.name}/{n}" for n in ("first", "second")]
+def test_lists_of_one_folder_have_names_of_their_own(digits, tmp_path):
+    videos = read_list(digits / "motion/train.csv")
+    one, two = (replace(videos, path=tmp_path / f"{name}.csv") for name in ("first", "second"))
+    assert job._names([one]) == [tmp_path.name]
+    assert job._names([one, two]) == [f"{tmp_path.name}/first", f"{tmp_path.name}/second"]
+    assert job._names([videos, read_list(digits / "colour/train.csv")]) == ["motion", "colour"]
 
 
 def test_what_cannot_be_compared_is_said_at_once(own, digits, tmp_path, monkeypatch):
@@ -411,26 +398,14 @@ def test_what_cannot_be_compared_is_said_at_once(own, digits, tmp_path, monkeypa
         (own_list, {"limit": 1}, "a comparison needs two videos or more"),
         (tmp_path / "one/list.csv", {}, "a comparison needs two videos or more"),
         (own_list, {"same_clips": -1.0}, "same_clips"),
-        (own_list, {"same_clips": float("nan")}, "same_clips"),
-        (own_list, {"same_clips": float("inf")}, "same_clips"),
+        (
+            own_list,
+            {"labels": [digits / "motion/test.csv"]},
+            r"motion/test.csv lacks 40 of the videos, such as .*; name",
+        ),
+        (own_list, {"group": "("}, r"group='\(' is not a regular expression"),
+        (own_list, {"group": "nothing"}, r"group='nothing' matches nothing in all 40 paths"),
     ):
         with pytest.raises((ConfigError, DataError), match=named) as caught:
             vidssl.compare(videos, model=f"{own}:good", out=tmp_path / "out", workers=0, **given)
         assert "\n" not in str(caught.value)
-
-
-def test_mistakes(digits, tmp_path, write_video, capsys):
-    for given, named in (
-        (
-            {"labels": [digits / "motion/test.csv"]},
-            r"motion/test.csv lacks 40 of the videos, such as .*; name lists of the",
-        ),
-        ({"group": "("}, r"group='\(' is not a regular expression"),
-        ({"group": "nothing"}, r"group='nothing' matches nothing in all 40 paths"),
-    ):
-        with pytest.raises((ConfigError, DataError), match=named):
-            compare(digits, tmp_path / "out", **given)
-    words = ["compare", digits / "motion/train.csv", "--out", tmp_path / "out"]
-    with pytest.raises(SystemExit):
-        cli.guarded(lambda: cli.run(words[0], [str(word) for word in words[1:]]))
-    assert re.search("the following arguments are required: --checkpoint", capsys.readouterr().err)

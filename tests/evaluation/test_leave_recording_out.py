@@ -1,4 +1,4 @@
-"""Each video is predicted by those of other recordings."""
+"""Predictions of each video by those of other recordings."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from sklearn.model_selection import KFold
 
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
-from vidssl.evaluation.leave_recording_out import fold_table, num_neighbours, predict
+from vidssl.evaluation.leave_recording_out import fold_table, num_neighbours, predict, vote_of_others
 from vidssl.evaluation.protocols import choose_cost
 
 
@@ -20,6 +20,28 @@ def test_as_many_neighbours_vote_as_small_classes_can_win(counts, expected):
     assert num_neighbours(np.repeat(np.arange(len(counts)), counts)) == expected
 
 
+def test_each_video_is_predicted_by_those_of_other_recordings():
+    """Against loops; and logistic regression of all labels by folds that divide no recording."""
+    rng = generator(3)
+    label, groups = np.arange(48) % 3, 3 * (np.arange(48) // 6)
+    x = rng.normal(size=(48, 12)) + rng.normal(size=(3, 12))[label] + 2 * rng.normal(size=(17, 12))[groups // 3]
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    features = Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(48))
+    folds = fold_table(groups, label)
+    assert all(len(np.unique(folds[groups == group])) == 1 for group in groups)
+    predicted, voted = predict(features, groups, folds, ()), []
+    for row in range(48):
+        rest = np.flatnonzero(groups != groups[row])
+        near = rest[np.argsort(-(unit[rest] @ unit[row]), kind="stable")]
+        assert predicted.nearest[row] == near[0]
+        votes = np.zeros(3)
+        near = near[: num_neighbours(label)]
+        np.add.at(votes, label[near], np.exp(unit[near] @ unit[row] / 0.07))
+        voted.append((votes / np.bincount(label[rest])).argmax())
+    assert num_neighbours(label) == 15
+    assert predicted.knn.tolist() == voted
+
+
 def test_well_divided_small_classes_are_recognised():
     """By a vote of 20 of 30 videos, classes of four would never be, however well they are divided."""
     label = np.repeat(np.arange(7), [6, 4, 4, 4, 4, 4, 4])
@@ -27,7 +49,7 @@ def test_well_divided_small_classes_are_recognised():
     x = torch.eye(7)[torch.from_numpy(label)] + 0.05 * noise
     groups = np.arange(len(label))
     features = Features(x, torch.from_numpy(label), torch.arange(len(label)))
-    assert (predict(features, groups, fold_table(groups, label), (1,)).knn == label).all()
+    assert (vote_of_others(features, groups)[0].numpy() == label).all()
 
 
 @pytest.mark.parametrize("counts", [(50, 10), (100, 50, 3), (40, 40, 40, 2), (9, 9, 9, 9)])
@@ -39,7 +61,7 @@ def test_a_common_class_does_not_win_the_vote_by_its_size(counts):
     for _ in range(5):
         x = 3 + rng.normal(0, 0.6, (len(counts), 64))[label] + rng.normal(0, 1, (len(label), 64))
         features = Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(len(label)))
-        found = predict(features, np.arange(len(label)), np.arange(len(label)) % 2, ()).knn
+        found = vote_of_others(features, np.arange(len(label)))[0].numpy()
         recall += [np.mean(found[label == one] == one) / 5 for one in range(len(counts))]
     assert recall.min() > 0.6  # by plain votes 0 where a class is rare
 
@@ -48,7 +70,7 @@ def test_constant_features_favour_no_class():
     """All videos are as near: the votes of each class, divided by its videos, are alike, whatever their number."""
     label = np.repeat([0, 1], [80, 20])
     features = Features(torch.ones(100, 8), torch.from_numpy(label), torch.arange(100))
-    found = predict(features, np.arange(100), np.arange(100) % 2, ()).knn
+    found = vote_of_others(features, np.arange(100))[0].numpy()
     assert np.mean([np.mean(found[label == one] == one) for one in (0, 1)]) <= 0.5
 
 

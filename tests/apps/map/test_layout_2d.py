@@ -1,17 +1,17 @@
-import os
-import subprocess
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from vidssl.apps.map.layout_2d import check_layout, has_umap, kept_neighbours, layout
+from vidssl.apps.map.layout_2d import choose_layout, import_umap, is_installed, kept_neighbours, layout
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 
-needs_umap = pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
+needs_umap = pytest.mark.skipif(not is_installed("umap"), reason="needs umap-learn")
 
 
 def clusters(count=3, each=20, dim=16, noise=0.1, seed=0):
@@ -60,29 +60,36 @@ def test_umap_keeps_clusters_apart_and_depends_on_the_seed_alone():
     assert not np.array_equal(layout(x, "umap", seed=4), found)
     distance = np.linalg.norm(found[:, None] - found[None], axis=2) + 1e9 * np.eye(60)
     assert (label[distance.argmin(axis=1)] == label).all()
-
-
-@needs_umap
-@pytest.mark.covers("vidssl/apps/map")
-@pytest.mark.long  # numba compiles UMAP
-def test_umap_of_five_videos():
     assert np.isfinite(layout(clusters(1, 5)[0], "umap")).all()
 
 
-def test_what_cannot_be_laid_out_is_an_error(monkeypatch):
+@pytest.mark.parametrize(
+    ("installed", "name", "count", "result"),
+    [
+        (True, "auto", 5, ("umap", "")),
+        (True, "auto", 4, ("pca", "as UMAP needs 5 videos or more")),
+        (False, "auto", 5, ("pca", "as umap-learn is not installed: pip install 'vidssl[map]'")),
+        (False, "pca", 1, ("pca", "")),
+        (True, "umap", 4, 'needs 5 videos or more, got 4: use layout="pca"'),
+        (False, "umap", 5, "pip install 'vidssl[map]', or use layout=\"pca\""),
+    ],
+)
+def test_the_layout_that_is_chosen(monkeypatch, installed, name, count, result):
+    monkeypatch.setattr("vidssl.apps.map.layout_2d.is_installed", lambda module: installed)
+    if isinstance(result, tuple):
+        assert choose_layout(name, count) == result
+    else:
+        with pytest.raises(ConfigError, match=re.escape(result)):
+            choose_layout(name, count)
+
+
+def test_features_that_are_not_finite_are_an_error(monkeypatch):
     x, _ = clusters()
-    with pytest.raises(ConfigError, match='needs 5 videos or more, got 4: use layout="pca"'):
-        monkeypatch.setitem(sys.modules, "umap", sys.modules[__name__])  # as if it was installed
-        monkeypatch.setattr("vidssl.apps.map.layout_2d.has_umap", lambda: True)
-        check_layout("umap", 4)
-    monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "umap", None)
-    assert not has_umap()
-    with pytest.raises(ConfigError, match=r"""pip install 'vidssl\[map\]', or use layout="pca\""""):
-        layout(x, "umap")
     x[7, 3] = np.nan
     with pytest.raises(DataError, match="row 7 of 60 is not finite"):
         layout(x, "pca")
+    monkeypatch.setitem(sys.modules, "umap", None)
+    assert not is_installed("umap")
 
 
 def test_kept_neighbours_against_a_loop():
@@ -109,22 +116,22 @@ def test_all_neighbours_of_equal_places_are_kept_and_few_videos_have_none():
     assert kept_neighbours(x[:12], x[:12]) == 1.0
 
 
-READ_ONLY = """
-import os
-from numba.core import caching
-from vidssl.apps.map.layout_2d import import_umap
-for name in ("CacheImpl", "_CacheImpl"):
-    if hasattr(caching, name):
-        getattr(caching, name)._locator_classes = [caching.UserProvidedCacheLocator]  # no other can write
-print(import_umap().UMAP.__name__, os.environ["NUMBA_CACHE_DIR"])
-"""
-
-
 @needs_umap
-def test_umap_where_neither_packages_nor_home_can_be_written(tmp_path):
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    run = [sys.executable, "-c", READ_ONLY]
-    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith(f"UMAP {tmp_path}/numba-"), done.stderr
-    assert not [*tmp_path.glob("numba-*")]
+def test_umap_where_neither_packages_nor_home_can_be_written(monkeypatch):
+    """numba keeps what it compiles in a folder of this process, and the second import is whole."""
+    from numba.core import config
+
+    tried = []
+
+    def imported(name):
+        tried.append(name)
+        if len(tried) == 1:
+            raise RuntimeError("cannot cache function 'f': no locator available for file 'umap.py'")
+        return config.CACHE_DIR
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/nowhere")
+    monkeypatch.setattr("vidssl.apps.map.layout_2d.importlib.import_module", imported)
+    folder = import_umap()
+    assert tried == ["umap", "umap"] and Path(folder).is_dir() and Path(folder).name.startswith("numba-")
+    monkeypatch.undo()
+    config.reload_config()

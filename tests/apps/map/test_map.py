@@ -13,11 +13,12 @@ from sklearn.decomposition import PCA
 
 import vidssl
 from vidssl import cli
-from vidssl.apps.map.layout_2d import has_umap
+from vidssl.apps.map import read_columns
+from vidssl.apps.map.layout_2d import is_installed
 from vidssl.base.errors import DataError
 from vidssl.data.video_list import read_list
 
-TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
 UNTRAINED = ("--checkpoint", "random", "--cfg", str(TOY), "data.moving_digits=null", "--clips", "1", "--workers", "0")
 
 
@@ -97,12 +98,11 @@ def test_a_name_that_no_list_can_hold_is_refused_before_the_extraction(digits, t
 
 @pytest.mark.covers("vidssl/apps/map", "vidssl/page")
 @pytest.mark.long  # numba compiles for half of a minute
-@pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
-def test_umap_is_the_default_where_it_is_installed_and_equal_seeds_give_equal_pages(features, draw, tmp_path):
+@pytest.mark.skipif(not is_installed("umap"), reason="needs umap-learn")
+def test_umap_is_the_default_where_it_is_installed(features, draw, tmp_path):
     printed, points = draw("--features", features, "--thumbnails", "0")
     assert "layout UMAP, " in printed
-    assert draw("--features", features, "--thumbnails", "0", out=tmp_path / "b")[1] == points
-    assert draw("--features", features, "--thumbnails", "0", "--seed", "1", out=tmp_path / "c")[1] != points
+    assert draw("--features", features, "--thumbnails", "0", "--seed", "1", out=tmp_path / "b")[1] != points
 
 
 def test_without_umap_the_default_is_pca_and_the_output_names_the_reason(features, draw, monkeypatch, tmp_path):
@@ -141,11 +141,12 @@ def test_columns_are_joined_by_path(features, draw, tmp_path):
         (None, r"cannot read list .*table.csv"),
     ],
 )
-def test_wrong_columns_are_one_line(features, draw, tmp_path, text, message):
+def test_wrong_columns_are_one_line(digits, tmp_path, text, message):
     if text is not None:
         (tmp_path / "table.csv").write_text(text)
-    found, _ = draw("--features", features, "--layout", "pca", "--columns", tmp_path / "table.csv")
-    assert re.search(message, found) and "\n" not in found
+    with pytest.raises(DataError, match=message) as caught:
+        read_columns(tmp_path / "table.csv", [*read_list(digits / "motion/test.csv").records])
+    assert "\n" not in str(caught.value)
 
 
 def test_spans_of_a_video_have_their_own_values(digits, draw, tmp_path):
@@ -171,7 +172,7 @@ def test_without_labels_folders_are_colours_and_suspects_have_their_names(digits
         target.write_bytes((digits / name).read_bytes())
     copy = tmp_path / "videos/all/right/deep/copy.mp4"
     copy.write_bytes((digits / names[1]).read_bytes())
-    printed, points = draw(tmp_path / "videos", *UNTRAINED)
+    printed, points = draw(tmp_path / "videos", *UNTRAINED, "--layout", "pca")
     (column,) = points["columns"]
     assert column["name"] == "folder" and column["classes"] == ["left", "right"]
     folders = [row[0].split("/")[1] for row in points["rows"]]
@@ -231,12 +232,3 @@ def test_wrong_arguments_are_one_line(features, draw, words, message):
 def test_the_folder_of_other_lists_is_not_changed(features, draw, digits, tmp_path):
     found, _ = draw("--features", features, "--root", tmp_path, out=digits / "motion")
     assert "belongs to other lists: choose another folder" in found and not (digits / "motion/index.html").exists()
-
-
-@pytest.mark.covers("vidssl/apps/map", "vidssl/page")
-@pytest.mark.long  # as above
-@pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
-def test_real_videos_of_four_actions(real, draw):
-    chosen = real / "weizmann/*/person0[0-2]*_a.mp4"
-    printed, points = draw(chosen, "--checkpoint", "vidssl-small", "--clips", "1", "--workers", "0")
-    assert "layout UMAP, " in printed and len(points["rows"]) == len(points["clips"]) == 12

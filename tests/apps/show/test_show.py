@@ -4,9 +4,9 @@ import json
 import re
 import runpy
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -24,7 +24,7 @@ from vidssl.engine import run_setup as engine
 from vidssl.engine.run_config import load_run
 from vidssl.jobs.load_network import load_subject
 
-TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
+TOYS = runpy.run_path(str(Path(__file__).parents[2] / "toys.py"))
 
 
 @pytest.fixture
@@ -71,10 +71,8 @@ def assert_trained_on(samples, trained):
     ("name", "settings"),
     [
         ("sce", ["data.workers=2"]),
-        ("sce_multicrop", []),
         ("moco_four_clips", []),  # RGB difference
-        ("frame_invariance", ["seed=5"]),
-        ("cmc", []),
+        ("cmc", ["seed=5"]),
     ],
 )
 def test_views_are_those_of_training(toy, monkeypatch, name, settings):
@@ -157,24 +155,18 @@ def test_boxes_of_tracks(toy, tmp_path, monkeypatch, write_video):
     assert page.count("no common track") == 16 - seen
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_tracks_that_the_run_makes(streams, toy, digits, tmp_path, monkeypatch):
-    """Those of the first step, of the videos that are shown; one of them is broken, and replaced by the next.
-
-    Of two streams, one makes them.
-    """
+def test_tracks_that_the_run_makes(toy, digits, tmp_path, monkeypatch):
+    """Those of the first step, by one of two streams; one of the videos is broken, and replaced by the next."""
     listed = vidssl.read_input(digits / "motion/train.csv")
     paths = [record.path for record in listed.records][:9]
     paths[3] = str(tmp_path / "broken.mp4")
     Path(paths[3]).write_bytes(b"no video")
     (tmp_path / "list.csv").write_text("path\n" + "\n".join(paths))
     data = ["data.moving_digits=null", f"data.train={tmp_path / 'list.csv'}", "data.allow_external=true"]
-    if streams:
-        tracks = toy("frame_invariance_tracks").model_dump(mode="json", include={"tracks"})["tracks"]
-        sampler = "{name: tracked_pair, frames: 3, sampling_rate: 1, min_gap: 12, untracked: pair}"
-        data += [f"tracks={json.dumps(tracks)}", f"data.sampler={sampler}"]
-    name = "two_streams" if streams else "frame_invariance_tracks"
-    run = toy(name, *data, "data.max_broken=0.5", "batch_size=2", "steps=20")
+    tracks = toy("frame_invariance_tracks").model_dump(mode="json", include={"tracks"})["tracks"]
+    sampler = "{name: tracked_pair, frames: 3, sampling_rate: 1, min_gap: 12, untracked: pair}"
+    data += [f"tracks={json.dumps(tracks)}", f"data.sampler={sampler}"]
+    run = toy("two_streams", *data, "data.max_broken=0.5", "batch_size=2", "steps=20")
     rows = [row for _, row in keys_of_step(0, 9, 9, run.seed)]
     shown = rows.index(3) + 1  # the broken one is the last
     assert shown > 2 and 4 not in rows[:shown]
@@ -206,17 +198,6 @@ def test_broken_videos_are_named(toy, tmp_path, monkeypatch, write_video, number
     assert page.count("training stops here") == 2 and page.count('<figure class="c') == 6
 
 
-def test_images(toy, tmp_path):
-    for n in range(3):
-        cv2.imwrite(str(tmp_path / f"{n}.png"), np.full((40, 50, 3), 80 * n, np.uint8))
-    (tmp_path / "list.csv").write_text("path,label\n0.png,0\n1.png,1\n2.png,1\n")
-    run = toy("sce", *fixed(tmp_path, sampler="{name: random, frames: 1, sampling_rate: 1}"))
-    shown = [sample for each in show_views(run, videos=3, draws=1) for sample in each]
-    assert all((view.frames == 80 * sample.row).all() for sample in shown for view in sample.views)
-    page = show_run(run, tmp_path / "out", 3, 1).read_text()
-    assert "1 frame of 50 x 40" in page and "32²" in page and "animation: none" in page
-
-
 def test_the_clips_of_a_network(tmp_path, write_video, numbered, number_of):
     """They are spread over each video; one that cannot be read is named, and has none."""
     for n in range(2):
@@ -239,13 +220,10 @@ def test_the_clips_of_a_network(tmp_path, write_video, numbered, number_of):
     assert re.search(r'class="notice">[^<]*2\.mp4: not a video', page)
 
 
-def test_the_clips_of_an_encoder_of_another_library(digits, tmp_path):
-    """Those that torchvision's preprocessing makes of the same frames; with worker processes, as by default."""
-    out = tmp_path / "out"
-    given = [str(digits / "videos/test"), "--checkpoint", "torchvision:r3d_18@none", "--limit", "2", "--out", str(out)]
-    cli.run("show", [*given, "--quiet"])
-    assert (out / "index.html").read_text().count('<figure class="c') == 8
+def test_the_clips_of_an_encoder_of_another_library(digits):
+    """Those that torchvision's preprocessing makes of the same frames."""
     subject = load_subject("torchvision:r3d_18@none", {})
+    subject = replace(subject, test=subject.test.model_copy(update={"workers": 0}))
     (sample,) = show_clips(subject, vidssl.read_input(digits / "videos/test"), videos=1)
     with vidssl.open_video(digits / "videos/test/00000.mp4") as video:
         for view in sample.views:
@@ -274,8 +252,7 @@ def test_the_command(digits, tmp_path, capsys):
     assert page.count('<li class="video card">') == 2 and page.count("<h3>Epoch 1</h3>") == 2
     assert "Views of sce" in page and '<h3>recipe 1</h3><pre tabindex="0">' in page and "\nname: strong_beta\n" in page
     assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:|//|file:)", page)
-    image = cv2.imread(str(tmp_path / "a/views.png"))
-    assert image.shape[0] > 200 and image.shape[1] > 400
+    assert not (tmp_path / "a/views.png").exists()
     with pytest.raises(SystemExit):
         cli.run("show", ["--cfg", "toy/sce", "a", "b", "--out", str(tmp_path / "b")])
     assert "one input is possible, got a and b: " in capsys.readouterr().err

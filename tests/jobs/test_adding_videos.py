@@ -281,7 +281,8 @@ def test_a_map_and_an_index_grow(videos, encoded, tmp_path):
         assert encoded() == {"01234": "01234", "0123459": "59", "459": ""}[names]
 
 
-def test_a_comparison_grows(videos, encoded, tmp_path):
+def test_a_comparison_grows(videos, encoded, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidssl.evaluation.leave_recording_out.COSTS", (1.0,))
     floors = {"model": ["floor:thumbnails"], "out": tmp_path / "c", "workers": 0, "device": "cpu", "shots": []}
     for names, expected in (("0123459", "0123459"), ("01234569", "6"), ("0124569", "")):
         listed(tmp_path, names)

@@ -43,13 +43,6 @@ def test_average_precisions_are_measured(several, tmp_path):
     assert {"multilabel_lowshot@1", "multilabel_lowshot@4_spread", "uniformity_loss"} <= found.keys()
 
 
-def test_without_protocols_there_is_uniformity(several, tmp_path):
-    options = ["--checkpoint", "random", "--cfg", "toy/sce", "--clips", "1", "--crops", "1", "--size", "24"]
-    more = ["--workers", "0", "--device", "cpu", "--quiet", "--out", str(tmp_path)]
-    cli.run("test", [str(several / "test.csv"), "--train-list", str(several / "train.csv"), *options, *more])
-    assert "uniformity_loss" in json.loads((tmp_path / "results.json").read_text())
-
-
 def test_protocols_of_one_label_are_refused(several, tmp_path):
     with pytest.raises(DataError, match=r"protocol knn needs one label a row, and .*\.csv has several: use multilabel"):
         asked(several, tmp_path, "knn")
@@ -62,8 +55,10 @@ def test_protocols_of_several_labels_are_refused(digits, tmp_path):
         asked(digits / "motion", tmp_path, "multilabel_svm")
 
 
-@pytest.mark.parametrize("protocol", ["multilabel_svm", "multilabel_logistic", "multilabel_lowshot"])
-@pytest.mark.parametrize("interpolation", ["none", "area", "11-point"])
+@pytest.mark.parametrize(
+    ("protocol", "interpolation"),
+    [("multilabel_svm", "none"), ("multilabel_logistic", "area"), ("multilabel_lowshot", "11-point")],
+)
 def test_a_class_without_tested_videos_is_named_before_the_work(
     protocol, interpolation, several, tmp_path, monkeypatch
 ):

@@ -19,6 +19,7 @@ from vidssl.apps.search.page import (
     store_preview,
     write_retrieval_page,
 )
+from vidssl.base.types import VideoRecord
 from vidssl.page.previews import preview
 
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"
@@ -60,49 +61,16 @@ def clip(value: int, t: int = 8, h: int = 64, w: int = 64) -> np.ndarray:
 
 
 def video(name: str, label: int = -1, **more) -> FoundVideo:
-    return FoundVideo(name, f"/nowhere/{name}", label, **more)
+    return FoundVideo(name, VideoRecord(f"/nowhere/{name}", label), **more)
 
 
 def written(path: Path, videos, queries, **options) -> tuple[str, Tree, dict]:
     """Write a page: its text, its elements, and its data."""
-    options = {"title": "Nearest", "results": {}} | options
+    options = {"title": "Nearest", "results": {"num_gallery": 9}} | options
     write_retrieval_page(path, videos=videos, queries=queries, **options)
     page = path.read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     return page, Tree(page), json.loads(found[1])
-
-
-def test_a_preview_is_one_strip_of_evenly_spaced_frames():
-    frames = np.stack([np.full((3, 60, 80), 10 * t, np.uint8) for t in range(22)])
-    made = preview(frames)
-    strip = cv2.imdecode(np.frombuffer(made.jpeg, np.uint8), cv2.IMREAD_COLOR)
-    assert (made.count, made.width, made.height) == (8, 80, 60) and strip.shape == (60, 640, 3)
-    assert [int(strip[30, 40 + 80 * i, 0]) // 10 for i in range(8)] == [0, 3, 6, 9, 12, 15, 18, 21]
-
-
-def test_a_preview_keeps_the_order_of_colours():
-    red = np.zeros((2, 3, 32, 32), np.uint8)
-    red[:, 0] = 255
-    strip = cv2.imdecode(np.frombuffer(preview(red).jpeg, np.uint8), cv2.IMREAD_COLOR)
-    blue, green, red_value = strip[16, 16].tolist()
-    assert red_value > 240 and max(blue, green) < 15
-
-
-@pytest.mark.parametrize(
-    ("size", "stored", "shown"),
-    [
-        ((64, 64), (64, 64), (128, 128)),
-        ((28, 28), (28, 28), (112, 112)),
-        ((240, 320), (96, 128), (96, 128)),
-        ((1080, 1920), (90, 160), (90, 160)),
-        ((1920, 1080), (96, 54), (96, 54)),
-        ((1, 900), (1, 160), (1, 160)),
-    ],
-)
-def test_large_videos_are_shrunk_and_tiny_ones_shown_at_a_whole_multiple(size, stored, shown):
-    made = preview(clip(9, 3, *size))
-    assert (made.height, made.width, made.count) == (*stored, 3)
-    assert made.shown[::-1] == shown
 
 
 def test_names_are_shown_and_never_obeyed(tmp_path):
@@ -112,10 +80,10 @@ def test_names_are_shown_and_never_obeyed(tmp_path):
         [QueryRow(0, (Hit(1, 0.5),))],
         title=NASTY,
         class_names=["<b>class</b>", "</style><i>"],
-        details=[("<u>", "</dd><script>")],
+        network="</dd><script>",
         unread=[(NASTY, f"{NASTY}: no <b>video</b>")],
         copies=[["b", NASTY]],
-        results={"R@1": 0.5},
+        results={"R@1": 0.5, "num_gallery": 2},
     )
     assert not re.search(r"https?:|//[a-z]|@import|url\(", page, re.IGNORECASE)
     tags = [tag for tag, _ in tree.elements]
@@ -127,7 +95,7 @@ def test_names_are_shown_and_never_obeyed(tmp_path):
 def test_a_file_name_that_is_no_utf8_does_not_stop_the_page(tmp_path):
     name = b"caf\xe9.mp4".decode("utf-8", "surrogateescape")
     (tmp_path / name).write_bytes(b"")
-    found = FoundVideo(name, str(tmp_path / name))
+    found = FoundVideo(name, VideoRecord(str(tmp_path / name)))
     _, tree, data = written(tmp_path / "p.html", [found], [QueryRow(0, ())], unread=[(name, "no video")])
     assert "caf?.mp4" in tree.texts and data["files"][0][2] == "caf%E9.mp4"
 
@@ -136,9 +104,9 @@ def test_each_file_is_named_once_and_each_moment_has_its_own_preview(tmp_path):
     """A video that is a neighbour of many is in the data and on the disk once."""
     a, b = (store_preview(preview(clip(value)), tmp_path) for value in (10, 90))
     moments = [
-        FoundVideo("a.mp4", "/v/a.mp4", start=0.0, end=2.5, preview=a),
-        FoundVideo("a.mp4", "/v/a.mp4", start=2.5, preview=b),
-        FoundVideo("c.mp4", "/v/c.mp4", 3),
+        FoundVideo("a.mp4", VideoRecord("/v/a.mp4", start=0.0, end=2.5), a),
+        FoundVideo("a.mp4", VideoRecord("/v/a.mp4", start=2.5), b),
+        FoundVideo("c.mp4", VideoRecord("/v/c.mp4", 3)),
     ]
     rows = [QueryRow(2, (Hit(0, 0.91239, is_copy=True), Hit(1, 0.5))), QueryRow(0, (Hit(1, 0.25),))]
     page, _, data = written(tmp_path / "p.html", moments, rows)
@@ -171,7 +139,7 @@ def test_links_are_relative_to_the_page_and_quoted(tmp_path, name):
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
     (tmp_path / "output/x").mkdir(parents=True)
-    _, _, data = written(tmp_path / "output/x/p.html", [FoundVideo(name, str(path))], [QueryRow(0, ())])
+    _, _, data = written(tmp_path / "output/x/p.html", [FoundVideo(name, VideoRecord(str(path)))], [QueryRow(0, ())])
     ((_, full, link),) = data["files"]
     assert full == str(path) and not re.search(r"[ #?:]", link) and link.startswith("../../videos/")
     assert (tmp_path / "output/x" / unquote(link)).samefile(path)
@@ -179,13 +147,21 @@ def test_links_are_relative_to_the_page_and_quoted(tmp_path, name):
 
 def test_a_member_of_a_tar_is_named_and_has_no_link(tmp_path):
     (tmp_path / "v.tar").write_bytes(b"")
-    _, _, data = written(tmp_path / "p.html", [FoundVideo("a", str(tmp_path / "v.tar#a"))], [QueryRow(0, ())])
+    _, _, data = written(
+        tmp_path / "p.html", [FoundVideo("a", VideoRecord(str(tmp_path / "v.tar#a")))], [QueryRow(0, ())]
+    )
     assert data["files"] == [["a", str(tmp_path / "v.tar#a"), ""]]
 
 
 def test_spans_are_in_seconds_to_hundredths():
     spans = [(None, None), (4, 5.2), (None, 1.256), (3.1, None), (120, 123)]
-    assert [span_text(*span) for span in spans] == ["", "4-5.2 s", "0-1.26 s", "3.1- s", "120-123 s"]
+    assert [span_text(VideoRecord("a", start=start, end=end)) for start, end in spans] == [
+        "",
+        "4-5.2 s",
+        "0-1.26 s",
+        "3.1- s",
+        "120-123 s",
+    ]
 
 
 def test_without_labels_nothing_is_claimed(tmp_path):
@@ -202,16 +178,22 @@ def test_only_the_nearest_video_makes_a_row_a_miss(tmp_path):
 
 
 def test_the_table_and_the_note(tmp_path):
-    results = {"R@1": 0.1234, "R@10": 0.9, "majority": 0.0101, "knn": 1.0, "num_queries": 3783, "x": 3}
+    results = {
+        "R@1": 0.1234,
+        "R@10": 0.9,
+        "majority": 0.0101,
+        "knn": 1.0,
+        "num_queries": 3783,
+        "num_gallery": 9,
+        "note": "R@10: all 9",
+    }
     page, tree, _ = written(
         tmp_path / "p.html",
         [video("a", 0)],
         [QueryRow(0, ())],
         results=results,
-        details=[("Network", "mine")],
+        network="mine",
         protocol=[("Clips", "2 clips x 1 crop")],
-        note="R@10: all 9",
-        num_queries=3783,
     )
     words = [text for text in tree.texts[tree.texts.index("R@1") :] if text]
     assert words[:8] == ["R@1", "R@10", "kNN", "Majority", "12.3%", "90.0%", "100.0%", "1.0%"]
@@ -235,11 +217,6 @@ def test_what_is_wrong_with_videos_is_counted_and_listed(tmp_path):
     assert {"5 videos are duplicates of one another", "a = b = c", "d = e"} <= {*tree.texts}
     _, tree, _ = written(tmp_path / "p.html", [video("a")], [QueryRow(0, ())], unread=[("x", "y")])
     assert "1 video cannot be read" in tree.texts and not any("duplicates" in text for text in tree.texts)
-
-
-def test_an_empty_page_is_a_page(tmp_path):
-    _, tree, data = written(tmp_path / "p.html", [], [])
-    assert data == {"files": [], "videos": [], "queries": [], "classes": {}} and "search" not in tree.ids()
 
 
 def test_five_thousand_queries_are_a_small_page(tmp_path):

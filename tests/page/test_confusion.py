@@ -42,7 +42,7 @@ def test_so_many_classes_that_no_count_can_be_read():
     assert matrix(np.ones((400, 401), np.int64), ["x"] * 400)[1] == []
 
 
-@pytest.mark.parametrize("classes", [1, 2, 51, 101, 400])
+@pytest.mark.parametrize("classes", [1, 51, 400])
 def test_any_number_of_classes(classes):
     counts = np.concatenate([np.eye(classes, dtype=np.int64) * 3, np.zeros((classes, 1), np.int64)], axis=1)
     image = drawn(counts, [f"class number {n} with a long name" for n in range(classes)])

@@ -1,0 +1,227 @@
+"""The words of a comparison, by cases."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from vidssl.apps.compare.features_and_predictions import ComparedEncoder
+from vidssl.apps.compare.verdict import decide, describe_without_labels
+from vidssl.base.keyed_generators import generator
+from vidssl.evaluation import statistics
+from vidssl.evaluation.statistics import Difference, Estimate, compare_pairs
+
+CLASSES = [{"name": "run", "videos": 40, "groups": 20}, {"name": "walk", "videos": 40, "groups": 20}]
+
+
+def encoder(name, value, operations=1.0, floor=False, low=None, network="", seen=0, **stated):
+    """An encoder and its number."""
+    overlap = {"not_checked": "gone"} if seen is None else {"videos": seen}
+    facts = {"gigaflops_per_video": operations, "features": network or name, "checkpoint": stated, "overlap": overlap}
+    return ComparedEncoder(name, floor, facts, None), Estimate(value, low)
+
+
+def verdict(encoders, *given):
+    return decide([each for each, _ in encoders], [estimate for _, estimate in encoders], *given)
+
+
+def pair(one, other, value, adjusted, half=0.05, reason=""):
+    return Difference(one, other, value, value - half, value + half, adjusted, adjusted, reason)
+
+
+def named(*accuracies, **more):
+    return [encoder("ABCDEF"[n], accuracy, low=0.6, **more) for n, accuracy in enumerate(accuracies)]
+
+
+WORSE, OPEN = 0.001, 0.4  # p
+
+
+@pytest.mark.parametrize(
+    ("tests", "answer"),
+    [
+        ({"AB": WORSE, "AC": WORSE, "BC": OPEN}, "A is best: 90.0 % (guessing 50.0)."),
+        ({"AB": WORSE, "AC": WORSE, "BC": WORSE}, "A is best: 90.0 % (guessing 50.0)."),
+        ({"AB": OPEN, "AC": WORSE, "BC": WORSE}, "A and B are not told apart; C is worse."),
+        ({"AB": OPEN, "AC": WORSE, "BC": OPEN}, "A and B are not told apart; C is worse than A."),
+        ({"AB": OPEN, "AC": OPEN, "BC": OPEN}, "A, B and C are not told apart."),
+        ({"AB": OPEN, "AC": OPEN, "BC": WORSE}, "A is not told apart from B and C."),
+        ({"AB": WORSE, "AC": OPEN, "BC": OPEN}, "A and C are not told apart; B is worse than A."),
+    ],
+)
+def test_words_follow_tests(tests, answer):
+    """An encoder is best if every other one is shown to be worse, and worse if that is shown."""
+    pairs = [pair(*map("ABC".index, names), 0.1, p, half=0.2) for names, p in tests.items()]
+    found = verdict(named(0.9, 0.8, 0.7), pairs, CLASSES, 0.5)
+    assert found["answer"] == answer
+    assert found["is_clear"] == ("is best" in answer) and found["best"] == found["cheapest"] == "A"
+
+
+def test_several_are_worse():
+    pairs = [pair(*two, 0.1, OPEN if two in ((0, 1), (2, 3)) else WORSE, 0.2) for two in combinations(range(4), 2)]
+    found = verdict(named(0.9, 0.89, 0.5, 0.4), pairs, CLASSES, 0.25)
+    assert found["answer"] == "A and B are not told apart; C and D are worse." and not found["is_clear"]
+    assert verdict(named(0.9), [], CLASSES, 0.5)["answer"] == "A: 90.0 % (guessing 50.0)."
+
+
+@pytest.mark.parametrize("count", [12, 60])
+def test_a_bad_encoder_makes_no_best_of_two_equal_ones(monkeypatch, count):
+    """Of 600 sets at most 6.5 % name a best of two encoders of 70 %, beside one of 20 %."""
+    monkeypatch.setattr(statistics, "SIGN_DRAWS", 1000)
+    rng, named_best, sizes, sets = generator(8, count), 0, np.full(count, 5), 600
+    for _ in range(sets):
+        own = rng.beta(*np.array([[0.7, 0.7, 0.2], [0.3, 0.3, 0.8]])[:, :, None] * 7 / 3, (3, count))
+        right = (rng.random((3, count * 5)) < own.repeat(sizes, axis=1)).astype(float)
+        pairs = compare_pairs(right, np.arange(count).repeat(sizes))
+        found = verdict([encoder("ABC"[n], each.mean(), 1.0) for n, each in enumerate(right)], pairs, CLASSES, 0.25)
+        named_best += "is best" in found["answer"]
+        assert found["is_clear"] == ("is best" in found["answer"])
+    assert named_best / sets <= 0.065
+
+
+@pytest.mark.parametrize(
+    ("operations", "low", "sentence"),
+    [
+        ((3.0, 2.0), -0.04, "B needs 67 % of the operations of A, and is not worse by more than 5 points"),
+        ((1.0, 0.004), -0.049, "B needs 0.4 % of the operations of A, and is not worse by more than 5 points"),
+        ((3.0, 2.1), -0.04, ""),  # not clearly less
+        ((3.0, 1.0), -0.051, ""),  # the interval holds a loss of more than 5 points
+        ((1.0, 3.0), -0.04, ""),
+        ((None, 1.0), -0.04, ""),
+        ((3.0, None), -0.04, ""),
+        ((0.0, 0.0), -0.04, ""),  # of thumbnails and differences of frames
+    ],
+)
+def test_less_for_the_same_is_said_only_if_a_loss_of_five_points_is_excluded(operations, low, sentence):
+    two = [encoder("A", 0.8, operations[0], low=0.6), encoder("B", 0.79, operations[1], low=0.6)]
+    found = verdict(two, [Difference(0, 1, 0.01, -0.02, -low, OPEN, OPEN)], CLASSES, 0.5)  # A minus B
+    assert found["cheapest"] == ("B" if sentence else "A") and sentence in found["answer"]
+    assert ("operations" in found["answer"]) == bool(sentence)
+    if sentence:
+        assert f"(95 % interval of the difference −{-100 * low:.1f} to +2.0)." in found["answer"]
+    shown = verdict(two, [pair(0, 1, 0.02, WORSE, 0.01)], CLASSES, 0.5)
+    assert shown["answer"] == "A is best: 80.0 % (guessing 50.0)."
+
+
+def test_what_cannot_be_shown_is_said_of_each_pair():
+    few = Difference(0, 1, 0.8, None, None, None, reason="too few recordings")
+    found = verdict([encoder("A", 0.98, 4.0), encoder("B", 0.1, 1.0)], [few], CLASSES, 0.1)
+    assert found["answer"] == "A and B are not compared: fewer than 6 recordings." and found["cheapest"] == "A"
+    differ = pair(0, 1, 0.1, 0.0625, reason="differ in 5 of 10 recordings: not told apart")
+    found = verdict(named(0.9, 0.8), [differ], CLASSES, 0.5)
+    assert found["answer"] == "A and B are not told apart."
+    assert "A and B differ in 5 of 10 recordings: not told apart." in found["doubts"]
+
+
+def test_equal_encoders():
+    """The same predictions, or the same weights under several names."""
+    equal = [Difference(*two, 0.0, None, None, None, reason="equal") for two in combinations(range(3), 2)]
+    found = verdict(named(0.9, 0.9, 0.9), equal, CLASSES, 0.5)
+    assert found["answer"] == "A, B and C are equal: kNN is right for the same videos." and found["cheapest"] == "A"
+    assert "A, B and C are right for the same videos by kNN." in found["doubts"]
+    same = verdict(named(0.9, 0.9, 0.9, network="features/0123"), equal, CLASSES, 0.5)
+    assert "A, B and C have the same weights and clips." in same["doubts"]
+    pairs = [equal[0], pair(0, 2, 0.2, WORSE), pair(1, 2, 0.2, WORSE)]
+    found = verdict(named(0.9, 0.9, 0.7), pairs, CLASSES, 0.5)
+    assert found["answer"] == "A and B are equal: kNN is right for the same videos; C is worse."
+
+
+@pytest.mark.parametrize(("low", "said"), [(0.26, False), (0.25, True), (0.2, True), (None, True)])
+def test_above_guessing_is_an_interval_above_it(low, said):
+    found = verdict([encoder("A", 0.258, 1.0, low=low)], [], CLASSES, 0.25)
+    assert ("No encoder is shown to be above guessing, 25.0 %." in found["doubts"]) == said
+
+
+def test_what_to_doubt():
+    known = {"licence": "MIT", "training": ("K400",)}
+    two = [
+        encoder("net", 0.6, 1.0, licence="not stated", training=("not stated",), low=0.55),
+        encoder("other", 0.6, 1.0, low=0.55, **known),
+        encoder("thumbnails", 0.59, 0.1, floor=True),
+    ]
+    pairs = [pair(0, 1, 0.0, 0.9), pair(0, 2, 0.01, 0.9), pair(1, 2, 0.01, 0.9)]
+    found = verdict(
+        two,
+        pairs,
+        [{**CLASSES[0], "videos": 9}, {**CLASSES[1], "groups": 1}],
+        0.5,
+        ["There are only 12 recordings: …"],
+        2,
+    )
+    assert found["best"] == "net"
+    assert [doubt.partition(":")[0] for doubt in found["doubts"]] == [
+        "net is not shown to be better than thumbnails, which learned nothing.",
+        "There are only 12 recordings",
+        "Videos of different recordings show the same footage",
+        "Classes of fewer than 10 videos",
+        "Classes of one recording are left out of kNN's mean over classes",
+        "Numbers are too high for videos that a network was trained on. Training sets",
+        "Training sets that are not stated may hold these videos",
+        "Licence not stated",
+    ]
+    few = [Difference(*each, 0.01, None, None, None, reason="too few recordings") for each in ((0, 1), (0, 2), (1, 2))]
+    assert "not shown to be better" in " ".join(verdict(two, few, CLASSES, 0.5)["doubts"])
+
+
+def test_an_encoder_below_what_learned_nothing():
+    """As in a folder of thirty videos."""
+    three = [encoder("net", 0.13, 1.0), encoder("other", 0.1, 1.0), encoder("differences", 0.47, 0.1, floor=True)]
+    pairs = [pair(0, 1, 0.03, 0.9), pair(0, 2, -0.34, 0.01), pair(1, 2, -0.37, 0.01)]
+    found = verdict(three, pairs, CLASSES, 0.14)
+    assert found["answer"].startswith("net and other are not told apart.") and not found["is_clear"]
+    assert found["doubts"][:2] == [
+        "No encoder is shown to be above guessing, 14.0 %.",
+        "differences, which learned nothing, has a higher number: 47.0 %.",
+    ]
+
+
+def test_an_interval_without_zero_that_is_not_shown():
+    three = [*named(0.9, 0.8), encoder("untrained", 0.5, 1.0, floor=True)]
+    pairs = [pair(0, 1, 0.1, 0.06), pair(0, 2, 0.4, 0.001), pair(1, 2, 0.3, 0.001)]
+    found = verdict(three, pairs, CLASSES, 0.5)
+    assert found["answer"].startswith("A and B are not told apart.")
+    assert found["doubts"][0].startswith("The difference of B to A has an interval without 0")
+    pairs[0] = pair(0, 1, 0.1, 0.04)
+    assert not verdict(three, pairs, CLASSES, 0.5)["doubts"]
+
+
+def test_an_encoder_whose_training_list_is_not_there():
+    two = [encoder("mine", 0.9, 1.0, seen=None, low=0.8), encoder("other", 0.9, 1.0, seen=3, low=0.8)]
+    assert verdict(two, [pair(0, 1, 0.0, 1.0)], CLASSES, 0.5)["doubts"] == [
+        "other was trained on 3 of these videos.",
+        "These videos may be among the training videos of mine, whose lists are not here.",
+    ]
+
+
+def common(**fractions):
+    """What pairs have in common: `common(a_b=0.4)`."""
+    pairs = [(*pair.split("_"), fraction) for pair, fraction in fractions.items()]
+    return [{"first": a, "second": b, "fraction": fraction, "chance": 0.0125} for a, b, fraction in pairs]
+
+
+def test_what_is_said_without_labels():
+    shared = common(
+        big_small=0.4, big_thumbnails=0.1, big_differences=0.2, small_thumbnails=0.3, small_differences=0.05
+    )
+    assert describe_without_labels({"thumbnails", "differences"}, shared, 3, 40) == [
+        "Of the 10 nearest videos of a video in common: big and small 40.0 %. By chance 1.2 %.",
+        "In common with what learned nothing: big 20.0 % with differences; small 30.0 % with thumbnails.",
+        "Near copies that were of different recordings: 3 pairs of videos, named at the end of the page. Each pair "
+        "counts as one recording, which leaves 40.",
+        "Without labels no encoder is shown to be better: encoders may agree by the background alone.",
+    ]
+
+
+def test_of_many_pairs_the_ends_are_said():
+    pairs = {f"net{a}_net{b}": n / 20 for n, (a, b) in enumerate(combinations(range(5), 2))}
+    first, last = describe_without_labels((), common(**pairs), 0, 40)
+    assert first.startswith("Of the 10 nearest videos of a video in common: net3 and net4 45.0 %; net2 and net4 40.0 %")
+    assert "net1 and net2 20.0 % and 4 more" in first and last.startswith("Without labels")
+
+
+@pytest.mark.parametrize(
+    "pairs", [{}, {"net_other": np.nan}, {"net_thumbnails": 0.5}, {"net_other": 1.0, "net_c": 0.0}]
+)
+def test_nothing_is_called_best_without_labels(pairs):
+    text = " ".join(describe_without_labels({"thumbnails"}, common(**pairs), 2, 5))
+    assert "best" not in text.lower() and "nan" not in text.lower()
+    assert "Without labels no encoder is shown to be better" in text

@@ -1,7 +1,6 @@
 """examples/lightning_loop.py: a loop of Lightning on vidssl's clips, whose backbone all of vidssl takes afterwards."""
 
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,10 +44,3 @@ def test_the_backbone_learns_and_is_taken_by_everything(digits, tmp_path, monkey
     torch.testing.assert_close(vidssl.extract(tmp_path / "folder", videos, **options).x, direct.x, rtol=0, atol=0)
     with pytest.raises(vidssl.base.errors.VidsslError, match="this ResNet3D"):
         vidssl.save_backbone(model.backbone, file, cfg="toy/sce")
-
-
-def test_the_script(digits, tmp_path, monkeypatch):
-    out = tmp_path / "own.safetensors"
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(digits / "motion/test.csv"), str(out), "1"])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert vidssl.load_backbone(out).dim == 128

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import vidssl
-from vidssl.base.errors import VidsslError
 from vidssl.data import read_list
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -44,21 +43,6 @@ def test_features_are_those_of_extract(as_bytes, listed):
     found = encoder.encode(loader, task_metadata=None, hf_split="test", hf_subset="default", show_progress_bar=False)
     expected = vidssl.extract("vidssl-small", listed, progress=False, **OPTIONS).x.numpy()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-
-
-def test_a_task_has_a_row_for_each_video(tmp_path):
-    broken = datasets.Dataset.from_dict({"video": [{"bytes": b"no video", "path": None}]})
-    loader = torch.utils.data.DataLoader(broken.cast_column("video", datasets.Video()))
-    with pytest.raises(VidsslError):
-        VideoEncoder("vidssl-small", device="cpu", **OPTIONS).encode(loader)
-
-
-def test_similarities_are_cosines():
-    encoder = VideoEncoder("vidssl-small", device="cpu")
-    one, other = torch.randn(3, 4), torch.randn(2, 4)
-    expected = torch.nn.functional.cosine_similarity(one[:, None], other[None], dim=2)
-    torch.testing.assert_close(encoder.similarity(one.numpy(), other.numpy()), expected)
-    torch.testing.assert_close(encoder.similarity_pairwise(one[:2], other), expected[:2].diagonal())
 
 
 def test_a_task_of_mteb_runs(listed):

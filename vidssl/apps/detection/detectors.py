@@ -61,6 +61,11 @@ class Detector(Method):
         self.proposals = RegionProposalNetwork(anchors, head, 0.7, 0.3, 256, 0.5, before, after, 0.7)
         self.heads = RoIHeads(*heads[:3], 0.5, 0.5, config.regions, 0.25, None, 0.05, 0.5, 100, *heads[3:])
 
+    @property
+    def title(self) -> str:
+        """Its name, for the log."""
+        return f"{'Mask' if self.config.masks else 'Faster'} R-CNN ({self.config.name})"
+
     def _c4_heads(self, channels: list[int], classes: int) -> list[nn.Module]:
         last = channels[-1]
         box = [_align(["0"], 14), _FourthStage(self, pooled=True), faster_rcnn.FastRCNNPredictor(last, classes)]
@@ -156,6 +161,8 @@ class ActionDetector(Method):
     The feature maps of the last stage are averaged over time. RoIAlign extracts the features of each box; they are
     max-pooled and classified by a linear layer. All layers are trained.
     """
+
+    title = "action detector"
 
     def __init__(self, config: ActionDetectorSettings, backbone: Backbone, classes: int) -> None:
         if not isinstance(backbone, ResNet3D):

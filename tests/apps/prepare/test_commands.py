@@ -1,17 +1,16 @@
-"""`vidssl prepare` and the scripts in datasets/: each writes its lists, and fails in one line."""
+"""The scripts in datasets/, which are `vidssl prepare`: each writes its lists, and fails in one line."""
 
 import json
 import math
-import shutil
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
-from vidssl.cli import main
 from vidssl.data.video_list import read_list
 
-DATASETS = Path(__file__).parents[2] / "datasets"
+DATASETS = Path(__file__).parents[3] / "datasets"
 # For each command the arguments for its miniature data set, and the paths that it must list.
 GIVEN = {
     "ucf101": (["UCF-101", "--splits", "ucf"], {"train1": ["Archery/v_Archery_g08_c01.avi"]}),
@@ -65,14 +64,15 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def command(folder, monkeypatch, capsys):
-    """Run `vidssl prepare` in this process; return status, stdout and stderr."""
+    """Run the script of a data set; return status, stdout and stderr."""
 
     def run(name, *arguments):
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["vidssl", "prepare", name, *arguments])
+        script = DATASETS / f"prepare_{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
         status = 0
         try:
-            main()
+            runpy.run_path(str(script), run_name="__main__")
         except SystemExit as end:
             status = end.code
         return status, *capsys.readouterr()
@@ -80,47 +80,28 @@ def command(folder, monkeypatch, capsys):
     return run
 
 
-def check_lists(name, folder, status, out, err):
-    assert (status, err) == (0, "")
-    for side, names in GIVEN[name][1].items():
+@pytest.mark.parametrize("name", GIVEN)
+def test_scripts_write_lists_or_fail_in_one_line(command, folder, name):
+    arguments, expected = GIVEN[name]
+    status, out, err = command(name, *arguments, "--out", f"lists/{name}")
+    assert (status, err) == (0, "") and out.endswith(f"lists written to lists/{name}\n")
+    for side, names in expected.items():
         found = read_list(folder / "lists" / name / f"{side}.csv")
-        assert list(found.names) == names
-        assert all(Path(record.path).exists() for record in found.records)
+        assert list(found.names) == names and all(Path(record.path).exists() for record in found.records)
         assert f"{side}: 1 listed, 1 found, 0 missing" in out
-    assert out.endswith(f"lists written to lists/{name}\n")
-
-
-@pytest.mark.parametrize("name", GIVEN)
-def test_commands_write_lists(command, folder, name):
-    check_lists(name, folder, *command(name, *GIVEN[name][0], "--out", f"lists/{name}"))
-
-
-@pytest.mark.parametrize("name", GIVEN)
-def test_scripts_write_lists(folder, run_script, name):
-    shutil.rmtree(folder / "lists" / name, ignore_errors=True)
-    script = DATASETS / f"prepare_{name}.py"
-    check_lists(name, folder, *run_script(script, *GIVEN[name][0], "--out", f"lists/{name}", cwd=folder))
-
-
-def test_lists_of_another_data_set(folder, run_script):
-    arguments = ["hmdb", "--splits", "ucf", "--out", "wrong"]
-    assert run_script(DATASETS / "prepare_ucf101.py", *arguments, cwd=folder) == (
-        2,
-        "",
-        "error: train1: 1 of 1 listed files are not in hmdb, a fraction of 1, the limit is 0.05 (--max-missing "
-        "FRACTION): 'Archery/v_Archery_g08_c01.avi'; is it the right folder, and the right list?\n",
-    )
-    assert not (folder / "wrong").exists()
-
-
-@pytest.mark.parametrize("name", GIVEN)
-def test_commands_fail_in_one_line(command, folder, name):
     roots = ("UCF-101", "hmdb", "k400", "ssv2", "net")
-    arguments = ["empty" if word in roots else word for word in GIVEN[name][0]]
+    arguments = ["empty" if word in roots else word for word in arguments]
     status, out, err = command(name, *arguments, "--out", "none")
-    assert (status, out) == (2, "")
-    assert err.startswith("error: ") and err.count("\n") == 1
+    assert (status, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1
     assert "empty" in err and not (folder / "none").exists()
+
+
+def test_errors_and_reports_name_options(command):
+    assert command("ucf101", "hmdb", "--splits", "ucf", "--out", "wrong")[2] == (
+        "error: train1: 1 of 1 listed files are not in hmdb, a fraction of 1, the limit is 0.05 (--max-missing "
+        "FRACTION): 'Archery/v_Archery_g08_c01.avi'; is it the right folder, and the right list?\n"
+    )
+    assert "set --fps RATE" in command("trackingnet", "net", "--chunks", "0", "--out", "lists/named")[1]
 
 
 def test_torchvision_writes_images_and_lists(command, folder):
@@ -141,8 +122,3 @@ def test_torchvision_writes_images_and_lists(command, folder):
     status, out, err = command("torchvision", "MNITS", *arguments[1:])
     assert (status, out) == (2, "") and err.startswith("error: torchvision.datasets has no image set 'MNITS'")
     assert err.count("\n") == 1
-
-
-def test_reports_name_options(command, folder):
-    status, out, _ = command("trackingnet", "net", "--chunks", "0", "--out", "lists/rate", "--fps", "29.97")
-    assert status == 0 and "set --fps RATE" in out

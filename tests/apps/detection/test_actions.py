@@ -15,12 +15,12 @@ from torchvision.ops import roi_align
 
 import vidssl
 from vidssl.apps.detection.average_precision import Detections
-from vidssl.apps.detection.coco_lists import KeyFrameList, read_boxes
+from vidssl.apps.detection.coco_lists import read_boxes
 from vidssl.apps.detection.config import ActionDetectorSettings, KeyFrameSettings, bind_run
 from vidssl.apps.detection.detectors import ActionDetector
 from vidssl.apps.detection.images_and_clips import DetectionBatch, KeyFrameDataset, batches, clip_frames
 from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava
-from vidssl.apps.detection.train import train
+from vidssl.apps.detection.train_and_test import train
 from vidssl.base.config import read
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
@@ -45,15 +45,15 @@ def toy(movies, tmp_path):
 
 def test_the_list_has_what_the_files_say(movies):
     persons = read_boxes([movies / "lists/train.json"])
-    assert isinstance(persons, KeyFrameList) and persons.classes == ("rise", "sink", "be red")
+    assert persons.has_key_frames and persons.classes == ("rise", "sink", "be red")
     assert len(persons) == 24 and persons.times.tolist() == [1.0] * 24 and len(persons.proposals) == 0
     rows = [line.split(",") for line in (movies / "annotations/ava_train_v2.2.csv").read_text().splitlines()]
-    assert persons.categories.tolist() == [[1, 3, 7].index(int(row[6])) for row in rows]
-    assert np.allclose(persons.boxes, [[float(number) for number in row[2:6]] for row in rows], atol=1e-6)
+    assert persons.objects["category"].tolist() == [[1, 3, 7].index(int(row[6])) for row in rows]
+    assert np.allclose(persons.objects["box"], [[float(number) for number in row[2:6]] for row in rows], atol=1e-6)
     assert persons.records[2].path == str(movies / "videos/movie-2.mp4")
-    some = persons.images([2, 0])
-    assert some.records[0].path.endswith("movie-2.mp4") and some.times.tolist() == [1.0, 1.0]
-    assert np.array_equal(some.boxes[some.rows_of(1)], persons.boxes[persons.rows_of(0)])
+    some = persons.rows([2, 0])
+    assert some.records[1].path.endswith("movie-2.mp4") and some.times.tolist() == [1.0, 1.0]
+    assert np.array_equal(some.objects[some.rows_of(1)]["box"], persons.objects[persons.rows_of(2)]["box"])
     assert some.fingerprint != persons.fingerprint
     assert replace(persons, times=persons.times + 1).fingerprint != persons.fingerprint
 
@@ -73,7 +73,9 @@ def test_excluded_key_frames_and_uncounted_actions(movies, tmp_path):
     report = prepare_ava(movies / "videos", tmp_path / "lists", official)
     assert "train: 24 movies listed, 24 found, 0 missing\n  23 key frames, 46 persons" in report
     train, val = (read_boxes([tmp_path / f"lists/{side}.json"]) for side in ("train", "val"))
-    assert {*train.categories} == {0, 1, 2} and {*val.categories} == {0} and val.classes == train.classes
+    assert (
+        {*train.objects["category"]} == {0, 1, 2} and {*val.objects["category"]} == {0} and val.classes == train.classes
+    )
     assert len(val) == 8  # key frames stay, for detections in them are wrong
 
 
@@ -91,11 +93,13 @@ def test_detected_persons(movies, tmp_path):
     prepare_ava(movies / "videos", tmp_path / "lists", movies / "annotations", **options)
     train, val = (read_boxes([tmp_path / f"lists/{side}.json"]) for side in ("train", "val"))
     before = read_boxes([movies / "lists/train.json"])
-    assert len(train.categories) == 1 + len(before.categories) and not before.has_proposals and train.has_proposals
-    assert np.allclose(train.proposals, [[0.1, 0.2, 0.6, 0.9], [0.1, 0.2, 0.7, 0.9]])  # persons without an action
+    assert len(train.objects) == 1 + len(before.objects) and not before.has_proposals and train.has_proposals
+    assert np.allclose(
+        train.proposals["box"], [[0.1, 0.2, 0.6, 0.9], [0.1, 0.2, 0.7, 0.9]]
+    )  # persons without an action
     # A key frame that has only those is trained on, as in SlowFast.
     assert len(train) == len(before) + 1 == len(train.images_with_objects().records)
-    assert len(replace(train, proposal_ends=train.proposal_ends * 0).images_with_objects().records) == 24
+    assert len(replace(train, proposals=train.proposals[:0]).images_with_objects().records) == 24
     random_view = TrainCrop(TrainCrop.Config(size=60, short_side=(60, 60)))
     for persons, count in ((before, 2), (train, 4)):
         sample = KeyFrameDataset(replace(persons, times=persons.times), CLIP, 64).sample(0, 0)[1]
@@ -105,10 +109,10 @@ def test_detected_persons(movies, tmp_path):
         )
         assert (labels.sum(axis=1) == 0).any() == (persons is train)
     assert len(val) == 9 and val.times.tolist() == [1] * 8 + [2]
-    assert np.allclose(val.proposals, [[0.1, 0.2, 0.5, 0.9], [0.2, 0.2, 0.5, 1.0]])
+    assert np.allclose(val.proposals["box"], [[0.1, 0.2, 0.5, 0.9], [0.2, 0.2, 0.5, 1.0]])
     assert val.proposals_of(1).shape == (0, 4) and val.counts()["proposals"] == 2
-    kept = val.images([8, 0])
-    assert np.array_equal(kept.proposals, val.proposals[::-1]) and kept.proposals_of(0).shape == (1, 4)
+    kept = val.rows([8, 0])
+    assert np.array_equal(kept.proposals["box"], val.proposals["box"]) and kept.proposals_of(0).shape == (1, 4)
     tested, trained = (
         KeyFrameDataset(val, CLIP, view) for view in (64, TrainCrop(TrainCrop.Config(size=64, short_side=(64, 64))))
     )
@@ -312,14 +316,15 @@ def ava_loop(found, persons):
     for action in range(len(persons.classes)):
         scores, right, total = [], [], 0
         for one in found:
-            rows = [n for n in range(len(persons.boxes))[persons.rows_of(one.index)] if persons.categories[n] == action]
+            rows = [*range(len(persons.objects))[persons.rows_of(one.index)]]
+            rows = [n for n in rows if persons.objects["category"][n] == action]
             total += len(rows)
             order = [n for n in np.argsort(-one.scores, kind="stable") if one.labels[n] == action]
             taken = set()
             for n in order:
                 overlaps = []
                 for row in rows:
-                    (a, b, c, d), (e, f, g, h) = one.boxes[n].astype(float), persons.boxes[row].astype(float)
+                    (a, b, c, d), (e, f, g, h) = one.boxes[n].astype(float), persons.objects["box"][row].astype(float)
                     both = max(min(c, g) - max(a, e), 0) * max(min(d, h) - max(b, f), 0)
                     overlaps.append(both / ((c - a) * (d - b) + (g - e) * (h - f) - both))
                 best = int(np.argmax(overlaps)) if overlaps else -1
@@ -345,7 +350,7 @@ def test_average_precision_is_that_of_the_official_rules(movies, seed):
     found = []
     for index in range(len(persons)):
         random, rows = generator(seed, index), persons.rows_of(index)
-        moved = persons.boxes[rows] + random.normal(0, 0.05, (rows.stop - rows.start, 4))
+        moved = persons.objects["box"][rows] + random.normal(0, 0.05, (rows.stop - rows.start, 4))
         wrong = random.uniform([0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1], (2, 4))
         corners = np.repeat(np.concatenate([moved, wrong]), 3, axis=0)
         scores = random.random(len(corners)).astype(np.float32)

@@ -11,11 +11,10 @@ import torch
 import vidssl
 from vidssl.apps.detection.config import bind_run
 from vidssl.apps.detection.prepare_voc_coco_ava import prepare_voc
-from vidssl.apps.detection.train import train
+from vidssl.apps.detection.train_and_test import train
 from vidssl.base.config import read
 from vidssl.base.errors import CheckpointError, ConfigError, DataError
 from vidssl.cli import main
-from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train as pretrain
 from vidssl.models import convolution_check as bfloat16_check
@@ -35,25 +34,42 @@ def losses(output):
     return [line["loss"] for line in lines if "loss" in line]
 
 
-SLOW = pytest.param(f"detector={C4}", marks=[pytest.mark.long, pytest.mark.covers("vidssl/apps/detection")])
+@pytest.fixture(scope="module")
+def trained(toy_run, tmp_path_factory):
+    """A finished run, which was measured in between."""
+    run = toy_run(tmp_path_factory.mktemp("trained"), "evaluate.every=2", "data.flip=0.0", "optimizer.lr=0.01")
+    return run, train(run)
 
 
-@pytest.mark.parametrize("setting", ["detector.name=fpn", SLOW, "detector.masks=true"])
-def test_a_toy_learns_and_is_measured(toy_run, tmp_path, setting):
-    form = "coco" if "masks" in setting else "voc"
-    rest = ["data.flip=0.0", "optimizer.lr=0.01", "steps=10", "checkpoint.every=10"]
-    train(toy_run("a", setting, *rest, form=form))
-    values = losses(tmp_path / "a")
-    assert len(values) == 10 and sum(values[-3:]) < 0.9 * sum(values[:3])
-    results = json.loads((tmp_path / "a/results.json").read_text())
-    kinds = ["box", "mask"] if form == "coco" else ["box"]
+def check_numbers(output, kinds):
+    results = json.loads((output / "results.json").read_text())
     names = {f"{kind}_{name}" for kind in kinds for name in ("AP", "AP50", "AP75")} | {"voc_AP50", "voc07_AP50"}
     assert {*results["numbers"]} == names and results["images"] == 8 and results["objects"] == 16
-    last = json.loads((tmp_path / "a/metrics.jsonl").read_text().splitlines()[-1])
-    assert last["step"] == 10 and last["box_AP50"] == results["numbers"]["box_AP50"]
+    return results
 
 
-def test_bfloat16_is_checked_in_the_pyramid_too(toy_run, monkeypatch):
+def test_a_toy_learns_and_is_measured_in_between(trained):
+    output = Path(trained[0].output)
+    values = losses(output)
+    assert len(values) == 6 and values[-1] < 0.95 * values[0]
+    results = check_numbers(output, ["box"])
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "box_AP50" in line] == [2, 4, 6]
+    assert lines[-1]["box_AP50"] == results["numbers"]["box_AP50"]
+
+
+C4 = pytest.param(
+    f"detector={C4}", "voc", ["box"], marks=[pytest.mark.long, pytest.mark.covers("vidssl/apps/detection")]
+)
+
+
+@pytest.mark.parametrize(("setting", "form", "kinds"), [C4, ("detector.masks=true", "coco", ["box", "mask"])])
+def test_other_detectors_are_trained_and_measured(toy_run, tmp_path, setting, form, kinds):
+    train(toy_run(tmp_path, setting, "steps=2", form=form))
+    check_numbers(tmp_path, kinds)
+
+
+def test_bfloat16_is_checked_in_the_pyramid_too(toy_run, tmp_path, monkeypatch):
     """In the first step, at the sizes of its images."""
     seen = []
 
@@ -62,7 +78,7 @@ def test_bfloat16_is_checked_in_the_pyramid_too(toy_run, monkeypatch):
         return {"the output of a layer": 0.5}
 
     monkeypatch.setattr(bfloat16_check, "_wrong", wrong)
-    run = toy_run("a", "detector.name=fpn", "precision=bfloat16", "steps=1")
+    run = toy_run(tmp_path / "a", "detector.name=fpn", "precision=bfloat16", "steps=1")
     with pytest.raises(ConfigError, match="bfloat16 is wrong on this CPU"):
         train(run)
     pyramid = [one for one in seen if isinstance(one[0], torch.nn.Conv2d) and one[0].in_channels != 3]
@@ -70,58 +86,51 @@ def test_bfloat16_is_checked_in_the_pyramid_too(toy_run, monkeypatch):
     assert all(trains for *_, trains in pyramid)
 
 
-def test_resuming_is_exact(toy_run, tmp_path):
-    straight = torch.load(train(toy_run("straight")), weights_only=True)
-    train(toy_run("stopped", "data.workers=1"), until=3)
-    assert losses(tmp_path / "stopped") == losses(tmp_path / "straight")[:3]
-    resumed = torch.load(train(toy_run("stopped")), weights_only=True)
-    assert losses(tmp_path / "stopped") == losses(tmp_path / "straight")
+def test_resuming_is_exact(toy_run, trained, tmp_path):
+    run, last = trained
+    settings = ("evaluate.every=2", "data.flip=0.0", "optimizer.lr=0.01")
+    straight, stopped = torch.load(last, weights_only=True), tmp_path / "stopped"
+    train(toy_run(stopped, *settings, "data.workers=1"), until=3)
+    assert losses(stopped) == losses(Path(run.output))[:3]
+    resumed = torch.load(train(toy_run(stopped, *settings)), weights_only=True)
+    assert losses(stopped) == losses(Path(run.output))
     for name, weight in straight["method"].items():
         assert name == "_extra_state" or torch.equal(weight, resumed["method"][name]), name
     assert torch.equal(straight["rng"][0]["cpu"], resumed["rng"][0]["cpu"]) and resumed["classes"] == ["disc", "square"]
-    assert (tmp_path / "stopped/results.json").exists()
-    again = bound(tmp_path / "stopped/config.yaml")
+    again = bound(stopped / "config.yaml")
     assert again.model_dump() == bind_run(again.model_dump(mode="json"), "again").model_dump()
     with pytest.raises(CheckpointError, match=r"detector.anchor 8, now 16"):
-        train(toy_run("stopped", "detector.anchor=16"))
+        train(toy_run(stopped, *settings, "detector.anchor=16"))
 
 
-def test_the_backbone_comes_from_a_run_and_goes_to_one(toy_run, tmp_path):
-    torch.manual_seed(5)
-    first = train(toy_run("first", "steps=1", "seed=5"))
-    backbone = vidssl.load_backbone(first)
-    run = toy_run("second", "steps=1", f"init={first}", "optimizer.lr=1e-9")
+def test_the_backbone_comes_from_a_run_and_goes_to_one(toy_run, trained, tmp_path):
+    backbone = vidssl.load_backbone(trained[1])
+    run = toy_run(tmp_path, "steps=1", f"init={trained[1]}", "optimizer.lr=1e-9", "evaluate.list=null")
     second = vidssl.load_backbone(train(run))
     for (name, one), other in zip(backbone.state_dict().items(), second.state_dict().values(), strict=True):
         # Running statistics follow the images.
         assert "running" in name or "num_batches" in name or torch.allclose(one, other, atol=1e-5), name
 
 
-def test_it_is_measured_in_between(toy_run, tmp_path):
-    train(toy_run("a", "evaluate.every=2", "steps=5"))
-    lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "box_AP" in line] == [2, 4, 5]
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("detector.masks=true", "has objects without outlines: set detector.masks=false"),
+        ("evaluate.list={shapes}/lists/coco/toy.json", "has other classes than"),
+        ("data.train=missing.json", "missing.json: No such file"),
+        ("detector.nmae=fpn", "detector.nmae: unknown key"),
+        ("method={{name: moco}}", "set one of method and detector"),
+    ],
+)
+def test_mistakes_are_found_before_training(toy_run, shapes, tmp_path, setting, message):
+    with pytest.raises((ConfigError, DataError), match=message):
+        train(toy_run(tmp_path / "a", setting.format(shapes=shapes)))
 
 
-def test_mistakes_are_found_before_training(toy_run, shapes, tmp_path):
-    with pytest.raises(ConfigError, match=r"has objects without outlines: set detector.masks=false"):
-        train(toy_run("a", "detector.masks=true"))
-    with pytest.raises(DataError, match="has other classes than"):
-        train(toy_run("a", f"evaluate.list={shapes}/lists/coco/toy.json"))
-    with pytest.raises(DataError, match=r"missing.json: No such file"):
-        train(toy_run("a", "data.train=missing.json"))
-    with pytest.raises(ConfigError, match=r"detector.nmae: unknown key"):
-        toy_run("a", "detector.nmae=fpn")
-    with pytest.raises(ConfigError, match="set one of method and detector"):
-        toy_run("a", "method={name: moco}")
-    with pytest.raises(DataError, match="header"):
-        read_list(shapes / "lists/voc/trainval.json")
-
-
-def test_other_commands_refuse_a_detector_in_one_line(toy_run, tmp_path, monkeypatch, capsys):
+def test_other_lists_refuse_a_detector_in_one_line(trained, tmp_path, monkeypatch, capsys):
     videos = tmp_path / "videos.csv"
     videos.write_text("path,label\na.mp4,0\nb.mp4,1\n")
-    options = ["--checkpoint", str(train(toy_run("a", "steps=1"))), "--out", str(tmp_path)]
+    options = ["--checkpoint", str(trained[1]), "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["vidssl", "test", str(videos), *options])
     with pytest.raises(SystemExit) as end:
         main()
@@ -131,9 +140,9 @@ def test_other_commands_refuse_a_detector_in_one_line(toy_run, tmp_path, monkeyp
     )
 
 
-def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monkeypatch, capsys, caplog):
-    run = toy_run("a")
-    options = ["--checkpoint", str(train(run)), "--out", str(tmp_path / "test"), "--device", "cpu"]
+def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(trained, tmp_path, monkeypatch, capsys, caplog):
+    run, last = trained
+    options = ["--checkpoint", str(last), "--out", str(tmp_path / "test"), "--device", "cpu"]
 
     def command(*arguments):
         monkeypatch.setattr(sys, "argv", ["vidssl", "test", *map(str, arguments), *options])
@@ -141,9 +150,11 @@ def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monk
 
     command(run.evaluate.list)
     assert "box_AP50" in capsys.readouterr().out
-    tested, trained = (json.loads((tmp_path / n / "results.json").read_text()) for n in ("test", "a"))
-    assert tested["numbers"] == trained["numbers"] and tested["checkpoint"]["step"] == 6
-    for results, weights in ((tested, "sha256"), (trained, "step")):  # both lists are the same one
+    tested, at_end = (
+        json.loads((folder / "results.json").read_text()) for folder in (tmp_path / "test", Path(run.output))
+    )
+    assert tested["numbers"] == at_end["numbers"] and tested["checkpoint"]["step"] == 6
+    for results, weights in ((tested, "sha256"), (at_end, "step")):  # both lists are the same one
         overlap, fingerprint = results["overlap"]["training"], results["fingerprints"]["query"]
         assert (overlap["videos"], overlap["tested"], overlap["copies"], overlap["changed"]) == (8, 8, 0, False)
         assert overlap["fingerprint"] == fingerprint == results["request"]["list"]
@@ -174,7 +185,7 @@ def train_one_of(path, overrides, until):
 @pytest.mark.long
 def test_two_processes_stay_equal_and_resume_exactly(toy_run, run_world, tmp_path):
     """`verify_every` compares their weights and state; each detects half of the images."""
-    boxes = toy_run("a").data.train
+    boxes = toy_run(tmp_path / "a").data.train
     overrides = [f"data.train={boxes}", f"evaluate.list={boxes}", "device=cpu"]
     straight, stopped = (
         [*overrides, "verify_every=1", f"output={tmp_path / name}"] for name in ("straight", "stopped")

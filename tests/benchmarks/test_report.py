@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import DataError
 from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.engine.run_config import load_run
 
@@ -101,38 +101,11 @@ def test_a_row_says_what_was_measured(put, finetuned):
 
 
 @pytest.mark.parametrize(
-    ("config", "settings", "number", "name"),
-    [
-        ("configs/finetune/ucf101.yaml", ["init=k400.pt"], "top1", "ucf101"),
-        ("configs/finetune/hmdb51.yaml", ["init=k400.pt", "backbone.name=resnet3d18"], "top1", "hmdb51"),
-        ("configs/linear/k400.yaml", ["init=k200.pt", "backbone.name=resnet3d18"], "top1", "kinetics-200"),
-        ("configs/linear/k400.yaml", ["init=k400.pt"], "top1", "kinetics-400"),
-        ("configs/linear/k400.yaml", ["init=k400.pt", "optimizer.lr.warmup=0.58333"], "top1", "kinetics-400"),
-        ("configs/pretrain/sce_r3d18_k200.yaml", [], "R@1", "ucf101"),
-        ("configs/pretrain/sce_r3d50_k400.yaml", [], "R@1", "hmdb51"),
-    ],
-)
-def test_the_configs_follow_the_published_protocols(put, config, settings, number, name):
-    splits = 3 if "finetune" in config else 1
-    said = told_by(config, *settings, split=1 if splits == 3 else None)
-    said |= {"list": f"lists/{name}/test1.csv", "num_videos": 1530 if name == "hmdb51" else 3783}
-    said |= {"splits": {str(n): {number: 0.5} for n in range(splits)}}
-    assert not own(put("a", said), name)[1]
-
-
-@pytest.mark.parametrize(
     ("path", "value", "given"),
     [
         ("protocol.clips", 2, "clips 2 (published 10)"),
-        ("protocol.crops", 1, "crops 1 (published 3)"),
-        ("protocol.size", 224, "size 224 (published 256 or 128)"),
         ("protocol.clip.seconds", 1.0, "clip.seconds 1 (published 2.56 or 1.28)"),
-        ("config.epochs", 100.0, "epochs 100 (published 200)"),
         ("config.epochs", None, "epochs not set (published 200)"),
-        ("config.batch_size", 32, "batch_size 32 (published 64)"),
-        ("config.optimizer.name", "adamw", "optimizer.name adamw (published sgd)"),
-        ("config.optimizer.lr.start", 0.2, "optimizer.lr.start 0.2 (published 0.1)"),
-        ("config.optimizer.lr.warmup", 0.1, "optimizer.lr.warmup 0.1 (published 0)"),
         ("config.method.dropout", 0.5, "method.dropout 0.5 (published 0.8)"),
         (
             "config.data.views.0.short_side",
@@ -161,24 +134,6 @@ def test_what_was_not_run_has_no_number(name, tmp_path):
         assert load_run(TOP / config, settings, split=1 if several else None).output
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "given"),
-    [
-        ("protocols: [sce_linear]", "protocols: [sce_liner]", "unknown protocol 'sce_liner'"),
-        ("pretrained: kinetics-200", "pretrained: kinetics-20", "'kinetics-20'"),
-        ("published: {top1: 66.0}", "published: {top_1: 66.0}", "unknown number 'top_1'"),
-        ("published: {top1: 66.0}", "published: {}", "go together"),
-        ("kind: untrained", "kind: untraind", "untraind"),
-    ],
-)
-def test_a_mistake_among_the_references_is_named(tmp_path, old, new, given):
-    text = (TOP / "benchmarks/references.yaml").read_text()
-    assert old in text
-    (tmp_path / "r.yaml").write_text(text.replace(old, new, 1))
-    with pytest.raises(ConfigError, match=re.escape(given)):
-        read_references(tmp_path / "r.yaml")
-
-
 # Files ------------------------------------------------------------------------------------------------------
 
 
@@ -186,11 +141,8 @@ def test_a_mistake_among_the_references_is_named(tmp_path, old, new, given):
     ("text", "given"),
     [
         ("{", "not JSON"),
-        ("[]", "names no tested list"),
         ('{"top1": 0.5}', "names no tested list"),
         ('{"list": "a/test.csv", "top1": "0.5"}', 'top1 is "0.5", not a number'),
-        ('{"list": "a/test.csv", "top1": true}', "top1 is true, not a number"),
-        ('{"list": "a/test.csv", "splits": {}}', "'splits' does not hold"),
         ('{"list": "a/test.csv", "splits": {"1": 0.5}}', "'splits' does not hold"),
     ],
 )
@@ -227,13 +179,3 @@ def test_reproduce_is_what_the_tool_makes_of_the_results():
     page = TOP / "docs" / "results" / "reproduce.md"
     given = "it is stale: python benchmarks/report.py docs/results --into docs/results/reproduce.md"
     assert renewed(page, [TOP / "docs" / "results"]) == page.read_text(encoding="utf-8"), given
-
-
-def test_kept_results_name_no_place_of_a_machine():
-    def texts(content):
-        if isinstance(content, dict | list):
-            return [t for part in (content.values() if isinstance(content, dict) else content) for t in texts(part)]
-        return [content] if isinstance(content, str) else []
-
-    for result in read_results([TOP / "docs" / "results"]):
-        assert not [text for text in texts(result.content) if text.startswith(("/", "~", ".."))], result.file

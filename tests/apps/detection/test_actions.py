@@ -14,7 +14,6 @@ from torch import nn
 from torchvision.ops import roi_align
 
 import vidssl
-from vidssl.apps.detection.average_precision import Detections
 from vidssl.apps.detection.coco_lists import read_boxes
 from vidssl.apps.detection.config import ActionDetectorSettings, KeyFrameSettings, bind_run
 from vidssl.apps.detection.detectors import ActionDetector
@@ -23,7 +22,6 @@ from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava
 from vidssl.apps.detection.train_and_test import train
 from vidssl.base.config import read
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta
 from vidssl.cli import main
 from vidssl.models.backbones import build_backbone
@@ -308,55 +306,6 @@ def test_the_loss_is_the_mean_over_persons_and_actions():
 def test_the_backbone_must_be_3d():
     with pytest.raises(ConfigError, match=r"needs a 3D ResNet, got ResNet2D.*: set backbone.name"):
         ActionDetector(ActionDetectorSettings(), build_backbone("resnet18"), 3)
-
-
-def ava_loop(found, persons):
-    """AVA's mAP by loops over key frames, as the official evaluation goes: image by image, area of the envelope."""
-    values = []
-    for action in range(len(persons.classes)):
-        scores, right, total = [], [], 0
-        for one in found:
-            rows = [*range(len(persons.objects))[persons.rows_of(one.index)]]
-            rows = [n for n in rows if persons.objects["category"][n] == action]
-            total += len(rows)
-            order = [n for n in np.argsort(-one.scores, kind="stable") if one.labels[n] == action]
-            taken = set()
-            for n in order:
-                overlaps = []
-                for row in rows:
-                    (a, b, c, d), (e, f, g, h) = one.boxes[n].astype(float), persons.objects["box"][row].astype(float)
-                    both = max(min(c, g) - max(a, e), 0) * max(min(d, h) - max(b, f), 0)
-                    overlaps.append(both / ((c - a) * (d - b) + (g - e) * (h - f) - both))
-                best = int(np.argmax(overlaps)) if overlaps else -1
-                hit = best >= 0 and overlaps[best] >= 0.5 and best not in taken
-                taken |= {best} if hit else set()
-                scores.append(one.scores[n])
-                right.append(hit)
-        if not total:
-            continue
-        hits = np.array(right)[np.argsort(-np.array(scores), kind="stable")]
-        recall, precision = np.cumsum(hits) / total, np.cumsum(hits) / np.arange(1, len(hits) + 1)
-        recall, precision = np.r_[0, recall, 1], np.r_[0, precision, 0]
-        for n in range(len(precision) - 1, 0, -1):
-            precision[n - 1] = max(precision[n - 1], precision[n])
-        steps = np.flatnonzero(recall[1:] != recall[:-1]) + 1
-        values.append(((recall[steps] - recall[steps - 1]) * precision[steps]).sum())
-    return float(np.mean(values))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_average_precision_is_that_of_the_official_rules(movies, seed):
-    persons = read_boxes([movies / f"lists/{side}.json" for side in ("train", "val")])
-    found = []
-    for index in range(len(persons)):
-        random, rows = generator(seed, index), persons.rows_of(index)
-        moved = persons.objects["box"][rows] + random.normal(0, 0.05, (rows.stop - rows.start, 4))
-        wrong = random.uniform([0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1], (2, 4))
-        corners = np.repeat(np.concatenate([moved, wrong]), 3, axis=0)
-        scores = random.random(len(corners)).astype(np.float32)
-        found.append(Detections(index, corners.astype(np.float32), np.tile(np.arange(3), len(corners) // 3), scores))
-    (value,) = detector().average_precisions(found, persons).values()
-    assert value == pytest.approx(ava_loop(found, persons), abs=1e-9) and 0.05 < value < 0.95
 
 
 def test_a_toy_runs_resumes_and_is_tested(toy, movies, tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from vidssl.apps.detection.coco_lists import read_boxes
 from vidssl.apps.detection.prepare_voc_coco_ava import prepare_coco, prepare_voc, read_annotation
 from vidssl.base.errors import DataError
-from vidssl.cli import main
 
 
 def test_both_forms_have_the_same_objects(shapes):
@@ -113,14 +111,6 @@ def test_annotations_of_voc_without_a_size_or_box(shapes, tmp_path, old, new, me
         prepare_voc(tmp_path / "voc", tmp_path / "lists")
 
 
-@pytest.mark.parametrize("text", ["  \n", "\n"])
-def test_a_root_of_blanks(shapes, tmp_path, text):
-    path = change(shapes, tmp_path, lambda content: None)
-    (tmp_path / "root.txt").write_text(text)
-    with pytest.raises(DataError, match=r"root.txt is empty"):
-        read_boxes([path])
-
-
 def test_images_that_splits_name_twice(shapes, tmp_path):
     shutil.copytree(shapes / "voc", tmp_path / "voc")
     names = tmp_path / "voc/ImageSets/Main/trainval.txt"
@@ -182,14 +172,3 @@ def test_errors_of_prepare(shapes, tmp_path):
     shutil.copytree(shapes / "lists/voc", tmp_path / "lists")
     with pytest.raises(DataError, match=r"root.txt belongs to other lists"):
         prepare_coco(shapes / "coco", tmp_path / "lists")
-
-
-def test_the_command_on_a_real_set(real, tmp_path, monkeypatch, capsys):
-    source = real / "boxes" / "bccd"
-    if not source.is_dir():
-        pytest.skip("../shared/data has no boxes/bccd")
-    monkeypatch.setattr(sys, "argv", ["vidssl", "prepare", "voc", str(source), "--out", str(tmp_path)])
-    main()
-    assert "test: 72 images, 945 objects" in capsys.readouterr().out
-    boxes = read_boxes([tmp_path / "train.json", tmp_path / "val.json"])
-    assert boxes.classes == ("Platelets", "RBC", "WBC") and len(boxes) == 292 and len(boxes.objects) == 3943

@@ -1,7 +1,6 @@
 """The scripts in datasets/, which are `vidssl prepare`: each writes its lists, and fails in one line."""
 
 import json
-import math
 import runpy
 import sys
 from pathlib import Path
@@ -102,23 +101,3 @@ def test_errors_and_reports_name_options(command):
         "FRACTION): 'Archery/v_Archery_g08_c01.avi'; is it the right folder, and the right list?\n"
     )
     assert "set --fps RATE" in command("trackingnet", "net", "--chunks", "0", "--out", "lists/named")[1]
-
-
-def test_torchvision_writes_images_and_lists(command, folder):
-    for name, count in (("train", 3), ("t10k", 2)):
-        for kind, shape in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
-            header = bytes([0, 0, 8, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
-            path = folder / "torchvision" / "MNIST" / "raw" / f"{name}-{kind}-ubyte"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(header + bytes(7 for _ in range(math.prod(shape))))
-    arguments = ["MNIST", "--root", "torchvision", "--out", "lists/mnist", "--images", "png"]
-    status, out, _ = command("torchvision", *arguments)
-    assert status == 0 and out == (
-        "train: 3 images\ntest: 2 images\n5 files written, 0 existed already\n10 classes\n"
-        "lists written to lists/mnist\n"
-    )
-    assert [record.label for record in read_list(folder / "lists" / "mnist" / "test.csv").records] == [7, 7]
-    assert len(list((folder / "png" / "MNIST").glob("*/7/*.png"))) == 5
-    status, out, err = command("torchvision", "MNITS", *arguments[1:])
-    assert (status, out) == (2, "") and err.startswith("error: torchvision.datasets has no image set 'MNITS'")
-    assert err.count("\n") == 1

@@ -1,8 +1,6 @@
 """Lists of folders: groups stay together, splits are whole groups, names survive, errors name the file."""
 
 import re
-import runpy
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,8 +9,6 @@ import pytest
 from vidssl.apps.prepare.folder import prepare_folder
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
-
-SCRIPT = Path(__file__).parents[3] / "datasets" / "prepare_folder.py"
 
 
 def touch(root, *names):
@@ -95,15 +91,6 @@ def test_stale_lists_are_refused(actions, tmp_path):
     prepare_folder(actions, tmp_path / "lists")
     with pytest.raises(DataError, match=r"test\.csv of other lists"):
         prepare_folder(actions, tmp_path / "lists", test=0)
-
-
-def test_flat_folder_has_no_labels(tmp_path):
-    root = touch(tmp_path / "flat", "a.mp4", "b.AVI", "c.webm", "notes.txt", ".hidden.mp4", ".trash/d.mp4")
-    made = prepare(root, tmp_path / "lists", test=0.34)
-    assert made.ignored == 2  # a folder that is hidden is not looked into
-    train = read_list(tmp_path / "lists" / "train.csv")
-    assert [record.label for record in train.records] == [-1, -1]
-    assert not (tmp_path / "lists" / "classes.txt").exists()
 
 
 def test_images_are_listed_on_request(tmp_path):
@@ -228,42 +215,6 @@ def test_frames_are_not_split_at_random(tmp_path):
     assert "hint" not in str(prepare_folder(root, tmp_path / "tiny_lists", images=True))
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        [f"{c}/v_{c}/img_{n:04d}.jpg" for c in ("bow", "ski") for n in range(4)],
-        [f"{c}/v_{c}/{k}{n}.jpg" for c in ("bow", "ski") for k in "abc" for n in (7, 8)],
-        [f"{v}/{k}_{n:05d}.jpg" for v in ("7", "8") for k in ("img", "flow_x", "flow_y") for n in range(4)],
-        [f"bow/v0/{n}.jpg" for n in range(4)],
-    ],
-    ids=["one video a class", "several names", "flow", "one video"],
-)
-def test_images_that_look_like_frames_need_groups(tmp_path, names):
-    root = touch(tmp_path / "root", *names)
-    folders = {name.rpartition("/")[0] for name in names}
-    with pytest.raises(DataError, match=rf"images of {len(folders)} folders .* the group '\.\+/' keeps"):
-        prepare_folder(root, tmp_path / "lists", images=True)
-    assert len(rows_of_all(root, tmp_path / "whole", test=0)) == len(names)
-    assert len(rows_of_all(root, tmp_path / "split", group=".+")) == len(names)
-
-
-def rows_of_all(root, out, **options):
-    return [clip for clips in prepare(root, out, images=True, **options).lists.values() for clip in clips]
-
-
-def test_images_that_labels_name_may_be_frames(tmp_path):
-    """One folder of examples of all classes is a set of images; folders of one class each may be videos."""
-    root = touch(tmp_path / "root", *(f"{f}/{n}.jpg" for f in ("images", "v0", "cat") for n in range(4)))
-    for folder, names, tested in (("images", "xxyy", 2), ("cat", ["cat"] * 4, 1)):  # of each class one at least
-        lines = [f"{folder}/{n}.jpg,{label}" for n, label in enumerate(names)]
-        labels = labels_csv(tmp_path / "l.csv", lines, "path,label")
-        assert len(prepare(root, tmp_path / folder, labels=labels, images=True).lists["test"]) == tested
-    lines = [f"{f}/{n}.jpg,class_{f}" for f in ("v0", "cat") for n in range(4)]
-    labels = labels_csv(tmp_path / "l.csv", lines, "path,label")
-    with pytest.raises(DataError, match=r"images of 2 folders \('cat', 'v0'\)"):
-        prepare_folder(root, tmp_path / "lists", labels=labels, images=True)
-
-
 def test_folders_beside_splits_are_refused(tmp_path):
     """Kinetics comes with a folder of replacements; listed with it, train and val would be classes."""
     root = touch(tmp_path / "root", *(f"{s}/{c}/{n}.mp4" for s in ("train", "val") for c in "xy" for n in "12"))
@@ -281,14 +232,6 @@ def test_folders_beside_splits_are_refused(tmp_path):
             prepare_folder(root, tmp_path / "lists", labels=labels)
         (root / other).unlink()
     assert sorted(prepare(root, tmp_path / "lists").lists) == ["train", "val"]
-
-
-@pytest.mark.parametrize("images", [False, True])
-def test_labels_of_folders_that_are_not_videos(tmp_path, images):
-    root = touch(tmp_path / "root", *(f"{v}/{n}.jpg" for v in ("v0", "v1") for n in ("cat", "dog")))
-    labels = labels_csv(tmp_path / "l.csv", ["v0,x", "v1,y"], "path,label")
-    with pytest.raises(DataError, match=r"2 of 2 files .* are not videos in .* \('v0', 'v1'\): .* under one name"):
-        prepare_folder(root, tmp_path / "lists", labels=labels, images=images)
 
 
 def test_folders_that_are_not_classes(tmp_path):
@@ -335,12 +278,6 @@ def test_follow_links(tmp_path):
         read_list(tmp_path / "lists/train.csv")
     found = read_list(tmp_path / "lists/train.csv", allow_external=True)
     assert set(found.names) == names and all(Path(record.path).is_file() for record in found.records)
-
-
-def test_loose_videos_beside_classes_are_refused(actions, tmp_path):
-    touch(actions, "loose.mp4")
-    with pytest.raises(DataError, match=r"2 class folders and also 1 loose videos \('loose.mp4'\)"):
-        prepare_folder(actions, tmp_path / "lists")
 
 
 def test_file_without_group_is_named(actions, tmp_path):
@@ -421,21 +358,3 @@ def test_malformed_labels(actions, tmp_path, header, row, message):
 def test_invalid_options(actions, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         prepare_folder(actions, tmp_path / "lists", **options)
-
-
-def test_script_reports_and_fails_in_one_line(actions, tmp_path, monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(actions), "--out", str(tmp_path / "lists"), *arguments])
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-
-    run("--group", r"person\d+", "--test", "0.33", "--seed", "0")
-    printed = capsys.readouterr().out
-    assert "36 videos found, 0 other files ignored" in printed
-    assert "test: 12 videos of 3 groups" in printed
-    assert "walk: 12 train, 6 test" in printed
-    with pytest.raises(SystemExit) as caught:
-        run("--group", "camera")
-    assert caught.value.code == 2
-    failed = capsys.readouterr().err
-    assert failed.startswith("error: the group 'camera'")
-    assert failed.count("\n") == 1

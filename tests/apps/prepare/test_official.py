@@ -351,13 +351,6 @@ def _without(root, name, out, train, test):
     prepare_kinetics(root, out, train, test)
 
 
-def test_kinetics_ids_differ_by_case(kinetics, tmp_path):
-    root, train, _ = kinetics
-    (root / CLIPS[3]).rename(root / CLIPS[3].replace("aaaaaaaaaaa", "AAAAAAAAAAA"))  # that is another video
-    report = prepare_kinetics(root, tmp_path / "lists", train, max_missing=0.5)
-    assert "missing: 'aaaaaaaaaaa_000001_000011.mp4'" in report
-
-
 def test_kinetics_untrimmed(kinetics, tmp_path):
     root, _, _ = kinetics
     touch(root, "gone.mp4")  # not gone_gone_1
@@ -557,13 +550,6 @@ def test_trackingnet_boxes_that_do_not_match_the_frames(trackingnet, tmp_path):
     assert "frame count differs: 'TRAIN_0/frames/b_0' has 11, 12 are listed\n" in report
     assert "1 sequences without boxes: 'TRAIN_0/frames/no_boxes'" in report
     assert len(rows(tmp_path / "lists", "train")) == 4
-
-
-def test_trackingnet_sequences_without_frames_are_missing(trackingnet, tmp_path):
-    write(trackingnet / "TRAIN_0/anno/B_0.txt", "1,2,3,4\n" * 12)  # not b_0
-    assert "train: 1 of 4 listed files are not in" in refusal(prepare_trackingnet, trackingnet, tmp_path / "x")
-    report = prepare_trackingnet(trackingnet, tmp_path / "lists", max_missing=0.25)
-    assert "missing: 'TRAIN_0/frames/B_0'\n" in report
 
 
 def test_chunks_of_trackingnet(trackingnet, tmp_path):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torchvision
 from PIL import Image
-from scipy.io import savemat
 
 from vidssl.apps.prepare import prepare_torchvision
 from vidssl.base.errors import ConfigError, DataError
@@ -72,16 +71,6 @@ def make_stl10(root):
     return pixels
 
 
-def make_svhn(root):
-    """SVHN: height, width, channel, image; the digit 0 is class 10."""
-    root.mkdir(parents=True)
-    pixels = random_pixels(5, 32, 32, 3)
-    for name, rows, labels in (("train", slice(0, 3), [10, 9, 1]), ("test", slice(3, 5), [5, 10])):
-        content = {"X": pixels[rows].transpose(1, 2, 3, 0), "y": np.array(labels, np.uint8)[:, None]}
-        savemat(root / f"{name}_32x32.mat", content)
-    return pixels.transpose(0, 3, 1, 2)
-
-
 def pixels_of(lists, name):
     """All images of a list as vidssl decodes them, (N, 3, H, W), and their labels."""
     found = read_list(lists / f"{name}.csv")
@@ -130,15 +119,6 @@ def test_the_unlabelled_images_of_stl10(tmp_path):
         assert np.array_equal(decoded, pixels[part]) and found == labels
     assert (tmp_path / "lists" / "unlabeled.csv").read_text().splitlines()[:2] == ["path", "unlabeled/000000.png"]
     assert read_list(tmp_path / "lists" / "train.csv").classes[9] == "truck"
-
-
-def test_a_set_without_names_of_classes_has_their_numbers(tmp_path):
-    pixels = make_svhn(tmp_path / "sets")
-    prepare_torchvision("SVHN", tmp_path / "sets", tmp_path / "lists")
-    assert read_list(tmp_path / "lists" / "train.csv").classes == tuple("0123456789")
-    for name, part, labels in (("train", slice(0, 3), [0, 9, 1]), ("test", slice(3, 5), [5, 0])):
-        decoded, found = pixels_of(tmp_path / "lists", name)
-        assert np.array_equal(decoded, pixels[part]) and found == labels
 
 
 def test_damaged_or_missing_files_are_replaced(tmp_path):

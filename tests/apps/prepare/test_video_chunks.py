@@ -1,9 +1,6 @@
 """Chunks: where they start, and that the list that is written means exactly these frames."""
 
 import itertools
-import runpy
-import sys
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -17,8 +14,6 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.video.reader import open_video
-
-SCRIPT = Path(__file__).parents[3] / "datasets" / "prepare_chunks.py"
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 4, 7])
@@ -136,18 +131,3 @@ def test_errors(videos, tmp_path):
     with pytest.raises(DataError, match=r"middle\.mp4"):
         prepare_chunks(videos, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_script(videos, tmp_path, monkeypatch, capsys):
-    arguments = [str(videos), "--out", str(tmp_path / "out"), "--chunks", "2", "--frames", "20"]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments, "--short", "drop"])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert capsys.readouterr().out.splitlines() == [
-        "4 videos, 6 chunks",
-        "1 videos are shorter than a chunk: 'short.mp4'",
-        f"lists written to {tmp_path / 'out'}",
-    ]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path / "none.csv"), *arguments[1:]])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert ended.value.code == 2 and capsys.readouterr().err.startswith("error: cannot read list")

@@ -186,7 +186,7 @@ def _report_copies(lists: Lists, copies: Mapping[str, str], kept_together: bool)
 def warn_of_classes(lists: Lists) -> list[str]:
     """Name the classes that a list lacks."""
     present = {name: {video.label for video in videos} - {None} for name, videos in lists.items()}
-    classes = {label for labels in present.values() for label in labels}
+    classes = set[str | None]().union(*present.values())
     return [
         f"warning: {len(missing)} of {len(classes)} classes have no video in {name}: {quoted(missing)}"
         for name, labels in present.items()

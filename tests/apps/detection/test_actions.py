@@ -342,7 +342,7 @@ def test_batches_do_not_depend_on_workers(movies):
 
 
 def test_mistakes_are_found_before_training(toy, shapes, movies):
-    with pytest.raises(ConfigError, match="is a list of images: action_detector needs key frames of videos"):
+    with pytest.raises(ConfigError, match="is a list of images: action_detector needs key frames"):
         train(toy("a", f"data.train={shapes}/lists/voc/trainval.json"))
     with pytest.raises(ConfigError, match="detector needs a list of images"):
         images = [f"data.train={movies}/lists/train.json", f"output={movies}/never", "evaluate.list=null"]

@@ -482,7 +482,7 @@ def test_ssv2(ssv2, tmp_path):
 @pytest.mark.parametrize(
     ("which", "content", "reason"),
     [
-        ("test", [{"id": "74225"}], "item 1: .* has no id or no template; the official test list"),
+        ("test", [{"id": "74225"}], "item 1: .* has no id or no template, as in the test list"),
         ("test", [{"template": "Holding [something]"}], "item 1: .* has no id"),
         ("test", [{"id": "", "template": "Holding [something]"}], "has no id"),
         ("test", ["78687"], "has no id"),

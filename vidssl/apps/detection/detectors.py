@@ -38,8 +38,7 @@ class Detector(Method):
     def __init__(self, config: DetectorSettings, backbone: Backbone, classes: int) -> None:
         if not isinstance(backbone, ResNet2D):
             raise ConfigError(
-                f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name to resnet18 or "
-                "resnet50"
+                f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name=resnet50"
             )
         super().__init__(config, backbone)
         sizes = [config.anchor * 2**n for n in range(5)]
@@ -166,10 +165,8 @@ class ActionDetector(Method):
 
     def __init__(self, config: ActionDetectorSettings, backbone: Backbone, classes: int) -> None:
         if not isinstance(backbone, ResNet3D):
-            raise ConfigError(
-                f"an action detector needs a 3D ResNet, got {type(backbone).__name__}: set backbone.name to "
-                "resnet3d18 or resnet3d50"
-            )
+            kind = type(backbone).__name__
+            raise ConfigError(f"an action detector needs a 3D ResNet, got {kind}: set backbone.name=resnet3d50")
         super().__init__(config, backbone)
         dilate_last_stage(backbone)
         self.dropout = nn.Dropout(config.dropout)

@@ -66,10 +66,8 @@ class BoxDataset:
         image = read_image(path)
         height, width = self.boxes.sizes[index].tolist()
         if image.shape[:2] != (height, width):
-            raise DataError(
-                f"{path} has {image.shape[1]}x{image.shape[0]} pixels, in {self.boxes.path} {width}x{height}: prepare "
-                "the list again"
-            )
+            size = f"{image.shape[1]}x{image.shape[0]} pixels, in {self.boxes.path} {width}x{height}"
+            raise DataError(f"{path} has {size}: prepare the list again")
         short = self.short_sides[int(random.integers(len(self.short_sides)))]
         new_height, new_width = resized_size(height, width, short, self.settings.max_side)
         rule = cv2.INTER_AREA if new_height < height else cv2.INTER_LINEAR
@@ -152,10 +150,9 @@ class KeyFrameDataset:
         with self.settings.open(record) as video:
             meta, time = video.meta, float(self.boxes.times[index])
             if time < 0 or time > meta.duration + _TOLERANCE:
-                raise DataError(
-                    f"{record.path}: the key frame at {time:g} s of {self.boxes.path} lies outside of the file, which "
-                    f"is {meta.duration:.2f} s long: prepare the list with another start of the files"
-                )
+                key_frame = f"{record.path}: the key frame at {time:g} s of {self.boxes.path}"
+                length = f"lies outside of the file, which is {meta.duration:.2f} s long"
+                raise DataError(f"{key_frame} {length}: prepare the list with another start of the files")
             frames = video.frames(clip_frames(meta, time, self.settings.frames, self.settings.seconds))
         boxes, labels = self._persons(index)
         boxes = np.clip(boxes / self.boxes.sizes[index][[1, 0, 1, 0]], 0, 1)  # fractions of the frame

@@ -97,8 +97,7 @@ def prepare_voc(root: Path, out: Path) -> str:
     files = [(year, split, file) for year, split, file in files if file.is_file()]
     if not files:
         raise DataError(
-            f"{root} has neither ImageSets/Main/trainval.txt nor folders VOC2007, VOC2012 with it: pass VOCdevkit or "
-            "the folder that has Annotations and JPEGImages"
+            f"{root} has no lists in ImageSets/Main, nor have its folders: pass VOCdevkit, or one folder of it"
         )
     names_of = {file: split if year == root else f"{year.name.lower()}_{split}" for year, split, file in files}
     check_boxes(out, root, names_of.values())
@@ -241,18 +240,15 @@ def prepare_ava(
     """
     if not (0 <= max_missing <= 1 and 0 <= min_score <= 1 and 0 <= start < float("inf")):
         raise ConfigError(
-            f"max_missing is {max_missing}, min_score {min_score}, start {start}: the first two must be in "
-            "[0, 1], start 0 or more"
+            f"max_missing {max_missing} and min_score {min_score} are in [0, 1], start {start} is 0 or more"
         )
     inputs = [annotations, *(path for path in (proposals, train_boxes) if path is not None)]
     check_boxes(out, root, ("train", "val"), inputs)
     classes = _read_classes(annotations / f"ava_action_list_v{version}.pbtxt")
-    official = sorted(annotations.glob(f"ava_action_list_v{version}_for_activitynet_*.pbtxt"))
+    pattern = f"ava_action_list_v{version}_for_activitynet_*.pbtxt"  # of the counted actions
+    official = sorted(annotations.glob(pattern))
     if len(official) != 1:
-        raise DataError(
-            f"{annotations} has {len(official)} files ava_action_list_v{version}_for_activitynet_*.pbtxt, of the "
-            f"counted actions: {_REMEDY}, which has one"
-        )
+        raise DataError(f"{annotations} has {len(official)} files {pattern}: {_REMEDY}, which has one")
     counted, index = _read_classes(official[0]), index_files(root)
     lists: dict[str, Tree] = {}
     report = []

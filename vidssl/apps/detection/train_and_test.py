@@ -57,8 +57,7 @@ def _read(run: AnyDetectionRun, paths: Sequence[str | Path], root: str | Path | 
         boxes = read_boxes(paths, root)
         if not boxes.has_key_frames:
             raise ConfigError(
-                f"{boxes.path} is a list of images: action_detector needs key frames of videos, with `time`, as vidssl "
-                "prepare ava writes them"
+                f"{boxes.path} is a list of images: action_detector needs key frames (vidssl prepare ava)"
             )
         return boxes
     check_pycocotools()
@@ -196,10 +195,7 @@ def _read_test_list(run: AnyDetectionRun, path: str | Path, root: str | Path | N
     """Read the list of a test; a DataError if it has no objects, a warning if its ground truth is classified."""
     boxes = _read(run, [path], root)
     if not boxes.counted.any():
-        raise DataError(
-            f"{path} has no object that counts ({len(boxes.objects)} are difficult or crowds): average precision is "
-            "undefined; choose a list with objects"
-        )
+        raise DataError(f"{path} has no object that counts, {len(boxes.objects)} that do not: choose another list")
     if boxes.has_key_frames and not boxes.has_proposals and distributed.is_main():
         _log.warning(
             "%s has no proposals: the ground-truth boxes are classified, so AP50 is higher than with detected persons "

@@ -39,18 +39,13 @@ def splits_of(root: Path, paths: Sequence[str], unlabeled: bool) -> dict[str, st
     others = sorted({path.split("/")[0] for path in paths} - {*named})
     splits = {top: "train" if top.casefold() in _TRAIN else top.casefold() for top in named}
     has_train = "train" in splits.values()
+    found = f"{root} has the splits {', '.join(named)}"
     if others and has_train and len(splits) > 1:
-        raise DataError(
-            f"{root} has the splits {', '.join(named)} and other folders or videos beside them ({quoted(others)}): "
-            "move these elsewhere, or pass one split as the folder"
-        )
+        raise DataError(f"{found}, and beside them {quoted(others)}: move these elsewhere, or pass one split")
     if others or not named or (unlabeled and not has_train):
         return {}
     if not has_train or len({*splits.values()}) < len(splits):
-        raise DataError(
-            f"{root} has the splits {', '.join(named)}: it needs exactly one for training, and one of each name; pass "
-            "one of them as the folder"
-        )
+        raise DataError(f"{found}: it needs exactly one for training, and one of each name; or pass one split")
     return splits
 
 
@@ -70,10 +65,8 @@ def lists_of_splits(
     for name, side in lists.items():
         unknown = sorted({video.label for video in side if video.label is not None} - trained)
         if unknown:
-            raise DataError(
-                f"{root}: {name} has {len(unknown)} classes that train lacks: {quoted(unknown)}; keep those of train "
-                "with classes=FILE, or list each split as a folder by itself"
-            )
+            lacking = f"{root}: {name} has {len(unknown)} classes that train lacks: {quoted(unknown)}"
+            raise DataError(f"{lacking}; keep those of train with classes=FILE, or list each split by itself")
     return {name: side for name, side in lists.items() if side}
 
 
@@ -395,10 +388,8 @@ def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> li
 def _group_by_pattern(videos: Sequence[FolderVideo], pattern: str) -> list[FolderVideo]:
     recordings = recordings_by(pattern, [video.path for video in videos])
     if without := [video.path for video, key in zip(videos, recordings, strict=True) if key is None]:
-        raise DataError(
-            f"the group {pattern!r} finds no group in {len(without)} of {len(videos)} paths ({quoted(without)}): "
-            "change the pattern"
-        )
+        count = f"{len(without)} of {len(videos)} paths ({quoted(without)})"
+        raise DataError(f"the group {pattern!r} finds no group in {count}: change the pattern")
     return [video._replace(group=str(key)) for video, key in zip(videos, recordings, strict=True)]
 
 

@@ -251,9 +251,7 @@ class CMC(InBatchMethod):
         """Compute the embeddings (B, 2, d) of both views, unit rows."""
         count, split = len(batch.views), getattr(self.backbone, "split", None)
         if count > 2 or (count == 1 and split is None):
-            raise ConfigError(
-                f"cmc compares two views, got {count}: give two views in data.views, or one and backbone.split"
-            )
+            raise ConfigError(f"cmc compares two views, got {count}: set two in data.views, or one and backbone.split")
         check_batch_norm(len(batch.index), self.projector)
         features = self.backbone(*batch.views).split(self.dims, dim=1)
         return unit(torch.stack([head(x) for head, x in zip(self.projector, features, strict=True)], dim=1))

@@ -33,13 +33,13 @@ def names(plug_in):
 def digits32(tmp_path_factory):
     """Crops of digits; those of the test list are cut out anew where a test needs other masks."""
     out = tmp_path_factory.mktemp("parts") / "set"
-    ensure(out, MovingDigits(train=320, test=40, frames=1, size=32, masks=True))
+    ensure(out, MovingDigits(train=80, test=40, frames=1, size=32, masks=True))
     return out
 
 
 @pytest.fixture(scope="module")
 def run(names, digits32, tmp_path_factory):
-    """A decoder that was trained for seconds, on a frozen network that never was."""
+    """A decoder after a few steps, on a frozen network that was never trained."""
     overrides = [
         "data.moving_digits=null",
         f"data.train={digits32}/parts/train.csv",
@@ -48,9 +48,9 @@ def run(names, digits32, tmp_path_factory):
         "method={name: part_segmentation, parts: 3, channels: 16}",
         "optimizer={name: adamw, lr: {start: 0.01, end: 0.0}}",
         "batch_size=16",
-        "steps=100",
+        "steps=10",
         "device=cpu",
-        "checkpoint.every=100",
+        "checkpoint.every=10",
         f"output={tmp_path_factory.mktemp('run')}/run",
     ]
     return train(load_run(EXAMPLE / "toy.yaml", overrides))

@@ -12,7 +12,7 @@ from vidssl.engine.train import train
 
 TOP = Path(__file__).parents[2]
 SCRIPT = TOP / "examples" / "sce_in_one_file.py"
-STEPS = 20  # the queue of 50 keys is full after 7
+STEPS = 10  # the queue of 50 keys is full after 7
 
 
 def test_losses_are_those_of_vidssl_train(digits, tmp_path):

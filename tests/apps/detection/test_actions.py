@@ -17,7 +17,7 @@ import vidssl
 from vidssl.apps.detection.coco_lists import read_boxes
 from vidssl.apps.detection.config import ActionDetectorSettings, KeyFrameSettings, bind_run
 from vidssl.apps.detection.detectors import ActionDetector
-from vidssl.apps.detection.images_and_clips import DetectionBatch, KeyFrameDataset, batches, clip_frames
+from vidssl.apps.detection.images_and_clips import DetectionBatch, KeyFrameDataset, clip_frames
 from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava
 from vidssl.apps.detection.train_and_test import train
 from vidssl.base.config import read
@@ -324,21 +324,6 @@ def test_a_toy_runs_resumes_and_is_tested(toy, movies, tmp_path, monkeypatch, ca
     assert "AP50" in capsys.readouterr().out
     assert json.loads((tmp_path / "test/results.json").read_text())["numbers"] == results["numbers"]
     assert vidssl.load_backbone(last).dim == 64
-
-
-def test_batches_do_not_depend_on_workers(movies):
-    persons, keys = read_boxes([movies / "lists/train.json"]), [[(0, 1), (1, 0)], [(1, 3)]]
-    crop = TrainCrop(TrainCrop.Config(size=48, short_side=(48, 56)))
-    made = []
-    for workers in (0, 2):
-        settings = CLIP.model_copy(update={"workers": workers, "mean": (0.5, 0.4, 0.3), "std": (0.2,)})
-        made.append([*batches(KeyFrameDataset(persons, settings, crop), keys, torch.device("cpu"))])
-    for one, other in zip(*made, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one.images, other.images, strict=True))
-        assert all(torch.equal(a[k], b[k]) for a, b in zip(one.targets, other.targets, strict=True) for k in a)
-    (clip, _), (pixels, _, _) = made[0][0].images, KeyFrameDataset(persons, CLIP, crop).sample(0, 1)
-    assert clip.shape == (3, 8, 48, 48)
-    assert torch.allclose(clip[2] * 0.2 + 0.3, torch.from_numpy(pixels[..., 2] / 255.0).float(), atol=1e-6)
 
 
 def test_mistakes_are_found_before_training(toy, shapes, movies):

@@ -27,7 +27,7 @@ from vidssl.data.video_list import (
 from vidssl.data.write_lists import check_images
 from vidssl.video.reader import open_video
 
-Item = TypeVar("Item")
+_Row = TypeVar("_Row")
 VOC_SPLITS = ("train", "val", "trainval", "test")
 
 
@@ -291,7 +291,7 @@ def _read_classes(path: Path) -> dict[int, str]:
     return names
 
 
-def _read(path: Path, parse: Callable[..., Item], form: str) -> list[Item]:
+def _read(path: Path, parse: Callable[..., _Row], form: str) -> list[_Row]:
     """Apply a function to the line and fields of each row; it raises a ValueError or TypeError for another form."""
     items = []
     for line, row in read_rows(path, _REMEDY):

@@ -5,6 +5,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -19,7 +20,7 @@ from vidssl.apps.detection.config import ActionDetectorSettings, KeyFrameSetting
 from vidssl.apps.detection.detectors import ActionDetector
 from vidssl.apps.detection.images_and_clips import DetectionBatch, KeyFrameDataset, clip_frames
 from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava
-from vidssl.apps.detection.train_and_test import train
+from vidssl.apps.detection.train_and_test import _in_files, train
 from vidssl.base.config import read
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.types import VideoMeta
@@ -301,6 +302,14 @@ def test_the_loss_is_the_mean_over_persons_and_actions():
     nobody = network(batch(persons=(0, 0)))["loss"]
     nobody.backward()
     assert nobody.item() == 0 and network.eval().detect(batch(persons=(0, 1)))[0]["scores"].shape == (0,)
+
+
+def test_detections_are_in_the_units_of_the_list():
+    """Key frames have a height and width of 1: their boxes are fractions."""
+    clip = DetectionBatch((torch.zeros(3, 4, 40, 80),), ({},), torch.tensor([0]))
+    detected = {"boxes": torch.tensor([[8.0, 10, 40, 20]]), "labels": torch.tensor([1]), "scores": torch.tensor([0.5])}
+    (in_list,) = _in_files(clip, [detected], SimpleNamespace(sizes=np.array([[1, 1]])))
+    assert np.allclose(in_list.boxes, [[0.1, 0.25, 0.5, 0.5]]) and in_list.labels.tolist() == [0]
 
 
 def test_the_backbone_must_be_3d():

@@ -112,10 +112,12 @@ def rendered(tmp_path_factory):
     return out
 
 
-def test_frames_are_exact_after_decoding(rendered):
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_frames_are_exact_after_decoding(rendered, split):
     images, pools = digit_images(None)
-    for n, record in enumerate(read_list(rendered / "pairs" / "train.csv").records):
-        first, _, seconds = draw_video(("digit",), pools["train"], draw_texture, 20, 3, generator(0, 0, n))
+    for n, record in enumerate(read_list(rendered / "pairs" / f"{split}.csv").records):
+        rng = generator(0, ("train", "test").index(split), n)
+        first, _, seconds = draw_video(("digit",), pools[split], draw_texture, 20, 3, rng)
         wanted = [render(scene, digit_opacity(images[scene.digit_image])) for scene in (*first, *seconds)]
         with DecodeSettings().open(record) as video:
             assert video.meta == VideoMeta(CLIP + 3, 10.0, CANVAS, CANVAS)

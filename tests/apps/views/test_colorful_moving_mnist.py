@@ -196,16 +196,7 @@ def test_a_run_trains_on_the_pairs_and_localises(rendered, tmp_path):
     config = Path(__file__).parents[3] / "configs" / "studies" / "views" / "colorful_small.yaml"
     lists = [f"data.train={rendered}/pairs/train.csv", f"evaluate.gallery={rendered}/digit/train.csv"]
     lists += [f"evaluate.query={rendered}/digit/test.csv", "evaluate.protocols=[{name: localization}]"]
-    small = [
-        "steps=2",
-        "batch_size=8",
-        "data.workers=0",
-        "evaluate.workers=0",
-        "log_every=1",
-        "evaluate.every=2",
-        "device=cpu",
-        f"output={tmp_path / 'run'}",
-    ]
+    small = ["steps=2", "batch_size=8", "log_every=1", "evaluate.every=2", "device=cpu", f"output={tmp_path / 'run'}"]
     cli.run("train", ["--cfg", str(config), "--quiet", *lists, *small])
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     columns = [read_list(rendered / "digit" / f"{split}.csv").columns for split in ("train", "test")]

@@ -46,9 +46,8 @@ _APPS: dict[str, dict[str, str]] = {
     "export format": {"detectron2": "detectron2"},
     # Keys of a config that is of no method: bind_run, bind_stored, train.
     "run": dict.fromkeys(("detector", "action_detector"), "detection.train_and_test"),
-    "test list": {
-        ".json": "detection.train_and_test"
-    },  # lists that `vidssl test` takes, by the end of their names: test
+    # Lists that `vidssl test` takes, by the end of their names: test.
+    "test list": {".json": "detection.train_and_test"},
     # Of `vidssl doctor`, by what they are called: version
     "part": {
         "maps of features by UMAP": "map.layout_2d",

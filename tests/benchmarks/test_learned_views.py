@@ -24,8 +24,8 @@ def images(known=40):
     return torch.rand(40, 3, 1, 32, 32, generator=source), labels
 
 
-@pytest.mark.parametrize("name", ["volume preserving", "not volume preserving, semi-supervised"])
-def test_cmc_is_trained_on_the_learned_flow_which_is_frozen(views, monkeypatch, name):
+def test_cmc_is_trained_on_the_learned_flow_which_is_frozen(views, monkeypatch):
+    name = "not volume preserving, semi-supervised"
     flows, fit = [], views["fit"]
 
     def spy(run, method, given):
@@ -43,8 +43,3 @@ def test_cmc_is_trained_on_the_learned_flow_which_is_frozen(views, monkeypatch, 
     assert any(value.any() for key, value in learned.items() if ".f.2." in key)  # it starts as the identity
     assert {"i_nce", "knn", "logistic", "flow i_nce"} <= found.keys()
     assert ("flow accuracy_first" in found) == ("semi" in name)
-
-
-def test_the_table_has_mean_and_standard_deviation(views):
-    rows = {"rgb": {"1": {"i_nce": 1.0, "knn": 0.2, "logistic": 0.3}, "2": {"i_nce": 2.0, "knn": 0.4, "logistic": 0.3}}}
-    assert "| rgb | 1.50 ± 0.71 | 30.00 ± 14.14 | 30.00 ± 0.00 | – |" in views["summary"](rows)

@@ -40,12 +40,3 @@ def test_each_group_is_left_out_once(script, videos, monkeypatch, how):
         assert [*train.names] == [name for name in names if name[6] != person]
         tested += test.names
     assert sorted(tested) == sorted(names)
-
-
-def test_a_video_without_a_group_is_an_error(script, videos):
-    folder, _ = videos
-    listed = read_list(folder / "lists" / "train.csv")
-    with pytest.raises(SystemExit, match=r"--group p\(1\) has no group for 'wave/p3_0.mp4'"):
-        script.groups_of(listed, "p(1)", None)
-    with pytest.raises(SystemExit, match="either"):
-        script.groups_of(listed, None, None)

@@ -38,20 +38,6 @@ def test_the_spread_is_that_of_the_differences(paired, capsys):
     assert "| b | +10.0 ± 1.0 * | +10.0 ± 10.0 |" in capsys.readouterr().out
 
 
-def test_a_difference_of_two_signs_or_within_two_spreads_is_not_marked(paired, capsys):
-    write("a", knn=[0.5, 0.5, 0.5], svm=[0.5, 0.5, 0.5])
-    write("b", knn=[0.6, 0.6, 0.49], svm=[0.51, 0.6, 0.55])
-    paired("a", "b")
-    assert "*" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("given, reason", [(["a"], "at least 2 folders"), (["a", "c"], "c has no results.json")])
-def test_errors_are_one_line(paired, given, reason):
-    write("a", knn=[0.5, 0.5])
-    with pytest.raises(SystemExit, match=reason):
-        paired(*given)
-
-
 def test_what_differs_between_the_tests_is_named(paired, capsys):
     for name, clips in (("a", 1), ("b", 2), ("c", 1)):
         write(name, knn=[0.5, 0.5])

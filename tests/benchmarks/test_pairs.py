@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TOP = Path(__file__).parents[2]
 
 
+@pytest.mark.covers("vidssl", "benchmarks")
+@pytest.mark.long
 def test_a_slower_checkout_is_seen(digits, tmp_path):
     for name in ("old", "new"):
         shutil.copytree(TOP / "vidssl", tmp_path / name / "vidssl", ignore=shutil.ignore_patterns("__pycache__"))

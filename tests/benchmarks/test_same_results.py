@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 TOP = Path(__file__).parents[2]
@@ -30,6 +31,8 @@ def test_differences_are_named(tmp_path):
     assert SAME["differing_files"](tmp_path / "old", tmp_path / "old") == {}
 
 
+@pytest.mark.covers("benchmarks", "vidssl/data")
+@pytest.mark.long
 def test_a_checkout_equals_itself():
     command = [sys.executable, str(SCRIPT), str(TOP), str(TOP), "--only", "digits"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

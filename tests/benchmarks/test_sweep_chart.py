@@ -4,9 +4,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from vidssl.base.errors import DataError
 from vidssl.page.figure_style import png
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -39,16 +37,3 @@ def test_means_and_seeds_are_drawn_in_the_order_of_the_knob():
     np.testing.assert_array_equal(line.get_xydata(), [[3.5, 45.0], [1.5, 25.0], [0.5, 10.0]])
     assert [text.get_text() for text in path.texts] == ["1", "2", "4"]
     assert png(figure).startswith(b"\x89PNG")
-
-
-def test_a_value_is_written_once_above_all_series():
-    measured = {"I_NCE": [[2.0], [1.0]], "kNN": [[1.0], [4.0]], "order": [[3.0], [2.0]]}
-    path = sweep_chart("gap", [0, 8], measured).axes[-1]
-    assert [(text.get_text(), text.xy) for text in path.texts] == [("0", (2.0, 3.0)), ("8", (1.0, 4.0))]
-
-
-def test_without_a_bound_there_is_one_panel_and_nothing_is_an_error():
-    (axes,) = sweep_chart("gap", [1, 100], {"I_NCE": [[], []], "kNN": [[1.0], [2.0]]}).axes
-    assert axes.get_xscale() == "log" and axes.get_ylabel() == "accuracy (%)"
-    with pytest.raises(DataError, match="nothing was measured in the sweep over gap"):
-        sweep_chart("gap", [1], {"kNN": [[]]})

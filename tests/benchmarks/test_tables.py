@@ -44,25 +44,6 @@ def test_markdown_shows_names_as_they_are(name, tmp_path):
     assert shown(linked)[-1] == " ".join(name.split()) and linked.endswith("](f) |")
 
 
-def test_numbers_stand_to_the_right_and_columns_below_each_other(tmp_path):
-    rows = (Row("measured", ("a", "1.0", "x")), Row("not run", ("long name", "not run", "y")))
-    text = Table("t", ("what", "R@1", "where"), (False, True, False), rows).markdown(tmp_path)
-    assert text.splitlines() == [
-        "| what      |     R@1 | where |",
-        "| --------- | ------: | ----- |",
-        "| a         |     1.0 | x     |",
-        "| long name | not run | y     |",
-    ]
-
-
-def test_notes_are_numbered_and_rows_point_to_them(tmp_path):
-    rows = (Row("measured", ("a", "1", "x"), (1, 2)), Row("published", ("b", "2", "y"), (2,)))
-    table = Table("t", ("what", "R@1", "where"), (False, True, False), rows, ("first", "second"), ("All.",))
-    text = table.markdown(tmp_path)
-    assert "| a <sup>1, 2</sup> |" in text and "| b <sup>2</sup>    |" in text
-    assert text.endswith("\n\n1. first\n2. second\n\nAll.")
-
-
 def test_links_lead_from_the_page_to_the_file(tmp_path):
     file = tmp_path / "a (b)" / "results #1?.json"
     table = one("a", "1", "name", file=file)

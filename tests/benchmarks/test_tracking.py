@@ -41,14 +41,6 @@ def test_sequences_of_otb_are_read(otb, name, count):
     assert (otb / "out" / name / "proposals" / "img.npz").exists()
 
 
-@pytest.mark.parametrize(("name", "count", "size"), [("crossing", 120, (240, 360)), ("human3", 199, (640, 480))])
-def test_real_sequences_are_read(real, name, count, size, tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking, "propose", lambda image, search: np.array([[0, 0, 9, 9]], np.float32))
-    (found,) = tracking.sequences(real / "tracking" / name, "test", 9, tmp_path, tracker_settings([]))
-    assert found.frames.shape == (count, 3, *size) and found.truth.shape == (count, 4)
-    assert (found.truth >= 0).all() and (found.truth[:, 2:] <= size[::-1]).all()
-
-
 def overlap(one, other):
     """IoU by counting pixels."""
     masks = []
@@ -57,19 +49,6 @@ def overlap(one, other):
         mask[int(y1) : int(y2), int(x1) : int(x2)] = True
         masks.append(mask)
     return np.sum(masks[0] & masks[1]) / np.sum(masks[0] | masks[1])
-
-
-def test_the_oracle_adds_the_true_boxes(otb, monkeypatch):
-    far = np.array([[40, 30, 60, 40]], np.float32)
-    monkeypatch.setattr(tracking, "propose", lambda image, search: far)
-    words = ["tracking.py", str(otb / "tabs"), "--out", str(otb / "out"), "--gap", "4", "--json", str(otb / "a.json")]
-    best = {}
-    for more in ([], ["--oracle"]):
-        monkeypatch.setattr(sys, "argv", [*words, *more])
-        tracking.main()
-        rows = json.loads((otb / "a.json").read_text())["tracking"]
-        best[len(more)] = [row["mean_iou"] for row in rows if row["tracker"] == "the best of the proposals"]
-    assert best == {0: [0], 1: [1]}
 
 
 def test_one_table_of_several_sequences(otb, monkeypatch, capsys):

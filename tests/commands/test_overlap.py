@@ -120,7 +120,7 @@ def run(folder, out, words, *more):
 
 
 def test_every_command_that_writes_results_is_among_them():
-    """Those whose help names results.json; `train` does with --splits, and for detectors (tests/projects/detection)."""
+    """Those whose help names results.json; `train` does with --splits, and for detectors (tests/apps/detection)."""
     every = [[name] for name, job in COMMANDS.items() if not isinstance(job, Group)]
     every += [[group, name] for group, jobs in COMMANDS.items() if isinstance(jobs, Group) for name in jobs.jobs]
     helps = {" ".join(words): parser_of(words[0], words[1:])[1].format_help() for words in every}

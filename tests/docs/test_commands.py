@@ -1,11 +1,12 @@
-"""Every command of these pages, as it is written there, with the package as pip installs it, outside of the checkout.
+"""The commands of the pages: all parse, and those of the README are run with the package as pip installs it.
 
-A block of a page is run by bash, in a folder that has what the page takes for granted; a command in the text is run
-after the blocks, if it is complete. The tables below are all that is changed.
+A block is run by bash, outside of the checkout; a command in the text is run after the blocks, if it is complete. The
+tables below are all that is changed.
 """
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from vidssl.cli import parser_of
+
 TOP = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/start.md", "docs/which.md", "docs/evaluation.md", "docs/compare.md")
-COVERS = pytest.mark.covers("vidssl/jobs", "vidssl/apps", "vidssl/cli", "vidssl/weights", "configs", *PAGES)
+ALL_PAGES = ["README.md", *sorted(path.relative_to(TOP).as_posix() for path in (TOP / "docs").glob("*.md"))]
+COVERS = pytest.mark.covers("vidssl/jobs", "vidssl/apps", "vidssl/cli", "vidssl/weights", "configs", "README.md")
 FAST = ["--clips", "1", "--crops", "1", "--workers", "0"]
 # Appended to a command, so that it takes seconds.
 SHORTER = {
@@ -171,68 +174,25 @@ def test_the_readme(shims, work):
         assert (work / "output" / made).exists()
 
 
-@COVERS
-@pytest.mark.long
-def test_start(shims, work):
-    run_all(blocks_of("docs/start.md") + commands_in("docs/start.md"), shims, work)
-    for made in ("test/results.json", "retrieval/index.html", "features/features.npy"):
-        assert (work / "output/mine" / made).exists()
+PLACEHOLDER = re.compile(r"own_toy|--help|--version|…|\[|\b[A-Z]{3,}\b|\$|<")
 
 
-@COVERS
-@pytest.mark.long
-def test_which(shims, work):
-    assert not blocks_of("docs/which.md")
-    run_all(commands_in("docs/which.md"), shims, work)
+def written_commands():
+    """Each complete command of vidssl on a page, as words."""
+    for page in ALL_PAGES:
+        lines = "".join(blocks_of(page)).replace("\\\n", " ").splitlines()
+        for line in [*lines, *commands_in(page)]:
+            line = line.partition(" #")[0].partition(" | ")[0].partition(" && ")[0]
+            if line.startswith("vidssl ") and " --" in line and not PLACEHOLDER.search(line):
+                yield page, shlex.split(line)[1:]
 
 
-@COVERS
-@pytest.mark.long
-def test_evaluation(bin_folder, shims, digits, work):
-    """The page takes runs and lists for granted, which are made here by two short runs."""
-    vidssl = bin_folder / "vidssl"
-    for name in ("supervised", "sce"):
-        run(vidssl, "train", "--cfg", f"toy/{name}", "steps=2", "data.workers=0", cwd=work)
-    for target in ("output/demo/run", "output/run", *(f"output/mine/split{n}" for n in (1, 2, 3))):
-        shutil.copytree(work / "output/toy/sce", work / target)
-    shutil.copytree(work / "output/toy/data", work / "output/demo/data")
-    shutil.copy(work / "output/run/checkpoints/last.pt", work / "last.pt")
-    root = work / "output/toy/data/motion"
-    for folder in ("lists/mine", "kinetics", *(f"lists/mine/split{n}" for n in (1, 2, 3))):
-        shutil.copytree(root, work / folder)
-        (work / folder / "root.txt").write_text(f"{(root / (root / 'root.txt').read_text().strip()).resolve()}\n")
-    for name, copy in (("train", "fit"), ("test", "val")):
-        shutil.copy(work / f"lists/mine/{name}.csv", work / f"lists/mine/{copy}.csv")
-    videos = sorted((work / "data/videos").rglob("*.mp4"))
-    for place in ("new.mp4", "horses.mp4", "incoming/new.mp4", "tapes/one.mp4", "tapes/other.mp4"):
-        (work / place).parent.mkdir(exist_ok=True)
-        shutil.copy(videos.pop(), work / place)
-    (work / "benchmarks").symlink_to(TOP / "benchmarks")
-    shutil.copytree(TOP / "docs/results", work / "docs/results")
-    (work / "configs").symlink_to(TOP / "configs")
-    run(
-        vidssl,
-        "shrink",
-        "lists/mine/train.csv",
-        "--short-side",
-        "128",
-        "--quality",
-        "18",
-        "--out",
-        "train_128",
-        cwd=work,
-    )
-    index = ("train_128/train.csv", "--checkpoint", "last.pt", "--out", "gallery_128")
-    run(vidssl, "extract", *index, *FAST, cwd=work)
-    test = ("lists/mine/test.csv", "--checkpoint", "output/toy/supervised", "--protocol", "accuracy")
-    run(vidssl, "test", *test, "--out", "output/ucf101", *FAST, cwd=work)
-    run_all(blocks_of("docs/evaluation.md") + commands_in("docs/evaluation.md"), shims, work)
-
-
-@COVERS
-@pytest.mark.long
-def test_compare(shims, work):
-    pytest.importorskip("efficientnet_lite_pytorch")
-    (work / "benchmarks").symlink_to(TOP / "benchmarks")
-    shutil.copytree(work / "data/videos", work / "videos")
-    run_all(blocks_of("docs/compare.md") + commands_in("docs/compare.md"), shims, work)
+@pytest.mark.parametrize(
+    ("page", "words"), [*written_commands()], ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_commands_parse(page, words):
+    _, parser, arguments = parser_of(words[0], words[1:])
+    try:
+        parser.parse_args(arguments)
+    except SystemExit as end:
+        assert end.code == 0, (page, words)

@@ -69,20 +69,3 @@ def test_samples_get_their_features(paths, monkeypatch, capsys):
     assert [name for name, *_ in calls] == ["compute_similarity", "compute_visualization"]
     assert all(given["embeddings"] == "vidssl" and left == [paths[0], *paths[2:]] for _, left, given in calls)
     assert f"left out: {paths[1]}: " in capsys.readouterr().out
-
-
-def test_with_fiftyone(paths, monkeypatch):
-    fo = pytest.importorskip("fiftyone")
-    try:
-        dataset = fo.Dataset()
-    except Exception as error:
-        pytest.skip(f"FiftyOne's database does not run here: {error}")
-    dataset.add_samples([fo.Sample(path) for path in paths])
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), dataset.name])
-    try:
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-        found = dataset.values("vidssl")
-        assert found[1] is None and {"vidssl_similarity", "vidssl_map"} <= {*dataset.list_brain_runs()}
-        assert np.isfinite(np.stack([found[0], *found[2:]])).all()
-    finally:
-        dataset.delete()

@@ -7,11 +7,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.optim import AdamW
 
-from vidssl.base.errors import ConfigError
 from vidssl.base.types import Batch
 from vidssl.data.video_list import read_list
 from vidssl.models.backbones import build_backbone
-from vidssl.models.batch_norms import batch_norms
 
 FOLDER = Path(__file__).parents[2] / "examples" / "two_streams"
 
@@ -75,15 +73,6 @@ def test_the_classifier_starts_as_the_probe(arms, digits):
     assert any(torch.allclose(found, torch.from_numpy(each).float(), atol=1e-4) for each in probabilities)
 
 
-def test_frozen_norms_keep_their_statistics(arms):
-    method = built(arms, norms="frozen")
-    before = [norm.running_mean.clone() for norm in batch_norms(method.backbone)]
-    step(method, AdamW(method.parameters()))
-    assert all(
-        torch.equal(norm.running_mean, old) for norm, old in zip(batch_norms(method.backbone), before, strict=True)
-    )
-
-
 def test_averaged_norms_have_the_mean_of_the_last_batches(arms):
     method = built(arms, norms="averaged")
     optimizer = AdamW(method.parameters(), lr=0.0)
@@ -96,8 +85,3 @@ def test_averaged_norms_have_the_mean_of_the_last_batches(arms):
     maps = [method.backbone.net.blocks[0].conv(batch(n).views[0]) for n in (20, 21, 22)]
     torch.testing.assert_close(norm.running_mean, torch.stack([m.mean((0, 2, 3, 4)) for m in maps]).mean(0))
     assert norm.num_batches_tracked == 3
-
-
-def test_a_frozen_backbone_is_refused(arms):
-    with pytest.raises(ConfigError, match="trains no layers"):
-        arms.Finetuned.Config(classes=3, freeze=True)

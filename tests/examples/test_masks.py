@@ -11,9 +11,8 @@ import torch
 from PIL import Image
 
 from vidssl.base.errors import DataError
-from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
-from vidssl.data.clip_samplers import Center, Random
+from vidssl.data.clip_samplers import Random
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, StepSampler, eval_loader
 from vidssl.data.to_device import to_device
@@ -65,13 +64,6 @@ def masked_set(path, **settings):
     return ClipDataset(read_list(path), sampler, recipes, **settings)
 
 
-def test_the_column_is_read_and_written(masked):
-    assert masked.read_text().splitlines()[:2] == ["path,label,mask", "0.mp4,0,masks/0.png"]
-    listed = read_list(masked)
-    assert [record.mask for record in listed.records] == [str(masked.parents[1] / f"masks/{n}.png") for n in range(4)]
-    assert listed.rows([2]).records[0].mask.endswith("masks/2.png")
-
-
 def test_the_mask_of_a_sample_is_aligned_with_its_first_view(masked):
     dataset, flipped = masked_set(masked), 0
     for epoch in range(6):
@@ -105,13 +97,6 @@ def test_batches_with_masks_do_not_depend_on_workers(masked):
     moved = to_device(straight[0], torch.device("cpu"), (0.45,), (0.225,))
     assert moved.mask.dtype == torch.int64 and torch.equal(moved.mask, straight[0].mask.long())
     assert moved.boxes is None
-
-
-def test_a_list_without_the_column_has_no_masks(digits):
-    dataset = masked_set(digits / "motion/test.csv")
-    assert dataset[0, 0].mask is None
-    (batch,) = eval_loader(dataset, 16, 0)
-    assert batch.mask is None and to_device(batch, torch.device("cpu"), (0.45,), (0.225,)).mask is None
 
 
 def spoil(masked, tmp_path, picture=None, content=None):
@@ -150,14 +135,6 @@ def test_masks_that_are_refused(masked, tmp_path, make, reason):
     assert batch.index.tolist() == [1] and batch.mask.shape == (1, 30, 30)
 
 
-def test_a_truncated_mask(masked, tmp_path):
-    noise = generator(0).integers(0, 3, (HEIGHT, WIDTH), dtype=np.uint8)
-    path, mask = spoil(masked, tmp_path, Image.fromarray(noise))
-    mask.write_bytes(mask.read_bytes()[:200])
-    with pytest.raises(DataError, match="not a PNG, or damaged"):
-        masked_set(path)[0, 0]
-
-
 @pytest.mark.parametrize("bits", [2, 4])
 def test_gray_of_fewer_bits_is_refused(tmp_path, bits):
     """Pillow reads the number 3 of such a file as 255 (of 2 bits) or 51 (of 4)."""
@@ -172,15 +149,6 @@ def test_gray_of_fewer_bits_is_refused(tmp_path, bits):
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
     with pytest.raises(DataError, match="not one channel of 8 bits"):
         read_mask(str(tmp_path / "a.png"), HEIGHT, WIDTH)
-
-
-def test_the_indices_of_a_palette_are_the_numbers(tmp_path):
-    """As the masks of Pascal VOC are written."""
-    indexed = Image.new("P", (WIDTH, HEIGHT))
-    indexed.putdata(parts(1).ravel().tolist())
-    indexed.putpalette([value for n in range(256) for value in (n, 255 - n, (7 * n) % 256)])
-    indexed.save(tmp_path / "a.png")
-    assert np.array_equal(read_mask(str(tmp_path / "a.png"), HEIGHT, WIDTH), parts(1))
 
 
 @pytest.mark.parametrize("side", [5_000, 12_000, 100_000])
@@ -214,16 +182,6 @@ def test_cells_that_are_refused(tmp_path, cell, reason):
         assert read_list(path, allow_external=True).records[1].mask == str(tmp_path / cell)
 
 
-def test_the_fingerprint_depends_on_the_masks(tmp_path):
-    path = tmp_path / "list.csv"
-    found = set()
-    for text in ("path\na.mp4\n", "path,mask\na.mp4,a.png\n", "path,mask\na.mp4,b.png\n"):
-        path.write_text(text)
-        found.add(read_list(path).fingerprint)
-        assert read_list(path).fingerprint == read_list(path, root="/elsewhere").fingerprint
-    assert len(found) == 3
-
-
 def test_a_copy_of_a_list_keeps_its_masks_or_is_refused(masked, tmp_path):
     listed = read_list(masked)
     copy = copy_list(listed, tmp_path / "same", listed.root, [listed.names[0], None, *listed.names[2:]])
@@ -232,15 +190,3 @@ def test_a_copy_of_a_list_keeps_its_masks_or_is_refused(masked, tmp_path):
     ]
     with pytest.raises(DataError, match=r"masks are not copied: .* use a list without"):
         copy_list(listed, tmp_path / "other", tmp_path / "other", listed.names)
-
-
-def test_without_a_reader_masks_are_not_read(masked, monkeypatch):
-    monkeypatch.setattr(ClipDataset, "read_mask", None)
-    assert masked_set(masked)[0, 0].mask is None
-
-
-def test_masks_of_uniform_crops_are_those_of_the_first(masked):
-    recipe = RECIPES["uniform_crops"](RECIPES["uniform_crops"].Config(size=HEIGHT))
-    sampler = Center(Center.Config(frames=1, sampling_rate=1))
-    sample = ClipDataset(read_list(masked), sampler, [recipe])[0, 3]
-    assert len(sample.views) == 3 and np.array_equal(sample.mask, parts(3)[:, :HEIGHT])

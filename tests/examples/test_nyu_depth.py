@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.data.video_list import read_list
 from vidssl.video.reader import open_video
@@ -58,16 +57,3 @@ def test_images_and_masks_are_those_of_the_file(nyu):
             expected = [[kept.index(label) if label in kept else 255 for label in row] for row in labels[..., n]]
             np.testing.assert_array_equal(read_mask(record.mask, 6, 9), expected)
     assert cv2.imread(str(folder / "out/masks/0001.png"), cv2.IMREAD_UNCHANGED).ndim == 2
-
-
-def test_what_does_not_fit(nyu):
-    folder, *_ = nyu
-    files = folder / "labeled.mat", folder / "splits.mat"
-    with pytest.raises(ConfigError, match="classes is 1: a mask has 2 to 255"):
-        prepare_nyu_depth(*files, folder / "out", classes=1)
-    with pytest.raises(DataError, match="not the files of NYU-Depth-v2, or damaged"):
-        prepare_nyu_depth(*reversed(files), folder / "out")
-    (folder / "out").mkdir(exist_ok=True)
-    (folder / "out/x").touch()
-    with pytest.raises(DataError, match="is not empty: choose a new folder"):
-        prepare_nyu_depth(*files, folder / "out")

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -66,80 +65,6 @@ def test_loss_and_accuracy_against_loops():
     assert found["pixel_accuracy"].item() == pytest.approx(sum(shares) / 4, rel=1e-6)
 
 
-def test_pixels_that_are_not_counted_have_no_gradient():
-    logits = torch.randn(2, 3, 4, 4, requires_grad=True)
-    mask = torch.randint(0, 3, (2, 4, 4))
-    mask[0, :2], mask[1] = 255, 255
-    part_losses(logits, mask)["loss"].backward()
-    assert not logits.grad[0, :, :2].any() and not logits.grad[1].any() and logits.grad[0, :, 2:].all()
-
-
-def test_micro_batches_add_up():
-    """The loss of a batch is the mean over its parts, whatever is not counted in them."""
-    logits, mask = torch.randn(6, 3, 8, 8), torch.randint(0, 3, (6, 8, 8))
-    mask[:2, 1:] = 255
-    whole = part_losses(logits, mask)
-    halves = [part_losses(logits[half], mask[half]) for half in (slice(0, 3), slice(3, 6))]
-    for name, value in whole.items():
-        torch.testing.assert_close(value, (halves[0][name] + halves[1][name]) / 2)
-
-
-@pytest.mark.parametrize("parts", [2, 7])
-def test_shapes(parts):
-    """1 -> 4 -> 8 -> 16 -> 32, and to any size from there."""
-    method = make(parts=parts, channels=6).eval()
-    sizes = []
-    for layer in method.decoder:
-        if isinstance(layer, torch.nn.ConvTranspose2d):
-            layer.register_forward_hook(lambda _, given, made: sizes.append((given[0].shape, made.shape)))
-    clips = torch.randn(2, 3, 1, 16, 16)
-    at_32 = method.segment(clips, 32)
-    found = [(tuple(given[1:]), tuple(made[1:])) for given, made in sizes]
-    dim = method.backbone.dim
-    assert found == [
-        ((dim, 1, 1), (24, 4, 4)),
-        ((24, 4, 4), (12, 8, 8)),
-        ((12, 8, 8), (6, 16, 16)),
-        ((6, 16, 16), (parts, 32, 32)),
-    ]
-    assert at_32.shape == (2, parts, 32, 32) and method.segment(clips, 50).shape == (2, parts, 50, 50)
-    torch.testing.assert_close(at_32, method.decoder(method.backbone(clips)[:, :, None, None]))
-    at_64 = method.segment(clips, 64)  # bilinear: pixels between two are 3/4 of the near one and 1/4 of the other
-    expected = 0.75 * at_32[..., 10, 10:20] + 0.25 * at_32[..., 10, 11:21]
-    expected = 0.75 * expected + 0.25 * (0.75 * at_32[..., 11, 10:20] + 0.25 * at_32[..., 11, 11:21])
-    torch.testing.assert_close(at_64[..., 21, 21:41:2], expected)
-
-
-def test_a_map_of_a_layer_is_doubled_by_each_convolution():
-    method = make(parts=5, channels=6, map_layer="layer2").eval()
-    clips = torch.randn(2, 3, 4, 32, 32)
-    (maps,) = method.backbone.features(clips, ("layer2",))
-    logits = method.decoder(maps.mean(dim=2))
-    assert logits.shape == (2, 5, 16 * maps.shape[3], 16 * maps.shape[4])
-    expected = torch.nn.functional.interpolate(logits, (40, 40), mode="bilinear", align_corners=False)
-    torch.testing.assert_close(method.segment(clips, 40), expected)
-
-
-def test_the_loss_is_that_of_what_is_segmented():
-    method, data = make().eval(), batch()
-    expected = part_losses(method.segment(data.views[0], 16), data.mask)
-    found = method(data)
-    assert found.keys() == {"loss", "pixel_accuracy"}
-    torch.testing.assert_close(found, expected)
-
-
-def test_logits_are_float32_under_bfloat16(monkeypatch):
-    """The backbone runs in bfloat16, the decoder does not."""
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # see test_contract.py
-    method, clips = make().eval(), batch().views[0]
-    with torch.autocast("cpu", torch.bfloat16):
-        vectors = method.backbone(clips)
-        logits = method.segment(clips, 32)
-    assert vectors.dtype == torch.bfloat16 and logits.dtype == torch.float32
-    exact = method.double().decoder(vectors.double()[:, :, None, None])
-    torch.testing.assert_close(logits.double(), exact, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_frozen_backbone_stays_bit_by_bit(freeze):
     method = make(freeze=freeze).train()
@@ -178,11 +103,6 @@ def logged(output):
     return {line["step"]: line["loss"] for line in lines if "loss" in line}
 
 
-def test_training_on_a_list_without_masks(digit_parts, tmp_path):
-    with pytest.raises(ConfigError, match="needs a list with a column 'mask'"):
-        train(toy(digit_parts, tmp_path / "out", f"data.train={digit_parts}/digit/train.csv"))
-
-
 def test_losses_of_the_toy_config_are_those_of_the_golden_file(digit_parts, tmp_path):
     train(toy(digit_parts, tmp_path / "out"))
     golden = json.loads(Path(__file__).with_name("golden_part_segmentation.json").read_text())["loss"]
@@ -191,31 +111,6 @@ def test_losses_of_the_toy_config_are_those_of_the_golden_file(digit_parts, tmp_
         assert loss == pytest.approx(expected, rel=min(1e-4 * 3**step, 0.2))
 
 
-def test_resuming_is_exact(digit_parts, tmp_path):
-    straight = torch.load(train(toy(digit_parts, tmp_path / "a", "steps=8")), weights_only=True)
-    train(toy(digit_parts, tmp_path / "b", "steps=8"), until=5)
-    resumed = torch.load(train(toy(digit_parts, tmp_path / "b", "steps=8")), weights_only=True)
-    assert logged(tmp_path / "a") == logged(tmp_path / "b")
-    for name, value in straight["method"].items():
-        assert not isinstance(value, torch.Tensor) or torch.equal(value, resumed["method"][name]), name
-
-
 @pytest.mark.parametrize("config", ["digits", "nyu_depth", "pascal_parts", "toy"])
 def test_the_configs_bind(config):
     assert load_run(TOY.with_name(f"{config}.yaml")).method.name == "part_segmentation"
-
-
-def train_toy(digit_parts, output, *overrides):
-    """Train in a process of its own; returns the losses."""
-    sys.path.insert(0, str(TOY.parent))
-    train(toy(digit_parts, output, *overrides))
-    return logged(output)
-
-
-@pytest.mark.long
-def test_two_processes_have_the_losses_of_one(digit_parts, tmp_path, run_world):
-    """The masks differ in their numbers of counted pixels; the loss does not depend on how they are grouped."""
-    frozen = ("steps=4", "method.freeze=true")
-    (one,) = run_world(1, train_toy, digit_parts, tmp_path / "one", *frozen)
-    two, _ = run_world(2, train_toy, digit_parts, tmp_path / "two", *frozen)
-    assert two == pytest.approx(one, rel=1e-4)

@@ -1,9 +1,5 @@
 """Pascal-Part: crops and masks match the annotations, and damaged files are refused."""
 
-import runpy
-import sys
-from pathlib import Path
-
 import cv2
 import numpy as np
 import pytest
@@ -12,8 +8,6 @@ from scipy.io import savemat
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.video.reader import open_video
-
-GROUND = "rest of the object"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -120,48 +114,6 @@ def test_masks_and_crops_are_what_the_annotation_says(voc):
     assert frame[2, :, 44:].min() > 200 > 60 > frame[0, :, 44:].max()
 
 
-def test_what_is_not_the_object_is_background(tmp_path):
-    """Two bars make an L: the rest of its box is no part of it."""
-    shape = area(10, 10, 20, 60) | area(10, 50, 60, 60)
-    write(tmp_path, "a", thing("bus", shape, ("side", area(10, 10, 20, 30))))
-    prepare(tmp_path, size=50)
-    folder = tmp_path / "out/bus"
-    names = [path.stem for path in (folder / "masks").iterdir()]
-    mask = read_mask(str(folder / "masks" / f"{names[0]}.png"), 50, 50)
-    assert (mask[:20, :10] == 2).all() and (mask[20:, :10] == 1).all() and (mask[40:, 10:] == 1).all()
-    assert (mask[:40, 10:] == 0).all()
-
-
-def test_the_smaller_part_is_seen_whatever_the_order(voc):
-    prepare(voc, size=60)
-    for name in ("train", "val"):
-        record = read_list(voc / "out/dog" / f"{name}.csv").records[0]
-        mask = read_mask(record.mask, 60, 60)  # of 40x60 pixels: 1.5 for 1 across
-        names = (voc / "out/dog/parts.txt").read_text().split("\n")
-        assert names[mask[2, 2]] == "head" and names[mask[12, 17]] == "leye" and names[mask[50, 50]] == GROUND
-
-
-def test_without_split_files_half_of_the_images_are_for_training(tmp_path):
-    for n in range(9):
-        bus = thing("bus", area(0, 0, 40, 40), ("door", area(0, 0, 9, 9)))
-        write(tmp_path, f"{n}", bus, bus)
-    for out, seed in (("a", 0), ("b", 0), ("c", 1)):
-        prepare(tmp_path, out, seed=seed)
-    lists = {
-        out: [read_list(tmp_path / out / "bus" / f"{name}.csv").names for name in ("train", "val")] for out in "abc"
-    }
-    train, val = ({name.split("_")[0] for name in names} for names in lists["a"])
-    assert len(train) == 5 and len(val) == 4 and not train & val  # both objects of an image are on one side
-    assert len(lists["a"][0]) == 10
-    assert lists["a"] == lists["b"] != lists["c"]
-
-
-def test_more_parts_than_a_mask_can_number():
-    found = AnnotatedObject("bus", np.ones((4, 4), bool), (ObjectPart("door", np.ones((4, 4), bool)),))
-    with pytest.raises(DataError, match="bus has more than 255 parts; the first one too many: 'door'"):
-        labelled(found, {str(n): n for n in range(255)})
-
-
 def test_what_is_refused(voc):
     out = voc / "out"
     with pytest.raises(ConfigError, match="size is 0"):
@@ -181,26 +133,6 @@ def test_what_is_refused(voc):
         prepare(voc)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ({"anno": structs([{"imname": "a"}])}, "objects"),
-        ({"other": 1.0}, "anno"),
-        ({"anno": structs([{"objects": np.ones((2, 2))}])}, "expected a struct"),
-        ({"anno": structs([{"objects": structs([thing("../up", area(0, 0, 9, 9))])}])}, "invalid class name"),
-        ({"anno": structs([{"objects": structs([thing("bus", np.ones((2, 2, 2)))])}])}, "invalid mask"),
-        (
-            {"anno": structs([{"objects": structs([thing("bus", np.ones((2, 2)), ("a", np.ones((3, 2))))])}])},
-            "differ in size",
-        ),
-    ],
-)
-def test_files_that_are_no_annotation(tmp_path, content, reason):
-    savemat(tmp_path / "a.mat", content)
-    with pytest.raises(DataError, match=rf"a\.mat is not an annotation of Pascal-Part, or damaged: .*{reason}"):
-        list(read_annotation(tmp_path / "a.mat"))
-
-
 def test_damaged_files(voc):
     whole = (voc / "parts/2008_000001.mat").read_bytes()
     for content in (b"", b"no mat file at all", whole[: len(whole) // 2], b"MATLAB 7.3 MAT-file" + bytes(200)):
@@ -212,17 +144,3 @@ def test_damaged_files(voc):
     (voc / "parts/2008_000001.mat").write_bytes(whole)
     with pytest.raises(DataError, match=r"2008_000002\.jpg: not an image, or damaged"):
         prepare(voc)
-
-
-def test_the_script(voc, monkeypatch, capsys):
-    script = str(Path(__file__).parents[2] / "examples" / "part_segmentation" / "prepare_pascal_parts.py")
-    given = [str(voc / "VOC2010"), str(voc / "parts"), "--out", str(voc / "out"), "--size", "48", "--min-side", "20"]
-    monkeypatch.setattr(sys, "argv", [script, *given])
-    runpy.run_path(script, run_name="__main__")
-    said = capsys.readouterr().out
-    assert "dog: 2 train, 1 val, 4 parts" in said and said.endswith(f"lists written to {voc / 'out'}\n")
-    record = read_list(voc / "out/dog/train.csv").records[0]
-    assert read_mask(record.mask, 48, 48).max() == 3
-    with pytest.raises(SystemExit) as end:  # the folder is there now
-        runpy.run_path(script, run_name="__main__")
-    assert "is not empty" in end.value.code

@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from vidssl.engine.train import train
 
 TOP = Path(__file__).parents[2]
 SCRIPT = TOP / "examples" / "sce_in_one_file.py"
-STEPS = 20  # the queue of 50 keys is full after 7
+STEPS = 10  # the queue of 50 keys is full after 7
 
 
 def test_losses_are_those_of_vidssl_train(digits, tmp_path):
@@ -67,14 +66,6 @@ def test_losses_are_those_of_vidssl_train(digits, tmp_path):
     torch.manual_seed(run.seed)
     losses = names["train"](names["SCE"](settings))
     assert len(expected) == STEPS and losses == pytest.approx(expected, rel=1e-4)
-
-
-def test_the_script(tmp_path, monkeypatch, capsys):
-    small = ["--data", str(tmp_path / "data"), "--videos", "40", "--steps", "2"]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *small])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
-    first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("untrained: R@1 0.") and last.startswith("trained: R@1 0.")
 
 
 def test_it_is_one_page():

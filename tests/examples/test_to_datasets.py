@@ -37,24 +37,3 @@ def test_lightly_studio_gets_the_features_by_path(map_folder, monkeypatch):
     found = stored.embed_videos([records[3].path, "/other.mp4", records[0].path])
     assert found.kept_indices == [0, 2] and (found.embeddings == x[[3, 0]]).all()
     assert stored.embed_videos([]).embeddings.shape == (0, x.shape[1])
-
-
-def test_lightly_studio_itself(map_folder):
-    pytest.importorskip("lightly_studio", reason="needs lightly-studio, which needs pandas 2")
-    runpy.run_path(str(EXAMPLES / "to_lightly_studio.py"))
-
-
-def test_fiftyone(map_folder):
-    fo = pytest.importorskip("fiftyone", reason="needs fiftyone, which brings another build of OpenCV and a database")
-    try:
-        fo.list_datasets()
-    except Exception as error:
-        pytest.skip(f"FiftyOne's database does not run here: {error}")
-    name = "vidssl_to_fiftyone_test"
-    runpy.run_path(str(EXAMPLES / "to_fiftyone.py"))["main"](map_folder, name)
-    dataset = fo.load_dataset(name)
-    try:
-        np.testing.assert_allclose(np.stack(dataset.values("vidssl")), np.load(map_folder / "features/features.npy"))
-        assert {"vidssl_similarity", "vidssl_map"} <= {*dataset.list_brain_runs()}
-    finally:
-        dataset.delete()

@@ -209,8 +209,9 @@ def _read_boxes(folder: Path, name: str) -> None:
         prepare_coco(folder / "coco", _fresh(folder / "out"))
         return
     boxes = read_boxes([folder / name])
-    assert np.isfinite(boxes.boxes).all() and np.isfinite(boxes.areas).all() and len(boxes.ends) == len(boxes) + 1
-    assert (boxes.boxes[:, 2:] > boxes.boxes[:, :2]).all() and len(boxes.fingerprint) == 64
+    corners, areas = boxes.objects["box"], boxes.objects["area"]
+    assert np.isfinite(corners).all() and np.isfinite(areas).all() and len(boxes.ends) == len(boxes) + 1
+    assert (corners[:, 2:] > corners[:, :2]).all() and len(boxes.fingerprint) == 64
     assert np.isfinite(boxes.sizes).all() and (boxes.sizes < 2**31).all()
     boxes.images_with_objects()
 

@@ -45,8 +45,9 @@ _APPS: dict[str, dict[str, str]] = {
     "column": dict.fromkeys(("x", "y"), "views.colorful_moving_mnist"),  # numbers, which the core does not read
     "export format": {"detectron2": "detectron2"},
     # Keys of a config that is of no method: bind_run, bind_stored, train.
-    "run": dict.fromkeys(("detector", "action_detector"), "detection.train"),
-    "test list": {".json": "detection.evaluation"},  # lists that `vidssl test` takes, by the end of their names: test
+    "run": dict.fromkeys(("detector", "action_detector"), "detection.train_and_test"),
+    # Lists that `vidssl test` takes, by the end of their names: test.
+    "test list": {".json": "detection.train_and_test"},
     # Of `vidssl doctor`, by what they are called: version
     "part": {
         "maps of features by UMAP": "map.layout_2d",

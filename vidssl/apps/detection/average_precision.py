@@ -1,6 +1,6 @@
 """Average precision of detections: COCO's by pycocotools, and VOC's.
 
-Shapes: D detections of one class, G objects of it, M objects and N detections of an image.
+Shapes: D detections of one class, M objects of a list, N detections of an image.
 """
 
 import io
@@ -83,16 +83,12 @@ def _prepare(evaluation: Any) -> None:
 
 
 def _results(detections: Detections, kind: str) -> list[Tree]:
-    columns = (detections.labels.tolist(), _coco_boxes(detections.boxes), detections.scores.tolist())
-    rows = [
-        {"image_id": detections.index + 1, "category_id": label + 1, "bbox": box, "score": score}
-        for label, box, score in zip(*columns, strict=True)
+    regions = detections.masks if kind == "segm" else _coco_boxes(detections.boxes)
+    key = "segmentation" if kind == "segm" else "bbox"
+    return [
+        {"image_id": detections.index + 1, "category_id": label + 1, key: region, "score": score}
+        for label, region, score in zip(detections.labels.tolist(), regions, detections.scores.tolist(), strict=True)
     ]
-    if kind == "segm":
-        for row, mask in zip(rows, detections.masks, strict=True):
-            del row["bbox"]
-            row["segmentation"] = mask
-    return rows
 
 
 def _coco_boxes(boxes: NDArray[np.float32]) -> list[list[float]]:
@@ -102,23 +98,28 @@ def _coco_boxes(boxes: NDArray[np.float32]) -> list[list[float]]:
 
 
 def _as_coco(boxes: BoxList, kind: str) -> Tree:
-    columns = {
-        "image_id": np.repeat(np.arange(1, len(boxes) + 1), np.diff(boxes.ends)).tolist(),
-        "category_id": (boxes.categories + 1).tolist(),
-        "bbox": _coco_boxes(boxes.boxes),
-        "area": boxes.areas.tolist(),
-        "iscrowd": boxes.crowd.astype(int).tolist(),
-        "difficult": boxes.difficult.astype(int).tolist(),
-    }
-    objects = zip(*columns.values(), strict=True)
-    rows = [{"id": number, **dict(zip(columns, values, strict=True))} for number, values in enumerate(objects, 1)]
+    objects = boxes.objects
+    rows: list[Tree] = [
+        {
+            "id": number,
+            "image_id": image + 1,
+            "category_id": category + 1,
+            "bbox": box,
+            "area": area,
+            "iscrowd": int(crowd),
+            "difficult": int(difficult),
+        }
+        for number, (box, (image, _, category, area, crowd, difficult)) in enumerate(
+            zip(_coco_boxes(objects["box"]), objects.tolist(), strict=True), 1
+        )
+    ]
     if kind == "segm" and boxes.outlines is not None:
         for row, outline in zip(rows, boxes.outlines, strict=True):
             row["segmentation"] = json.loads(outline)
     return {
-        "images": [{"id": n + 1, "height": h, "width": w} for n, (h, w) in enumerate(boxes.sizes.tolist())],
+        "images": [{"id": n, "height": h, "width": w} for n, (h, w) in enumerate(boxes.sizes.tolist(), 1)],
         "annotations": rows,
-        "categories": [{"id": n + 1, "name": name} for n, name in enumerate(boxes.classes)],
+        "categories": [{"id": n, "name": name} for n, name in enumerate(boxes.classes, 1)],
     }
 
 
@@ -128,52 +129,37 @@ def voc_average_precision(detections: Sequence[Detections], boxes: BoxList, poin
     `points` is 11 for the rule of VOC2007: the mean over recalls 0, 0.1, … 1 of the best precision at that recall or a
     higher one; None for the area under the curve (VOC2010 and later).
     """
-    nothing = Detections(0, np.empty((0, 4), np.float32), np.empty(0, np.int64), np.empty(0, np.float32))
-    parts = [*detections, nothing]  # arrays of the right shape without any
-    image = np.repeat([part.index for part in parts], [len(part.labels) for part in parts]).astype(np.int64)
-    labels = np.concatenate([part.labels for part in parts])
-    scores = np.concatenate([part.scores for part in parts])
-    corners = np.concatenate([part.boxes for part in parts])
+    if not detections:
+        return 0.0
+    labels, scores = (np.concatenate([getattr(part, name) for part in detections]) for name in ("labels", "scores"))
+    matched = np.concatenate([_matched_objects(part, boxes) for part in detections])
     values = []
     for label in range(len(boxes.classes)):
-        of_class = boxes.categories == label
-        objects = int((of_class & ~boxes.difficult & ~boxes.crowd).sum())
+        objects = int((boxes.counted & (boxes.objects["category"] == label)).sum())
         if objects:
             rows = np.flatnonzero(labels == label)
-            rows = rows[np.argsort(-scores[rows], kind="stable")]
-            hits = _hits(image[rows], corners[rows], boxes, of_class)
-            values.append(precision_at_recalls(hits, objects, points))
+            of_class = matched[rows[np.argsort(-scores[rows], kind="stable")]]
+            right = np.zeros(len(of_class), np.bool_)
+            right[np.unique(of_class, return_index=True)[1]] = True  # a second detection of an object is wrong
+            right &= of_class >= 0
+            excused = (of_class >= 0) & ~boxes.counted[of_class]
+            values.append(precision_at_recalls(right[~excused], objects, points))
     return float(np.mean(values)) if values else 0.0
 
 
-def _hits(
-    image: NDArray[np.int64], corners: NDArray[np.float32], boxes: BoxList, of_class: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Whether the detections of a class are right; those of objects not counted are left out.
-
-    `image` (D,) and `corners` (D, 4) are of the detections, the best first; `of_class` (M,) marks the objects of the
-    class.
-    """
-    objects = np.flatnonzero(of_class)
-    shown_in = np.searchsorted(boxes.ends, objects, side="right") - 1
-    first, last = (np.searchsorted(shown_in, image, side=side) for side in ("left", "right"))
-    # All pairs of a detection and an object in its image.
-    count = last - first
-    detection = np.repeat(np.arange(len(image)), count)
-    candidate = objects[np.arange(len(detection)) + np.repeat(first - np.cumsum(count) + count, count)]
-    overlaps = overlap(corners[detection], boxes.boxes[candidate])
-    order = np.lexsort((-candidate, overlaps, detection))  # the last pair of a detection has its best object
-    order = order[np.flatnonzero(np.diff(detection[order], append=-1))]
-    order = order[overlaps[order] >= 0.5]
-    matched, best = detection[order], candidate[order]
-    right, counted = np.zeros(len(image), np.bool_), np.ones(len(image), np.bool_)
-    right[matched[np.unique(best, return_index=True)[1]]] = True  # a second detection of an object is wrong
-    counted[matched[boxes.difficult[best] | boxes.crowd[best]]] = False
-    return right[counted]
+def _matched_objects(detections: Detections, boxes: BoxList) -> NDArray[np.int64]:
+    """The object (N,) of its class that each detection of an image overlaps most, by 0.5 or more; -1: there is none."""
+    rows = boxes.rows_of(detections.index)
+    objects = boxes.objects[rows]
+    if not len(objects):
+        return np.full(len(detections.labels), -1)
+    overlaps = overlap(detections.boxes[:, None], objects["box"])
+    overlaps[detections.labels[:, None] != objects["category"]] = 0
+    return np.where(overlaps.max(axis=1) >= 0.5, rows.start + overlaps.argmax(axis=1), -1)
 
 
 def overlap(boxes: NDArray[Any], others: NDArray[Any]) -> _Floats:
-    """Intersection over union of boxes (..., 4) and others (..., 4), all xyxy, one by one."""
+    """Intersection over union of boxes (..., 4) and others (..., 4), all xyxy; their shapes are broadcast."""
     boxes, others = boxes.astype(np.float64), others.astype(np.float64)
     sides = np.minimum(boxes[..., 2:], others[..., 2:]) - np.maximum(boxes[..., :2], others[..., :2])
     common = np.prod(np.maximum(sides, 0), axis=-1)

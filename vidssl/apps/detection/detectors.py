@@ -38,8 +38,7 @@ class Detector(Method):
     def __init__(self, config: DetectorSettings, backbone: Backbone, classes: int) -> None:
         if not isinstance(backbone, ResNet2D):
             raise ConfigError(
-                f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name to resnet18 or "
-                "resnet50"
+                f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name=resnet50"
             )
         super().__init__(config, backbone)
         sizes = [config.anchor * 2**n for n in range(5)]
@@ -60,6 +59,11 @@ class Detector(Method):
         after = {"training": 2_000 if c4 else 1_000, "testing": config.proposals}
         self.proposals = RegionProposalNetwork(anchors, head, 0.7, 0.3, 256, 0.5, before, after, 0.7)
         self.heads = RoIHeads(*heads[:3], 0.5, 0.5, config.regions, 0.25, None, 0.05, 0.5, 100, *heads[3:])
+
+    @property
+    def title(self) -> str:
+        """Its name, for the log."""
+        return f"{'Mask' if self.config.masks else 'Faster'} R-CNN ({self.config.name})"
 
     def _c4_heads(self, channels: list[int], classes: int) -> list[nn.Module]:
         last = channels[-1]
@@ -157,12 +161,12 @@ class ActionDetector(Method):
     max-pooled and classified by a linear layer. All layers are trained.
     """
 
+    title = "action detector"
+
     def __init__(self, config: ActionDetectorSettings, backbone: Backbone, classes: int) -> None:
         if not isinstance(backbone, ResNet3D):
-            raise ConfigError(
-                f"an action detector needs a 3D ResNet, got {type(backbone).__name__}: set backbone.name to "
-                "resnet3d18 or resnet3d50"
-            )
+            kind = type(backbone).__name__
+            raise ConfigError(f"an action detector needs a 3D ResNet, got {kind}: set backbone.name=resnet3d50")
         super().__init__(config, backbone)
         dilate_last_stage(backbone)
         self.dropout = nn.Dropout(config.dropout)

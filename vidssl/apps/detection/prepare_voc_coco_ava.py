@@ -2,18 +2,19 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from xml.etree import ElementTree
+
+import numpy as np
 
 from vidssl.apps.detection.coco_lists import check_boxes, reaches_beyond, write_boxes
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import progress
-from vidssl.base.types import Positive
+from vidssl.base.types import Positive, VideoRecord
 from vidssl.data.read_input import FileIndex, index_files, quoted
 from vidssl.data.video_list import (
     decimal_number,
@@ -26,50 +27,59 @@ from vidssl.data.video_list import (
 from vidssl.data.write_lists import check_images
 from vidssl.video.reader import open_video
 
+_Row = TypeVar("_Row")
 VOC_SPLITS = ("train", "val", "trainval", "test")
 
 
-class VOCObject(NamedTuple):
-    """An object of an annotation file."""
+class VOCImage(NamedTuple):
+    """An annotation file."""
 
-    name: str
-    box: tuple[float, float, float, float]  # xyxy, pixels from 0, x2 and y2 exclusive
-    difficult: bool
-
-
-@contextmanager
-def _annotation(path: Path) -> Iterator[ElementTree.Element]:
-    """Parse an XML file, which is then read in the context; a DataError if it is missing or malformed."""
-    try:
-        yield ElementTree.parse(path).getroot()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; complete the folder Annotations") from None
-    except (ElementTree.ParseError, ValueError) as error:
-        raise DataError(f"{path} is not an annotation of VOC: {error}") from None
+    image: Tree  # as in a list, but for its id
+    objects: list[Tree]  # as in a list, but for ids, and with the name of the class
+    reaches_beyond: bool  # whether a box leaves the image by more than 1 %
 
 
-def read_annotations(path: Path) -> list[VOCObject]:
-    """Read the objects of an XML file; VOC counts pixels from 1 and includes the far edges.
+def read_annotation(path: Path, folder: Path) -> VOCImage:
+    """Read an XML file whose image lies in JPEGImages of a folder; VOC counts pixels from 1 and includes the far edges.
 
     Raises:
         DataError: The file is missing or malformed.
     """
-    with _annotation(path) as root:
-        return [_object(node) for node in root.iter("object")]
+    try:
+        root = ElementTree.parse(path).getroot()
+        size = [parse_whole_number(_text(root, f"size/{side}")) for side in ("height", "width")]
+        if min(size) < 1:
+            raise ValueError(f"its image is {size[1]}x{size[0]}")
+        objects = [_object(node) for node in root.iter("object")]
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; complete the folder Annotations") from None
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DataError(f"{path} is not an annotation of VOC: {error}") from None
+    # Many sets write a name without extension, or one that the file does not have.
+    suffix = Path(root.findtext("filename", "").strip()).suffix or ".jpg"
+    name = (folder / "JPEGImages" / f"{path.stem}{suffix}").as_posix()
+    boxes = np.reshape([row["bbox"] for row in objects], (-1, 4))
+    boxes[:, 2:] += boxes[:, :2]
+    beyond = bool(reaches_beyond(boxes, np.array([size] * len(boxes)).reshape(-1, 2)).any())
+    return VOCImage({"file_name": name, "height": size[0], "width": size[1]}, objects, beyond)
 
 
-def _object(node: ElementTree.Element) -> VOCObject:
+def _object(node: ElementTree.Element) -> Tree:
     x1, y1, x2, y2 = (decimal_number(_text(node, f"bndbox/{name}")) for name in ("xmin", "ymin", "xmax", "ymax"))
     if not all(map(isfinite, (x1, y1, x2, y2))):
         raise ValueError(f"the box {x1:g}, {y1:g}, {x2:g}, {y2:g} is not finite")
-    return VOCObject(_text(node, "name"), (x1 - 1, y1 - 1, x2, y2), node.findtext("difficult", "0").strip() == "1")
+    width, height = x2 - (x1 - 1), y2 - (y1 - 1)
+    row = {"category_id": _text(node, "name"), "bbox": [x1 - 1, y1 - 1, width, height], "area": width * height}
+    if node.findtext("difficult", "0").strip() == "1":  # marked as a crowd too, which tests do not count
+        return {**row, "iscrowd": 1, "difficult": 1}
+    return {**row, "iscrowd": 0}
 
 
 def _text(node: ElementTree.Element, name: str) -> str:
-    text = node.findtext(name)
-    if text is None or not text.strip():
+    text = node.findtext(name, "").strip()
+    if not text:
         raise ValueError(f"an element {node.tag} has no {name}")
-    return text.strip()
+    return text
 
 
 def prepare_voc(root: Path, out: Path) -> str:
@@ -87,61 +97,50 @@ def prepare_voc(root: Path, out: Path) -> str:
     files = [(year, split, file) for year, split, file in files if file.is_file()]
     if not files:
         raise DataError(
-            f"{root} has neither ImageSets/Main/trainval.txt nor folders VOC2007, VOC2012 with it: pass VOCdevkit or "
-            "the folder that has Annotations and JPEGImages"
+            f"{root} has no lists in ImageSets/Main, nor have its folders: pass VOCdevkit, or one folder of it"
         )
     names_of = {file: split if year == root else f"{year.name.lower()}_{split}" for year, split, file in files}
     check_boxes(out, root, names_of.values())
-    images: dict[Path, tuple[Tree, list[VOCObject]]] = {}  # by annotation file: splits overlap
-    lists: dict[str, list[Path]] = {}
+    images: dict[Path, VOCImage] = {}  # by annotation file: splits overlap
+    lists: dict[str, list[VOCImage]] = {}
     notes = []
     for year, _, file in files:
-        names = [line.split()[0] for _, line in read_lines(file, "complete the folder ImageSets")]
-        name = names_of[file]
-        repeated = [image for image, count in Counter(names).items() for _ in range(count - 1)]
+        name, listed = (
+            names_of[file],
+            [line.split()[0] for _, line in read_lines(file, "complete the folder ImageSets")],
+        )
+        repeated = [image for image, count in Counter(listed).items() for _ in range(count - 1)]
         if repeated:
             notes.append(f"{name}: {len(repeated)} lines repeat an image, and are dropped: {quoted(repeated)}")
-        lists[name] = [year / "Annotations" / f"{image}.xml" for image in dict.fromkeys(names)]
-        for path in progress(lists[name], title=name, unit="image", leave=False):
+        paths = [year / "Annotations" / f"{image}.xml" for image in dict.fromkeys(listed)]
+        for path in progress(paths, title=name, unit="image", leave=False):
             if path not in images:
-                images[path] = (_image(path, year.relative_to(root)), read_annotations(path))
-        check_images(root, [images[path][0]["file_name"] for path in lists[name]], str(file))
-    classes = sorted({item.name for _, objects in images.values() for item in objects})
-    content = {name: _list_voc([images[path] for path in paths], classes) for name, paths in lists.items()}
+                images[path] = read_annotation(path, year.relative_to(root))
+        lists[name] = [images[path] for path in paths]
+        check_images(root, [annotated.image["file_name"] for annotated in lists[name]], str(file))
+    classes = sorted({row["category_id"] for annotated in images.values() for row in annotated.objects})
+    content = {name: _list_voc(annotated, classes) for name, annotated in lists.items()}
     write_boxes(out, root, content)
-    counts = [f"{name}: {len(c['images'])} images, {len(c['annotations'])} objects" for name, c in content.items()]
-    beyond = [
-        image["file_name"]
-        for image, objects in images.values()
-        if any(reaches_beyond(item.box, (image["height"], image["width"])) for item in objects)
-    ]
+    beyond = [annotated.image["file_name"] for annotated in images.values() if annotated.reaches_beyond]
     if beyond:
         notes.append(f"warning: boxes of {len(beyond)} images reach beyond them by more than 1 %: {quoted(beyond)}")
+    counts = [f"{name}: {_counts(part)}" for name, part in content.items()]
     return "\n".join([*counts, f"{len(classes)} classes", *notes])
 
 
-def _image(path: Path, folder: Path) -> Tree:
-    with _annotation(path) as root:
-        height, width = (parse_whole_number(_text(root, f"size/{side}")) for side in ("height", "width"))
-        if min(height, width) < 1:
-            raise ValueError(f"its image is {width}x{height}")
-        file = root.findtext("filename", "").strip() or f"{path.stem}.jpg"
-    # Many sets write a name without extension, or one that the file does not have.
-    name = f"{path.stem}{Path(file).suffix or '.jpg'}"
-    return {"file_name": (folder / "JPEGImages" / name).as_posix(), "height": height, "width": width}
+def _counts(content: Tree) -> str:
+    return f"{len(content['images'])} images, {len(content['annotations'])} objects"
 
 
-def _list_voc(images: list[tuple[Tree, list[VOCObject]]], classes: list[str]) -> Tree:
-    """Make a tree in the format of COCO; difficult objects are marked as crowds, which tests do not count."""
+def _list_voc(images: Sequence[VOCImage], classes: Sequence[str]) -> Tree:
+    """Make a tree in the format of COCO."""
     annotations: list[Tree] = []
-    for number, (_, objects) in enumerate(images):
-        for name, (x1, y1, x2, y2), difficult in objects:
-            ignored = {"iscrowd": int(difficult)} | ({"difficult": 1} if difficult else {})
-            box = {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": (x2 - x1) * (y2 - y1)}
-            row = {"id": len(annotations) + 1, "image_id": number, "category_id": classes.index(name) + 1}
-            annotations.append(row | box | ignored)
+    for number, annotated in enumerate(images):
+        for row in annotated.objects:
+            category = classes.index(row["category_id"]) + 1
+            annotations.append({"id": len(annotations) + 1, "image_id": number, **row, "category_id": category})
     return {
-        "images": [{"id": number} | image for number, (image, _) in enumerate(images)],
+        "images": [{"id": number} | annotated.image for number, annotated in enumerate(images)],
         "annotations": annotations,
         "categories": [{"id": number, "name": name} for number, name in enumerate(classes, 1)],
     }
@@ -176,11 +175,7 @@ def prepare_coco(root: Path, out: Path) -> str:
         lists[name] = _list_coco(file, folder)
         check_images(root, [image["file_name"] for image in lists[name]["images"]], str(file))
     write_boxes(out, root, lists)
-    return "\n".join(
-        f"{name}: {len(content['images'])} images, {len(content['annotations'])} objects, "
-        f"{len(content['categories'])} classes"
-        for name, content in lists.items()
-    )
+    return "\n".join(f"{name}: {_counts(part)}, {len(part['categories'])} classes" for name, part in lists.items())
 
 
 def _list_coco(file: Path, folder: str) -> Tree:
@@ -198,6 +193,7 @@ def _list_coco(file: Path, folder: str) -> Tree:
 
 
 _REMEDY = "pass the folder of the official annotations"
+_FIELDS = "video,second,x1,y1,x2,y2,action,person or score"
 _CLASS = re.compile(r'name:\s*"([^"]*)"\s*(?:label_)?id:\s*(\d+)')  # both forms of the official files
 
 
@@ -205,15 +201,10 @@ class _Person(NamedTuple):
     """A row of a CSV file: a person in a key frame, with one action or none."""
 
     line: str  # file:line
-    video: str
-    second: int  # of the movie
-    box: tuple[float, float, float, float]  # xyxy, fractions of the frame
+    key_frame: tuple[str, int]  # movie and its second
+    bbox: list[float]  # left, top, width and height, fractions of the frame
     action: int | None
     score: float  # of a detected person; of annotated ones it is their number
-
-    @property
-    def key_frame(self) -> tuple[str, int]:
-        return self.video, self.second
 
 
 def prepare_ava(
@@ -249,29 +240,28 @@ def prepare_ava(
     """
     if not (0 <= max_missing <= 1 and 0 <= min_score <= 1 and 0 <= start < float("inf")):
         raise ConfigError(
-            f"max_missing is {max_missing}, min_score {min_score}, start {start}: the first two must be in "
-            "[0, 1], start 0 or more"
+            f"max_missing {max_missing} and min_score {min_score} are in [0, 1], start {start} is 0 or more"
         )
     inputs = [annotations, *(path for path in (proposals, train_boxes) if path is not None)]
     check_boxes(out, root, ("train", "val"), inputs)
     classes = _read_classes(annotations / f"ava_action_list_v{version}.pbtxt")
-    official = sorted(annotations.glob(f"ava_action_list_v{version}_for_activitynet_*.pbtxt"))
+    pattern = f"ava_action_list_v{version}_for_activitynet_*.pbtxt"  # of the counted actions
+    official = sorted(annotations.glob(pattern))
     if len(official) != 1:
-        raise DataError(
-            f"{annotations} has {len(official)} files ava_action_list_v{version}_for_activitynet_*.pbtxt, of the "
-            f"counted actions: {_REMEDY}, which has one"
-        )
+        raise DataError(f"{annotations} has {len(official)} files {pattern}: {_REMEDY}, which has one")
     counted, index = _read_classes(official[0]), index_files(root)
     lists: dict[str, Tree] = {}
     report = []
     for side, more, known in (("train", train_boxes, classes), ("val", proposals, counted)):
-        excluded = _read_excluded(annotations / f"ava_{side}_excluded_timestamps_v{version}.csv")
-        annotated = _read(annotations / f"ava_{side}_v{version}.csv")
-        paths, lines = _find(index, side, [person.video for person in annotated], max_missing)
-        additional = [] if more is None else _read(more)
-        detected = [person for person in additional if person.score >= min_score and person.video in paths]
+        excluded = {*_read(annotations / f"ava_{side}_excluded_timestamps_v{version}.csv", _key_frame, "video,second")}
+        annotated = _read(annotations / f"ava_{side}_v{version}.csv", _person, _FIELDS)
+        detected: list[_Person] = []
+        movies, lines = _find(index, side, dict.fromkeys(person.key_frame[0] for person in annotated), max_missing, fps)
+        report += lines
         if more is not None:
-            lines.append(
+            additional = _read(more, _person, _FIELDS)
+            detected = [person for person in additional if person.score >= min_score and person.key_frame[0] in movies]
+            report.append(
                 f"  {more.name}: {len(detected)} of {len(additional)} boxes, the others of other movies or lower score"
             )
             if not detected:
@@ -281,11 +271,11 @@ def prepare_ava(
         if side == "train":
             annotated += [person for person in detected if person.action is not None]
             detected = [person for person in detected if person.action is None]
-        kept = [[person for person in part if person.key_frame not in excluded] for part in (annotated, detected)]
-        rates = dict.fromkeys(index.image_folders, fps)
-        _check_start(root, kept[0], paths, rates, start)
-        lists[side] = _list_ava(kept[0], kept[1] if more else None, paths, rates, classes, known, start)
-        report += [*lines, _describe(lists[side])]
+        annotated = [p for p in annotated if p.key_frame[0] in movies and p.key_frame not in excluded]
+        detected = [p for p in detected if p.key_frame not in excluded]
+        _check_start(root, annotated, movies, start)
+        lists[side] = _list_ava(annotated, None if more is None else detected, movies, classes, known, start)
+        report.append(_describe(lists[side]))
     write_boxes(out, root, lists, inputs)
     return "\n".join([*report, *index.notes, f"{len(classes)} actions, {len(counted)} are counted in tests"])
 
@@ -301,70 +291,66 @@ def _read_classes(path: Path) -> dict[int, str]:
     return names
 
 
-def _read_excluded(path: Path) -> set[tuple[str, int]]:
-    key_frames = set()
+def _read(path: Path, parse: Callable[..., _Row], form: str) -> list[_Row]:
+    """Apply a function to the line and fields of each row; it raises a ValueError or TypeError for another form."""
+    items = []
     for line, row in read_rows(path, _REMEDY):
         try:
-            video, second = row
-            key_frames.add((video, parse_whole_number(second)))
-        except ValueError:
-            raise DataError(f"{path}:{line}: {','.join(row)!r} is not video,second") from None
-    return key_frames
+            items.append(parse(f"{path}:{line}", *row))
+        except (ValueError, TypeError):
+            raise DataError(f"{path}:{line}: {','.join(row)!r} is not {form}") from None
+    return items
 
 
-def _read(path: Path) -> list[_Person]:
-    persons = []
-    for line, row in read_rows(path, _REMEDY):
-        try:
-            video, second, *numbers = row
-            x1, y1, x2, y2 = (min(max(decimal_number(number), 0.0), 1.0) for number in numbers[:4])
-            if not all(map(isfinite, map(decimal_number, (*numbers[:4], numbers[5])))):
-                raise ValueError
-            action = None if numbers[4] in ("", "-1") else parse_whole_number(numbers[4])
-            box, score = (x1, y1, x2, y2), float(numbers[5])
-            persons.append(_Person(f"{path}:{line}", video, parse_whole_number(second), box, action, score))
-        except (ValueError, IndexError):
-            raise DataError(
-                f"{path}:{line}: {','.join(row)!r} is not video,second,x1,y1,x2,y2,action,person or score"
-            ) from None
-    return persons
+def _key_frame(_line: str, video: str, second: str) -> tuple[str, int]:
+    return video, parse_whole_number(second)
 
 
-def _find(index: FileIndex, side: str, videos: Sequence[str], max_missing: float) -> tuple[dict[str, str], list[str]]:
-    """The files of the movies that are there, and the report."""
-    files: dict[str, str] = {}
-    names = dict.fromkeys(videos)
+def _person(line: str, video: str, second: str, *fields: str) -> _Person:
+    *sides, action, score = fields[:6]
+    numbers = [decimal_number(number) for number in (*sides, score)]
+    if len(fields) < 6 or not all(map(isfinite, numbers)):
+        raise ValueError
+    x1, y1, x2, y2 = (min(max(number, 0.0), 1.0) for number in numbers[:4])
+    number = None if action in ("", "-1") else parse_whole_number(action)
+    return _Person(line, _key_frame(line, video, second), [x1, y1, x2 - x1, y2 - y1], number, numbers[4])
+
+
+def _find(
+    index: FileIndex, side: str, names: Collection[str], max_missing: float, fps: float
+) -> tuple[dict[str, VideoRecord], list[str]]:
+    """The movies that are there, by name, and the report."""
+    movies: dict[str, VideoRecord] = {}
     for name in names:
         matched = index.find_anywhere(f"{name}.mp4", ()).paths
         paths = [path for path in matched if path not in index.image_folders or index.image_folders[path].is_video]
         if len(paths) > 1:
             raise DataError(f"movie {name} matches {quoted(paths)}: keep one of them in the folder")
         if paths:
-            files[name] = paths[0]
-    missing = [name for name in names if name not in files]
-    if len(missing) > max_missing * len(names) or not files:
+            movies[name] = VideoRecord(paths[0], fps=fps if paths[0] in index.image_folders else None)
+    missing = [name for name in names if name not in movies]
+    if len(missing) > max_missing * len(names) or not movies:
         raise DataError(
             f"{side}: {len(missing)} of {len(names)} movies are not in {index.root}, the limit is a fraction of "
             f"{max_missing:g} (max_missing=FRACTION): {quoted(missing)}; is it the right folder?"
         )
-    lines = [f"{side}: {len(names)} movies listed, {len(files)} found, {len(missing)} missing"]
-    return files, lines + ([f"  missing: {quoted(missing)}"] if missing else [])
+    lines = [f"{side}: {len(names)} movies listed, {len(movies)} found, {len(missing)} missing"]
+    return movies, lines + ([f"  missing: {quoted(missing)}"] if missing else [])
 
 
-def _check_start(
-    root: Path, persons: Sequence[_Person], paths: Mapping[str, str], rates: Mapping[str, float], start: float
-) -> None:
+def _check_start(root: Path, persons: Sequence[_Person], movies: Mapping[str, VideoRecord], start: float) -> None:
     """Raise a DataError if a file ends before its last key frame, or is so long that it is the whole movie."""
-    last: dict[str, int] = {}
+    last = dict.fromkeys(movies, 0)
     for person in persons:
-        last[person.video] = max(person.second, last.get(person.video, 0))
-    for video in progress([*paths], title="movies", unit="movie", leave=False):
-        with open_video(root / paths[video], fps=rates.get(paths[video])) as file:
+        video, second = person.key_frame
+        last[video] = max(second, last[video])
+    for video, second in progress([*last.items()], title="movies", unit="movie", leave=False):
+        path = root / movies[video].path
+        with open_video(path, fps=movies[video].fps) as file:
             duration = file.meta.duration
-        second = last.get(video, 0)
         if second - start > duration + 1 or (start > 0 and second > start and duration >= second):
             raise DataError(
-                f"{root / paths[video]} is {duration:.0f} s long, and its last key frame is second {second} of the "
+                f"{path} is {duration:.0f} s long, and its last key frame is second {second} of the "
                 f"movie, {second - start:g} s after the start {start:g}: set start=SECONDS to the second at which the "
                 "files begin, 0 for whole movies, or replace the file"
             )
@@ -373,37 +359,32 @@ def _check_start(
 def _list_ava(
     annotated: Sequence[_Person],
     detected: Sequence[_Person] | None,
-    paths: Mapping[str, str],
-    rates: Mapping[str, float],
+    movies: Mapping[str, VideoRecord],
     classes: Mapping[int, str],
     counted: Mapping[int, str],
     start: float,
 ) -> Tree:
     """Make a list of the key frames that have an annotated or detected person; its boxes are fractions of the frame."""
     images: dict[tuple[str, int], Tree] = {}
-    parts: dict[str, list[Tree]] = {"annotations": []} if detected is None else {"annotations": [], "proposals": []}
-    for name, persons in (("annotations", annotated), ("proposals", detected or ())):
-        for person in persons:
-            if person.video not in paths:
-                continue
-            if person.key_frame not in images:
-                path = paths[person.video]
-                rate = {"fps": rates[path]} if path in rates else {}
-                frame = {"file_name": path, "time": person.second - start, "height": 1, "width": 1, **rate}
-                images[person.key_frame] = {"id": len(images) + 1, **frame}
-            x1, y1, x2, y2 = person.box
-            row: Tree = {"image_id": images[person.key_frame]["id"], "bbox": [x1, y1, x2 - x1, y2 - y1]}
-            if name == "proposals":
-                parts[name].append(row | {"score": person.score})
-            elif person.action not in classes:
-                raise DataError(f"{person.line}: action {person.action} is not one of the {len(classes)} of the set")
-            elif person.action in counted:
-                parts[name].append({"id": len(parts[name]) + 1, **row, "category_id": person.action})
-    return {
-        "images": [*images.values()],
-        **parts,
-        "categories": [{"id": number, "name": name} for number, name in classes.items()],
-    }
+    for person in (*annotated, *(detected or ())):
+        video, second = person.key_frame
+        frame = {"file_name": movies[video].path, "time": second - start, "height": 1, "width": 1}
+        rate = {} if movies[video].fps is None else {"fps": movies[video].fps}
+        images.setdefault(person.key_frame, {"id": len(images) + 1, **frame, **rate})
+    annotations: list[Tree] = []
+    for person in annotated:
+        if person.action not in classes:
+            raise DataError(f"{person.line}: action {person.action} is not one of the {len(classes)} of the set")
+        if person.action in counted:
+            row = {"image_id": images[person.key_frame]["id"], "bbox": person.bbox, "category_id": person.action}
+            annotations.append({"id": len(annotations) + 1, **row})
+    content: Tree = {"images": [*images.values()], "annotations": annotations}
+    if detected is not None:
+        content["proposals"] = [
+            {"image_id": images[person.key_frame]["id"], "bbox": person.bbox, "score": person.score}
+            for person in detected
+        ]
+    return {**content, "categories": [{"id": number, "name": name} for number, name in classes.items()]}
 
 
 def _describe(content: Tree) -> str:

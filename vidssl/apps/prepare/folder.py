@@ -4,7 +4,6 @@ import posixpath
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,18 +39,13 @@ def splits_of(root: Path, paths: Sequence[str], unlabeled: bool) -> dict[str, st
     others = sorted({path.split("/")[0] for path in paths} - {*named})
     splits = {top: "train" if top.casefold() in _TRAIN else top.casefold() for top in named}
     has_train = "train" in splits.values()
+    found = f"{root} has the splits {', '.join(named)}"
     if others and has_train and len(splits) > 1:
-        raise DataError(
-            f"{root} has the splits {', '.join(named)} and other folders or videos beside them ({quoted(others)}): "
-            "move these elsewhere, or pass one split as the folder"
-        )
+        raise DataError(f"{found}, and beside them {quoted(others)}: move these elsewhere, or pass one split")
     if others or not named or (unlabeled and not has_train):
         return {}
     if not has_train or len({*splits.values()}) < len(splits):
-        raise DataError(
-            f"{root} has the splits {', '.join(named)}: it needs exactly one for training, and one of each name; pass "
-            "one of them as the folder"
-        )
+        raise DataError(f"{found}: it needs exactly one for training, and one of each name; or pass one split")
     return splits
 
 
@@ -71,10 +65,8 @@ def lists_of_splits(
     for name, side in lists.items():
         unknown = sorted({video.label for video in side if video.label is not None} - trained)
         if unknown:
-            raise DataError(
-                f"{root}: {name} has {len(unknown)} classes that train lacks: {quoted(unknown)}; keep those of train "
-                "with classes=FILE, or list each split as a folder by itself"
-            )
+            lacking = f"{root}: {name} has {len(unknown)} classes that train lacks: {quoted(unknown)}"
+            raise DataError(f"{lacking}; keep those of train with classes=FILE, or list each split by itself")
     return {name: side for name, side in lists.items() if side}
 
 
@@ -103,27 +95,6 @@ def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) ->
     }
 
 
-@dataclass(frozen=True)
-class _Draw:
-    """A choice of groups for the test list."""
-
-    groups: Mapping[str, Mapping[str | None, int]]
-    training: Counter[str | None]  # groups of each class that are not chosen
-    tested: Counter[str | None] = field(default_factory=Counter)  # videos of each class that are chosen
-    chosen: set[str] = field(default_factory=set)
-
-    def leaves_training(self, name: str) -> bool:
-        """Whether the training list has another group of each class of a group."""
-        return min(self.training[label] for label in self.groups[name]) > 1
-
-    def choose(self, name: str) -> None:
-        """Choose a group."""
-        self.chosen.add(name)
-        for label, count in self.groups[name].items():
-            self.tested[label] += count
-            self.training[label] -= 1
-
-
 def _draw(
     order: Sequence[str], groups: Mapping[str, Mapping[str | None, int]], fraction: float
 ) -> tuple[tuple[int, float], set[str]]:
@@ -135,23 +106,33 @@ def _draw(
     for labels in groups.values():  # not by Counter.update, which is slow for a million groups of one video
         for label, count in labels.items():
             sizes[label] += count
-    draw = _Draw(groups, Counter(label for labels in groups.values() for label in labels))
+    training = Counter(label for labels in groups.values() for label in labels)  # groups of each class, not chosen
+    tested, chosen = Counter[str | None](), set[str]()  # videos of each class in the groups that are chosen
+
+    def leaves_training(name: str) -> bool:
+        return min(training[label] for label in groups[name]) > 1
+
+    def choose(name: str) -> None:
+        chosen.add(name)
+        tested.update(groups[name])
+        training.subtract([*groups[name]])
+
     number = min(max(int(fraction * len(groups) + 0.5), 1), len(groups) - 1)  # of groups to test, if all were equal
     every_class = fraction * sizes.total() + 0.5 >= len(sizes)
     targets = {label: max(fraction * count, float(every_class)) for label, count in sizes.items()}
     for name in order:
-        gain = sum((2 * (targets[c] - draw.tested[c]) - n) * n / sizes[c] for c, n in groups[name].items())
-        if draw.leaves_training(name) and (gain > _TIE or (gain > -_TIE and len(draw.chosen) < number)):
-            draw.choose(name)
+        gain = sum((2 * (targets[c] - tested[c]) - n) * n / sizes[c] for c, n in groups[name].items())
+        if leaves_training(name) and (gain > _TIE or (gain > -_TIE and len(chosen) < number)):
+            choose(name)
     for name in order:  # classes whose groups are too large, or of which the fraction is less than half a video
-        new = any(not draw.tested[label] for label in groups[name])
-        room = every_class or len(draw.chosen) < number
-        if new and room and name not in draw.chosen and draw.leaves_training(name):
-            draw.choose(name)
-    for name in order[: 0 if draw.chosen else number]:
-        draw.choose(name)
-    missing = sum(not draw.tested[label] for label in sizes)
-    return (missing, sum((draw.tested[c] - fraction * n) ** 2 / n for c, n in sizes.items())), draw.chosen
+        new = any(not tested[label] for label in groups[name])
+        room = every_class or len(chosen) < number
+        if new and room and name not in chosen and leaves_training(name):
+            choose(name)
+    for name in order[: 0 if chosen else number]:
+        choose(name)
+    missing = sum(not tested[label] for label in sizes)
+    return (missing, sum((tested[c] - fraction * n) ** 2 / n for c, n in sizes.items())), chosen
 
 
 Lists = Mapping[str, Sequence[FolderVideo]]
@@ -167,48 +148,38 @@ _RECORDINGS = (
 _MOST_CLIPS = 10  # of a recording on average; more clips of one name are counted by a camera, not cut from a recording
 
 
-def keep_copies_together(root: Path, videos: Sequence[FolderVideo]) -> tuple[list[FolderVideo], list[str]]:
-    """Join the groups of exact copies; return the report too."""
-    first, row = find_copies(root, [video.path for video in videos]), {video.path: n for n, video in enumerate(videos)}
-    groups = number_recordings([video.group for video in videos]).joined(
-        [(row[a], row[b]) for a, b in first.items()], ""
-    )
+def _keep_together(videos: Sequence[FolderVideo], copies: Mapping[str, str]) -> list[FolderVideo]:
+    """Join the groups of exact copies, which are mapped to their originals."""
+    row = {video.path: n for n, video in enumerate(videos)}
+    groups = number_recordings([video.group for video in videos])
+    groups = groups.joined([(row[copy], row[source]) for copy, source in copies.items()], "")
     names: dict[int, str] = {}
-    joined = [
+    return [
         video._replace(group=names.setdefault(number, video.group))
         for video, number in zip(videos, groups.number.tolist(), strict=True)
     ]
-    report = []
-    if first:
-        named = first_few(f"{copy!r} is {source!r}" for copy, source in first.items())
-        report.append(f"{len(first)} videos are exact copies of others, kept in one list: {named}")
-    return joined, report + _two_classes(videos, first)
 
 
-def _two_classes(videos: Sequence[FolderVideo], first: Mapping[str, str]) -> list[str]:
-    label = {video.path: video.label for video in videos}
-    differ = [f"{copy!r} is {source!r}" for copy, source in first.items() if label[copy] != label[source]]
-    text = f"warning: {len(differ)} videos are exact copies of videos of another class: {first_few(differ)}"
-    return [text] if differ else []
-
-
-def warn_of_copies(root: Path, lists: Lists) -> list[str]:
-    """Name exact copies in several lists, which the folders of the splits have put there."""
+def _report_copies(lists: Lists, copies: Mapping[str, str], kept_together: bool) -> list[str]:
+    """Name exact copies, those in several lists, which the folders of splits have put there, and in several classes."""
     side = {video.path: name for name, videos in lists.items() for video in videos}
-    first = find_copies(root, [*side])
-    apart = [
-        f"{copy!r} in {side[copy]} is {source!r} in {side[source]}"
-        for copy, source in first.items()
-        if side[copy] != side[source]
-    ]
-    text = f"warning: {len(apart)} videos are exact copies of videos in another list: {first_few(apart)}"
-    return ([text] if apart else []) + _two_classes([video for videos in lists.values() for video in videos], first)
+    label = {video.path: video.label for videos in lists.values() for video in videos}
+    texts = {copy: f"{copy!r} is {source!r}" for copy, source in copies.items()}
+    lines = []
+    if kept_together and copies:
+        lines.append(f"{len(copies)} videos are exact copies of others, kept in one list: {first_few(texts.values())}")
+    if apart := [copy for copy, source in copies.items() if side[copy] != side[source]]:
+        named = first_few(f"{n!r} in {side[n]} is {copies[n]!r} in {side[copies[n]]}" for n in apart)
+        lines.append(f"warning: {len(apart)} videos are exact copies of videos in another list: {named}")
+    if differ := [texts[copy] for copy, source in copies.items() if label[copy] != label[source]]:
+        lines.append(f"warning: {len(differ)} videos are exact copies of videos of another class: {first_few(differ)}")
+    return lines
 
 
 def warn_of_classes(lists: Lists) -> list[str]:
     """Name the classes that a list lacks."""
     present = {name: {video.label for video in videos} - {None} for name, videos in lists.items()}
-    classes = {label for labels in present.values() for label in labels}
+    classes = set[str | None]().union(*present.values())
     return [
         f"warning: {len(missing)} of {len(classes)} classes have no video in {name}: {quoted(missing)}"
         for name, labels in present.items()
@@ -305,18 +276,25 @@ def prepare_folder(
         videos = _group_by_pattern(videos, group)
     names = sorted({video.label for video in videos if video.label is not None})
     fraction = test if test is not None else 0.33 if names else 0.0
-    grouped, copies = group is not None or group_column is not None, list[str]()
+    grouped = group is not None or group_column is not None
     if images and fraction and not splits and not grouped:
         _check_not_frames(videos)
-    if fraction and not splits:
-        videos, copies = keep_copies_together(root, videos)
-    lists = lists_of_splits(root, videos, splits) if splits else split_by_group(videos, fraction, seed)
+    copies: dict[str, str] = {}
+    if splits:
+        lists = lists_of_splits(root, videos, splits)
+        if len(lists) > 1:
+            copies = find_copies(root, [video.path for side in lists.values() for video in side])
+    else:
+        if fraction:
+            copies = find_copies(root, [video.path for video in videos])
+            videos = _keep_together(videos, copies)
+        lists = split_by_group(videos, fraction, seed)
     if fps is not None and not any(video.path in index.image_folders for video in videos):
         raise ConfigError(f"fps=RATE is for folders of images, but {root} has none that are listed: remove it")
     _write(index, out, lists, names, fps, [path for path in (labels, classes) if path is not None])
     report = _report(index, lists, names, splits, images, fps)
     if len(lists) > 1:
-        report += warn_of_classes(lists) + (warn_of_copies(root, lists) if splits else copies)
+        report += warn_of_classes(lists) + _report_copies(lists, copies, kept_together=not splits)
         report += [] if grouped else warn_of_recordings(lists, remedy=not splits)
     return "\n".join([*report, *index.notes, *(_hints(names) if labels is None else ())])
 
@@ -410,10 +388,8 @@ def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> li
 def _group_by_pattern(videos: Sequence[FolderVideo], pattern: str) -> list[FolderVideo]:
     recordings = recordings_by(pattern, [video.path for video in videos])
     if without := [video.path for video, key in zip(videos, recordings, strict=True) if key is None]:
-        raise DataError(
-            f"the group {pattern!r} finds no group in {len(without)} of {len(videos)} paths ({quoted(without)}): "
-            "change the pattern"
-        )
+        count = f"{len(without)} of {len(videos)} paths ({quoted(without)})"
+        raise DataError(f"the group {pattern!r} finds no group in {count}: change the pattern")
     return [video._replace(group=str(key)) for video, key in zip(videos, recordings, strict=True)]
 
 

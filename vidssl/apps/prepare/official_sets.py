@@ -3,7 +3,9 @@
 import re
 from collections.abc import Collection, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from typing_extensions import Unpack
 
@@ -41,22 +43,32 @@ def prepare_hmdb51(
     classes, numbers = (sorted({file[n] for file in files}) for n in (1, 2))
     lists: dict[str, list[ListedVideo]] = {f"{side}{n}": [] for n in numbers for side in ("train", "test")}
     unused = dict.fromkeys(numbers, 0)
-    for n in numbers:
-        for label, name in enumerate(classes):
-            for place, line in read_lines(splits / f"{name}_test_split{n}.txt", "every class needs one"):
-                file, *code = line.rsplit(maxsplit=1)
-                if code not in (["0"], ["1"], ["2"]):
-                    raise DataError(f"{place}: {line!r} is not '<file> <code>', 0 unused, 1 train, 2 test")
-                if code == ["0"]:
-                    unused[n] += 1
-                    continue
-                lists[f"{'train' if code == ['1'] else 'test'}{n}"].append(ListedVideo(place, f"{name}/{file}", label))
+    for n, (label, name) in product(numbers, enumerate(classes)):
+        for place, line in read_lines(splits / f"{name}_test_split{n}.txt", "every class needs one"):
+            match = re.fullmatch(r"(.+?)\s+([012])", line)
+            if match is None:
+                raise DataError(f"{place}: {line!r} is not '<file> <code>', 0 unused, 1 train, 2 test")
+            if match[2] == "0":
+                unused[n] += 1
+            else:
+                side = "train" if match[2] == "1" else "test"
+                lists[f"{side}{n}"].append(ListedVideo(place, f"{name}/{match[1]}", label))
     notes = [f"split {n}: {count} unused files" for n, count in unused.items()]
     return write_matched_lists(root, out, lists, classes, [splits], notes=notes, split_folders=split_folders, **options)
 
 
 _KINETICS_REMEDY = "pass an official CSV; the test list has no labels: use the validation list"
 _COLUMNS = ("label", "youtube_id", "time_start", "time_end")
+
+
+class _KineticsClip(NamedTuple):
+    """A row of an official list; times in seconds."""
+
+    place: str  # file:line
+    label: str
+    video: str
+    start: float
+    end: float
 
 
 def prepare_kinetics(
@@ -88,8 +100,8 @@ def prepare_kinetics(
         untrimmed: Whole videos <id>.mp4: write start and end.
         options: See `MatchOptions`.
     """
-    sides = {side: _read(path) for side, path in (("train", train), ("test", test)) if path is not None}
-    known = {label for _, label, *_ in sides["train"]}
+    sides = {side: _read_kinetics(path) for side, path in (("train", train), ("test", test)) if path is not None}
+    known = {clip.label for clip in sides["train"]}
     kept = set(read_classes(classes)) if classes is not None else known
     if kept - known:
         raise DataError(f"{classes}: {quoted(sorted(kept - known))}: not a label of {train}")
@@ -97,28 +109,23 @@ def prepare_kinetics(
     labels = {name: n for n, name in enumerate(names)}
     lists: dict[str, list[ListedVideo]] = {}
     notes = []
-    for side, rows in sides.items():
-        lists[side], early = [], []
-        for place, label, video, start, end in rows:
-            if label not in known:
-                raise DataError(f"{place}: class {label!r} is not among the {len(known)} of {train}")
-            if label not in kept:
-                continue
+    # The file of a clip has its times in its name, that of a whole video begins at 0.
+    rule = ": listed from 0, those that end before it left out" if untrimmed else ", which the files do not need"
+    for side, clips in sides.items():
+        if unknown := next((clip for clip in clips if clip.label not in known), None):
+            raise DataError(f"{unknown.place}: class {unknown.label!r} is not among the {len(known)} of {train}")
+        listed = [clip for clip in clips if clip.label in kept]
+        lists[side] = []
+        for place, label, video, start, end in listed:
             name = video if untrimmed else f"{video}_{int(start):06d}_{int(end):06d}"
-            if start < 0:  # the file of a clip has these times in its name, that of a whole video begins at 0
-                early.append(f"{video!r}, {start:g} to {end:g} s")
             span = (max(start, 0.0), end) if untrimmed else (None, None)
             if not untrimmed or end > 0:
                 lists[side].append(ListedVideo(place, f"{name}.mp4", labels[label], *span))
+        early = [f"{clip.video!r}, {clip.start:g} to {clip.end:g} s" for clip in listed if clip.start < 0]
         if early:
-            rule = (
-                ": listed from 0, those that end before it left out" if untrimmed else ", which the files do not need"
-            )
             notes.append(f"{side}: {len(early)} rows begin before the video{rule}: {first_few(early)}")
         if classes is not None:
-            others = sum(label not in kept for _, label, *_ in rows)
-            notes.append(f"{side}: skipped {others} rows of other classes")
-
+            notes.append(f"{side}: skipped {len(clips) - len(listed)} rows of other classes")
     options.setdefault("max_missing", 0.2)
     inputs = [path for path in (train, test, classes) if path is not None]
     find = partial(_find, names, untrimmed)
@@ -134,9 +141,8 @@ def _find(classes: Sequence[str], untrimmed: bool, index: FileIndex, video: List
     return index.find_anywhere(f"{video.name.rsplit('_', 2)[0]}.mp4", folders)
 
 
-def _read(path: Path) -> list[tuple[str, str, str, float, float]]:
-    """The rows of an official list: place, label, id, start and end in seconds."""
-    rows = []
+def _read_kinetics(path: Path) -> list[_KineticsClip]:
+    clips = []
     for place, row in read_csv(path, _COLUMNS, _KINETICS_REMEDY):
         label, video, *times = (row[column].strip() for column in _COLUMNS)
         try:
@@ -145,8 +151,8 @@ def _read(path: Path) -> list[tuple[str, str, str, float, float]]:
             start = end = 0.0
         if not -float("inf") < start < end < float("inf"):
             raise DataError(f"{place}: {times[0]!r} to {times[1]!r} is not a span: seconds, start before end")
-        rows.append((place, label, video, start, end))
-    return rows
+        clips.append(_KineticsClip(place, label, video, start, end))
+    return clips
 
 
 def prepare_ssv2(root: Path, out: Path, train: Path, test: Path, labels: Path, **options: Unpack[MatchOptions]) -> str:
@@ -180,10 +186,7 @@ def _ssv2_videos(path: Path, numbers: dict[str, int], labels: Path) -> list[List
     for count, item in enumerate(items, 1):
         place = f"{path}: item {count}"
         if not isinstance(item, dict) or not item.get("id") or not isinstance(item.get("template"), str):
-            raise DataError(
-                f"{place}: {str(item)[:60]!r} has no id or no template; the official test list has no labels: use the "
-                "validation list"
-            )
+            raise DataError(f"{place}: {str(item)[:60]!r} has no id or no template, as in the test list: use another")
         name = item["template"].replace("[", "").replace("]", "")
         if name not in numbers:
             raise DataError(f"{place}: class {name!r} is not among the {len(numbers)} of {labels}")
@@ -213,13 +216,11 @@ def prepare_trackingnet(
     missing = [name for name in train or ["TRAIN_0"] if not (root / name).exists()]
     if missing:
         raise DataError(f"{root} has no {quoted(missing)}: it needs TRAIN_<n>/frames and TRAIN_<n>/anno")
-    folders = {"train": train, **({"test": ["TEST"]} if (root / "TEST").is_dir() else {})}
-    names = [name for side in folders.values() for name in side]
+    names = train + ["TEST"] * (root / "TEST").is_dir()
     index = index_files(root, names.__contains__, follow_links=options.get("follow_links", False))
-    lists = {
-        side: [video for chunk in side_chunks for video in _chunk_videos(chunk, index)]
-        for side, side_chunks in folders.items()
-    }
+    lists: dict[str, list[ListedVideo]] = {}
+    for chunk in names:
+        lists.setdefault("test" if chunk == "TEST" else "train", []).extend(_chunk_videos(chunk, index))
     notes = [f"read: {' '.join(names)}"]
     without_boxes = [video.name for videos in lists.values() for video in videos if not Path(video.place).exists()]
     if without_boxes:

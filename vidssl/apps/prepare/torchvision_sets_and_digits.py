@@ -21,9 +21,10 @@ from vidssl.base.output_folder import claim
 from vidssl.base.progress import progress
 from vidssl.base.types import VideoRecord
 from vidssl.data.moving_digits import MovingDigits, ensure
+from vidssl.data.video_list import read_lines
 from vidssl.data.write_lists import check_beside, check_images, write_lists
 
-_MARKS = {"1": "", "0": "?", "-1": None}  # present, present but difficult: not counted, absent
+_SIGNS: dict[str, tuple[str, ...]] = {"1": ("",), "0": ("?",), "-1": ()}  # present, difficult: not counted, absent
 
 
 def prepare_voc_classes(root: Path, out: Path, *, train: str = "trainval", test: str = "test") -> str:
@@ -51,25 +52,16 @@ def prepare_voc_classes(root: Path, out: Path, *, train: str = "trainval", test:
 def _read_split(root: Path, sets: Path, classes: list[str], split: str) -> list[VideoRecord]:
     labels: dict[str, list[str]] = {}
     for number, name in enumerate(classes):
-        path = sets / f"{name}_{split}.txt"
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}; VOC has a file for each class and split") from None
-        first: dict[str, tuple[int, str]] = {}  # line and mark of each image
-        for at, line in enumerate(lines, start=1):
-            image, _, mark = line.strip().partition(" ")
-            if mark.strip() not in _MARKS:
-                raise DataError(f"{path}, line {at}: {line!r} is not the name of an image and 1, 0 or -1")
-            known = labels.setdefault(image, [])
-            earlier = first.setdefault(image, (at, mark.strip()))
-            if earlier[1] != mark.strip():
-                raise DataError(f"{path}, line {at}: {line!r} contradicts line {earlier[0]}: delete one of them")
-            if earlier[0] != at:
-                continue
-            sign = _MARKS[mark.strip()]
-            if sign is not None:
-                known.append(f"{number}{sign}")
+        marks: dict[str, tuple[str, str]] = {}  # mark of each image, and its line
+        for place, line in read_lines(sets / f"{name}_{split}.txt", "VOC has a file for each class and split"):
+            image, _, mark = (part.strip() for part in line.partition(" "))
+            if mark not in _SIGNS:
+                raise DataError(f"{place}: {line!r} is not the name of an image and 1, 0 or -1")
+            first, earlier = marks.setdefault(image, (mark, place))
+            if first != mark:
+                raise DataError(f"{place}: {line!r} contradicts {earlier}: delete one of them")
+        for image, (mark, _) in marks.items():
+            labels.setdefault(image, []).extend([f"{number}{sign}" for sign in _SIGNS[mark]])
     images = {image: f"JPEGImages/{image}.jpg" for image in sorted(labels)}
     check_images(root, [*images.values()], split)
     return [VideoRecord(path, label_set=" ".join(labels[image])) for image, path in images.items()]
@@ -217,17 +209,7 @@ def prepare_moving_digits(
         motions: Periodic, or asymmetric: motions that differ from their reversal, as growing and shrinking.
         masks: Also write masks, and crops of the digits with part masks.
     """
-    values: dict[str, Any] = {
-        "train": train,
-        "test": test,
-        "frames": frames,
-        "fps": fps,
-        "size": size,
-        "seed": seed,
-        "mnist": None if mnist is None else str(mnist),
-        "motions": motions,
-        "masks": masks,
-    }
+    values = {name: value for name, value in locals().items() if name != "out"}
     settings = bind(MovingDigits, values, "moving-digits")
     action = "rendered" if ensure(out, settings) else "found"
     lists = sorted(map(str, out.glob("*/*.csv")))

@@ -12,7 +12,6 @@ zeros contribute nothing.
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from math import log
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -40,14 +39,12 @@ _XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.01933
 _WHITE = (0.95047, 1.0, 1.08883)  # D65, 2 degrees
 
 
+def _channels(x: Tensor, *values: float) -> Tensor:
+    return x.new_tensor(values).view(3, 1, 1, 1)
+
+
 def _multiply(matrix: tuple[tuple[float, ...], ...], x: Tensor) -> Tensor:
     return torch.einsum("dc,bcthw->bdthw", x.new_tensor(matrix), x)
-
-
-def _scaled(x: Tensor, centre: tuple[float, ...], half: tuple[float, ...]) -> Tensor:
-    """Map centre - half … centre + half to [-1, 1], for each channel."""
-    middle, width = (x.new_tensor(values).view(3, 1, 1, 1) for values in (centre, half))
-    return (x - middle) / width
 
 
 def rgb(x: Tensor) -> Tensor:
@@ -57,12 +54,12 @@ def rgb(x: Tensor) -> Tensor:
 
 def yuv(x: Tensor) -> Tensor:
     """Return luma and the two differences of colour of PAL."""
-    return _scaled(_multiply(_YUV, x), (0.5, 0.0, 0.0), (0.5, 0.436, 0.615))
+    return (_multiply(_YUV, x) - _channels(x, 0.5, 0, 0)) / _channels(x, 0.5, 0.436, 0.615)
 
 
 def ydbdr(x: Tensor) -> Tensor:
     """Return luma and the two differences of colour of SECAM."""
-    return _scaled(_multiply(_YDBDR, x), (0.5, 0.0, 0.0), (0.5, 1.333, 1.333))
+    return (_multiply(_YDBDR, x) - _channels(x, 0.5, 0, 0)) / _channels(x, 0.5, 1.333, 1.333)
 
 
 def hsv(x: Tensor) -> Tensor:
@@ -80,11 +77,11 @@ def hsv(x: Tensor) -> Tensor:
 def lab(x: Tensor) -> Tensor:
     """Return lightness, and the axes green to red and blue to yellow, of CIE Lab."""
     linear = torch.where(x > 0.04045, ((x + 0.055) / 1.055).clamp(min=0) ** 2.4, x / 12.92)
-    relative = _multiply(_XYZ, linear) / x.new_tensor(_WHITE).view(3, 1, 1, 1)
+    relative = _multiply(_XYZ, linear) / _channels(x, *_WHITE)
     f = torch.where(relative > 0.008856, relative.clamp(min=1e-6) ** (1 / 3), 7.787 * relative + 16 / 116)
     fx, fy, fz = f.unbind(dim=1)
     values = torch.stack([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)], dim=1)
-    return _scaled(values, (50.0, 0.0, 0.0), (50.0, 128.0, 128.0))
+    return (values - _channels(x, 50, 0, 0)) / _channels(x, 50, 128, 128)
 
 
 SPACES: dict[str, Callable[[Tensor], Tensor]] = {"rgb": rgb, "yuv": yuv, "ydbdr": ydbdr, "hsv": hsv, "lab": lab}
@@ -144,7 +141,7 @@ class Split(nn.Module):
 
 def first_and_others(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first channel and the other two, each with zeros in place of the rest."""
-    first = x.new_tensor([1.0, 0.0, 0.0]).view(3, 1, 1, 1)
+    first = _channels(x, 1, 0, 0)
     return x * first, x * (1 - first)
 
 
@@ -209,12 +206,15 @@ class TwoEncoders(Backbone):
         return whole if other is None else (whole[0], self.split(other)[1])
 
 
-def two_view_nce(embedding: Tensor, group: Tensor, temperature: float, anchors: slice = slice(None)) -> Tensor:
+def two_view_nce(embedding: Tensor, group: Tensor, temperature: float) -> Tensor:
     """InfoNCE between two views of N videos, the mean of both directions (Tian et al., CMC, 2020, Eq. 3, 4).
 
-    `embedding` (N, 2, d) has the unit rows of all processes. Each view is contrasted with the other view of all videos,
-    never with its own kind; videos of equal number in `group` (N,) are one video. `anchors` are those of this process.
+    `embedding` (N, 2, d) has the unit rows of all processes; the mean is over those of this process. Each view is
+    contrasted with the other view of all videos, never with its own kind; videos of equal number in `group` (N,) are
+    one video.
     """
+    count = len(embedding) // distributed.world()
+    anchors = slice(distributed.rank() * count, (distributed.rank() + 1) * count)
     positive = (group[anchors, None] == group).to(embedding.dtype)
     terms = []
     for anchor, contrasted in ((0, 1), (1, 0)):
@@ -251,18 +251,14 @@ class CMC(InBatchMethod):
         """Compute the embeddings (B, 2, d) of both views, unit rows."""
         count, split = len(batch.views), getattr(self.backbone, "split", None)
         if count > 2 or (count == 1 and split is None):
-            raise ConfigError(
-                f"cmc compares two views, got {count}: give two views in data.views, or one and backbone.split"
-            )
+            raise ConfigError(f"cmc compares two views, got {count}: set two in data.views, or one and backbone.split")
         check_batch_norm(len(batch.index), self.projector)
         features = self.backbone(*batch.views).split(self.dims, dim=1)
         return unit(torch.stack([head(x) for head, x in zip(self.projector, features, strict=True)], dim=1))
 
     def objective(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
         """InfoNCE of this process's rows, in both directions; `i_nce` in nats, at most log(N)."""
-        count = len(embedding) // distributed.world()
-        anchors = slice(distributed.rank() * count, (distributed.rank() + 1) * count)
-        scalars = {"loss": two_view_nce(embedding, group, self.config.temperature.at(self.progress), anchors)}
+        scalars = {"loss": two_view_nce(embedding, group, self.config.temperature.at(self.progress))}
         if self.watched:
-            scalars["i_nce"] = log(len(embedding)) - scalars["loss"].detach()
+            scalars["i_nce"] = math.log(len(embedding)) - scalars["loss"].detach()
         return scalars

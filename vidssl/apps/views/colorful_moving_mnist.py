@@ -281,23 +281,24 @@ def prepare_colorful_moving_mnist(
     lists: dict[str, dict[str, list[VideoRecord]]] = {name: {"train": [], "test": []} for name in names}
     factors: list[_Factor] = [("path", "frame", "digit", "digit_image", "background", "x", "y")]
     with creating_folder(out.resolve()) as folder:
-        bar = progress(title="colorful moving mnist", unit="video", total=train + test, leave=False)
-        for number, (split, count) in enumerate([("train", train), ("test", test)]):
+        videos = [(split, i) for split, count in (("train", train), ("test", test)) for i in range(count)]
+        for split in ("train", "test"):
             (folder / "videos" / split).mkdir(parents=True)
-            for i in range(count):
-                path, rng = f"videos/{split}/{i:05d}.avi", generator(seed, number, i)
-                first, referred, seconds = draw_video(share, pools[split], draw[split], reference, second_views, rng)
-                scenes = [*first, *seconds]
-                opacity = {scene.digit_image: digit_opacity(images[scene.digit_image]) for scene in scenes}
-                _write_video(folder / path, [render(scene, opacity[scene.digit_image]) for scene in scenes])
-                factors += [(path, n, *_describe(scene)) for n, scene in enumerate(scenes)]
-                x, y = center(referred)
-                first_view = partial(VideoRecord, path, end=CLIP / _FPS, columns={"x": x, "y": y})
-                lists["pairs"][split].append(VideoRecord(path))
-                lists["digit"][split].append(first_view(referred.digit))
-                lists["background"][split].append(first_view(referred.background_class))
-                bar.update()
-        bar.close()
+        for split, i in progress(videos, title="colorful moving mnist", unit="video", leave=False):
+            path, rng = f"videos/{split}/{i:05d}.avi", generator(seed, ("train", "test").index(split), i)
+            first, referred, seconds = draw_video(share, pools[split], draw[split], reference, second_views, rng)
+            scenes = [*first, *seconds]
+            opacity = {scene.digit_image: digit_opacity(images[scene.digit_image]) for scene in scenes}
+            frames = [render(scene, opacity[scene.digit_image]) for scene in scenes]
+            # Uncompressed: exact pixels, and three times as fast to read as H.264.
+            encode(str(folder / path), frames, _FPS, codec="rawvideo", pixels="bgr24", exact=True)
+            for n, scene in enumerate(scenes):
+                factors.append((path, n, scene.digit, scene.digit_image, scene.background_class, *center(scene)))
+            x, y = center(referred)
+            first_view = partial(VideoRecord, path, end=CLIP / _FPS, columns={"x": x, "y": y})
+            lists["pairs"][split].append(VideoRecord(path))
+            lists["digit"][split].append(first_view(referred.digit))
+            lists["background"][split].append(first_view(referred.background_class))
         for name, rows in lists.items():
             write_lists(folder / name, out, rows, names[name])
         with open(folder / "factors.csv", "w", newline="", encoding="utf-8") as file:
@@ -325,12 +326,3 @@ def _draw_image(videos: VideoList, rng: np.random.Generator) -> _Background:
             raise DataError(f"{record.path} is {size}, less than the canvas of {CANVAS}x{CANVAS}: use larger images")
         image: NDArray[np.uint8] = video.frames(np.array([0]))[0].transpose(1, 2, 0)
     return random_texture_crop(image, rng), record.label
-
-
-def _describe(scene: Scene) -> _Factor:
-    return scene.digit, scene.digit_image, scene.background_class, *center(scene)
-
-
-def _write_video(path: Path, frames: Sequence[Pixels]) -> None:
-    """Write frames (CANVAS, CANVAS, 3) RGB uncompressed: exact pixels, and three times as fast to read as H.264."""
-    encode(str(path), frames, _FPS, codec="rawvideo", pixels="bgr24", exact=True)

@@ -60,9 +60,7 @@ class ViewLearning(Method):
         embedding = torch.stack([unit(f(v)) for f, v in zip(self.encoders, reversed_views, strict=True)], dim=1)
         with full_precision(batch.index.device):
             every, group = distributed.gather_with_grad(embedding), distributed.gather(batch.index)
-            first = distributed.rank() * len(embedding)
-            anchors = slice(first, first + len(embedding))
-            loss = two_view_nce(every, group, self.config.temperature.at(self.progress), anchors)
+            loss = two_view_nce(every, group, self.config.temperature.at(self.progress))
         scalars = {"loss": loss, "i_nce": log(len(every)) - loss.detach()}
         if self.config.classes is not None:
             logits = [c(v) for c, v in zip(self.classifiers, first_and_others(mapped), strict=True)]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torchvision
 from PIL import Image
-from scipy.io import savemat
 
 from vidssl.apps.prepare import prepare_torchvision
 from vidssl.base.errors import ConfigError, DataError
@@ -72,16 +71,6 @@ def make_stl10(root):
     return pixels
 
 
-def make_svhn(root):
-    """SVHN: height, width, channel, image; the digit 0 is class 10."""
-    root.mkdir(parents=True)
-    pixels = random_pixels(5, 32, 32, 3)
-    for name, rows, labels in (("train", slice(0, 3), [10, 9, 1]), ("test", slice(3, 5), [5, 10])):
-        content = {"X": pixels[rows].transpose(1, 2, 3, 0), "y": np.array(labels, np.uint8)[:, None]}
-        savemat(root / f"{name}_32x32.mat", content)
-    return pixels.transpose(0, 3, 1, 2)
-
-
 def pixels_of(lists, name):
     """All images of a list as vidssl decodes them, (N, 3, H, W), and their labels."""
     found = read_list(lists / f"{name}.csv")
@@ -121,22 +110,6 @@ def test_the_digits_of_mnist(real, tmp_path):
     assert (stored.mode, stored.size) == ("L", (28, 28))
 
 
-def test_the_colours_of_cifar10(tmp_path):
-    pixels, labels = make_cifar10(tmp_path / "sets")
-    prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists", images=tmp_path / "png")
-    assert read_list(tmp_path / "lists" / "train.csv").classes == tuple(CIFAR10)
-    for name, part in (("train", slice(None, 10)), ("test", slice(10, None))):
-        decoded, found = pixels_of(tmp_path / "lists", name)
-        assert np.array_equal(decoded, pixels[part]) and found == labels[part]
-    assert read_list(tmp_path / "lists" / "test.csv").root == (tmp_path / "png" / "CIFAR10").resolve()
-    assert sorted(path.name for path in (tmp_path / "lists").glob("[!.]*")) == [
-        "classes.txt",
-        "root.txt",
-        "test.csv",
-        "train.csv",
-    ]
-
-
 def test_the_unlabelled_images_of_stl10(tmp_path):
     pixels = make_stl10(tmp_path / "sets")
     prepare_torchvision("STL10", tmp_path / "sets", tmp_path / "lists")
@@ -146,28 +119,6 @@ def test_the_unlabelled_images_of_stl10(tmp_path):
         assert np.array_equal(decoded, pixels[part]) and found == labels
     assert (tmp_path / "lists" / "unlabeled.csv").read_text().splitlines()[:2] == ["path", "unlabeled/000000.png"]
     assert read_list(tmp_path / "lists" / "train.csv").classes[9] == "truck"
-
-
-def test_a_set_without_names_of_classes_has_their_numbers(tmp_path):
-    pixels = make_svhn(tmp_path / "sets")
-    prepare_torchvision("SVHN", tmp_path / "sets", tmp_path / "lists")
-    assert read_list(tmp_path / "lists" / "train.csv").classes == tuple("0123456789")
-    for name, part, labels in (("train", slice(0, 3), [0, 9, 1]), ("test", slice(3, 5), [5, 0])):
-        decoded, found = pixels_of(tmp_path / "lists", name)
-        assert np.array_equal(decoded, pixels[part]) and found == labels
-
-
-def test_a_second_run_changes_nothing(tmp_path):
-    make_cifar10(tmp_path / "sets")
-    prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
-    before = {name: saved for name, saved in state(tmp_path / "lists").items() if name.endswith(".png")}
-    lists = {name: saved[0] for name, saved in state(tmp_path / "lists").items()}
-    made = prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
-    after = state(tmp_path / "lists")
-    assert len(before) == 12
-    assert all(after[name] == saved for name, saved in before.items())  # not even written again
-    assert {name: saved[0] for name, saved in after.items()} == lists
-    assert "0 files written, 12 existed already" in made
 
 
 def test_damaged_or_missing_files_are_replaced(tmp_path):
@@ -219,18 +170,6 @@ def test_interrupted_run_continues(tmp_path, monkeypatch):
     assert labels == [0, 1, 0]
 
 
-@pytest.mark.parametrize("mode", ["P", "RGBA", "CMYK", "1", "LA"])
-def test_other_kinds_of_images_become_rgb(tmp_path, monkeypatch, mode):
-    class Other(Tiny):
-        def __getitem__(self, number):
-            return super().__getitem__(number)[0].convert(mode), 1
-
-    prepare_torchvision(known(monkeypatch, Other), tmp_path, tmp_path / "lists")
-    decoded, _ = pixels_of(tmp_path / "lists", "test")
-    expected = [np.asarray(Other(tmp_path, train=False)[n][0].convert("RGB")) for n in range(3)]
-    assert np.array_equal(decoded.transpose(0, 2, 3, 1), np.stack(expected))
-
-
 def test_a_rotation_in_a_file_does_not_turn_the_image(tmp_path, monkeypatch):
     turned = Image.new("RGB", (6, 2), (9, 8, 7))
     exif = Image.Exif()
@@ -277,20 +216,6 @@ def test_items_that_are_not_labelled_images(tmp_path, monkeypatch, item, message
     assert not list((tmp_path / "lists").glob("*.csv"))
 
 
-def test_errors_of_torchvision_are_one_line(tmp_path, monkeypatch):
-    class Damaged(Tiny):
-        def __getitem__(self, number):
-            raise OSError("broken\n  in two lines")
-
-    with pytest.raises(DataError, match=r"^Tiny, train, image 0: broken in two lines$"):
-        prepare_torchvision(known(monkeypatch, Damaged), tmp_path, tmp_path / "lists")
-
-
-def test_a_set_that_torchvision_cannot_download(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=r"cannot read Tiny .* unexpected keyword argument 'download'"):
-        prepare_torchvision(known(monkeypatch, Tiny), tmp_path, tmp_path / "lists", download=True)
-
-
 def test_download_only_on_request(tmp_path, monkeypatch):
     asked = []
 
@@ -302,16 +227,6 @@ def test_download_only_on_request(tmp_path, monkeypatch):
     prepare_torchvision(known(monkeypatch, Fetched), tmp_path, tmp_path / "lists")
     prepare_torchvision("Tiny", tmp_path, tmp_path / "lists", download=True)
     assert asked == [False, False, True, True]
-
-
-def test_lists_of_another_set_are_not_overwritten(tmp_path, monkeypatch):
-    make_cifar10(tmp_path / "sets")
-    prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
-    before = {name: saved[0] for name, saved in state(tmp_path / "lists").items() if "images" not in name}
-    with pytest.raises(DataError, match="belongs to other lists"):
-        prepare_torchvision(known(monkeypatch, Tiny), tmp_path, tmp_path / "lists")
-    after = {name: saved[0] for name, saved in state(tmp_path / "lists").items() if "images" not in name}
-    assert after == before
 
 
 def make_dtd(root):

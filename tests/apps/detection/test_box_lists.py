@@ -2,23 +2,22 @@
 
 import json
 import shutil
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vidssl.apps.detection.coco_lists import read_boxes
-from vidssl.apps.detection.prepare_voc_coco_ava import prepare_coco, prepare_voc, read_annotations
+from vidssl.apps.detection.prepare_voc_coco_ava import prepare_coco, prepare_voc, read_annotation
 from vidssl.base.errors import DataError
-from vidssl.cli import main
 
 
 def test_both_forms_have_the_same_objects(shapes):
     voc = read_boxes([shapes / "lists/voc/trainval.json"])
     coco = read_boxes([shapes / "lists/coco/toy.json"])
     assert voc.classes == ("disc", "square") and coco.classes == ("square", "disc")
-    assert len(voc) == len(coco) == 8 and np.array_equal(voc.boxes, coco.boxes)
-    assert [voc.classes[n] for n in voc.categories] == [coco.classes[n] for n in coco.categories]
+    assert len(voc) == len(coco) == 8 and np.array_equal(voc.objects["box"], coco.objects["box"])
+    assert [voc.classes[n] for n in voc.objects["category"]] == [coco.classes[n] for n in coco.objects["category"]]
     assert voc.outlines is None and coco.outlines is not None and voc.fingerprint != coco.fingerprint
     assert voc.records[3].path == str(shapes / "voc/JPEGImages/003.png")
 
@@ -26,9 +25,13 @@ def test_both_forms_have_the_same_objects(shapes):
 def test_voc_counts_pixels_from_one_and_includes_the_far_edges(tmp_path):
     box = "<bndbox><xmin>1</xmin><ymin>3</ymin><xmax>10</xmax><ymax>12.5</ymax></bndbox>"
     objects = f"<object><name> cat </name>{box}</object><object><name>dog</name><difficult>1</difficult>{box}</object>"
-    (tmp_path / "a.xml").write_text(f"<annotation>{objects}</annotation>")
-    cat, dog = read_annotations(tmp_path / "a.xml")
-    assert cat == ("cat", (0, 2, 10, 12.5), False) and dog.difficult
+    (tmp_path / "a.xml").write_text(
+        f"<annotation><size><height>20</height><width>20</width></size>{objects}</annotation>"
+    )
+    image, (cat, dog), _ = read_annotation(tmp_path / "a.xml", Path("VOC2007"))
+    assert image == {"file_name": "VOC2007/JPEGImages/a.jpg", "height": 20, "width": 20}
+    assert cat == {"category_id": "cat", "bbox": [0, 2, 10, 10.5], "area": 105, "iscrowd": 0}
+    assert dog["difficult"] == dog["iscrowd"] == 1
 
 
 def test_years_are_lists_and_can_be_joined(shapes, tmp_path):
@@ -37,9 +40,9 @@ def test_years_are_lists_and_can_be_joined(shapes, tmp_path):
     prepare_voc(tmp_path / "kit", tmp_path / "lists")
     names = [tmp_path / f"lists/voc{year}_trainval.json" for year in (2007, 2012)]
     one, both = read_boxes(names[:1]), read_boxes(names)
-    assert len(both) == 16 and np.array_equal(both.boxes, np.tile(one.boxes, (2, 1)))
+    assert len(both) == 16 and np.array_equal(both.objects["box"], np.tile(one.objects["box"], (2, 1)))
     assert both.records[8].path == str(tmp_path / "kit/VOC2012/JPEGImages/000.png")
-    assert np.array_equal(both.boxes[both.rows_of(9)], one.boxes[one.rows_of(1)])
+    assert np.array_equal(both.objects["box"][both.rows_of(9)], one.objects["box"][one.rows_of(1)])
 
 
 def change(shapes, tmp_path, edit):
@@ -58,10 +61,12 @@ def test_crowds_and_difficult_objects(shapes, tmp_path):
         rows[4]["bbox"][2] = 0  # no area
 
     boxes = read_boxes([change(shapes, tmp_path, edit)])
-    assert boxes.crowd.sum() == 2 and boxes.difficult.sum() == 1 and len(boxes.boxes) == 15
+    assert boxes.objects["crowd"].sum() == 2 and boxes.objects["difficult"].sum() == 1 and len(boxes.objects) == 15
     kept = boxes.images_with_objects()
-    assert len(kept) == 7 and not kept.crowd.any() and kept.records[0].path.endswith("001.png")
-    assert kept.outlines[0] == boxes.outlines[2] and np.array_equal(kept.boxes[kept.rows_of(1)], boxes.boxes[4:5])
+    assert len(kept) == 7 and not kept.objects["crowd"].any() and kept.records[0].path.endswith("001.png")
+    assert kept.outlines[0] == boxes.outlines[2] and np.array_equal(
+        kept.objects["box"][kept.rows_of(1)], boxes.objects["box"][4:5]
+    )
 
 
 def test_boxes_beyond_their_image(shapes, tmp_path, caplog):
@@ -77,7 +82,7 @@ def test_boxes_beyond_their_image(shapes, tmp_path, caplog):
         rows[3]["bbox"] = [10_000, 5, 20, 20]
 
     boxes = read_boxes([change(shapes, tmp_path, edit)])
-    (width, height), rows = sizes, boxes.boxes.tolist()
+    (width, height), rows = sizes, boxes.objects["box"].tolist()
     assert rows[:3] == [[10, 20, width, height], [-0.5, -0.5, width + 0.5, height + 0.5], [0, 5, 10, 15]]
     assert len(rows) == 15
     assert "boxes that reach beyond their image are clipped: 3" in caplog.text
@@ -106,14 +111,6 @@ def test_annotations_of_voc_without_a_size_or_box(shapes, tmp_path, old, new, me
         prepare_voc(tmp_path / "voc", tmp_path / "lists")
 
 
-@pytest.mark.parametrize("text", ["  \n", "\n"])
-def test_a_root_of_blanks(shapes, tmp_path, text):
-    path = change(shapes, tmp_path, lambda content: None)
-    (tmp_path / "root.txt").write_text(text)
-    with pytest.raises(DataError, match=r"root.txt is empty"):
-        read_boxes([path])
-
-
 def test_images_that_splits_name_twice(shapes, tmp_path):
     shutil.copytree(shapes / "voc", tmp_path / "voc")
     names = tmp_path / "voc/ImageSets/Main/trainval.txt"
@@ -139,9 +136,10 @@ def test_voc_boxes_beyond_their_image_are_reported(shapes, tmp_path):
         (lambda c: c["annotations"][3].update(bbox=[0, 0, 1e308, 1e308]), "box of annotation 4 is not finite"),
         (lambda c: c["annotations"][3].update(bbox=[-1e308, 0, 5, 5]), "box of annotation 4 is not finite"),
         (lambda c: c["annotations"][3].update(bbox=[1e308, 0, 1e308, 5]), "box of annotation 4 is not finite"),
-        (lambda c: c["annotations"][3].update(bbox=[0, 0, 10**400, 4]), "… is too large"),
-        (lambda c: c["annotations"][3].update(area=10**400), "… is too large"),
-        (lambda c: c["images"][0].update(fps=10**400), "… is too large"),
+        (lambda c: c["annotations"][3].update(bbox=[0, 0, 10**400, 4]), "int too large to convert to float"),
+        (lambda c: c["annotations"][3].update(area=10**400), "int too large to convert to float"),
+        (lambda c: c["images"][0].update(fps=10**400), "int too large to convert to float"),
+        (lambda c: c["annotations"][3].update(bbox=[0, 0, 4]), "is not a list of boxes (ValueError"),
         (lambda c: c["images"][0].update(fps=float("nan")), "fps nan is not above 0"),
         (lambda c: c["annotations"][3].update(area=float("inf")), "area of annotation 4 is not finite"),
         (lambda c: c["images"].append({**c["images"][2], "id": 99}), "'toy/002.png' is listed twice"),
@@ -160,7 +158,7 @@ def test_errors_are_one_line(shapes, tmp_path, edit, message):
 
 
 def test_errors_of_prepare(shapes, tmp_path):
-    with pytest.raises(DataError, match="neither ImageSets"):
+    with pytest.raises(DataError, match="has no lists in ImageSets/Main"):
         prepare_voc(tmp_path, tmp_path / "out")
     with pytest.raises(DataError, match="no annotations/instances"):
         prepare_coco(tmp_path, tmp_path / "out")
@@ -174,14 +172,3 @@ def test_errors_of_prepare(shapes, tmp_path):
     shutil.copytree(shapes / "lists/voc", tmp_path / "lists")
     with pytest.raises(DataError, match=r"root.txt belongs to other lists"):
         prepare_coco(shapes / "coco", tmp_path / "lists")
-
-
-def test_the_command_on_a_real_set(real, tmp_path, monkeypatch, capsys):
-    source = real / "boxes" / "bccd"
-    if not source.is_dir():
-        pytest.skip("../shared/data has no boxes/bccd")
-    monkeypatch.setattr(sys, "argv", ["vidssl", "prepare", "voc", str(source), "--out", str(tmp_path)])
-    main()
-    assert "test: 72 images, 945 objects" in capsys.readouterr().out
-    boxes = read_boxes([tmp_path / "train.json", tmp_path / "val.json"])
-    assert boxes.classes == ("Platelets", "RBC", "WBC") and len(boxes) == 292 and len(boxes.boxes) == 3943

@@ -6,14 +6,7 @@ import pytest
 import torch
 
 from vidssl.apps.detection.coco_lists import read_boxes
-from vidssl.apps.detection.images_and_clips import (
-    BoxDataset,
-    DetectionBatch,
-    ImageSettings,
-    batches,
-    outline_mask,
-    resized_size,
-)
+from vidssl.apps.detection.images_and_clips import BoxDataset, ImageSettings, batches, outline_mask, resized_size
 from vidssl.base.errors import DataError
 
 CPU = torch.device("cpu")
@@ -90,9 +83,3 @@ def test_a_wrong_or_damaged_image_is_named(boxes, shapes, tmp_path):
     cv2.imwrite(str(path), np.zeros((10, 12, 3), np.uint8))
     with pytest.raises(DataError, match=r"000.png has 12x10 pixels, in .*toy.json 64x96"):
         dataset.sample(0, 0)
-
-
-def test_a_batch_checks_its_shapes():
-    target = {"boxes": torch.zeros(2, 4), "labels": torch.ones(1, dtype=torch.int64)}
-    with pytest.raises(ValueError, match="2, 4"):
-        DetectionBatch((torch.zeros(3, 8, 8),), (target,), torch.zeros(1, dtype=torch.int64))

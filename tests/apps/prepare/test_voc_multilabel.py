@@ -50,12 +50,12 @@ def test_errors_name_the_file(voc, tmp_path):
     with pytest.raises(DataError, match=r"test: 1 of 2 images are missing in .*, the first is JPEGImages/000002.jpg"):
         prepare_voc_classes(voc, tmp_path / "lists")
     (voc / "ImageSets" / "Main" / "dog_test.txt").write_text("000001 yes\n")
-    with pytest.raises(
-        DataError, match=r"dog_test.txt, line 1: '000001 yes' is not the name of an image and 1, 0 or -1"
-    ):
+    with pytest.raises(DataError, match=r"dog_test.txt:1: '000001 yes' is not the name of an image and 1, 0 or -1"):
         prepare_voc_classes(voc, tmp_path / "lists")
     (voc / "ImageSets" / "Main" / "dog_test.txt").unlink()
-    with pytest.raises(DataError, match=r"cannot read .*dog_test.txt: No such file.* VOC has a file for each class"):
+    with pytest.raises(
+        DataError, match=r"cannot read list .*dog_test.txt: No such file.* VOC has a file for each class"
+    ):
         prepare_voc_classes(voc, tmp_path / "lists")
     assert not (tmp_path / "lists").exists()
 
@@ -67,5 +67,5 @@ def test_images_that_files_name_twice(voc, tmp_path):
     prepare_voc_classes(voc, tmp_path / "lists")
     assert read_list(tmp_path / "lists/train.csv").targets.tolist() == [[1, 0, -1], [0, 1, 1]]
     path.write_text(path.read_text() + "000005 -1\n")
-    with pytest.raises(DataError, match=r"cat_trainval.txt, line 4: '000005 -1' contradicts line 1"):
+    with pytest.raises(DataError, match=r"cat_trainval.txt:4: '000005 -1' contradicts .*:1: delete one"):
         prepare_voc_classes(voc, tmp_path / "again")

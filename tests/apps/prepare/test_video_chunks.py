@@ -1,9 +1,6 @@
 """Chunks: where they start, and that the list that is written means exactly these frames."""
 
 import itertools
-import runpy
-import sys
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -17,8 +14,6 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.video.reader import open_video
-
-SCRIPT = Path(__file__).parents[2] / "datasets" / "prepare_chunks.py"
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 4, 7])
@@ -127,22 +122,6 @@ def test_chunks_of_chunks_and_short_ones_dropped(videos, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_duplicate_chunks_are_written_once(tmp_path, write_video, numbered):
-    write_video(tmp_path / "a.mp4", numbered(60))
-    rows = [("a.mp4", 0, 0.0, 0.8), ("a.mp4", 0, 0.0, 1.2)]
-    write_lists(tmp_path / "lists", tmp_path, {"train": rows}, ())
-    made = prepare_chunks(tmp_path / "lists/train.csv", tmp_path / "out", chunks=2, frames=20)
-    assert spans(tmp_path / "out/train.csv") == [("a.mp4", 0, 0, 19), ("a.mp4", 0, 10, 29)]
-    assert made == "2 videos, 2 chunks\n1 videos have fewer chunks"
-
-
-def test_masks_stay(tmp_path, write_video, numbered):
-    write_video(tmp_path / "a.mp4", numbered(30))
-    write_lists(tmp_path / "in", tmp_path, {"t": [("a.mp4", 0, None, None, None, "m/a.png")]}, ())
-    prepare_chunks(tmp_path / "in/t.csv", tmp_path / "out", chunks=2, frames=10)
-    assert [record.mask for record in read_list(tmp_path / "out/t.csv").records] == [str(tmp_path / "m/a.png")] * 2
-
-
 def test_errors(videos, tmp_path):
     with pytest.raises(ConfigError, match="0 chunks"):
         prepare_chunks(videos, tmp_path / "out", chunks=0)
@@ -152,18 +131,3 @@ def test_errors(videos, tmp_path):
     with pytest.raises(DataError, match=r"middle\.mp4"):
         prepare_chunks(videos, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_script(videos, tmp_path, monkeypatch, capsys):
-    arguments = [str(videos), "--out", str(tmp_path / "out"), "--chunks", "2", "--frames", "20"]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments, "--short", "drop"])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert capsys.readouterr().out.splitlines() == [
-        "4 videos, 6 chunks",
-        "1 videos are shorter than a chunk: 'short.mp4'",
-        f"lists written to {tmp_path / 'out'}",
-    ]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path / "none.csv"), *arguments[1:]])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert ended.value.code == 2 and capsys.readouterr().err.startswith("error: cannot read list")

@@ -7,7 +7,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
 from scipy.stats import chi2_contingency
 
 from vidssl import cli
@@ -29,15 +28,11 @@ from vidssl.apps.views.colorful_moving_mnist import (
 )
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
-from vidssl.base.output_folder import MARK
 from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import ClipAndFrame
-from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader
 from vidssl.data.moving_digits import digit_images
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.transforms.recipes import CenterCrop
 from vidssl.video.reader import DecodeSettings
 
 POOLS = [range(20 * digit, 20 * digit + 20) for digit in range(10)]
@@ -49,7 +44,7 @@ def noise(rng):
     return rng.integers(256, size=(CANVAS, CANVAS, 3), dtype=np.uint8), int(rng.integers(5))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_digits_are_reflected_at_the_border(seed):
     """Against a loop that turns the velocity around at each contact, in a thousand steps a frame."""
     rng = generator(seed)
@@ -82,7 +77,7 @@ def test_second_views_share_exactly_the_chosen_factors(share):
 
 
 def test_factors_that_are_not_shared_are_independent():
-    pairs = [draw_video(("position",), POOLS, noise, 20, 1, generator(1, n)) for n in range(1000)]
+    pairs = [draw_video(("position",), POOLS, noise, 20, 1, generator(1, n)) for n in range(500)]
     seconds = [(referred, second) for _, referred, (second,) in pairs]
     for factor, classes in (("digit", 10), ("background_class", 5)):
         table = np.zeros((classes, classes))
@@ -94,16 +89,6 @@ def test_factors_that_are_not_shared_are_independent():
     assert np.abs(np.corrcoef(places.T) - np.eye(4)).max() < 0.1
     np.testing.assert_allclose(places.mean(axis=0), FREE / 2, atol=1)
     np.testing.assert_allclose(places.std(axis=0), FREE / 12**0.5, atol=0.5)  # uniform, also after ten reflections
-
-
-def test_first_views_do_not_depend_on_what_is_shared():
-    """So runs with other shared factors differ in their second views only."""
-    drawn = [draw_video(share, POOLS, noise, 20, 2, generator(0, 5)) for share in SHARES]
-    for first, referred, _ in drawn[1:]:
-        np.testing.assert_array_equal(referred.position, drawn[0][1].position)
-        for one, other in zip(first, drawn[0][0], strict=True):
-            assert (one.digit_image, one.background_class) == (other.digit_image, other.background_class)
-            np.testing.assert_array_equal(one.background, other.background)
 
 
 def test_a_frame_is_the_digit_in_white_over_the_background():
@@ -120,14 +105,6 @@ def test_a_frame_is_the_digit_in_white_over_the_background():
     assert np.abs(np.array([x, y]) - EDGE // 2 - scene.position).max() <= 0.5
 
 
-def test_textures_have_their_size_and_all_classes():
-    drawn = [draw_texture(generator(0, n)) for n in range(60)]
-    assert {kind for _, kind in drawn} == set(range(len(TEXTURE_NAMES)))
-    for image, _ in drawn:
-        assert image.shape == (CANVAS, CANVAS, 3) and image.dtype == np.uint8
-        assert image.max() <= 200 and image.reshape(-1, 3).std(axis=0).max() > 2  # darker than digits, not uniform
-
-
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory):
     out = tmp_path_factory.mktemp("colorful") / "set"
@@ -135,10 +112,12 @@ def rendered(tmp_path_factory):
     return out
 
 
-def test_frames_are_exact_after_decoding(rendered):
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_frames_are_exact_after_decoding(rendered, split):
     images, pools = digit_images(None)
-    for n, record in enumerate(read_list(rendered / "pairs" / "train.csv").records):
-        first, _, seconds = draw_video(("digit",), pools["train"], draw_texture, 20, 3, generator(0, 0, n))
+    for n, record in enumerate(read_list(rendered / "pairs" / f"{split}.csv").records):
+        rng = generator(0, ("train", "test").index(split), n)
+        first, _, seconds = draw_video(("digit",), pools[split], draw_texture, 20, 3, rng)
         wanted = [render(scene, digit_opacity(images[scene.digit_image])) for scene in (*first, *seconds)]
         with DecodeSettings().open(record) as video:
             assert video.meta == VideoMeta(CLIP + 3, 10.0, CANVAS, CANVAS)
@@ -160,26 +139,6 @@ def test_lists_and_factors_agree(rendered):
             assert {int(row["digit"]) for row in whole} == {digits.records[n].label}  # also of the second views
             assert {int(row["background"]) for row in whole[:CLIP]} == {grounds.records[n].label}
             assert digits.records[n].end == 1.0 and len({(row["x"], row["y"]) for row in whole}) > 10
-
-
-def test_equal_settings_give_equal_files(rendered, tmp_path):
-    prepare_colorful_moving_mnist(tmp_path / "set", share=("digit",), train=12, test=6, second_views=3)
-    for path in rendered.rglob("*.*"):
-        if path.name not in ("root.txt", MARK):
-            assert path.read_bytes() == (tmp_path / "set" / path.relative_to(rendered)).read_bytes()
-
-
-def test_a_batch_has_views_of_two_lengths(rendered):
-    videos = read_list(rendered / "pairs" / "train.csv")
-    sampler = ClipAndFrame(ClipAndFrame.Config(frames=4, sampling_rate=3))
-    dataset = ClipDataset(videos, sampler, [CenterCrop(CenterCrop.Config(size=CANVAS))] * 2)
-    (batch,) = Loader(dataset, [[(0, n) for n in range(8)]], workers=0)
-    assert [view.shape for view in batch.views] == [(8, 4, 3, CANVAS, CANVAS), (8, 1, 3, CANVAS, CANVAS)]
-    for n, (clip, frame) in enumerate(zip(*batch.views, strict=True)):
-        with DecodeSettings().open(videos.records[n]) as video:
-            frames = torch.from_numpy(np.ascontiguousarray(video.frames(np.arange(13))))
-        assert torch.equal(clip, frames[[0, 3, 6, 9]])
-        assert any(torch.equal(frame[0], one) for one in frames[CLIP:])
 
 
 def test_backgrounds_from_lists_of_images(tmp_path):
@@ -217,12 +176,6 @@ def test_errors(rendered, tmp_path):
         prepare_colorful_moving_mnist(tmp_path / "set", share=())
     with pytest.raises(ConfigError, match="second views 0"):
         prepare_colorful_moving_mnist(tmp_path / "set", share=("digit",), second_views=0)
-
-
-def test_the_command_names_the_factors():
-    _, parser, _ = cli.parser_of("prepare", ["colorful-moving-mnist"])
-    (share,) = (action for action in parser._actions if action.dest == "share")
-    assert tuple(share.choices) == FACTORS
 
 
 def test_the_sampler_draws_all_frames_after_the_clip():

@@ -12,7 +12,7 @@ from vidssl.models.backbones import build_backbone
 
 def build(name="fpn", **settings):
     torch.manual_seed(0)
-    given = DetectorSettings(name=name, anchor=8, width=16, regions=32, proposals=32, **settings)
+    given = DetectorSettings(name=name, anchor=8, width=16, regions=8, proposals=8, **settings)
     return Detector(given, build_backbone("resnet18"), classes=2)
 
 
@@ -48,8 +48,7 @@ def test_maps_are_those_of_the_backbone():
     assert all(torch.equal(maps[name], again[name]) for name in maps)
 
 
-@pytest.mark.parametrize("masks", [False, True])
-@pytest.mark.parametrize("name", ["fpn", "c4"])
+@pytest.mark.parametrize(("name", "masks"), [("fpn", False), ("c4", True)])
 def test_losses_and_gradients(name, masks):
     detector = build(name, masks=masks)
     scalars = detector(batch(masks, empty=True))

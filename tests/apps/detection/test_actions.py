@@ -5,6 +5,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -14,16 +15,14 @@ from torch import nn
 from torchvision.ops import roi_align
 
 import vidssl
-from vidssl.apps.detection.average_precision import Detections
-from vidssl.apps.detection.coco_lists import KeyFrameList, read_boxes
+from vidssl.apps.detection.coco_lists import read_boxes
 from vidssl.apps.detection.config import ActionDetectorSettings, KeyFrameSettings, bind_run
 from vidssl.apps.detection.detectors import ActionDetector
-from vidssl.apps.detection.images_and_clips import DetectionBatch, KeyFrameDataset, batches, clip_frames
+from vidssl.apps.detection.images_and_clips import DetectionBatch, KeyFrameDataset, clip_frames
 from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava
-from vidssl.apps.detection.train import train
+from vidssl.apps.detection.train_and_test import _in_files, train
 from vidssl.base.config import read
 from vidssl.base.errors import ConfigError, DataError
-from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta
 from vidssl.cli import main
 from vidssl.models.backbones import build_backbone
@@ -45,15 +44,15 @@ def toy(movies, tmp_path):
 
 def test_the_list_has_what_the_files_say(movies):
     persons = read_boxes([movies / "lists/train.json"])
-    assert isinstance(persons, KeyFrameList) and persons.classes == ("rise", "sink", "be red")
+    assert persons.has_key_frames and persons.classes == ("rise", "sink", "be red")
     assert len(persons) == 24 and persons.times.tolist() == [1.0] * 24 and len(persons.proposals) == 0
     rows = [line.split(",") for line in (movies / "annotations/ava_train_v2.2.csv").read_text().splitlines()]
-    assert persons.categories.tolist() == [[1, 3, 7].index(int(row[6])) for row in rows]
-    assert np.allclose(persons.boxes, [[float(number) for number in row[2:6]] for row in rows], atol=1e-6)
+    assert persons.objects["category"].tolist() == [[1, 3, 7].index(int(row[6])) for row in rows]
+    assert np.allclose(persons.objects["box"], [[float(number) for number in row[2:6]] for row in rows], atol=1e-6)
     assert persons.records[2].path == str(movies / "videos/movie-2.mp4")
-    some = persons.images([2, 0])
-    assert some.records[0].path.endswith("movie-2.mp4") and some.times.tolist() == [1.0, 1.0]
-    assert np.array_equal(some.boxes[some.rows_of(1)], persons.boxes[persons.rows_of(0)])
+    some = persons.rows([2, 0])
+    assert some.records[1].path.endswith("movie-2.mp4") and some.times.tolist() == [1.0, 1.0]
+    assert np.array_equal(some.objects[some.rows_of(1)]["box"], persons.objects[persons.rows_of(2)]["box"])
     assert some.fingerprint != persons.fingerprint
     assert replace(persons, times=persons.times + 1).fingerprint != persons.fingerprint
 
@@ -73,7 +72,9 @@ def test_excluded_key_frames_and_uncounted_actions(movies, tmp_path):
     report = prepare_ava(movies / "videos", tmp_path / "lists", official)
     assert "train: 24 movies listed, 24 found, 0 missing\n  23 key frames, 46 persons" in report
     train, val = (read_boxes([tmp_path / f"lists/{side}.json"]) for side in ("train", "val"))
-    assert {*train.categories} == {0, 1, 2} and {*val.categories} == {0} and val.classes == train.classes
+    assert (
+        {*train.objects["category"]} == {0, 1, 2} and {*val.objects["category"]} == {0} and val.classes == train.classes
+    )
     assert len(val) == 8  # key frames stay, for detections in them are wrong
 
 
@@ -91,11 +92,13 @@ def test_detected_persons(movies, tmp_path):
     prepare_ava(movies / "videos", tmp_path / "lists", movies / "annotations", **options)
     train, val = (read_boxes([tmp_path / f"lists/{side}.json"]) for side in ("train", "val"))
     before = read_boxes([movies / "lists/train.json"])
-    assert len(train.categories) == 1 + len(before.categories) and not before.has_proposals and train.has_proposals
-    assert np.allclose(train.proposals, [[0.1, 0.2, 0.6, 0.9], [0.1, 0.2, 0.7, 0.9]])  # persons without an action
+    assert len(train.objects) == 1 + len(before.objects) and not before.has_proposals and train.has_proposals
+    assert np.allclose(
+        train.proposals["box"], [[0.1, 0.2, 0.6, 0.9], [0.1, 0.2, 0.7, 0.9]]
+    )  # persons without an action
     # A key frame that has only those is trained on, as in SlowFast.
     assert len(train) == len(before) + 1 == len(train.images_with_objects().records)
-    assert len(replace(train, proposal_ends=train.proposal_ends * 0).images_with_objects().records) == 24
+    assert len(replace(train, proposals=train.proposals[:0]).images_with_objects().records) == 24
     random_view = TrainCrop(TrainCrop.Config(size=60, short_side=(60, 60)))
     for persons, count in ((before, 2), (train, 4)):
         sample = KeyFrameDataset(replace(persons, times=persons.times), CLIP, 64).sample(0, 0)[1]
@@ -105,10 +108,10 @@ def test_detected_persons(movies, tmp_path):
         )
         assert (labels.sum(axis=1) == 0).any() == (persons is train)
     assert len(val) == 9 and val.times.tolist() == [1] * 8 + [2]
-    assert np.allclose(val.proposals, [[0.1, 0.2, 0.5, 0.9], [0.2, 0.2, 0.5, 1.0]])
+    assert np.allclose(val.proposals["box"], [[0.1, 0.2, 0.5, 0.9], [0.2, 0.2, 0.5, 1.0]])
     assert val.proposals_of(1).shape == (0, 4) and val.counts()["proposals"] == 2
-    kept = val.images([8, 0])
-    assert np.array_equal(kept.proposals, val.proposals[::-1]) and kept.proposals_of(0).shape == (1, 4)
+    kept = val.rows([8, 0])
+    assert np.array_equal(kept.proposals["box"], val.proposals["box"]) and kept.proposals_of(0).shape == (1, 4)
     tested, trained = (
         KeyFrameDataset(val, CLIP, view) for view in (64, TrainCrop(TrainCrop.Config(size=64, short_side=(64, 64))))
     )
@@ -301,57 +304,17 @@ def test_the_loss_is_the_mean_over_persons_and_actions():
     assert nobody.item() == 0 and network.eval().detect(batch(persons=(0, 1)))[0]["scores"].shape == (0,)
 
 
+def test_detections_are_in_the_units_of_the_list():
+    """Key frames have a height and width of 1: their boxes are fractions."""
+    clip = DetectionBatch((torch.zeros(3, 4, 40, 80),), ({},), torch.tensor([0]))
+    detected = {"boxes": torch.tensor([[8.0, 10, 40, 20]]), "labels": torch.tensor([1]), "scores": torch.tensor([0.5])}
+    (in_list,) = _in_files(clip, [detected], SimpleNamespace(sizes=np.array([[1, 1]])))
+    assert np.allclose(in_list.boxes, [[0.1, 0.25, 0.5, 0.5]]) and in_list.labels.tolist() == [0]
+
+
 def test_the_backbone_must_be_3d():
     with pytest.raises(ConfigError, match=r"needs a 3D ResNet, got ResNet2D.*: set backbone.name"):
         ActionDetector(ActionDetectorSettings(), build_backbone("resnet18"), 3)
-
-
-def ava_loop(found, persons):
-    """AVA's mAP by loops over key frames, as the official evaluation goes: image by image, area of the envelope."""
-    values = []
-    for action in range(len(persons.classes)):
-        scores, right, total = [], [], 0
-        for one in found:
-            rows = [n for n in range(len(persons.boxes))[persons.rows_of(one.index)] if persons.categories[n] == action]
-            total += len(rows)
-            order = [n for n in np.argsort(-one.scores, kind="stable") if one.labels[n] == action]
-            taken = set()
-            for n in order:
-                overlaps = []
-                for row in rows:
-                    (a, b, c, d), (e, f, g, h) = one.boxes[n].astype(float), persons.boxes[row].astype(float)
-                    both = max(min(c, g) - max(a, e), 0) * max(min(d, h) - max(b, f), 0)
-                    overlaps.append(both / ((c - a) * (d - b) + (g - e) * (h - f) - both))
-                best = int(np.argmax(overlaps)) if overlaps else -1
-                hit = best >= 0 and overlaps[best] >= 0.5 and best not in taken
-                taken |= {best} if hit else set()
-                scores.append(one.scores[n])
-                right.append(hit)
-        if not total:
-            continue
-        hits = np.array(right)[np.argsort(-np.array(scores), kind="stable")]
-        recall, precision = np.cumsum(hits) / total, np.cumsum(hits) / np.arange(1, len(hits) + 1)
-        recall, precision = np.r_[0, recall, 1], np.r_[0, precision, 0]
-        for n in range(len(precision) - 1, 0, -1):
-            precision[n - 1] = max(precision[n - 1], precision[n])
-        steps = np.flatnonzero(recall[1:] != recall[:-1]) + 1
-        values.append(((recall[steps] - recall[steps - 1]) * precision[steps]).sum())
-    return float(np.mean(values))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_average_precision_is_that_of_the_official_rules(movies, seed):
-    persons = read_boxes([movies / f"lists/{side}.json" for side in ("train", "val")])
-    found = []
-    for index in range(len(persons)):
-        random, rows = generator(seed, index), persons.rows_of(index)
-        moved = persons.boxes[rows] + random.normal(0, 0.05, (rows.stop - rows.start, 4))
-        wrong = random.uniform([0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1], (2, 4))
-        corners = np.repeat(np.concatenate([moved, wrong]), 3, axis=0)
-        scores = random.random(len(corners)).astype(np.float32)
-        found.append(Detections(index, corners.astype(np.float32), np.tile(np.arange(3), len(corners) // 3), scores))
-    (value,) = detector().average_precisions(found, persons).values()
-    assert value == pytest.approx(ava_loop(found, persons), abs=1e-9) and 0.05 < value < 0.95
 
 
 def test_a_toy_runs_resumes_and_is_tested(toy, movies, tmp_path, monkeypatch, capsys):
@@ -372,23 +335,8 @@ def test_a_toy_runs_resumes_and_is_tested(toy, movies, tmp_path, monkeypatch, ca
     assert vidssl.load_backbone(last).dim == 64
 
 
-def test_batches_do_not_depend_on_workers(movies):
-    persons, keys = read_boxes([movies / "lists/train.json"]), [[(0, 1), (1, 0)], [(1, 3)]]
-    crop = TrainCrop(TrainCrop.Config(size=48, short_side=(48, 56)))
-    made = []
-    for workers in (0, 2):
-        settings = CLIP.model_copy(update={"workers": workers, "mean": (0.5, 0.4, 0.3), "std": (0.2,)})
-        made.append([*batches(KeyFrameDataset(persons, settings, crop), keys, torch.device("cpu"))])
-    for one, other in zip(*made, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one.images, other.images, strict=True))
-        assert all(torch.equal(a[k], b[k]) for a, b in zip(one.targets, other.targets, strict=True) for k in a)
-    (clip, _), (pixels, _, _) = made[0][0].images, KeyFrameDataset(persons, CLIP, crop).sample(0, 1)
-    assert clip.shape == (3, 8, 48, 48)
-    assert torch.allclose(clip[2] * 0.2 + 0.3, torch.from_numpy(pixels[..., 2] / 255.0).float(), atol=1e-6)
-
-
 def test_mistakes_are_found_before_training(toy, shapes, movies):
-    with pytest.raises(ConfigError, match="is a list of images: action_detector needs key frames of videos"):
+    with pytest.raises(ConfigError, match="is a list of images: action_detector needs key frames"):
         train(toy("a", f"data.train={shapes}/lists/voc/trainval.json"))
     with pytest.raises(ConfigError, match="detector needs a list of images"):
         images = [f"data.train={movies}/lists/train.json", f"output={movies}/never", "evaluate.list=null"]

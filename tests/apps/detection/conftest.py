@@ -67,13 +67,13 @@ def shapes(made_once):
     return made_once("shapes", _draw)
 
 
-@pytest.fixture
-def toy_run(shapes, tmp_path):
-    """Bind the toy config on the drawn set: `toy_run("a", "steps=3")` writes to tmp_path / "a"."""
+@pytest.fixture(scope="session")
+def toy_run(shapes):
+    """Bind the toy config on the drawn set: `toy_run(folder, "steps=3")` writes to the folder."""
 
     def bind(output, *overrides, form="voc"):
         path = shapes / "lists" / form / ("trainval.json" if form == "voc" else "toy.json")
-        where = [f"data.train={path}", f"evaluate.list={path}", f"output={tmp_path / output}", "device=cpu"]
+        where = [f"data.train={path}", f"evaluate.list={path}", f"output={output}", "device=cpu"]
         return bind_run(read(TOY, [*where, *overrides]), str(TOY))
 
     return bind

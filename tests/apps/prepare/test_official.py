@@ -1,9 +1,7 @@
 """Official lists to lists: labels, inexact file names, missing files, and errors."""
 
 import json
-import resource
 from collections import Counter
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from vidssl.apps.prepare import (
 )
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
-from vidssl.video.reader import open_video
 
 
 def touch(root, *names):
@@ -123,16 +120,6 @@ def test_some_classes_in_folders_of_splits(ucf, tmp_path):
     assert message == f"{tmp_path}/kept.txt: 'Archrey': not among the 3 classes of the official lists"
 
 
-def test_second_run_writes_the_same_bytes(ucf, tmp_path):
-    root, splits = ucf
-    prepare_ucf101(root, tmp_path / "lists", splits)
-    before = files(tmp_path / "lists")
-    prepare_ucf101(root, tmp_path / "lists", splits)
-    assert files(tmp_path / "lists") == before
-    prepare_ucf101(root, tmp_path / "others", splits)
-    assert files(tmp_path / "others") == before
-
-
 def test_case_mismatches_are_found_and_reported(ucf, tmp_path):
     root, splits = ucf
     old, new = (root / "HandstandPushups" / f"v_Hand{s}Pushups_g09_c01.avi" for s in ("Stand", "stand"))
@@ -145,28 +132,6 @@ def test_case_mismatches_are_found_and_reported(ucf, tmp_path):
     assert f"in different case: {pair[0]!r} is {pair[1]!r}" in report
     old.touch()  # the exact name goes before
     assert "1 in different case" not in prepare_ucf101(root, tmp_path / "lists", splits)
-
-
-def test_class_in_different_case(ucf, tmp_path):
-    root, splits = ucf
-    text = (splits / "classInd.txt").read_text().replace("HandstandPushups", "HandStandPushups")
-    write(splits / "classInd.txt", text)
-    prepare_ucf101(root, tmp_path / "lists", splits)
-    assert read_list(tmp_path / "lists/test1.csv").classes[2] == "HandStandPushups"
-    assert rows(tmp_path / "lists", "test1")[-1][1] == "HandStandPushups"
-
-
-def test_class_is_the_folder_not_the_file_name(ucf, tmp_path):
-    root, splits = ucf
-    touch(root, "Archery/v_ApplyEyeMakeup_g30_c01.avi")
-    for side in ("train", "test"):
-        clip = f"Archery/v_ApplyEyeMakeup_g3{'01'[side == 'test']}_c01.avi"
-        touch(root, clip)
-        with (splits / f"{side}list01.txt").open("a") as file:
-            file.write(clip + (" 2\n" if side == "train" else "\n"))
-    prepare_ucf101(root, tmp_path / "lists", splits)
-    for side in ("train1", "test1"):
-        assert rows(tmp_path / "lists", side)[-1][1] == "Archery"
 
 
 def test_other_extensions_and_folders_of_images(ucf, tmp_path):
@@ -191,17 +156,6 @@ def test_other_extensions_and_folders_of_images(ucf, tmp_path):
     )
 
 
-def test_two_files_that_differ_in_case_are_ambiguous(ucf, tmp_path):
-    root, splits = ucf
-    (root / "Archery/v_Archery_g02_c01.avi").unlink()
-    touch(root, "Archery/v_archery_g02_c01.avi", "Archery/V_Archery_g02_c01.avi")
-    message = refusal(prepare_ucf101, root, tmp_path / "lists", splits)
-    assert message.startswith(f"{splits}/testlist01.txt:3: 'Archery/v_Archery_g02_c01.avi' matches")
-    (root / "Archery/V_Archery_g02_c01.avi").rename(root / "Archery/V_Archery_g02_c01.mp4")
-    prepare_ucf101(root, tmp_path / "lists", splits)  # of the two only one has the suffix
-    assert rows(tmp_path / "lists", "test1")[2][0] == "Archery/v_archery_g02_c01.avi"
-
-
 def test_missing_files_are_counted_up_to_the_limit(ucf, tmp_path):
     root, splits = ucf
     for name in ("Archery/v_Archery_g02_c01.avi", "Archery/v_Archery_g03_c01.avi"):
@@ -223,13 +177,8 @@ def test_missing_files_are_counted_up_to_the_limit(ucf, tmp_path):
     ("change", "reason"),
     [
         ({"classInd.txt": None}, r"cannot read list .*classInd.txt"),
-        ({"classInd.txt": ""}, "is not among the 0"),
         ({"classInd.txt": "0 Archery\n1 Bowling\n"}, "classInd.txt:1: '0 Archery' is not '1 <Class>'"),
-        ({"classInd.txt": "1 Archery\n3 Bowling\n"}, "classInd.txt:2: '3 Bowling' is not '2 <Class>'"),
-        ({"classInd.txt": "1 Archery\n2 Archery\n"}, "class 'ApplyEyeMakeup' is not among"),
-        ({"classInd.txt": "1\n"}, "'1' is not '1 <Class>'"),
         ({"testlist02.txt": None}, r"cannot read list .*testlist02.txt"),
-        ({"trainlist01.txt": None, "trainlist02.txt": None}, r"cannot read list .*trainlist01.txt"),
         ({"testlist01.txt": "Bowling/v_Bowling_g01_c01.avi\n"}, "testlist01.txt:1: class 'Bowling' is not among the 3"),
         ({"testlist01.txt": "v_Archery_g02_c01.avi\n"}, "is not '<Class>/<file>'"),
         ({"testlist01.txt": "\n \n"}, "test1: the list has no rows"),
@@ -292,96 +241,6 @@ def test_wrong_folders(ucf, tmp_path):
     assert "1 of 6 listed" in refusal(prepare_ucf101, root, out, splits)
 
 
-def test_follow_links(ucf, tmp_path):
-    """Videos behind links, as on clusters, are found with follow_links."""
-    root, splits = ucf
-    farm = tmp_path / "farm"
-    farm.mkdir()
-    for number, folder in enumerate(sorted(root.iterdir())):
-        if number:
-            (farm / folder.name).symlink_to(folder)
-        else:
-            (farm / folder.name).mkdir()
-            for file in folder.iterdir():
-                (farm / folder.name / file.name).symlink_to(file)
-    assert "list it with vidssl prepare … --follow-links" in refusal(prepare_ucf101, farm, tmp_path / "lists", splits)
-    report = prepare_ucf101(farm, tmp_path / "lists", splits, follow_links=True)
-    prepare_ucf101(root, tmp_path / "plain", splits)
-    assert "leave the folder: read these lists with allow_external=True" in report
-    for name in ("train1", "test1"):
-        found = read_list(tmp_path / "lists" / f"{name}.csv", allow_external=True)
-        assert found.names == read_list(tmp_path / "plain" / f"{name}.csv").names
-        assert all(Path(record.path).is_file() for record in found.records)
-
-
-def test_options_out_of_range(ucf, tmp_path):
-    for options in ({"max_missing": 1.5}, {"max_missing": float("nan")}):
-        assert "must be" in refusal(prepare_ucf101, ucf[0], tmp_path / "lists", ucf[1], kind=ConfigError, **options)
-
-
-def test_other_lists_are_not_overwritten(ucf, tmp_path):
-    root, splits = ucf
-    out = tmp_path / "lists"
-    write(out / "root.txt", "/elsewhere\n")
-    write(out / "train1.csv", "path\na.mp4\n")
-    before = files(out)
-    assert "root.txt belongs to other lists" in refusal(prepare_ucf101, root, out, splits)
-    assert files(out) == before
-
-
-def test_all_lists_are_written_or_none(ucf, tmp_path):
-    root, splits = ucf
-    out = tmp_path / "lists"
-    prepare_ucf101(root, out, splits)
-    before = files(out)
-    touch(root, *(f"Archery/v_Archery_g{n}_c01.avi" for n in range(40, 90)))
-    with (splits / "trainlist02.txt").open("a") as file:
-        file.writelines(f"Archery/v_Archery_g{n}_c01.avi 2\n" for n in range(40, 90))
-    (splits / "trainlist01.txt").write_text("Archery/v_Archery_g09_c01.avi 2\n")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # enough for all but train2.csv
-    try:
-        message = refusal(prepare_ucf101, root, out, splits)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert message == f"cannot write lists to {out}: File too large"
-    assert files(out) == before
-    prepare_ucf101(root, out, splits)
-    assert files(out) != before and len(rows(out, "train2")) == 56
-
-
-def test_out_folder_that_cannot_be_written(ucf, tmp_path):
-    root, splits = ucf
-    (tmp_path / "lists" / "test2.csv").mkdir(parents=True)
-    assert "test2.csv: it is a folder" in refusal(prepare_ucf101, root, tmp_path / "lists", splits)
-    assert [path.name for path in (tmp_path / "lists").iterdir()] == ["test2.csv"]
-    write(tmp_path / "file", "")
-    assert "it is a file; name a folder" in refusal(prepare_ucf101, root, tmp_path / "file", splits)
-
-
-def test_a_real_ucf101_tree(real, ucf, tmp_path):
-    clips = sorted((real / "ucf101_clips").glob("*.avi"))
-    root = tmp_path / "real" / "UCF-101"
-    classes, lines = [], []
-    for clip in clips:
-        name = clip.name.split("_")[1]
-        classes.append(name)
-        write(root / name / clip.name, clip.read_bytes())
-        lines.append(f"{name}/{clip.name}")
-    splits = tmp_path / "real" / "ucfTrainTestlist"
-    write(splits / "classInd.txt", "".join(f"{n} {name}\r\n" for n, name in enumerate(classes, 1)))
-    write(splits / "trainlist01.txt", f"{lines[0]} 1\r\n")
-    write(splits / "testlist01.txt", f"{lines[1]}\r\n")
-    report = prepare_ucf101(root, tmp_path / "lists", splits)
-    assert f"classes without a file: {classes[1]!r}\n" in report
-    for side, label in (("train1", 0), ("test1", 1)):
-        (record,) = read_list(tmp_path / "lists" / f"{side}.csv").records
-        assert record.label == label
-        with open_video(record.path) as video:
-            assert (video.meta.height, video.meta.width) == (240, 320) and video.meta.num_frames > 50
-            assert video.frames([0, 8]).shape == (2, 3, 240, 320)
-
-
 HMDB = ["brush_hair", "cartwheel"]
 ODD = [
     "#122_Don't_Cry_(2)_u_nm_np1_fr_med_0.avi",
@@ -431,17 +290,6 @@ def test_malformed_hmdb51_splits(hmdb, tmp_path):
     path.unlink()
     assert f"cannot read list {splits}/cartwheel_test_split2.txt" in refusal(prepare_hmdb51, root, out, splits)
     assert "has no trainlist01.txt" in refusal(prepare_ucf101, root, out, splits)
-
-
-def test_folders_of_images_with_dots_in_their_names(hmdb, tmp_path):
-    root, splits = hmdb
-    for file in ("a.b.avi", "c.d.avi"):
-        touch(root / "cartwheel" / file.removesuffix(".avi"), "0.jpg", "1.jpg")
-    for split in (1, 2, 3):
-        write(splits / f"cartwheel_test_split{split}.txt", "a.b.avi 1\nc.d.avi 2\n")
-    prepare_hmdb51(root, tmp_path / "lists", splits)
-    assert rows(tmp_path / "lists", "test1")[-1] == ("cartwheel/c.d", "cartwheel")
-    assert (tmp_path / "lists/test1.csv").read_text().startswith("path,label\n")  # no fps was given
 
 
 # Kinetics
@@ -496,29 +344,6 @@ def test_kinetics(kinetics, tmp_path):
 def _without(root, name, out, train, test):
     (root / name).unlink()
     prepare_kinetics(root, out, train, test)
-
-
-def test_kinetics_classes_do_not_depend_on_the_files(kinetics, tmp_path):
-    root, train, _ = kinetics
-    (root / CLIPS[1]).unlink()
-    touch(root, "train/yoga/zzzzzzzzzzz_000001_000011.mp4")
-    prepare_kinetics(root, tmp_path / "lists", train, max_missing=0.5)
-    assert read_list(tmp_path / "lists/train.csv").classes == tuple(LABELS)
-    assert sorted(files(tmp_path / "lists")) == ["classes.txt", "root.txt", "train.csv"]
-
-
-def test_kinetics_with_another_column(kinetics, tmp_path):
-    root, _, test = kinetics
-    train = write(tmp_path / "cc.csv", "\n".join([HEADER + ",is_cc", *(f"{row},0" for row in TRAIN)]))
-    prepare_kinetics(root, tmp_path / "lists", train, test)
-    assert len(rows(tmp_path / "lists", "train")) == 4
-
-
-def test_kinetics_ids_differ_by_case(kinetics, tmp_path):
-    root, train, _ = kinetics
-    (root / CLIPS[3]).rename(root / CLIPS[3].replace("aaaaaaaaaaa", "AAAAAAAAAAA"))  # that is another video
-    report = prepare_kinetics(root, tmp_path / "lists", train, max_missing=0.5)
-    assert "missing: 'aaaaaaaaaaa_000001_000011.mp4'" in report
 
 
 def test_kinetics_untrimmed(kinetics, tmp_path):
@@ -585,14 +410,9 @@ def test_some_classes_of_kinetics(kinetics, tmp_path):
     ("text", "reason"),
     [
         ("youtube_id,time_start,time_end,split\naaaaaaaaaaa,1,11,test\n", "lacks label; .*the test list has no labels"),
-        ("path label\na.mp4 0\n", "header 'path label' lacks label and youtube_id"),
-        ("", "header '' lacks"),
         (f"{HEADER}\nyoga,ttttttttttt,7,17,validate\n", ":2: class 'yoga' is not among the 4 of"),
-        (f"{HEADER}\n,ttttttttttt,7,17,validate\n", ":2: a row needs"),
-        (f"{HEADER}\nzumba,ttttttttttt,7\n", ":2: a row needs"),
         (f"{HEADER}\nzumba, fast,ttttttttttt,7,17,validate\n", ":2: a row needs .*; quote names with commas"),
         (f"{HEADER}\nzumba,ttttttttttt,17,7,validate\n", ":2: '17' to '7' is not a span"),
-        (f"{HEADER}\nzumba,ttttttttttt,now,7,validate\n", "is not a span"),
         (f"{HEADER}\nzumba,ttttttttttt,7,inf,validate\n", "is not a span"),
         (f'{HEADER}\n"zumba,ttttttttttt,7,17,validate\n', "not CSV"),
         (f"{HEADER}\n", "test: the list has no rows"),
@@ -613,12 +433,6 @@ def test_malformed_kinetics_lists(kinetics, tmp_path, text, reason):
         prepare_kinetics(root, tmp_path / "lists", train, test)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "lists").exists()
-
-
-def test_a_label_with_a_line_break(kinetics, tmp_path):
-    root, train, _ = kinetics
-    write(train, f'{HEADER}\n"surfing\nwater",aaaaaaaaaaa,1,11,train\n')
-    assert "holds a line break" in refusal(prepare_kinetics, root, tmp_path / "lists", train)
 
 
 # Something-Something v2
@@ -658,10 +472,7 @@ def test_ssv2(ssv2, tmp_path):
 @pytest.mark.parametrize(
     ("which", "content", "reason"),
     [
-        ("test", [{"id": "74225"}], "item 1: .* has no id or no template; the official test list"),
-        ("test", [{"template": "Holding [something]"}], "item 1: .* has no id"),
-        ("test", [{"id": "", "template": "Holding [something]"}], "has no id"),
-        ("test", ["78687"], "has no id"),
+        ("test", [{"id": "74225"}], "item 1: .* has no id or no template, as in the test list"),
         ("test", {"Holding something": "0"}, "is not a list of videos"),
         (
             "test",
@@ -671,9 +482,6 @@ def test_ssv2(ssv2, tmp_path):
         ("test", [{"id": "78687", "template": "Holding [something]"}], "'78687.webm' is also in the training list"),
         ("test", [{"id": "1\n2", "template": "Holding [something]"}], r"'1\\n2.webm'"),
         ("labels", {"Holding something": "1"}, "is not an object from the name"),
-        ("labels", {"Holding something": "0", "Moving part of something": "0"}, "is not an object"),
-        ("labels", [], "is not an object"),
-        ("labels", {}, "is not among the 0"),
         ("train", None, "is not JSON"),
     ],
 )
@@ -719,17 +527,6 @@ def test_trackingnet(trackingnet, tmp_path):
     assert {r.fps for r in read_list(tmp_path / "lists/train.csv").records} == {25.0}
 
 
-def test_trackingnet_frames_are_sorted_by_number(trackingnet, tmp_path, numbered, number_of):
-    cv2 = pytest.importorskip("cv2")
-    for number, frame in enumerate(numbered(12)):
-        cv2.imwrite(str(trackingnet / f"TRAIN_0/frames/-4EBxfTJXvI_0/{number}.jpg"), frame)
-    prepare_trackingnet(trackingnet, tmp_path / "lists", chunks=[0])
-    record = read_list(tmp_path / "lists/train.csv").records[0]
-    with open_video(record.path, fps=record.fps) as video:
-        assert (video.meta.num_frames, video.meta.fps) == (12, 30.0)
-        assert number_of(video.frames(range(12))) == list(range(12))
-
-
 def test_trackingnet_boxes_that_do_not_match_the_frames(trackingnet, tmp_path):
     (trackingnet / "TRAIN_0/frames/b_0/7.jpg").unlink()
     touch(trackingnet, "TRAIN_0/frames/no_boxes/0.jpg")
@@ -739,29 +536,12 @@ def test_trackingnet_boxes_that_do_not_match_the_frames(trackingnet, tmp_path):
     assert len(rows(tmp_path / "lists", "train")) == 4
 
 
-def test_trackingnet_sequences_without_frames_are_missing(trackingnet, tmp_path):
-    write(trackingnet / "TRAIN_0/anno/B_0.txt", "1,2,3,4\n" * 12)  # not b_0
-    assert "train: 1 of 4 listed files are not in" in refusal(prepare_trackingnet, trackingnet, tmp_path / "x")
-    report = prepare_trackingnet(trackingnet, tmp_path / "lists", max_missing=0.25)
-    assert "missing: 'TRAIN_0/frames/B_0'\n" in report
-
-
 def test_chunks_of_trackingnet(trackingnet, tmp_path):
     prepare_trackingnet(trackingnet, tmp_path / "lists", chunks=[10])
     assert rows(tmp_path / "lists", "train") == [("TRAIN_10/frames/c_0", "?")]
     assert "has no 'TRAIN_1'" in refusal(prepare_trackingnet, trackingnet, tmp_path / "x", chunks=range(2))
     assert "has no 'TRAIN_0'" in refusal(prepare_trackingnet, tmp_path, tmp_path / "x")
     assert "has no 'TRAIN_0'" in refusal(prepare_trackingnet, tmp_path / "none", tmp_path / "x")
-
-
-def test_a_name_that_is_not_utf8(trackingnet, tmp_path):
-    try:
-        touch(trackingnet / "TRAIN_0/frames" / "z\udcff", "0.jpg")
-    except OSError:
-        pytest.skip("this file system has UTF-8 names only")
-    report = prepare_trackingnet(trackingnet, tmp_path / "lists")
-    assert "left out, as their names are not UTF-8: 1 (" in report and "rename them" in report
-    assert all("z" not in name for name, _ in rows(tmp_path / "lists", "train"))
 
 
 # Lists of other projects
@@ -777,17 +557,14 @@ def root(tmp_path):
     ("form", "text", "separator", "expected"),
     [
         ("slowfast", "a/one.mp4 3\r\nb/two.avi  0 \r\n\r\n", " ", [("a/one.mp4", 3), ("b/two.avi", 0)]),
-        ("slowfast", "a/one.mp4 250 3\nb/two.avi 9 0\n", " ", [("a/one.mp4", 3), ("b/two.avi", 0)]),
         ("slowfast", "a/one.mp4\nb/two.avi\n", " ", [("a/one.mp4", -1), ("b/two.avi", -1)]),
         ("slowfast", "a/one 3\n", " ", [("a/one.mp4", 3)]),
         ("slowfast", "my clips/three four.mp4,7\n", ",", [("my clips/three four.mp4", 7)]),
-        ("slowfast", '"my clips/three four.mp4" 7\n', " ", [("my clips/three four.mp4", 7)]),
         ("slowfast", "./a/../b/two.avi 1\n", " ", [("b/two.avi", 1)]),
         ("slowfast", "\ufeffROOT/a/one.mp4 1\n", " ", [("a/one.mp4", 1)]),
         ("mmaction2", "a/one.mp4 3\nb/two.avi 0\n", " ", [("a/one.mp4", 3), ("b/two.avi", 0)]),
         ("mmaction2_rawframes", "y/f 2 5\n", " ", [("y/f", 5)]),
         ("mmaction2_rawframes", "x/f 12;1;5\n", ";", [("x/f 12", 5)]),
-        ("mmaction2_rawframes", "y/f\t2\t5\n", "\t", [("y/f", 5)]),
     ],
 )
 def test_lists_of_other_projects(root, tmp_path, form, text, separator, expected):
@@ -818,8 +595,7 @@ def test_paths_that_hold_separators(tmp_path, form):
     else:
         root = touch(tmp_path / "root", *names)
     labels = [-1] * len(names) if form in ("bare", "videomae") else [*range(len(names))]
-    separators, ends = (" ", ",", "\t", "::", ";", " , ", ":"), ("\n", "\r\n", "  \n", "")
-    for number, (separator, end) in enumerate(product(separators, ends)):
+    for number, (separator, end) in enumerate([(" ", "\n"), (",", "\r\n"), ("\t", "  \n"), ("::", ""), (" , ", "\n")]):
         text = FORMS.get(form, "{path} 2 {label}").replace(" ", separator)
         lines = [text.format(path=name, label=n) for n, name in enumerate(names)]
         videos, lists = tmp_path / f"{number}.txt", tmp_path / f"lists{number}"
@@ -830,29 +606,15 @@ def test_paths_that_hold_separators(tmp_path, form):
         assert dict(zip(found.names, found.labels.tolist(), strict=True)) == expected, (separator, end)
 
 
-@pytest.mark.parametrize("separator", [" ", ",", "::"])
-@pytest.mark.parametrize("form", ["slowfast", "mmaction2", "videomae"])
-def test_missing_files_with_separators_are_counted(tmp_path, form, separator):
-    names = [f"ride a,b::ike/{n} x.mp4" for n in range(10)]
-    root = touch(tmp_path / "root", *names[:7])
-    text = FORMS[form].replace(" ", separator)
-    videos = write(tmp_path / "list.txt", "\n".join(text.format(path=name, label=3) for name in names))
-    report = prepare_list(videos, form, root, tmp_path / "lists", separator=separator, max_missing=0.3)
-    assert "train: 10 listed, 7 found, 3 missing" in report
-
-
 @pytest.mark.parametrize(
     ("form", "line", "expected"),
     [
         ("slowfast", '"my clips/three four.mp4"\t7', ("my clips/three four.mp4", 7)),
-        ("slowfast", "a/one.mp4\t 3 \t", ("a/one.mp4", 3)),
         ("slowfast", "my clips\\three four.mp4 7", ("my clips/three four.mp4", 7)),
         ("slowfast", "a/one.mp4 3.0", ("a/one.mp4", 3)),
-        ("slowfast", "my clips/three four.mp4 120 7", ("my clips/three four.mp4", 7)),
         ("videomae", "a/one.mp4 0 -1", ("a/one.mp4", -1)),
         ("videomae", "a/one.mp4 5", ("a/one.mp4", 5)),
         ("videomae", "y/f 1 2", ("y/f", -1)),
-        ("videomae", "my clips/three four.mp4 0 -1", ("my clips/three four.mp4", -1)),
     ],
 )
 def test_lines_of_other_projects(root, tmp_path, form, line, expected):
@@ -865,28 +627,19 @@ def test_lines_of_other_projects(root, tmp_path, form, line, expected):
     ("form", "line", "reason"),
     [
         ("slowfast", "my clips/three 7 x", "is not 'path' or"),
-        ("slowfast", "my clips/three", "is not 'path' or"),
-        ("slowfast", "a/one.mp4 -1", "is not 'path' or"),
         ("slowfast", "a/one.mp4 1.5", "is not 'path' or"),
-        ("slowfast", "a/one.mp4 1_0", "is not 'path' or"),
         ("slowfast", "a/one.mp4 ٣", "is not 'path' or"),
         ("slowfast", "a/one.mp4 0 -1", "is not 'path' or 'path label' or 'path frames label'; form=videomae has it"),
         ("videomae", "a/one.mp4", "is not 'path label' or 'path start frames'"),
         ("videomae", "a/one.mp4 0 -2", "is not 'path label' or"),
         ("videomae", "y/f 40 2", "begins at frame 40: only whole folders are listed"),
-        ("slowfast", "a/one.mp4 ²", "is not 'path' or"),
         ("slowfast", "x/f 12", "'x/f 12' is ambiguous: the path may also be 'x/f 12'"),
         ("slowfast", "x/f 12 5", "'x/f 12 5' is ambiguous: the path may also be 'x/f 12'"),
         ("slowfast", '"a/one.mp4 5', "is not 'path' or"),
         ("slowfast", "../one.mp4 5", "leaves"),
-        ("slowfast", "/etc/one.mp4 5", "leaves"),
         ("slowfast", "ROOT/../one.mp4 5", "leaves"),
-        ("mmaction2", "a/one.mp4", "is not 'path label'"),
         ("mmaction2", "a/one.mp4 1 2", "is not 'path label'"),
-        ("mmaction2", "x/f 12", "is ambiguous"),
-        ("mmaction2_rawframes", "y/f 2", "is not 'path frames label'"),
         ("mmaction2_rawframes", "y/f 2 5 6", "is not 'path frames label'"),
-        ("mmaction2_rawframes", "y/f two 5", "is not 'path frames label'"),
         ("mmaction2_rawframes", "x/f 12 5", "is ambiguous"),
     ],
 )
@@ -894,13 +647,6 @@ def test_malformed_lines_of_other_projects(root, tmp_path, form, line, reason):
     videos = write(tmp_path / "list.txt", f"\n{line}\n".replace("ROOT", str(root)))
     message = refusal(prepare_list, videos, form, root, tmp_path / "lists")
     assert message.startswith(f"{videos}:2: ") and reason in message
-
-
-def test_images_are_counted(root, tmp_path):
-    videos = write(tmp_path / "list.txt", "y/f 3 5\n")
-    report = prepare_list(videos, "mmaction2_rawframes", root, tmp_path / "lists", fps=25)
-    assert "frame count differs: 'y/f' has 2, 3 are listed" in report
-    assert read_list(tmp_path / "lists/train.csv").records[0].fps == 25.0
 
 
 def test_classes_of_other_projects(root, tmp_path):
@@ -918,12 +664,6 @@ def test_classes_of_other_projects(root, tmp_path):
     assert "duplicate class names: 'run'" in refusal(
         prepare_list, videos, "slowfast", root, tmp_path / "x", classes=names
     )
-
-
-def test_one_file_with_two_labels(root, tmp_path):
-    videos = write(tmp_path / "list.txt", "a/one.mp4 1\na/one.mp4 2\n")
-    message = refusal(prepare_list, videos, "slowfast", root, tmp_path / "lists")
-    assert message == f"{videos}:2: 'a/one.mp4' has label 2, but label 1 at {videos}:1: delete one row"
 
 
 @pytest.mark.parametrize(

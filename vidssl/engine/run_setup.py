@@ -33,7 +33,7 @@ from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.checkpoint_files import saved as saved_checkpoints
 from vidssl.models.convolution_check import check_bfloat16, conv3d_fault
-from vidssl.models.match_checkpoints import load_initial, log_match
+from vidssl.models.match_checkpoints import load_initial
 from vidssl.models.read_and_write_weights import Normalization
 from vidssl.tracking import check_tracking
 from vidssl.transforms import RECIPES
@@ -250,8 +250,7 @@ def fresh_backbone(run: RunSettings) -> Backbone:
     if run.init is not None:
         data = getattr(run, "data", None)  # runs of all kinds have it
         pixels = None if data is None else Normalization(data.mean, data.std)
-        matched = load_initial(backbone, run.init, run.checkpoint.trust, run.backbone.name, pixels)
-        log_match(matched, run.backbone.name, pixels)
+        load_initial(backbone, run.init, run.checkpoint.trust, run.backbone.name, pixels)
     return backbone
 
 

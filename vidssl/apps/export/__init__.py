@@ -29,13 +29,11 @@ from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.eval_mode import eval_mode, usual_torch
 from vidssl.models.floors import has_no_graph
 from vidssl.models.joined_features import EncoderPart, parts_of
-from vidssl.models.match_checkpoints import InitialWeights
 from vidssl.models.read_and_write_weights import (
     CHECKPOINT_FORMAT,
     EXPORTED,
     load_state,
     read_checkpoint,
-    save_checkpoint_backbone,
     weights_file,
     write_backbone,
 )
@@ -82,36 +80,29 @@ def describe_export(run: Run | None, test: TestClips, network: Backbone, checkpo
 
 
 def _describe_training(run: Run, steps: int) -> Tree:
-    return {
-        "backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")},
-        "training": {
-            "method": run.method_in_words,
-            "lists": [_short(part.list) for part in run.data.lists],
-            "steps": steps,
-            "batch_size": run.batch_size,
-            **({} if run.init is None else {"init": _named(run.init)}),
-        },
+    training: Tree = {
+        "method": run.method_in_words,
+        "lists": [_short(part.list) for part in run.data.lists],
+        "steps": steps,
+        "batch_size": run.batch_size,
     }
+    if run.init is not None:  # a file by name and folder, or the name of a library
+        changes = ", ".join(name for name in ("partial", "inflate") if getattr(run.init, name))
+        training["init"] = _short(run.init.file) + (f" ({changes})" if changes else "")
+    return {"backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")}, "training": training}
 
 
-def _named(init: InitialWeights) -> str:
-    """Name what a run started from: a file by name and folder, or the name of a library."""
-    file = _short(init.file)
-    changes = ", ".join(name for name in ("partial", "inflate") if getattr(init, name))
-    return f"{file} ({changes})" if changes else file
+def results_for_card(description: Tree, checkpoint: Path, paths: Sequence[Path] | None) -> list[tuple[str, Results]]:
+    """Read the tests of the exported weights and features: path and content of each results.json.
 
-
-def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> list[tuple[str, Results]]:
-    """Read the results of a checkpoint: path and content of each results.json.
-
-    With `paths` None those below the folder of its run are read, and those of other checkpoints are left out; of
-    `paths` they are a ConfigError.
+    With `paths` None those below the folder of the run are read, and others are left out; of `paths` they are a
+    ConfigError.
     """
     named, in_run = paths is not None, checkpoint.parent.name == "checkpoints"
-    folder = checkpoint.parents[1]
+    folder, sha256 = checkpoint.parents[1], description["checkpoint"]["sha256"]
     if paths is None:
         paths = sorted(folder.rglob("results.json")) if in_run else []
-    tests = []
+    exported, tests = format_features(description["test"]), []
     for path in paths:
         try:
             results = read_json(path)
@@ -120,106 +111,63 @@ def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> l
             raise ConfigError(f"cannot read {path}: {error.strerror}; give the results.json of a test") from None
         except ValueError:
             results, tested = {}, None
-        if tested == sha256 and not {"list", "query"}.isdisjoint(results):
+        is_test = tested == sha256 and not {"list", "query"}.isdisjoint(results)
+        features = format_features(results.get("protocol", {}))
+        if is_test and features == exported:
             tests.append((path.relative_to(folder).as_posix() if in_run and not named else path.name, results))
-        elif named:
-            raise ConfigError(f"{path} holds no results of this checkpoint (sha256 {sha256[:12]}…): leave it out")
+            continue
+        why = f"results of the {features}, and of the {exported} is the export" if is_test else "no results of it"
+        if named:
+            raise ConfigError(f"{path} holds {why} (sha256 {sha256[:12]}…): leave it out")
+        if is_test:
+            _log.info("%s holds %s: not in the model card", path, why)
         elif tested not in (None, sha256):  # else a map, which holds no test
             _log.info("%s holds results of another checkpoint: not in the model card", path)
     return tests
 
 
-def of_the_same_features(
-    results: Sequence[tuple[str, Results]], description: Tree, named: bool
-) -> list[tuple[str, Results]]:
-    """Leave out results of other features than those of the description: of another layer or grid.
-
-    Results that were `named` are a ConfigError instead.
-    """
-    exported, kept = format_features(description["test"]), []
-    for path, content in results:
-        tested = format_features(content.get("protocol", {}))
-        if tested == exported:
-            kept.append((path, content))
-        elif named:
-            raise ConfigError(f"{path} holds results of the {tested}, and the {exported} are exported: leave it out")
-        else:
-            _log.info("%s holds results of the %s: not in the model card, which is of the %s", path, tested, exported)
-    return kept
-
-
 def model_card(name: str, description: Tree, results: Sequence[tuple[str, Results]]) -> str:
     """Write the model card, Markdown with the header of the Hugging Face Hub."""
-    clips, test, training = description["input"], description["test"], description["training"]
-    clip = {key: value for key, value in description["clip"].items() if value is not None}
-    layer = "" if test["layer"] is None else f", layer {test['layer']}"
-    backbone = dict(description["backbone"])
-    rows = {
-        "backbone": f"{backbone.pop('name')}{_settings(backbone)}",
-        "features": f"{description['num_features']}{layer}; {test['pooling']}",
-        "input": f"float {' x '.join(map(str, clips['shape']))}, {clips['colors']}, {clips['normalization']}",
-        "mean, std": f"{clips['mean']}, {clips['std']}",
-        "clip": ", ".join(f"{key} {value}" for key, value in clip.items()),
-        "test": f"{format_clips(test)}, short side {test['short_side']}",
-        "training": f"{training['method']} on {', '.join(training['lists'])}: {training['steps']} steps of "
-        f"{training['batch_size']} videos" + (f", from {training['init']}" if "init" in training else ""),
-        "checkpoint": f"{description['checkpoint']['file']}, sha256 {description['checkpoint']['sha256']}",
-        "versions": ", ".join(f"{key} {value}" for key, value in description["versions"].items()),
-    }
-    lines = ["---", "library_name: vidssl", "tags:", "- video", "- self-supervised-learning", "---"]
-    lines += [f"# {name}: {description['backbone']['name']}, {training['method']}", ""]
-    lines += ["| | |", "|---|---|", *(f"| {key} | {_cell(value)} |" for key, value in rows.items()), ""]
-    lines += [
-        "```python",
-        "import vidssl",
-        "",
-        f"backbone = vidssl.load_backbone({json.dumps(name)})  # the path of this folder",
-    ]
-    lines += ['features = vidssl.extract(backbone, "VIDEOS")', "```", "", "`config.json` holds these settings.", ""]
-    return "\n".join(lines + _results_table(results))
-
-
-def _settings(settings: Tree) -> str:
-    return f" ({', '.join(f'{key} {value}' for key, value in settings.items())})" if settings else ""
-
-
-def _results_table(results: Sequence[tuple[str, Results]]) -> list[str]:
-    rows = []
-    for path, content in results:
-        suffix = " of centred features" if _centred(content) else ""
-        numbers = [
-            f"{key}{suffix * key.startswith('R@')} {value:.4f}"
-            for key, value in content.items()
-            if isinstance(value, float)
+    title = f"# {name}: {description['backbone']['name']}, {description['training']['method']}"
+    lines = ["---", "library_name: vidssl", "tags:", "- video", "- self-supervised-learning", "---", title, ""]
+    lines += ["```python", "import vidssl", ""]
+    lines += [f"backbone = vidssl.load_backbone({json.dumps(name)})  # the path of this folder"]
+    lines += ['features = vidssl.extract(backbone, "VIDEOS")', "```", ""]
+    lines += ["`config.json`:", "", "```json", json.dumps(description, indent=2), "```", ""]
+    rows = [_results_row(path, content) for path, content in results]
+    if rows:
+        lines += ["## Results", "", "Numbers as in the results.json of vidssl.", ""]
+        lines += [
+            "| list | videos | gallery or training list | features | numbers | file |",
+            "|---|---|---|---|---|---|",
         ]
-        if numbers:
-            # Of a test, or of a retrieval.
-            tested = content.get("list") or content.get("query")
-            compared = content.get("train_list") or content.get("gallery")
-            count = content.get("num_videos", content.get("num_queries"))
-            cells = (_short(tested), count, _short(compared), _how(content), ", ".join(numbers), path)
-            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-    if not rows:
-        return []
-    head = ["| list | videos | gallery or training list | features | numbers | file |", "|---|---|---|---|---|---|"]
-    return ["## Results", "", "Numbers as in the results.json of vidssl.", "", *head, *rows, ""]
+    return "\n".join([*lines, *rows, ""])
 
 
-def _how(content: Results) -> str:
-    """State what the numbers of results are of: layer, clips, precision, and what was left out."""
+def _results_row(path: str, content: Results) -> str:
+    """State the numbers of a test, or of a retrieval, and what they are of."""
     test = content["protocol"]
-    parts = [format_clips(test), test["precision"]]
+    notes = [format_clips(test), test["precision"]]
     if windows := content.get("windows"):
-        parts.append(f"windows of {windows['window']:g} s")
-    parts += ["duplicates ignored"] * bool(content.get("drop_duplicates"))
-    parts += ["one per video"] * bool(content.get("one_per_video"))
-    for name in ("missing", "missing_queries", "missing_train", "missing_gallery"):
-        if content.get(name):
-            parts.append(f"{len(content[name])} {name.replace('_', ' ')}")
-    settings = content.get("config", {}).get("data", {})
-    if Path(str(content.get("list") or content.get("query"))).resolve() in _training_lists(settings):
-        parts.append("tested on the training list")
-    return ", ".join(parts)
+        notes.append(f"windows of {windows['window']:g} s")
+    notes += ["duplicates ignored"] * bool(content.get("drop_duplicates"))
+    notes += ["one per video"] * bool(content.get("one_per_video"))
+    gaps = ("missing", "missing_queries", "missing_train", "missing_gallery")
+    notes += [f"{len(content[gap])} {gap.replace('_', ' ')}" for gap in gaps if content.get(gap)]
+    tested = content.get("list") or content.get("query")
+    if Path(str(tested)).resolve() in _training_lists(content.get("config", {}).get("data", {})):
+        notes.append("tested on the training list")
+    centred = content.get("centered") or any(protocol.get("center") for protocol in content.get("protocols") or ())
+    numbers = [
+        f"{key}{' of centred features' if centred and key.startswith('R@') else ''} {value:.4f}"
+        for key, value in content.items()
+        if isinstance(value, float)
+    ]
+    count = content.get("num_videos", content.get("num_queries"))
+    compared = _short(content.get("train_list") or content.get("gallery"))
+    cells = (_short(tested), count, compared, ", ".join(notes), ", ".join(numbers), path)
+    escaped = (str(cell).replace("|", "\\|").replace("<", "&lt;") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def _training_lists(data: Tree) -> list[Path]:
@@ -229,19 +177,8 @@ def _training_lists(data: Tree) -> list[Path]:
     return [Path(str(part["list"] if isinstance(part, dict) else part)).resolve() for part in parts]
 
 
-def _centred(content: Results) -> bool:
-    """Whether the R@k of results are those of centred features."""
-    protocols = content.get("protocols") or ()
-    return bool(content.get("centered") or any(protocol.get("center") for protocol in protocols))
-
-
 def _short(path: Any) -> str:
     return "" if path is None else Path(*Path(str(path)).parts[-2:]).as_posix()
-
-
-def _cell(value: Any) -> str:
-    """Escape the text of a cell."""
-    return " ".join(str("" if value is None else value).replace("|", "\\|").replace("<", "&lt;").split())
 
 
 _SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
@@ -309,16 +246,15 @@ def export(
     worst = None  # the largest difference of the features of a graph to torch's
     if to == "folder":
         paths = None if results is None else [*map(Path, results)]
-        tested = results_of(origin["sha256"], file.absolute(), paths)
-        tested = of_the_same_features(tested, description, named=paths is not None)
+        tested = results_for_card(description, file.absolute(), paths)
         with creating_folder(path) as folder:
-            save_checkpoint_backbone(file, folder / EXPORTED, trust=trust, network=description)
+            write_backbone(content, str(file), folder / EXPORTED, network=description)
             write_json(folder / "config.json", description)
             write_whole(folder / "README.md", model_card(path.name, description, tested).encode())
     else:
         with writing_file(path, [file]):
             if to == "safetensors":
-                save_checkpoint_backbone(file, path, trust=trust, network=description)
+                write_backbone(content, str(file), path, network=description)
             else:
                 save = save_onnx if to == "onnx" else save_pt2
                 worst = save(network, path, test.clip.frames, test.size, description)
@@ -374,7 +310,7 @@ def save_backbone(
         ConfigError: The backbone is another one than that of the config, or has none.
     """
     if not isinstance(model, nn.Module):
-        save_checkpoint_backbone(model, path, half=half, trust=trust)
+        write_backbone(read_checkpoint(model, trust), str(model), path, half=half)
         return
     run = run_of_module(model, cfg)
     if run is None:

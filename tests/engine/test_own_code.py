@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import vidssl
-from vidssl.base.atomic import file_hash
 from vidssl.base.errors import CheckpointError, VidsslError
 from vidssl.base.plugins import changed_files, code_of, own_code
 from vidssl.base.registry import _REGISTRIES
@@ -165,19 +164,6 @@ def test_changed_code_of_a_plug_in_is_refused(kind, start, package, tmp_path, ca
     helper.write_text(HELPER.replace("1.0", "3.0"))
     with pytest.raises(CheckpointError, match=r"up to step 3: .*helper\.py changed since"):
         start(kind)
-
-
-def test_checkpoints_without_the_code_warn(start, package, tmp_path, caplog):
-    path = start("method", 1).resolve()
-    content = torch.load(path, weights_only=True)
-    del content["code"], content["changed_code"]
-    torch.save(content, path)
-    path.with_suffix(".sha256").write_text(file_hash(path))
-    (package / "helper.py").write_text(HELPER.replace("1.0", "2.0"))
-    start("method", 2)
-    assert caplog.text.count("run holds no hash of of_users, of_users.helper, of_users.plug_in: changes") == 1
-    start("method", 3)  # it has them now
-    assert caplog.text.count("holds no hash") == 1
 
 
 def test_code_that_registers_itself_counts_without_imports(start, package):

@@ -20,8 +20,9 @@ from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
 from vidssl.engine.log import RunLog, warn_of_collapse
 from vidssl.engine.run_config import bind_run, load_run
+from vidssl.engine.run_setup import set_determinism
 from vidssl.engine.train import train
-from vidssl.engine.training_lists import training_list
+from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.methods.statistics import group_statistics, key_statistics
@@ -49,7 +50,7 @@ def as_straight(last, output, straight):
 @pytest.mark.parametrize("name", ["sce", "frame_invariance_tracks"])
 def test_fault_19_an_interrupted_run_is_a_straight_one(name, straight, toy_run, tmp_path):
     parts = toy_run(name, "parts")
-    for until in (3, 5, 9, None):  # in the middle of an epoch, at its end, in the middle of the last but one
+    for until in (3, 9, None):  # in the middle of epochs
         last = train(parts, until)
         assert torch.load(last, weights_only=True)["step"] == (until or 12)
     as_straight(last, tmp_path / "parts", straight(name))
@@ -58,15 +59,15 @@ def test_fault_19_an_interrupted_run_is_a_straight_one(name, straight, toy_run, 
 
 # Two processes that accumulate: tests/distributed.
 def test_fault_19_an_interrupted_run_that_accumulates_is_a_straight_one(toy_run, tmp_path):
-    straight, parts = (toy_run("sce", folder, "micro_batch_size=4", "steps=6") for folder in ("straight", "parts"))
+    straight, parts = (toy_run("sce", folder, "micro_batch_size=4", "steps=4") for folder in ("straight", "parts"))
     train(straight)
-    train(parts, 3)
+    train(parts, 2)
     as_straight(train(parts), tmp_path / "parts", tmp_path / "straight")
 
 
-# With sce and tracks above: momentum, tracks, in-batch, bank and supervised. That a method's state is complete is in
-# its contract, of every toy.
-@pytest.mark.parametrize("name", ["simclr", "npid", "supervised"])
+# With sce and tracks above: a queue, tracks, a bank with clusters, and none. That the state of
+# every toy's method is complete is in its contract.
+@pytest.mark.parametrize("name", ["interclr_moco", "byol"])
 def test_fault_19_other_families_go_on_from_a_checkpoint(name, straight, toy_run, tmp_path):
     """All that is left of a run is the checkpoint of step 4, in the middle of the first epoch."""
     newer = shutil.ignore_patterns("last.pt", "step-00000008.*", "step-00000012.*")
@@ -101,18 +102,12 @@ def test_a_finished_run_is_not_changed(toy_run, metrics):
 
 def test_fault_32_workers_change_nothing(toy_run, metrics):
     results = []
-    for workers in (0, 1, 2):
-        last = train(toy_run("sce", f"w{workers}", "steps=6", f"data.workers={workers}"))
+    for workers in (0, 2):
+        last = train(toy_run("sce", f"w{workers}", "steps=3", f"data.workers={workers}"))
         results.append((state(last), metrics(f"w{workers}")))
     for result in results[1:]:
         same(result[0], results[0][0])
         assert result[1] == results[0][1]
-
-
-def test_seeds_make_other_runs(toy_run, metrics):
-    for seed in (0, 1):
-        train(toy_run("supervised", f"s{seed}", "steps=2", f"seed={seed}"))
-    assert metrics("s0")[0]["loss"] != metrics("s1")[0]["loss"]
 
 
 def test_epochs_are_counted_in_steps(toy_run, metrics):
@@ -142,8 +137,8 @@ def test_invalid_runs_are_refused(overrides, said, toy_run):
 
 def test_micro_batches_are_one_step_together(toy_run, metrics):
     """Without batch norms and dropout a step does not depend on how it is cut."""
-    still = ("method.dropout=0.0", "method.freeze=true", "steps=3", "optimizer={name: sgd, lr: 0.5}")
-    runs = [train(toy_run("supervised", f"m{m}", *still, f"micro_batch_size={m}")) for m in (8, 4, 1)]
+    still = ("method.dropout=0.0", "method.freeze=true", "steps=2", "optimizer={name: sgd, lr: 0.5}")
+    runs = [train(toy_run("supervised", f"m{m}", *still, f"micro_batch_size={m}")) for m in (8, 1)]
     heads = [torch.load(path, weights_only=True)["method"]["head.weight"] for path in runs]
     for head in heads[1:]:
         torch.testing.assert_close(head, heads[0], rtol=1e-4, atol=1e-6)
@@ -156,28 +151,26 @@ def test_micro_batches_are_contrasted_with_the_whole_step(toy_run, metrics):
     assert line["i_nce"] + line["loss"] == pytest.approx(math.log(2 * 8 - 1), rel=1e-6)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_fault_23_a_loss_that_is_not_finite_ends_the_run(bad, toy_run, tmp_path, monkeypatch):
-    last = train(toy_run("moco", "a"), until=4)
+def test_fault_23_a_loss_that_is_not_finite_ends_the_run(toy_run, tmp_path, monkeypatch):
+    last = train(toy_run("moco", "a"), until=1)
     before = last.read_bytes()
     calls = 0
 
     def loss(self, query, key):
         nonlocal calls
         calls += 1
-        return (query * (bad if calls == 3 else 1.0)).sum()  # two pairs a step: in the second step
+        return (query * (float("nan") if calls == 3 else 1.0)).sum()  # two pairs a step: in the second step
 
     monkeypatch.setattr(METHODS["moco"], "pair_loss", loss)
     with pytest.raises(
-        TrainingError,
-        match=r"^the loss of step 6 is (nan|inf|-inf), or its gradients are not finite; its videos are listed in",
+        TrainingError, match=r"^the loss of step 3 is nan, or its gradients are not finite; its videos are listed in"
     ):
         train(toy_run("moco", "a"))
-    (given,) = json.loads((tmp_path / "a" / "not-finite-step-00000006.json").read_text())
+    (given,) = json.loads((tmp_path / "a" / "not-finite-step-00000003.json").read_text())
     names = read_list(toy_run("moco", "a").data.train).names
     assert len(given["records"]) == 8
     assert all(names[int(index)] == name for index, name in given["records"].items())
-    assert last.resolve().name == "step-00000004.pt" and last.read_bytes() == before
+    assert last.resolve().name == "step-00000001.pt" and last.read_bytes() == before
 
 
 def test_a_label_beyond_the_classes_is_found_before_training(toy_run):
@@ -185,25 +178,14 @@ def test_a_label_beyond_the_classes_is_found_before_training(toy_run):
         train(toy_run("view_learning", "a", "method.classes=3"))
 
 
-def test_a_learning_rate_that_is_too_high_ends_in_a_training_error(toy_run):
-    with pytest.raises(TrainingError, match="lower the learning rate"):
-        train(toy_run("supervised", "a", "optimizer={name: sgd, lr: 1e30}"))
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ("seed=1", "seed 0, now 1"),
         ("steps=20", "steps 12, now 20"),
         ("batch_size=10", "batch_size 8, now 10"),
-        ("micro_batch_size=4", "micro_batch_size null, now 4"),
-        ("optimizer.weight_decay=0.5", "optimizer.weight_decay 0.01, now 0.5"),
         ("method.dropout=0.5", "method.dropout 0.2, now 0.5"),
-        ("backbone.width=4", "backbone.width 8, now 4"),
-        ("data.sampler.frames=2", "data.sampler.frames 4, now 2"),
         ("data.views.0.size=24", "data.views.0.size 32, now 24"),
         ("precision=bfloat16", 'precision "float32", now "bfloat16"'),
-        ("sync_bn=local", 'sync_bn "auto", now "local"'),
     ],
 )
 def test_fault_26_changed_settings_are_refused(change, field, one_step):
@@ -329,30 +311,20 @@ TWO = (
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("sce", ()),
-        ("supervised", ()),
-        ("two_streams", ()),
-        ("interclr_npid", ()),
-        ("supervised", FROZEN),
-        ("supervised", (*FROZEN, "method.layer=layer2", "method.grid=2")),
-        ("supervised", (*FROZEN, *TWO, "method.layer=a.layer2")),
-        ("supervised", (*TWO, "method={name: two_streams, method: {name: supervised, classes: 8, freeze: true}}")),
-    ],
+    ("name", "settings"), [("sce", ()), ("interclr_npid", ()), ("supervised", (*FROZEN, *TWO, "method.layer=a.layer2"))]
 )
 def test_evaluation_does_not_change_training(name, settings, toy_run, toy_folder, metrics):
     lists = [
         f"evaluate.{role}={toy_folder}/data/motion/{half}.csv"
         for role, half in (("gallery", "train"), ("query", "test"))
     ]
-    watched = train(toy_run(name, "watched", "steps=5", "evaluate.every=2", *settings, *lists))
-    alone = train(toy_run(name, "alone", "steps=5", *settings))
+    watched = train(toy_run(name, "watched", "steps=3", "evaluate.every=2", *settings, *lists))
+    alone = train(toy_run(name, "alone", "steps=3", *settings))
     same(state(watched), state(alone))
     assert metrics("watched") == metrics("alone")
     measured = metrics("watched", "uniformity_loss")
-    assert [line["step"] for line in measured] == [2, 4, 5] and not metrics("alone", "uniformity_loss")
-    assert len({json.dumps(line) for line in measured}) == 3
+    assert [line["step"] for line in measured] == [2, 3] and not metrics("alone", "uniformity_loss")
+    assert len({json.dumps(line) for line in measured}) == 2
 
 
 def test_a_method_with_a_setting_of_the_name_method(toy_run, caplog):
@@ -369,13 +341,7 @@ def test_a_method_with_a_setting_of_the_name_method(toy_run, caplog):
             train(toy_run("sce", "a", "steps=1", "method.name=named_setting"))
     finally:
         del METHODS._all()["named_setting"]
-    assert "named_setting on resnet3d18" in caplog.text
-
-
-def test_the_banner_describes_the_run(toy_run, caplog):
-    with caplog.at_level(logging.INFO):
-        train(toy_run("sce", "a", "steps=1"))
-    assert "sce on resnet3d18 (0.3 M parameters), 40 videos" in caplog.text
+    assert "named_setting on resnet3d18 (0.3 M parameters), 40 videos" in caplog.text
     assert "steps 0-1 of 8 videos x 2 views; cpu, float32, batch norm local;" in caplog.text
 
 
@@ -383,13 +349,10 @@ def test_the_banner_describes_the_run(toy_run, caplog):
     ("values", "warned"),
     [
         ({"key_rank": 1.2, "negative_similarity": 0.1}, True),
-        ({"key_rank": 2.9, "negative_similarity": 0.1}, True),
         ({"key_rank": 3.1, "negative_similarity": 0.94}, False),
         ({"key_rank": 30.0, "negative_similarity": 0.96}, True),
-        ({"key_rank": 30.0, "negative_similarity": -0.2}, False),
         ({"key_rank": 2.1, "key_rank_limit": 8.0, "negative_similarity": 0.1}, False),
         ({"key_rank": 1.9, "key_rank_limit": 8.0, "negative_similarity": 0.1}, True),
-        ({"key_rank": 2.9, "key_rank_limit": 12.0, "negative_similarity": 0.1}, True),
         ({"key_rank": 2.9, "key_rank_limit": 2048.0, "negative_similarity": 0.1}, True),
         ({"key_rank": 1.0, "key_rank_limit": 2.0, "negative_similarity": 0.96}, True),
         ({"loss": 1.0}, False),
@@ -442,7 +405,8 @@ TWO_STREAMS = (
 )
 def test_pretraining_on_few_videos_is_warned_of(digits, tmp_path, caplog, more, warns):
     given = [f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run", "steps=1", "device=cpu"]
-    train(load_run(TOY / "simclr.yaml", [*given, f"data.moving_digits.out={digits}", "data.workers=0", *more]))
+    run = load_run(TOY / "simclr.yaml", [*given, f"data.moving_digits.out={digits}", *more])
+    warn_of_few(run, training_list(run))
     assert ("40 videos are few: with fewer than 200, pre-training was no better" in caplog.text) is warns
 
 
@@ -458,7 +422,7 @@ def around(centres, count):
     return nn.functional.normalize(rows, dim=1), group
 
 
-@pytest.mark.parametrize("classes", [2, 3, 4, 10])
+@pytest.mark.parametrize("classes", [2, 10])
 def test_classes_that_lie_as_far_apart_as_they_can_have_not_collapsed(classes):
     """The optimum of SupCon: a simplex, two classes opposite each other on one line."""
     simplex = nn.functional.normalize(torch.eye(classes) - 1 / classes, dim=1)
@@ -470,41 +434,17 @@ def test_classes_that_lie_as_far_apart_as_they_can_have_not_collapsed(classes):
     assert warn_of_collapse(7, {name: value.item() for name, value in group_statistics(rows, group).items()})
 
 
-@pytest.mark.parametrize("videos", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("videos", [2, 8])
 def test_a_small_batch_of_different_keys_has_not_collapsed(videos):
     keys, queue = unit_rows(videos), unit_rows(500)
     values = {name: value.item() for name, value in key_statistics(keys, keys, queue, keys).items()}
     assert values["key_rank"] <= videos + 1e-4 and not warn_of_collapse(7, values)
     equal = unit_rows(1).expand(videos, -1)
     values = {name: value.item() for name, value in key_statistics(equal, equal, equal, equal).items()}
-    assert warn_of_collapse(7, values) or videos == 1
+    assert warn_of_collapse(7, values)
 
 
-@pytest.mark.parametrize("collapsed", [True, False])
-def test_supcon_on_two_classes_warns_where_it_collapses_only(collapsed, toy_run, toy_folder, tmp_path, caplog):
-    """A real run, by what it logs: 40 videos of which the even ones are of class 0."""
-    source = toy_folder / "data" / "motion"
-    lines = (source / "train.csv").read_text().splitlines()
-    column = lines[0].split(",").index("label")
-    rows = [line.split(",") for line in lines[1:]]
-    for n, row in enumerate(rows):
-        row[column] = str(n % 2)
-    (tmp_path / "two.csv").write_text("\n".join([lines[0], *(",".join(row) for row in rows)]) + "\n")
-    root = read_list(source / "train.csv").root
-    run = toy_run(
-        "supcon",
-        "a",
-        "steps=3",
-        f"data.train={tmp_path}/two.csv",
-        f"data.root={root}",
-        *(("optimizer={name: sgd, lr: 1e4}",) if collapsed else ()),
-    )
-    train(run)
-    assert ("the keys have collapsed" in caplog.text) is collapsed
-
-
-@pytest.mark.parametrize("collapsed", [True, False])
-def test_a_run_that_collapses_warns(collapsed, toy_run, caplog, monkeypatch):
+def test_a_run_that_collapses_warns(toy_run, caplog, monkeypatch):
     encode = METHODS["moco"].__init__
 
     def one_direction(self, config, backbone):
@@ -513,10 +453,9 @@ def test_a_run_that_collapses_warns(collapsed, toy_run, caplog, monkeypatch):
             nn.init.zeros_(projector[-1].weight)
             nn.init.ones_(projector[-1].bias)  # all that comes out
 
-    if collapsed:
-        monkeypatch.setattr(METHODS["moco"], "__init__", one_direction)
+    monkeypatch.setattr(METHODS["moco"], "__init__", one_direction)
     train(toy_run("moco", "a", "steps=1"))
-    assert ("the keys have collapsed: effective rank 1.0" in caplog.text) is collapsed
+    assert "the keys have collapsed: effective rank 1.0" in caplog.text
 
 
 def test_a_cache_changes_nothing_and_is_filled(straight, toy_run, tmp_path, monkeypatch):
@@ -527,23 +466,22 @@ def test_a_cache_changes_nothing_and_is_filled(straight, toy_run, tmp_path, monk
     assert len(list(cache.rglob("*.npz"))) == 40
 
 
-def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(straight, toy_run, monkeypatch, caplog):
-    expected = straight("supervised")
-    real, lost = checkpoint.write_checkpoint, []
+def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(toy_run, monkeypatch, caplog):
+    real, lost, given = checkpoint.write_checkpoint, [], ("steps=3", "checkpoint.every=1")
 
     def full(folder, step, content, keep):
-        if step in (4, 8):
+        if step < 3:
             lost.append(step)
             raise CheckpointError(f"cannot write step {step}: No space left on device")
         return real(folder, step, content, keep)
 
     monkeypatch.setattr(checkpoint, "write_checkpoint", full)
-    with pytest.raises(CheckpointError, match="cannot write step 4"):
-        train(toy_run("supervised", "stops"))
+    with pytest.raises(CheckpointError, match="cannot write step 1"):
+        train(toy_run("supervised", "stops", *given))
     with caplog.at_level(logging.WARNING):
-        last = train(toy_run("supervised", "goes on", "checkpoint.on_error=continue"))
-    assert lost == [4, 4, 8] and "cannot write step 8: No space left on device; the run continues" in caplog.text
-    same(state(last)["method"], state(expected / "checkpoints" / "last.pt")["method"])
+        last = train(toy_run("supervised", "goes on", *given, "checkpoint.on_error=continue"))
+    assert lost == [1, 1, 2] and "cannot write step 2: No space left on device; the run continues" in caplog.text
+    assert last.resolve().name == "step-00000003.pt"
 
 
 def test_fault_18_the_last_checkpoint_must_be_written(toy_run, monkeypatch):
@@ -556,16 +494,13 @@ def test_fault_18_the_last_checkpoint_must_be_written(toy_run, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("toy", ["sce", "frame_invariance_tracks"])
-def test_a_compiled_backbone_computes_the_same(toy, toy_run, metrics):
+def test_a_compiled_backbone_computes_the_same(toy_run, metrics):
     gentle = ("steps=3", "optimizer={name: sgd, lr: 0.01}")
-    runs = [train(toy_run(toy, name, *gentle, f"compile={name}")) for name in ("true", "false")]
+    runs = [train(toy_run("sce", name, *gentle, f"compile={name}")) for name in ("true", "false")]
     compiled, plain = (state(path)["method"] for path in runs)
     assert list(compiled) == list(plain)  # the names are those of the network that is not compiled
-    # Batch norm over eight small maps multiplies the rounding of each step, by more on single frames than on clips.
-    rounding = {"sce": [1e-3] * 3, "frame_invariance_tracks": [1e-4, 1e-2, 1e-2]}[toy]
-    for found, expected, rel in zip(metrics("true"), metrics("false"), rounding, strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=rel)
+    losses = [[line["loss"] for line in metrics(name)] for name in ("true", "false")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_fault_23_keys_that_are_not_numbers(toy_run):
@@ -574,9 +509,9 @@ def test_fault_23_keys_that_are_not_numbers(toy_run):
         train(toy_run("moco", "a", "optimizer={name: sgd, lr: 1e30}", "log_every=1"))
 
 
-def test_deterministic_is_of_one_run(toy_run):
+def test_deterministic_is_of_one_run():
     for wanted in (True, False):
-        train(toy_run("supervised", str(wanted), "steps=1", f"deterministic={str(wanted).lower()}"))
+        set_determinism(wanted, torch.device("cpu"))
         assert torch.are_deterministic_algorithms_enabled() is wanted
 
 
@@ -601,8 +536,9 @@ def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_pa
     train(toy_run("simclr", "a", "steps=1", *given))
 
 
-@pytest.mark.parametrize("setting", ["data.train", "evaluate.query", "evaluate.gallery"])
-@pytest.mark.parametrize("content", [None, "path,label\n"])
+@pytest.mark.parametrize(
+    ("setting", "content"), [("data.train", None), ("evaluate.query", "path,label\n"), ("evaluate.gallery", None)]
+)
 def test_a_list_that_cannot_be_read_is_named_by_its_setting(toy_run, toy_folder, tmp_path, setting, content):
     path = tmp_path / "other.csv"
     if content is not None:
@@ -610,22 +546,6 @@ def test_a_list_that_cannot_be_read_is_named_by_its_setting(toy_run, toy_folder,
     lists = {f"evaluate.{role}": toy_folder / "data/motion/test.csv" for role in ("gallery", "query")} | {setting: path}
     with pytest.raises(DataError, match=rf"^{setting}: .*other\.csv"):
         train(toy_run("sce", "a", "evaluate.every=9", *(f"{key}={value}" for key, value in lists.items())))
-
-
-def test_a_gallery_that_no_protocol_uses_is_not_read(toy_run, toy_folder, metrics):
-    query = f"evaluate.query={toy_folder}/data/motion/test.csv"
-    few = ("evaluate.clips=1", "evaluate.crops=1", "evaluate.gallery=none.csv", "evaluate.every=1", "steps=1", query)
-    train(toy_run("supervised", "a", *few, "evaluate.protocols=[{name: accuracy}]"))
-    assert len(metrics("a", "top1")) == 1
-    with pytest.raises(DataError, match=r"^evaluate.gallery: cannot read list none.csv"):
-        train(toy_run("supervised", "b", *few, "evaluate.protocols=[{name: accuracy}, {name: knn}]"))
-
-
-def test_lists_of_the_monitor_are_read_before_anything_is_trained(toy_run, metrics, tmp_path):
-    lists = [f"evaluate.{role}={tmp_path}/none.csv" for role in ("gallery", "query")]
-    with pytest.raises(DataError, match=r"none\.csv"):
-        train(toy_run("sce", "a", "evaluate.every=9", *lists))
-    assert not (tmp_path / "a" / "metrics.jsonl").exists()
 
 
 def test_a_monitor_does_not_compare_copies_with_originals(toy_run, toy_folder, metrics, tmp_path):
@@ -743,19 +663,7 @@ def test_a_subset_holds_as_many_of_each_class(toy_run, toy_folder):
         toy_run("supervised", "a", "data.subset={per_class: 6, fraction: 0.1}")
 
 
-def test_a_resumed_run_may_not_have_another_subset(toy_run):
-    train(toy_run("supervised", "a", "data.subset={fraction: 0.5}", "steps=2"), until=1)
-    with pytest.raises(CheckpointError, match=r"data.subset.seed 0, now 1"):
-        train(toy_run("supervised", "a", "data.subset={fraction: 0.5, seed: 1}", "steps=2"))
-
-
-FIRST_STEPS = {
-    "sce": ["data.views.1.size=24"],
-    "moco_jigsaw": [],
-    "view_learning": [],
-    "simclr": ["micro_batch_size=4"],
-    "supervised": ["method.freeze=true"],
-}
+FIRST_STEPS = {"sce": ["data.views.1.size=24"], "moco_jigsaw": [], "supervised": ["method.freeze=true"]}
 
 
 @pytest.mark.parametrize("name", FIRST_STEPS)
@@ -805,18 +713,19 @@ def test_a_run_in_bfloat16_whose_convolutions_are_wrong_is_refused(toy_run, monk
     assert asked == [{True}, {False}]
 
 
-def test_a_finished_run_names_how_to_train_its_network_further(toy_run):
+def test_a_finished_run_names_how_to_train_its_network_further(toy_run, tmp_path):
     train(toy_run("sce", "a", "steps=2"))
-    with pytest.raises(
-        CheckpointError, match=r"steps 2, now 3; .*it is finished, at step 2, .*another output and init="
-    ) as error:
+    with pytest.raises(CheckpointError, match=r"steps 2, now 3; .*with init=\S+ to train its network further"):
         train(toy_run("sce", "a", "steps=3"))
-    init = str(error.value).rpartition("init=")[2]
-    train(toy_run("sce", "b", "steps=1", f"init={init}"))
-    with pytest.raises(CheckpointError, match="batch_size") as error:
-        train(toy_run("sce", "a", "steps=2", "batch_size=4"))
-    assert "init=" not in str(error.value)
-    train(toy_run("sce", "c", "steps=3"), until=1)
-    with pytest.raises(CheckpointError, match="steps 3, now 4") as error:
-        train(toy_run("sce", "c", "steps=4"))
-    assert "init=" not in str(error.value)
+    train(toy_run("sce", "b", "steps=1", f"init={tmp_path}/a"))
+
+
+def test_a_run_reads_its_initial_weights_once(toy_run, tmp_path, monkeypatch):
+    train(toy_run("sce", "a", "steps=1"))
+    train(toy_run("sce", "b", "steps=2", f"init={tmp_path}/a"), until=1)
+
+    def read_again(*_):
+        raise AssertionError("init is read at the first start only")
+
+    monkeypatch.setattr("vidssl.engine.run_setup.load_initial", read_again)
+    train(toy_run("sce", "b", "steps=2", f"init={tmp_path}/a"))

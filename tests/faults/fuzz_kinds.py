@@ -436,7 +436,9 @@ def _read_results(folder: Path, name: str) -> None:
     else:
         path = folder / name
         existing_results(path.parent, {"list": "b", "protocol": {"clips": 2}})
-        results_of(file_hash(folder / "weights"), folder / "checkpoints" / "x", [path])
+        results_for_card(
+            {"checkpoint": {"sha256": file_hash(folder / "weights")}, "test": {}}, folder / "checkpoints" / "x", [path]
+        )
 
 
 def _build_caches(folder: Path) -> list[str]:

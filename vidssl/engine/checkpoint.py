@@ -234,7 +234,7 @@ def resume(
 
     def check() -> tuple[Tree, dict[int, str]]:
         content = _check_same_run(newest or read_checkpoint(path, trust), run, videos, bind)
-        return content, {**content["changed_code"], **_check_code(content, run, code)}
+        return content, {**content.get("changed_code", {}), **_check_code(content, run, code)}
 
     content, changed_code = distributed.together(check)
     load_state(method, content["method"], str(path))
@@ -309,7 +309,7 @@ def _check_same_run(content: Tree, run: RunSettings, videos: VideoList, bind: Bi
 
 def _check_code(content: Tree, run: RunSettings, code: dict[str, str]) -> dict[int, str]:
     """Check that a run goes on with the user's code that it was trained with; changes that it may have are returned."""
-    step, changed = content["step"], first_few(changed_files(content["code"], code))
+    step, changed = content["step"], first_few(changed_files(content.get("code", code), code))
     if not changed:
         return {}
     text = f"{run.output} was trained with other code up to step {step}: {changed} changed since"

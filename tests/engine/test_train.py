@@ -4,7 +4,6 @@ import fcntl
 import json
 import logging
 import math
-import re
 import runpy
 import shutil
 from pathlib import Path
@@ -18,14 +17,14 @@ from vidssl.base.config import read
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
-from vidssl.engine.log import RunLog, warn_of_collapse
+from vidssl.engine.log import warn_of_collapse
 from vidssl.engine.run_config import bind_run, load_run
 from vidssl.engine.run_setup import set_determinism
 from vidssl.engine.train import train
 from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
-from vidssl.methods.statistics import group_statistics, key_statistics
+from vidssl.methods.statistics import group_statistics
 from vidssl.models import convolution_check as bfloat16_check
 from vidssl.video import packet_index as index
 
@@ -279,30 +278,6 @@ def test_the_config_beside_the_checkpoint_is_the_run(toy_run, tmp_path):
         assert bind_run(tree, "test").model_dump() == run.model_dump()
 
 
-def test_a_coefficient_on_a_schedule(toy_run, metrics):
-    steps = ("steps=4", "optimizer={name: sgd, lr: 0.0}", "method.momentum=1.0")
-    coefficients = {"falling": "{start: 1.0, end: 0.0, shape: linear}", "one": "1.0", "zero": "0.0"}
-    for name, coefficient in coefficients.items():
-        train(toy_run("sce", name, *steps, f"method.coefficient={coefficient}"))
-    falling, one, zero = ([line["loss"] for line in metrics(name)] for name in coefficients)
-    assert falling[0] == one[0]
-    for n in range(4):  # nothing learns here, so the runs differ in the coefficient alone
-        share = n / 4
-        assert falling[n] == pytest.approx((1 - share) * one[n] + share * zero[n], rel=1e-5)
-    assert abs(one[3] - zero[3]) > 0.01
-
-
-def test_a_run_in_bfloat16(toy_run, metrics, monkeypatch, caplog):
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
-    half = train(toy_run("sce", "half", "steps=3", "precision=bfloat16"))
-    assert "emulated on this CPU" in caplog.text and "set precision=float32" in caplog.text
-    train(toy_run("sce", "full", "steps=3"))
-    weights = torch.load(half, weights_only=True)["method"]
-    assert all(value.dtype != torch.bfloat16 for value in weights.values() if isinstance(value, torch.Tensor))
-    losses = [[line["loss"] for line in metrics(name)] for name in ("half", "full")]
-    assert losses[0][0] == pytest.approx(losses[1][0], rel=0.02) and losses[0] != losses[1]
-
-
 FROZEN = ("method.freeze=true", "method.dropout=0.0")
 TWO = (
     "backbone={name: two_streams, streams: {a: {name: resnet3d18, width: 4}, b: {name: resnet3d18, width: 4, "
@@ -372,22 +347,6 @@ def test_the_stream_that_collapsed_is_named(caplog):
     assert not warn_of_collapse(7, {f"rgb.{name}": value for name, value in good.items()})
 
 
-def test_the_time_that_is_left_is_logged_once(tmp_path, caplog):
-    caplog.set_level("INFO", "vidssl")
-    log = RunLog(tmp_path, 5, 40, 8, strict=True)
-    for _ in range(30):
-        log.advance()
-    log.close()
-    (line,) = [record.message for record in caplog.records if "to go" in record.message]
-    assert re.fullmatch(r"10 steps are done, \S+ s each: about \d+:\d\d:\d\d to go", line)
-    caplog.clear()
-    log = RunLog(tmp_path, 30, 40, 8, strict=True)
-    for _ in range(10):
-        log.advance()
-    log.close()
-    assert "to go" not in caplog.text
-
-
 TWO_STREAMS = (
     "backbone={name: two_streams, streams: {rgb: {name: resnet3d18, width: 16}, "
     "differences: {name: resnet3d18, width: 16, frame_differences: true}}}"
@@ -432,16 +391,6 @@ def test_classes_that_lie_as_far_apart_as_they_can_have_not_collapsed(classes):
     assert not warn_of_collapse(7, values)
     rows, group = around(unit_rows(1).expand(classes, -1), 40)
     assert warn_of_collapse(7, {name: value.item() for name, value in group_statistics(rows, group).items()})
-
-
-@pytest.mark.parametrize("videos", [2, 8])
-def test_a_small_batch_of_different_keys_has_not_collapsed(videos):
-    keys, queue = unit_rows(videos), unit_rows(500)
-    values = {name: value.item() for name, value in key_statistics(keys, keys, queue, keys).items()}
-    assert values["key_rank"] <= videos + 1e-4 and not warn_of_collapse(7, values)
-    equal = unit_rows(1).expand(videos, -1)
-    values = {name: value.item() for name, value in key_statistics(equal, equal, equal, equal).items()}
-    assert warn_of_collapse(7, values)
 
 
 def test_a_run_that_collapses_warns(toy_run, caplog, monkeypatch):
@@ -513,16 +462,6 @@ def test_deterministic_is_of_one_run():
     for wanted in (True, False):
         set_determinism(wanted, torch.device("cpu"))
         assert torch.are_deterministic_algorithms_enabled() is wanted
-
-
-def test_evaluation_without_labels(toy_run, toy_folder, metrics, tmp_path):
-    names = [line.split(",")[0] for line in (toy_folder / "data/motion/train.csv").read_text().splitlines()[1:]]
-    (tmp_path / "plain.csv").write_text("\n".join(["path", *names[:6]]) + "\n")
-    lists = [f"evaluate.{role}={tmp_path}/plain.csv" for role in ("gallery", "query")]
-    root = f"data.root={(toy_folder / 'data/motion/root.txt').read_text().strip()}"
-    train(toy_run("sce", "a", "steps=1", "evaluate.every=1", root, *lists))
-    (line,) = metrics("a", "uniformity_loss")
-    assert list(line) == ["step", "uniformity_loss", "overlap_training"] and line["overlap_training"] == 6
 
 
 def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_path):

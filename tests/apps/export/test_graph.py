@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from vidssl.apps.export.graph import OPSET, save_onnx, save_pt2
+from vidssl.apps.export.graph import OPSET, save_graph
 from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.layer_features import LayerFeatures
@@ -43,7 +43,7 @@ def check(network, exported):
 def test_onnxruntime_computes_the_features(tmp_path):
     onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     network, path = made("layer"), tmp_path / "new" / "x.onnx"
-    assert save_onnx(network, path, FRAMES, SIZE, DESCRIPTION) <= 1e-4
+    assert save_graph(network, path, FRAMES, SIZE, DESCRIPTION) <= 1e-4
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (clips,), (features,) = session.get_inputs(), session.get_outputs()
     assert (clips.name, features.name) == ("clips", "features")
@@ -56,7 +56,7 @@ def test_onnxruntime_computes_the_features(tmp_path):
 
 def test_torch_export_computes_the_features(tmp_path):
     network, path = made("grid"), tmp_path / "x.pt2"
-    assert save_pt2(network, path, FRAMES, SIZE, DESCRIPTION) <= 1e-4
+    assert save_graph(network, path, FRAMES, SIZE, DESCRIPTION) <= 1e-4
     extra = {"config.json": ""}
     check(network, torch.export.load(path, extra_files=extra).module())
     assert json.loads(extra["config.json"]) == DESCRIPTION
@@ -81,24 +81,24 @@ class Noisy(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("network", "save", "message"),
-    [(Constant(), save_onnx, "does not export this network"), (Noisy(), save_pt2, "its features would differ by")],
+    ("network", "name", "message"),
+    [(Constant(), "x.onnx", "does not export this network"), (Noisy(), "x.pt2", "its features would differ by")],
     ids=["constant", "noisy"],
 )
-def test_a_network_that_cannot_be_exported_is_an_error_of_one_line(network, save, message, tmp_path):
+def test_a_network_that_cannot_be_exported_is_an_error_of_one_line(network, name, message, tmp_path):
     pytest.importorskip("onnxruntime")
     with pytest.raises(ConfigError, match=f"cannot write .*{message}") as caught:
-        save(network.eval(), tmp_path / "x", FRAMES, SIZE, DESCRIPTION)
+        save_graph(network.eval(), tmp_path / name, FRAMES, SIZE, DESCRIPTION)
     assert "\n" not in str(caught.value) and not [*tmp_path.iterdir()]
 
 
 def test_onnx_has_no_pooling_to_a_grid(tmp_path):
     pytest.importorskip("onnxruntime")
     with pytest.raises(ConfigError, match=r"does not export this network .*; write safetensors or pt2"):
-        save_onnx(made("grid"), tmp_path / "x.onnx", FRAMES, SIZE, DESCRIPTION)
+        save_graph(made("grid"), tmp_path / "x.onnx", FRAMES, SIZE, DESCRIPTION)
 
 
 def test_a_missing_package_is_named_with_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError, match=r"ONNX needs the package onnx\w*: pip install 'vidssl\[export\]'"):
-        save_onnx(made("layer"), tmp_path / "x.onnx", FRAMES, SIZE, {})
+        save_graph(made("layer"), tmp_path / "x.onnx", FRAMES, SIZE, {})

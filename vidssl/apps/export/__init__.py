@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from vidssl.apps.export.graph import save_onnx, save_pt2
+from vidssl.apps.export.graph import save_graph
 from vidssl.base.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.base.config import Tree, build
 from vidssl.base.errors import ConfigError
@@ -116,7 +116,7 @@ def results_for_card(description: Tree, checkpoint: Path, paths: Sequence[Path] 
         if is_test and features == exported:
             tests.append((path.relative_to(folder).as_posix() if in_run and not named else path.name, results))
             continue
-        why = f"results of the {features}, and of the {exported} is the export" if is_test else "no results of it"
+        why = f"results of the {features}, not of the {exported}" if is_test else "no results of it"
         if named:
             raise ConfigError(f"{path} holds {why} (sha256 {sha256[:12]}…): leave it out")
         if is_test:
@@ -256,8 +256,7 @@ def export(
             if to == "safetensors":
                 write_backbone(content, str(file), path, network=description)
             else:
-                save = save_onnx if to == "onnx" else save_pt2
-                worst = save(network, path, test.clip.frames, test.size, description)
+                worst = save_graph(network, path, test.clip.frames, test.size, description)
     written = JobResults({**description, "largest_difference": worst})
     shape = " x ".join(map(str, description["input"]["shape"]))
     written.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
@@ -270,14 +269,16 @@ def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, op
     """Write the networks of a sum that have a graph to a folder, and `sum.json`, which says how they are joined."""
     if to not in ("onnx", "pt2"):
         raise ConfigError(f'{name} is a sum or a stream: to="onnx" or "pt2" writes its networks as graphs, to a folder')
-    described, save = [], save_onnx if to == "onnx" else save_pt2
+    described = []
     with creating_folder(path) as folder:
         for number, (part, subject) in enumerate(zip(parts, load_parts(parts, options), strict=True), 1):
             network = subject.encoder.eval()
             origin = subject.origin if subject.run is None else {**subject.origin, "path": Path(subject.name).name}
             description = describe_export(subject.run, subject.test, network, origin)
             file = None if has_no_graph(network) else f"{number}{_SUFFIXES[to]}"
-            worst = file and save(network, folder / file, subject.test.clip.frames, subject.test.size, description)
+            worst = file and save_graph(
+                network, folder / file, subject.test.clip.frames, subject.test.size, description
+            )
             stated = {"name": part.model, "weight": part.weight, "file": file, "largest_difference": worst}
             described.append({**stated, **description})
         rule = "the part of each network scaled to length 1, times its weight, one after another"

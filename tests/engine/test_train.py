@@ -3,7 +3,6 @@
 import fcntl
 import json
 import logging
-import math
 import runpy
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-import vidssl
 from vidssl.base.config import read
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.data.video_list import read_list
@@ -24,7 +22,6 @@ from vidssl.engine.train import train
 from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
-from vidssl.methods.statistics import group_statistics
 from vidssl.models import convolution_check as bfloat16_check
 from vidssl.video import packet_index as index
 
@@ -134,22 +131,6 @@ def test_invalid_runs_are_refused(overrides, said, toy_run):
         toy_run("sce", "a", *overrides)
 
 
-def test_micro_batches_are_one_step_together(toy_run, metrics):
-    """Without batch norms and dropout a step does not depend on how it is cut."""
-    still = ("method.dropout=0.0", "method.freeze=true", "steps=2", "optimizer={name: sgd, lr: 0.5}")
-    runs = [train(toy_run("supervised", f"m{m}", *still, f"micro_batch_size={m}")) for m in (8, 1)]
-    heads = [torch.load(path, weights_only=True)["method"]["head.weight"] for path in runs]
-    for head in heads[1:]:
-        torch.testing.assert_close(head, heads[0], rtol=1e-4, atol=1e-6)
-    assert [line["loss"] for line in metrics("m1")] == pytest.approx([line["loss"] for line in metrics("m8")], rel=1e-4)
-
-
-def test_micro_batches_are_contrasted_with_the_whole_step(toy_run, metrics):
-    train(toy_run("simclr", "a", "steps=1", "micro_batch_size=2"))
-    (line,) = metrics("a")
-    assert line["i_nce"] + line["loss"] == pytest.approx(math.log(2 * 8 - 1), rel=1e-6)
-
-
 def test_fault_23_a_loss_that_is_not_finite_ends_the_run(toy_run, tmp_path, monkeypatch):
     last = train(toy_run("moco", "a"), until=1)
     before = last.read_bytes()
@@ -226,16 +207,6 @@ def test_settings_of_where_and_how_fast_may_change(toy_run):
         toy_run("supervised", "a", "data.workers=1", "log_every=3", "checkpoint.every=5", "evaluate.clips=3"), 2
     )
     assert again == last and torch.load(last, weights_only=True)["step"] == 2
-
-
-def test_fault_26_another_folder_of_tracks_is_refused(straight, toy_run, tmp_path):
-    """Other tracks make another run, and nothing else would tell."""
-    folder, *_ = (straight("frame_invariance_tracks") / "tracks").glob("step-*")
-    given = "tracks.refresh=null"
-    train(toy_run("frame_invariance_tracks", "a", given, f"tracks.folder={folder}"), until=1)
-    other = shutil.copytree(folder, tmp_path / "other")
-    with pytest.raises(CheckpointError, match=r"other settings: tracks\.folder .*, now .*other"):
-        train(toy_run("frame_invariance_tracks", "a", given, f"tracks.folder={other}"))
 
 
 def test_fault_26_other_videos_are_refused(toy_run, toy_folder):
@@ -367,30 +338,6 @@ def test_pretraining_on_few_videos_is_warned_of(digits, tmp_path, caplog, more, 
     run = load_run(TOY / "simclr.yaml", [*given, f"data.moving_digits.out={digits}", *more])
     warn_of_few(run, training_list(run))
     assert ("40 videos are few: with fewer than 200, pre-training was no better" in caplog.text) is warns
-
-
-def unit_rows(count, dim=16):
-    source = torch.Generator().manual_seed(2)
-    return nn.functional.normalize(torch.randn(count, dim, generator=source), dim=1)
-
-
-def around(centres, count):
-    """Rows close to their class's centre, and their classes."""
-    group = torch.arange(count) % len(centres)
-    rows = centres[group] + 0.01 * unit_rows(count, centres.shape[1])
-    return nn.functional.normalize(rows, dim=1), group
-
-
-@pytest.mark.parametrize("classes", [2, 10])
-def test_classes_that_lie_as_far_apart_as_they_can_have_not_collapsed(classes):
-    """The optimum of SupCon: a simplex, two classes opposite each other on one line."""
-    simplex = nn.functional.normalize(torch.eye(classes) - 1 / classes, dim=1)
-    rows, group = around(nn.functional.pad(simplex, (0, 16 - classes)), 40)
-    values = {name: value.item() for name, value in group_statistics(rows, group).items()}
-    assert values["key_rank"] < classes + 0.5
-    assert not warn_of_collapse(7, values)
-    rows, group = around(unit_rows(1).expand(classes, -1), 40)
-    assert warn_of_collapse(7, {name: value.item() for name, value in group_statistics(rows, group).items()})
 
 
 def test_a_run_that_collapses_warns(toy_run, caplog, monkeypatch):
@@ -632,24 +579,6 @@ def test_all_convolutions_of_the_first_step_in_bfloat16_are_checked_before_its_b
     hook.remove()
     assert events[0] == ran and ran and {*events[1:]} == {"backward"}
     assert any(ran.values()) == (name != "supervised")
-
-
-def test_a_run_in_bfloat16_whose_convolutions_are_wrong_is_refused(toy_run, monkeypatch):
-    """And so is an evaluation; in float32 the same run starts."""
-    asked = []
-
-    def wrong(layers):
-        asked.append({trains for *_, trains in layers})
-        return {"the output of a layer": 0.5}
-
-    monkeypatch.setattr(bfloat16_check, "_wrong", wrong)
-    message = r"bfloat16 is wrong on this CPU .*the output of a layer differs .*; use precision float32"
-    with pytest.raises(ConfigError, match=message):
-        train(toy_run("sce", "a", "steps=1", "precision=bfloat16"))
-    train(toy_run("sce", "a", "steps=1"))
-    with pytest.raises(ConfigError, match=message):
-        vidssl.extract(toy_run("sce", "a").output, toy_run("sce", "a").data.train, precision="bfloat16", progress=False)
-    assert asked == [{True}, {False}]
 
 
 def test_a_finished_run_names_how_to_train_its_network_further(toy_run, tmp_path):

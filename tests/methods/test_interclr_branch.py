@@ -22,9 +22,6 @@ from vidssl.models import Head
 
 Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
 
-ENGINE = runpy.run_path(str(Path(__file__).parents[1] / "engine" / "conftest.py"))
-toy_folder, toy_run, metrics = ENGINE["toy_folder"], ENGINE["toy_run"], ENGINE["metrics"]
-equal = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))["same"]
 
 CPU = torch.device("cpu")
 DIM, RECORDS = 5, 60

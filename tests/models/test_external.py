@@ -300,10 +300,6 @@ def maps():
     return torch.nn.Identity(), {"size": 16}
 
 
-def one_row():
-    return torch.nn.Sequential(Means(), torch.nn.Unflatten(1, (1, -1)), torch.nn.Flatten(0, 1)), {"size": 16}
-
-
 class Cut(torch.nn.Module):
     def forward(self, x):
         return x.mean(dim=(3, 4)).flatten(1)[:1]

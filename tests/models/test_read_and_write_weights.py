@@ -240,7 +240,7 @@ OTHER = {
     "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a git-lfs pointer (fetch the file"),
     "text": (("path,label\n" + "ü" * 600).encode(), "is not a checkpoint; expected"),
     "zeros": (bytes(1000), "is not a checkpoint; expected"),
-    "cut": (b"PK\x03\x04", "if it is damaged, replace it"),
+    "cut": (b"PK\x03\x04", "it is damaged: replace it"),
 }
 
 

@@ -119,28 +119,6 @@ def test_a_classifier_of_all_streams_is_not_that_of_one(settings, digits, tmp_pa
                 cli.run("test", [*arguments, "--checkpoint", checkpoint, *protocol])
 
 
-def test_tracks_of_a_stream(run_folder, query, tmp_path):
-    small = tmp_path / "list.csv"
-    small.write_text("path\n" + "".join(f"{name}\n" for name in query.names[:2]))
-    (tmp_path / "root.txt").write_text(f"{query.root}\n")
-    given = [str(small), "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu", "--quiet"]
-    given += ["--tracker", "search.short_side=32", "size=32", "frames=8", "chunks=1", "min_gap=4"]
-    cli.run("track", [*given, "--stream", "rgb", "--out", str(tmp_path / "rgb")])
-    assert len([*(tmp_path / "rgb" / "tracks").rglob("*.npz")]) == 2
-    with pytest.raises(ConfigError, match="encodes differences of frames: use a network or a"):
-        cli.run("track", [*given, "--stream", "differences", "--out", str(tmp_path / "differences")])
-
-
-def test_grad_cam_has_the_maps_of_both_streams(run_folder, digits, tmp_path):
-    given = [f"{digits}/motion/test.csv", "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
-    cli.run("analyze", ["gradcam", *given, "--limit", "3", "--quiet", "--out", str(tmp_path / "cam")])
-    for stream in NAMES:
-        results = json.loads((tmp_path / "cam" / stream / "results.json").read_text())
-        assert results["layer"] == f"{stream}.layer2" and results["num_videos"] == 3
-    page = (tmp_path / "cam" / "index.html").read_text()
-    assert "two_streams_run rgb" in page and "two_streams_run differences" in page
-
-
 def test_exports_say_how_to_join_the_streams(run_folder, subject, query, tmp_path):
     cli.run("export", [str(run_folder), "--to", "folder", "--out", str(tmp_path / "exported"), "--quiet"])
     described = json.loads((tmp_path / "exported" / "config.json").read_text())
@@ -174,26 +152,6 @@ def test_a_run_with_tracks_of_a_stream(settings, digits, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {"rgb.tracked", "other.tracked"} <= lines[-1].keys()
     assert (tmp_path / "run" / "tracks").is_dir()
-
-
-def test_a_stream_without_stages_is_an_error_before_the_first_map(settings, digits, tmp_path):
-    """Of which stages would the weights be replaced? The other stream has some, and comes first."""
-    streams = "{first: {name: resnet3d18, width: 4}, second: {name: s3d}}"
-    given = [*settings, f"backbone={{name: two_streams, streams: {streams}}}", "data.sampler.frames=16"]
-    options = {"cfg": "toy/two_streams", "settings": given, "device": "cpu", "workers": 0, "size": 112}
-    folder = tmp_path / "cam"
-    with pytest.raises(ConfigError, match="states no stages whose weights can be replaced: leave randomize=True"):
-        vidssl.analyze_gradcam("random", digits / "motion" / "test.csv", out=folder, randomize=True, **options)
-    assert not [*folder.rglob("results.json")]
-
-
-def test_what_is_measured_of_a_single_stream_is_named(run_folder, query, tmp_path):
-    options = {"device": "cpu", "workers": 0}
-    measured = vidssl.test(run_folder, query, train_list=query, protocol=["uniformity"], stream="rgb", **options)
-    assert "features of the stream rgb" in measured.text
-    searched = vidssl.retrieval(run_folder, query=query, gallery=query, stream="rgb", out=tmp_path / "r", **options)
-    for text in (searched.text, (tmp_path / "r" / "index.html").read_text()):
-        assert "features of the stream rgb" in text
 
 
 def test_a_stream_without_named_layers_has_a_map_too():

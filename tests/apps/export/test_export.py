@@ -100,7 +100,7 @@ def test_the_card_states_what_the_numbers_are_of(run_folder, tmp_path):
     kept = {name: results[name] for name in ("checkpoint", "config", "request") if name in results}
     options = {"missing_gallery": gap, "drop_duplicates": True, "windows": {"window": 2.0, "stride": 1.0}}
     protocol = {**results["protocol"], "precision": "bfloat16"}
-    trained = {**results, "list": results["config"]["data"]["train"], "missing": gap}
+    trained = {**results, "overlap": {"training": {"videos": 3}}, "missing": gap}
     trained["protocols"] = [{"name": "retrieval", "center": True}]
     files = []
     for name, content in (("a", {**kept, **retrieval, **options, "protocol": protocol}), ("b", trained)):
@@ -109,9 +109,9 @@ def test_the_card_states_what_the_numbers_are_of(run_folder, tmp_path):
         files[-1].write_text(json.dumps(content))
     export(run_folder, to="folder", out=tmp_path / "net", results=files)
     rows = [line for line in (tmp_path / "net" / "README.md").read_text().splitlines() if "results.json |" in line]
-    assert "bfloat16, windows of 2 s, duplicates ignored, 1 missing gallery |" in rows[0]
-    assert "| R@1 of centred features 0.2500, knn 0.5000 |" in rows[0]
-    assert "float32, 1 missing, tested on the training list |" in rows[1]
+    notes = "bfloat16, R@k of centred features, windows, drop duplicates, 1 missing gallery"
+    assert f"{notes} | R@1 0.2500, knn 0.5000 |" in rows[0]
+    assert "float32, R@k of centred features, 1 missing, 3 videos of the training list |" in rows[1]
 
 
 def test_results_that_are_named(run_folder, tmp_path, capsys):

@@ -42,6 +42,11 @@ from vidssl.version import __version__
 
 _log = logging.getLogger(__name__)
 _FORMAT = "vidssl-network-1"
+# What results may state of their videos: in words, or as a list of those that are missing.
+_NOTED = (
+    *("windows", "drop_duplicates", "one_per_video"),
+    *("missing", "missing_queries", "missing_train", "missing_gallery"),
+)
 _TEST = {"clips", "crops", "stream", "layer", "grid", "grid_frames", "precision", "join"}
 
 
@@ -146,35 +151,21 @@ def model_card(name: str, description: Tree, results: Sequence[tuple[str, Result
 
 def _results_row(path: str, content: Results) -> str:
     """State the numbers of a test, or of a retrieval, and what they are of."""
-    test = content["protocol"]
+    test, training = content["protocol"], (content.get("overlap") or {}).get("training") or {}
     notes = [format_clips(test), test["precision"]]
-    if windows := content.get("windows"):
-        notes.append(f"windows of {windows['window']:g} s")
-    notes += ["duplicates ignored"] * bool(content.get("drop_duplicates"))
-    notes += ["one per video"] * bool(content.get("one_per_video"))
-    gaps = ("missing", "missing_queries", "missing_train", "missing_gallery")
-    notes += [f"{len(content[gap])} {gap.replace('_', ' ')}" for gap in gaps if content.get(gap)]
-    tested = content.get("list") or content.get("query")
-    if Path(str(tested)).resolve() in _training_lists(content.get("config", {}).get("data", {})):
-        notes.append("tested on the training list")
     centred = content.get("centered") or any(protocol.get("center") for protocol in content.get("protocols") or ())
-    numbers = [
-        f"{key}{' of centred features' if centred and key.startswith('R@') else ''} {value:.4f}"
-        for key, value in content.items()
-        if isinstance(value, float)
-    ]
-    count = content.get("num_videos", content.get("num_queries"))
+    notes += ["R@k of centred features"] * bool(centred)
+    for name in _NOTED:
+        if value := content.get(name):
+            notes.append(f"{len(value)} {name}" if isinstance(value, list) else name)
+    if training.get("videos"):
+        notes.append(f"{training['videos']} videos of the training list")
+    numbers = [f"{key} {value:.4f}" for key, value in content.items() if isinstance(value, float)]
+    tested = _short(content.get("list") or content.get("query"))
     compared = _short(content.get("train_list") or content.get("gallery"))
-    cells = (_short(tested), count, compared, ", ".join(notes), ", ".join(numbers), path)
-    escaped = (str(cell).replace("|", "\\|").replace("<", "&lt;") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
-
-
-def _training_lists(data: Tree) -> list[Path]:
-    """Return the lists that a run was trained on, of its settings `data`."""
-    lists = data.get("train")
-    parts = lists if isinstance(lists, list) else [lists]
-    return [Path(str(part["list"] if isinstance(part, dict) else part)).resolve() for part in parts]
+    count = content.get("num_videos", content.get("num_queries"))
+    cells = (tested, count, compared, ", ".join(notes).replace("_", " "), ", ".join(numbers), path)
+    return f"| {' | '.join(str(cell).replace('|', '&#124;').replace('<', '&lt;') for cell in cells)} |"
 
 
 def _short(path: Any) -> str:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PLACES = runpy.run_path(str(ROOT / "tests" / "toys.py"))
 TOYS = PLACES["TOYS"]
 same = runpy.run_path(str(ROOT / "tests" / "equal.py"))["same"]
-NUM_RECORDS = 8  # of which a step has the half
+NUM_RECORDS = 8  # a step is an epoch
 STEPS = 12
 
 toys = pytest.mark.parametrize("name", TOYS)
@@ -45,7 +45,7 @@ def made(name):
 def batch_of(run, seed):
     """Noise of the shapes that the run's loader gives."""
     source = torch.Generator().manual_seed(seed)
-    size, frames = NUM_RECORDS // 2, run.data.sampler.frames
+    size, frames = run.batch_size, run.data.sampler.frames
     sides = [view.size for view in run.data.views]
     views = tuple(torch.randn(size, 3, frames, side, side, generator=source) for side in sides)
     boxes = None

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import logging
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -15,7 +16,7 @@ from vidssl.base.config import read
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
-from vidssl.engine.log import warn_of_collapse
+from vidssl.engine.log import RunLog, warn_of_collapse
 from vidssl.engine.run_config import bind_run, load_run
 from vidssl.engine.run_setup import set_determinism
 from vidssl.engine.train import train
@@ -597,3 +598,14 @@ def test_a_run_reads_its_initial_weights_once(toy_run, tmp_path, monkeypatch):
 
     monkeypatch.setattr("vidssl.engine.run_setup.load_initial", read_again)
     train(toy_run("sce", "b", "steps=2", f"init={tmp_path}/a"))
+
+
+def test_the_time_that_is_left_is_logged_once(tmp_path, caplog):
+    caplog.set_level("INFO", "vidssl")
+    for step in (5, 30):  # of 40: with 10 left there is nothing to say
+        log = RunLog(tmp_path, step, 40, 8, strict=True)
+        for _ in range(10):
+            log.advance()
+        log.close()
+    (line,) = [line for line in caplog.messages if "to go" in line]
+    assert re.fullmatch(r"10 steps are done, \S+ s each: about \d+:\d\d:\d\d to go", line)

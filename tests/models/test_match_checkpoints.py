@@ -593,7 +593,7 @@ def test_a_name_loads_the_weights_of_the_same_architecture(offline, caplog):
 NOT_BY_NAME = {
     "torchvision:r3d_18@KINETICS400_V1": "weights fit, 12 do not (net.layer2.0",
     "torchvision:r3d_18@none": "leave init out",
-    "torchvision:r3d_18,count=4": "leave out ,count=4",
+    "torchvision:r3d_18,count=4": "torchvision has no network r3d_18,count=4",
     "onnx:net.onnx": "init takes names of torchvision: and timm:",
     "torchvision:r3d_81": "did you mean 'r3d_18'",
     "torchvision:r3d_18@X": "has no weights X: KINETICS400_V1",

@@ -506,7 +506,7 @@ def _read_by_name(name: str, trust: bool) -> tuple[str, dict[str, Tensor], Norma
 
     Raises:
         CheckpointError: The library is not installed, has no such network or weights, or cannot download them.
-        ConfigError: It is a name of no weights, or one with settings of clips.
+        ConfigError: It is a name of no weights.
     """
     library, _, inner = name.partition(":")
     network, _, tag = inner.partition("@")
@@ -514,8 +514,6 @@ def _read_by_name(name: str, trust: bool) -> tuple[str, dict[str, Tensor], Norma
         raise ConfigError(f"init={name}: init takes names of torchvision: and timm:, or a file")
     if tag == "none":
         raise ConfigError(f"init={name} has no trained weights: leave init out to start untrained")
-    if "," in name:
-        raise ConfigError(f"init={name}: settings of clips are for tests: leave out ,{name.partition(',')[2]}")
     architecture = network.partition(".")[0]
     # Others of timm have the same weights and another computation: resnetaa50, resnetblur50.
     if library == "timm" and architecture not in RESNETS_2D:

@@ -112,12 +112,12 @@ def results_for_card(description: Tree, checkpoint: Path, paths: Sequence[Path] 
         try:
             results = read_json(path)
             tested = weights_of(results)
+            is_test = tested == sha256 and not {"list", "query"}.isdisjoint(results)
+            features = format_features(dict(results["protocol"])) if is_test else ""
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}; give the results.json of a test") from None
-        except ValueError:
-            results, tested = {}, None
-        is_test = tested == sha256 and not {"list", "query"}.isdisjoint(results)
-        features = format_features(results.get("protocol", {}))
+        except (ValueError, LookupError, TypeError):
+            results, tested, is_test, features = {}, None, False, ""
         if is_test and features == exported:
             tests.append((path.relative_to(folder).as_posix() if in_run and not named else path.name, results))
             continue

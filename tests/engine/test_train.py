@@ -62,8 +62,8 @@ def test_fault_19_an_interrupted_run_that_accumulates_is_a_straight_one(toy_run,
     as_straight(train(parts), tmp_path / "parts", tmp_path / "straight")
 
 
-# With sce and tracks above: a queue, tracks, a bank with clusters, none, and random numbers of dropout. That the state of
-# every toy's method is complete is in its contract.
+# With sce and tracks above: a queue, tracks, a bank with clusters, none, and random numbers of dropout. That the state
+# of every toy's method is complete is in its contract.
 @pytest.mark.parametrize("name", ["interclr_moco", "byol", "supervised"])
 def test_fault_19_other_families_go_on_from_a_checkpoint(name, straight, toy_run, tmp_path):
     """All that is left of a run is the checkpoint of step 4, in the middle of the first epoch."""

@@ -446,7 +446,7 @@ def test_onnx(digits, tmp_path):
     onnx, file = pytest.importorskip("onnx"), tmp_path / "net.onnx"
     vidssl.export("vidssl-free", to="onnx", out=file)
     subject = load_subject(f"onnx:{file}", {})
-    assert subject.test.clip.seconds == 1.28
+    assert subject.test.clip == load_subject("vidssl-free", {}).test.clip
     assert sum(buffer.numel() for buffer in subject.backbone.buffers()) == file.stat().st_size
     options, names = {"workers": 0, "progress": False}, (f"onnx:{file}", "vidssl-free")
     found, expected = (vidssl.extract(name, digits / "motion/test.csv", **options) for name in names)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from vidssl.base.config import dump
 from vidssl.base.errors import ConfigError
 from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.engine.run_config import load_run
-from vidssl.engine.run_setup import write_config
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,7 +16,7 @@ def read_back(name, tmp_path, *overrides, split=None):
     """Bind a config, write the config.yaml of its run, and bind that."""
     run = load_run(ROOT / "configs" / name, [f"output={tmp_path}", *overrides], split)
     Path(run.output).mkdir(exist_ok=True)
-    write_config(run)
+    (Path(run.output) / "config.yaml").write_text(dump(run), encoding="utf-8")
     again = load_run(Path(run.output) / "config.yaml")
     assert again.model_dump(mode="json") == run.model_dump(mode="json")
     return again

@@ -53,7 +53,7 @@ STAND_INS = {
     "pip": "true",  # the wheel is installed
     "make": "true",  # test_demo.py and the site of CI
     "srun": "true",  # only looked for
-    "sbatch": 'echo "Submitted batch job 77"',  # test_launch.py
+    "sbatch": 'echo "Submitted batch job 77"',  # test_training_on_slurm.py
 }
 FREE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 

@@ -95,8 +95,9 @@ def step(method, parts, half=False, parallel=None):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("sizes", [[6, 6], [4, 4, 4], [1] * 12, [7, 5]])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("sizes", "dtype"), [([1] * 12, torch.float64), ([7, 5], torch.float64), ([4] * 3, torch.float32)]
+)
 def test_micro_batches_are_one_batch(name, sizes, dtype):
     close = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-14}
     scalars, gradients = step(make(name, Tiny, dtype), [batch(dtype)])
@@ -156,31 +157,6 @@ def test_a_frozen_batch_norm_stays_frozen():
     found, cached = step(method, cut(batch(), [6, 6]))
     torch.testing.assert_close((found, cached), (scalars, gradients), rtol=1e-12, atol=1e-14)
     assert all(torch.equal(mean, torch.zeros(8, dtype=torch.float64)) for mean in method.backbone.means)
-
-
-def test_bfloat16_has_gradients_in_all_weights():
-    """Autocast keeps the weights that it has cast: those of the pass without gradients must not come back."""
-    data = batch(torch.float32)
-    scalars, gradients = step(make("simclr", Tiny, torch.float32), [data], half=True)
-    found, cached = step(make("simclr", Tiny, torch.float32), cut(data, [6, 6]), half=True)
-    torch.testing.assert_close(found["loss"], scalars["loss"], rtol=1e-3, atol=0)
-    for key, gradient in gradients.items():
-        assert gradient.abs().max() > 1e-4 and cached[key].dtype == torch.float32
-        assert (cached[key] - gradient).norm() < 0.02 * gradient.norm()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_micro_batch_is_embedded_before_the_next_one_is_asked_for(name):
-    method, parts = make(name, Noisy), cut(batch(), [4, 4, 4])
-    passes = []
-
-    def asked():
-        for part in parts:
-            passes.append(len(method.backbone.given))
-            yield part
-
-    accumulate(method, method, asked(), len(parts), half=False)
-    assert passes == [0, 2, 4]  # two views each
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,20 +37,6 @@ def test_a_run_on_a_cpu_warns(where, toy_run, caplog):
     assert sum("20 times as slow on a CPU" in line for line in caplog.messages) == (where == "device")
 
 
-def test_losses_depend_on_every_operation(toy_run, metrics, monkeypatch):
-    """The comparison above would notice one that is missing."""
-    from vidssl.transforms import batched
-
-    for name in ("hue", "blur", "flip"):
-        with monkeypatch.context() as patch:
-            patch.setitem(batched.BATCHED, name, lambda images, amount, kernel: images)
-            train(toy_run("sce", name, "steps=1", DEVICE))
-    train(toy_run("sce", "all", "steps=1", DEVICE))
-    (expected,) = metrics("all")
-    for name in ("hue", "blur", "flip"):
-        assert abs(metrics(name)[0]["loss"] / expected["loss"] - 1) > 1e-3, name
-
-
 def test_shown_views_are_finished(toy_run):
     shown = [list(show_views(toy_run("sce", "a", f"data.augment={where}"), 2, 2)) for where in ("cpu", "device")]
     for one, other in zip(*shown, strict=True):

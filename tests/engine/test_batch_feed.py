@@ -1,6 +1,5 @@
 """What reaches the method: the same decisions on all processes, and batches on the device."""
 
-import csv
 import logging
 import multiprocessing
 import os
@@ -167,19 +166,6 @@ def test_broken_videos_of_all_are_counted_once_by_all(both):
         for n, reason in enumerate(("a: no frames", "b: cut off", "c: empty"), 1)
     ]
     assert not other_messages
-
-
-def test_thousands_of_broken_videos_are_one_short_line_and_a_file(tmp_path):
-    broken = tuple((f"{n}.mp4", f'{n}.mp4: "cut", off') for n in range(3000))
-    made, _ = feed(StopRequest(), raw(0, broken), max_broken=0.05, output=tmp_path, num_records=40_000)
-    with pytest.raises(DataError) as caught:
-        made.next(between_steps=True)
-    message = str(caught.value)
-    assert message.startswith("3000 of 40000 videos are broken, data.max_broken is 0.05: 0.mp4: ")
-    assert message.endswith(f"and 2997 more; all are listed in {tmp_path / 'broken-videos.csv'}")
-    assert len(message) < 400 and "\n" not in message
-    with open(tmp_path / "broken-videos.csv", encoding="utf-8", newline="") as file:
-        assert list(csv.reader(file)) == [["path", "reason"], *map(list, broken)]
 
 
 def test_an_error_of_one_loader_ends_all(both):

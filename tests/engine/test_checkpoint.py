@@ -307,26 +307,6 @@ def test_a_save_does_not_copy_the_tensors(tmp_path):
 # Disks ------------------------------------------------------------------------------------------------------
 
 
-def test_fault_18_a_full_disk(folder, monkeypatch):
-    def full(file):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match=r"^cannot write .*step-00000012.pt: No space left on device; earlier"):
-        checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
-    assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
-
-
-def test_fault_18_a_folder_that_cannot_be_written(folder, monkeypatch):
-    def refuse(*arguments):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(CheckpointError, match="Permission denied; earlier checkpoints are untouched"):
-        checkpoint.write_checkpoint(folder, 12, content(12), keep=2)
-    assert names(folder) == files_of(4, 8)
-
-
 def test_fault_18_a_file_where_the_folder_should_be(tmp_path):
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(CheckpointError, match="cannot write"):

@@ -168,8 +168,9 @@ def test_imports_that_are_no_list_of_modules(names):
         modules_of({"imports": names}, "x.yaml")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("kind", ["last.pt", "model.safetensors", "other.pth"])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("last.pt", float("nan")), ("model.safetensors", float("inf")), ("other.pth", -float("inf"))]
+)
 def test_weights_that_are_not_finite_are_refused(folder, value, kind):
     path = folder / "model" / kind
     name = "net.blocks.0.conv.weight"

@@ -73,15 +73,6 @@ def test_a_wait_is_broken_off_at_once(number):
     assert raised.value.signal == request.signal == number
 
 
-def test_a_wait_is_not_begun_after_a_signal():
-    request = StopRequest()
-    with request.listening():
-        signal.raise_signal(signal.SIGUSR1)
-        with pytest.raises(Interrupted) as raised, request.breaking():
-            raise AssertionError("the block began")
-    assert raised.value.signal == signal.SIGUSR1
-
-
 @pytest.mark.parametrize("failing", [False, True])
 def test_after_a_wait_nothing_is_broken_off(failing):
     request = StopRequest()

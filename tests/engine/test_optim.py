@@ -51,13 +51,6 @@ def test_lars_is_its_formula_over_several_steps(nesterov):
     assert not params["still"].any()
 
 
-def test_lars_without_gradient_and_decay_moves_nothing():
-    weight = nn.Parameter(torch.ones(2, 2))
-    weight.grad = torch.zeros(2, 2)
-    LARS([weight], 1.0, 0.9, 0.0, 0.001).step()
-    assert torch.equal(weight, torch.ones(2, 2))
-
-
 def test_lars_skips_what_has_no_gradient_and_saves_its_momentum():
     still, moving = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
     optimizer = LARS([still, moving], 1.0, 0.9, 0.0, 0.001)
@@ -275,11 +268,3 @@ def test_backbone_and_classifier_with_rates_of_their_own(name):
     for key, value in one.state_dict().items():
         torch.testing.assert_close(value, other.state_dict()[key], rtol=1e-6, atol=1e-7)
         assert not torch.equal(value, start[key])
-
-
-def test_a_frozen_backbone_leaves_one_group():
-    model = nn.Module()
-    model.backbone, model.head = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3)
-    optimizer = build_optimizer(CONFIGS["sgd"].model_copy(update={"backbone_scale": 0.1}), model)
-    assert [len(group["params"]) for group in optimizer.param_groups] == [2]
-    assert set_lr(optimizer, CONFIGS["sgd"], 0.0, 8) == optimizer.param_groups[0]["lr"] == 0.1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vidssl.base.atomic import file_hash
-from vidssl.base.errors import CheckpointError, DataError
+from vidssl.base.errors import DataError
 from vidssl.engine.checkpoint import _restore_rng
 from vidssl.engine.log import RunLog
 from vidssl.engine.run_config import bind_stored, load_run
@@ -81,16 +81,6 @@ def test_damaged_lines_of_the_log_are_counted(tmp_path, caplog):
     assert caplog.messages == [f"{log}: damaged lines are dropped: 2"]
 
 
-def test_a_checkpoint_of_another_format_is_refused(go_on, toy_folder, tmp_path):
-    root = toy_folder / "data"
-    go_on(1, root)
-    path = (tmp_path / "a/checkpoints/last.pt").resolve()
-    torch.save({**saved(tmp_path / "a"), "format": "vidssl-checkpoint-1"}, path)
-    path.with_suffix(".sha256").write_text(file_hash(path))
-    with pytest.raises(CheckpointError, match=r"has format vidssl-checkpoint-1, this vidssl reads"):
-        go_on(2, root)
-
-
 def test_settings_of_copies_that_cannot_be_read(go_on, toy_folder, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(toy_folder / "data/videos", moved / "videos")
@@ -122,11 +112,3 @@ def test_stored_weights_are_loaded():
     network, config = load_backbone(STORED / "run.pt"), load_run(STORED / "run.yaml")
     assert bind_stored(network.run_config, "a checkpoint").model_dump() == config.model_dump()
     assert {round(p.mean().item(), 6) for p in network.parameters()} == {0.1}
-
-
-@pytest.mark.parametrize("fold", [False, True])
-def test_stored_configs_may_have_folded_weights(fold, toy_run):
-    """The setting is gone; the weights of such a run are folded already."""
-    stored = toy_run("moco", "a").model_dump(mode="json")
-    stored["init"] = {"file": "a.pt", "fold": fold}
-    assert bind_stored(stored, "a checkpoint").init.file == "a.pt"

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import logging
-import math
 import re
 import runpy
 import shutil
@@ -13,18 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-import vidssl
 from vidssl.base.config import read
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
 from vidssl.engine.log import RunLog, warn_of_collapse
 from vidssl.engine.run_config import bind_run, load_run
+from vidssl.engine.run_setup import set_determinism
 from vidssl.engine.train import train
-from vidssl.engine.training_lists import training_list
+from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.methods import METHODS
 from vidssl.methods.momentum_method import MomentumMethod
-from vidssl.methods.statistics import group_statistics, key_statistics
 from vidssl.models import convolution_check as bfloat16_check
 from vidssl.video import packet_index as index
 
@@ -49,7 +47,7 @@ def as_straight(last, output, straight):
 @pytest.mark.parametrize("name", ["sce", "frame_invariance_tracks"])
 def test_fault_19_an_interrupted_run_is_a_straight_one(name, straight, toy_run, tmp_path):
     parts = toy_run(name, "parts")
-    for until in (3, 5, 9, None):  # in the middle of an epoch, at its end, in the middle of the last but one
+    for until in (3, 9, None):  # in the middle of epochs
         last = train(parts, until)
         assert torch.load(last, weights_only=True)["step"] == (until or 12)
     as_straight(last, tmp_path / "parts", straight(name))
@@ -58,15 +56,15 @@ def test_fault_19_an_interrupted_run_is_a_straight_one(name, straight, toy_run, 
 
 # Two processes that accumulate: tests/distributed.
 def test_fault_19_an_interrupted_run_that_accumulates_is_a_straight_one(toy_run, tmp_path):
-    straight, parts = (toy_run("sce", folder, "micro_batch_size=4", "steps=6") for folder in ("straight", "parts"))
+    straight, parts = (toy_run("sce", folder, "micro_batch_size=4", "steps=4") for folder in ("straight", "parts"))
     train(straight)
-    train(parts, 3)
+    train(parts, 2)
     as_straight(train(parts), tmp_path / "parts", tmp_path / "straight")
 
 
-# With sce and tracks above: momentum, tracks, in-batch, bank and supervised. That a method's state is complete is in
-# its contract, of every toy.
-@pytest.mark.parametrize("name", ["simclr", "npid", "supervised"])
+# With sce and tracks above: a queue, tracks, a bank with clusters, none, and random numbers of dropout. That the state
+# of every toy's method is complete is in its contract.
+@pytest.mark.parametrize("name", ["interclr_moco", "byol", "supervised"])
 def test_fault_19_other_families_go_on_from_a_checkpoint(name, straight, toy_run, tmp_path):
     """All that is left of a run is the checkpoint of step 4, in the middle of the first epoch."""
     newer = shutil.ignore_patterns("last.pt", "step-00000008.*", "step-00000012.*")
@@ -101,18 +99,12 @@ def test_a_finished_run_is_not_changed(toy_run, metrics):
 
 def test_fault_32_workers_change_nothing(toy_run, metrics):
     results = []
-    for workers in (0, 1, 2):
-        last = train(toy_run("sce", f"w{workers}", "steps=6", f"data.workers={workers}"))
+    for workers in (0, 2):
+        last = train(toy_run("sce", f"w{workers}", "steps=3", f"data.workers={workers}"))
         results.append((state(last), metrics(f"w{workers}")))
     for result in results[1:]:
         same(result[0], results[0][0])
         assert result[1] == results[0][1]
-
-
-def test_seeds_make_other_runs(toy_run, metrics):
-    for seed in (0, 1):
-        train(toy_run("supervised", f"s{seed}", "steps=2", f"seed={seed}"))
-    assert metrics("s0")[0]["loss"] != metrics("s1")[0]["loss"]
 
 
 def test_epochs_are_counted_in_steps(toy_run, metrics):
@@ -140,44 +132,26 @@ def test_invalid_runs_are_refused(overrides, said, toy_run):
         toy_run("sce", "a", *overrides)
 
 
-def test_micro_batches_are_one_step_together(toy_run, metrics):
-    """Without batch norms and dropout a step does not depend on how it is cut."""
-    still = ("method.dropout=0.0", "method.freeze=true", "steps=3", "optimizer={name: sgd, lr: 0.5}")
-    runs = [train(toy_run("supervised", f"m{m}", *still, f"micro_batch_size={m}")) for m in (8, 4, 1)]
-    heads = [torch.load(path, weights_only=True)["method"]["head.weight"] for path in runs]
-    for head in heads[1:]:
-        torch.testing.assert_close(head, heads[0], rtol=1e-4, atol=1e-6)
-    assert [line["loss"] for line in metrics("m1")] == pytest.approx([line["loss"] for line in metrics("m8")], rel=1e-4)
-
-
-def test_micro_batches_are_contrasted_with_the_whole_step(toy_run, metrics):
-    train(toy_run("simclr", "a", "steps=1", "micro_batch_size=2"))
-    (line,) = metrics("a")
-    assert line["i_nce"] + line["loss"] == pytest.approx(math.log(2 * 8 - 1), rel=1e-6)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_fault_23_a_loss_that_is_not_finite_ends_the_run(bad, toy_run, tmp_path, monkeypatch):
-    last = train(toy_run("moco", "a"), until=4)
+def test_fault_23_a_loss_that_is_not_finite_ends_the_run(toy_run, tmp_path, monkeypatch):
+    last = train(toy_run("moco", "a"), until=1)
     before = last.read_bytes()
     calls = 0
 
     def loss(self, query, key):
         nonlocal calls
         calls += 1
-        return (query * (bad if calls == 3 else 1.0)).sum()  # two pairs a step: in the second step
+        return (query * (float("nan") if calls == 3 else 1.0)).sum()  # two pairs a step: in the second step
 
     monkeypatch.setattr(METHODS["moco"], "pair_loss", loss)
     with pytest.raises(
-        TrainingError,
-        match=r"^the loss of step 6 is (nan|inf|-inf), or its gradients are not finite; its videos are listed in",
+        TrainingError, match=r"^the loss of step 3 is nan, or its gradients are not finite; its videos are listed in"
     ):
         train(toy_run("moco", "a"))
-    (given,) = json.loads((tmp_path / "a" / "not-finite-step-00000006.json").read_text())
+    (given,) = json.loads((tmp_path / "a" / "not-finite-step-00000003.json").read_text())
     names = read_list(toy_run("moco", "a").data.train).names
     assert len(given["records"]) == 8
     assert all(names[int(index)] == name for index, name in given["records"].items())
-    assert last.resolve().name == "step-00000004.pt" and last.read_bytes() == before
+    assert last.resolve().name == "step-00000001.pt" and last.read_bytes() == before
 
 
 def test_a_label_beyond_the_classes_is_found_before_training(toy_run):
@@ -185,25 +159,14 @@ def test_a_label_beyond_the_classes_is_found_before_training(toy_run):
         train(toy_run("view_learning", "a", "method.classes=3"))
 
 
-def test_a_learning_rate_that_is_too_high_ends_in_a_training_error(toy_run):
-    with pytest.raises(TrainingError, match="lower the learning rate"):
-        train(toy_run("supervised", "a", "optimizer={name: sgd, lr: 1e30}"))
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ("seed=1", "seed 0, now 1"),
         ("steps=20", "steps 12, now 20"),
         ("batch_size=10", "batch_size 8, now 10"),
-        ("micro_batch_size=4", "micro_batch_size null, now 4"),
-        ("optimizer.weight_decay=0.5", "optimizer.weight_decay 0.01, now 0.5"),
         ("method.dropout=0.5", "method.dropout 0.2, now 0.5"),
-        ("backbone.width=4", "backbone.width 8, now 4"),
-        ("data.sampler.frames=2", "data.sampler.frames 4, now 2"),
         ("data.views.0.size=24", "data.views.0.size 32, now 24"),
         ("precision=bfloat16", 'precision "float32", now "bfloat16"'),
-        ("sync_bn=local", 'sync_bn "auto", now "local"'),
     ],
 )
 def test_fault_26_changed_settings_are_refused(change, field, one_step):
@@ -247,16 +210,6 @@ def test_settings_of_where_and_how_fast_may_change(toy_run):
     assert again == last and torch.load(last, weights_only=True)["step"] == 2
 
 
-def test_fault_26_another_folder_of_tracks_is_refused(straight, toy_run, tmp_path):
-    """Other tracks make another run, and nothing else would tell."""
-    folder, *_ = (straight("frame_invariance_tracks") / "tracks").glob("step-*")
-    given = "tracks.refresh=null"
-    train(toy_run("frame_invariance_tracks", "a", given, f"tracks.folder={folder}"), until=1)
-    other = shutil.copytree(folder, tmp_path / "other")
-    with pytest.raises(CheckpointError, match=r"other settings: tracks\.folder .*, now .*other"):
-        train(toy_run("frame_invariance_tracks", "a", given, f"tracks.folder={other}"))
-
-
 def test_fault_26_other_videos_are_refused(toy_run, toy_folder):
     train(toy_run("sce", "a"), until=1)
     other = f"data.train={toy_folder}/data/digit/train.csv"
@@ -297,30 +250,6 @@ def test_the_config_beside_the_checkpoint_is_the_run(toy_run, tmp_path):
         assert bind_run(tree, "test").model_dump() == run.model_dump()
 
 
-def test_a_coefficient_on_a_schedule(toy_run, metrics):
-    steps = ("steps=4", "optimizer={name: sgd, lr: 0.0}", "method.momentum=1.0")
-    coefficients = {"falling": "{start: 1.0, end: 0.0, shape: linear}", "one": "1.0", "zero": "0.0"}
-    for name, coefficient in coefficients.items():
-        train(toy_run("sce", name, *steps, f"method.coefficient={coefficient}"))
-    falling, one, zero = ([line["loss"] for line in metrics(name)] for name in coefficients)
-    assert falling[0] == one[0]
-    for n in range(4):  # nothing learns here, so the runs differ in the coefficient alone
-        share = n / 4
-        assert falling[n] == pytest.approx((1 - share) * one[n] + share * zero[n], rel=1e-5)
-    assert abs(one[3] - zero[3]) > 0.01
-
-
-def test_a_run_in_bfloat16(toy_run, metrics, monkeypatch, caplog):
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
-    half = train(toy_run("sce", "half", "steps=3", "precision=bfloat16"))
-    assert "emulated on this CPU" in caplog.text and "set precision=float32" in caplog.text
-    train(toy_run("sce", "full", "steps=3"))
-    weights = torch.load(half, weights_only=True)["method"]
-    assert all(value.dtype != torch.bfloat16 for value in weights.values() if isinstance(value, torch.Tensor))
-    losses = [[line["loss"] for line in metrics(name)] for name in ("half", "full")]
-    assert losses[0][0] == pytest.approx(losses[1][0], rel=0.02) and losses[0] != losses[1]
-
-
 FROZEN = ("method.freeze=true", "method.dropout=0.0")
 TWO = (
     "backbone={name: two_streams, streams: {a: {name: resnet3d18, width: 4}, b: {name: resnet3d18, width: 4, "
@@ -329,30 +258,20 @@ TWO = (
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("sce", ()),
-        ("supervised", ()),
-        ("two_streams", ()),
-        ("interclr_npid", ()),
-        ("supervised", FROZEN),
-        ("supervised", (*FROZEN, "method.layer=layer2", "method.grid=2")),
-        ("supervised", (*FROZEN, *TWO, "method.layer=a.layer2")),
-        ("supervised", (*TWO, "method={name: two_streams, method: {name: supervised, classes: 8, freeze: true}}")),
-    ],
+    ("name", "settings"), [("sce", ()), ("interclr_npid", ()), ("supervised", (*FROZEN, *TWO, "method.layer=a.layer2"))]
 )
 def test_evaluation_does_not_change_training(name, settings, toy_run, toy_folder, metrics):
     lists = [
         f"evaluate.{role}={toy_folder}/data/motion/{half}.csv"
         for role, half in (("gallery", "train"), ("query", "test"))
     ]
-    watched = train(toy_run(name, "watched", "steps=5", "evaluate.every=2", *settings, *lists))
-    alone = train(toy_run(name, "alone", "steps=5", *settings))
+    watched = train(toy_run(name, "watched", "steps=3", "evaluate.every=2", *settings, *lists))
+    alone = train(toy_run(name, "alone", "steps=3", *settings))
     same(state(watched), state(alone))
     assert metrics("watched") == metrics("alone")
     measured = metrics("watched", "uniformity_loss")
-    assert [line["step"] for line in measured] == [2, 4, 5] and not metrics("alone", "uniformity_loss")
-    assert len({json.dumps(line) for line in measured}) == 3
+    assert [line["step"] for line in measured] == [2, 3] and not metrics("alone", "uniformity_loss")
+    assert len({json.dumps(line) for line in measured}) == 2
 
 
 def test_a_method_with_a_setting_of_the_name_method(toy_run, caplog):
@@ -369,13 +288,7 @@ def test_a_method_with_a_setting_of_the_name_method(toy_run, caplog):
             train(toy_run("sce", "a", "steps=1", "method.name=named_setting"))
     finally:
         del METHODS._all()["named_setting"]
-    assert "named_setting on resnet3d18" in caplog.text
-
-
-def test_the_banner_describes_the_run(toy_run, caplog):
-    with caplog.at_level(logging.INFO):
-        train(toy_run("sce", "a", "steps=1"))
-    assert "sce on resnet3d18 (0.3 M parameters), 40 videos" in caplog.text
+    assert "named_setting on resnet3d18 (0.3 M parameters), 40 videos" in caplog.text
     assert "steps 0-1 of 8 videos x 2 views; cpu, float32, batch norm local;" in caplog.text
 
 
@@ -383,13 +296,10 @@ def test_the_banner_describes_the_run(toy_run, caplog):
     ("values", "warned"),
     [
         ({"key_rank": 1.2, "negative_similarity": 0.1}, True),
-        ({"key_rank": 2.9, "negative_similarity": 0.1}, True),
         ({"key_rank": 3.1, "negative_similarity": 0.94}, False),
         ({"key_rank": 30.0, "negative_similarity": 0.96}, True),
-        ({"key_rank": 30.0, "negative_similarity": -0.2}, False),
         ({"key_rank": 2.1, "key_rank_limit": 8.0, "negative_similarity": 0.1}, False),
         ({"key_rank": 1.9, "key_rank_limit": 8.0, "negative_similarity": 0.1}, True),
-        ({"key_rank": 2.9, "key_rank_limit": 12.0, "negative_similarity": 0.1}, True),
         ({"key_rank": 2.9, "key_rank_limit": 2048.0, "negative_similarity": 0.1}, True),
         ({"key_rank": 1.0, "key_rank_limit": 2.0, "negative_similarity": 0.96}, True),
         ({"loss": 1.0}, False),
@@ -409,22 +319,6 @@ def test_the_stream_that_collapsed_is_named(caplog):
     assert not warn_of_collapse(7, {f"rgb.{name}": value for name, value in good.items()})
 
 
-def test_the_time_that_is_left_is_logged_once(tmp_path, caplog):
-    caplog.set_level("INFO", "vidssl")
-    log = RunLog(tmp_path, 5, 40, 8, strict=True)
-    for _ in range(30):
-        log.advance()
-    log.close()
-    (line,) = [record.message for record in caplog.records if "to go" in record.message]
-    assert re.fullmatch(r"10 steps are done, \S+ s each: about \d+:\d\d:\d\d to go", line)
-    caplog.clear()
-    log = RunLog(tmp_path, 30, 40, 8, strict=True)
-    for _ in range(10):
-        log.advance()
-    log.close()
-    assert "to go" not in caplog.text
-
-
 TWO_STREAMS = (
     "backbone={name: two_streams, streams: {rgb: {name: resnet3d18, width: 16}, "
     "differences: {name: resnet3d18, width: 16, frame_differences: true}}}"
@@ -442,69 +336,12 @@ TWO_STREAMS = (
 )
 def test_pretraining_on_few_videos_is_warned_of(digits, tmp_path, caplog, more, warns):
     given = [f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run", "steps=1", "device=cpu"]
-    train(load_run(TOY / "simclr.yaml", [*given, f"data.moving_digits.out={digits}", "data.workers=0", *more]))
+    run = load_run(TOY / "simclr.yaml", [*given, f"data.moving_digits.out={digits}", *more])
+    warn_of_few(run, training_list(run))
     assert ("40 videos are few: with fewer than 200, pre-training was no better" in caplog.text) is warns
 
 
-def unit_rows(count, dim=16):
-    source = torch.Generator().manual_seed(2)
-    return nn.functional.normalize(torch.randn(count, dim, generator=source), dim=1)
-
-
-def around(centres, count):
-    """Rows close to their class's centre, and their classes."""
-    group = torch.arange(count) % len(centres)
-    rows = centres[group] + 0.01 * unit_rows(count, centres.shape[1])
-    return nn.functional.normalize(rows, dim=1), group
-
-
-@pytest.mark.parametrize("classes", [2, 3, 4, 10])
-def test_classes_that_lie_as_far_apart_as_they_can_have_not_collapsed(classes):
-    """The optimum of SupCon: a simplex, two classes opposite each other on one line."""
-    simplex = nn.functional.normalize(torch.eye(classes) - 1 / classes, dim=1)
-    rows, group = around(nn.functional.pad(simplex, (0, 16 - classes)), 40)
-    values = {name: value.item() for name, value in group_statistics(rows, group).items()}
-    assert values["key_rank"] < classes + 0.5
-    assert not warn_of_collapse(7, values)
-    rows, group = around(unit_rows(1).expand(classes, -1), 40)
-    assert warn_of_collapse(7, {name: value.item() for name, value in group_statistics(rows, group).items()})
-
-
-@pytest.mark.parametrize("videos", [1, 2, 3, 4, 8])
-def test_a_small_batch_of_different_keys_has_not_collapsed(videos):
-    keys, queue = unit_rows(videos), unit_rows(500)
-    values = {name: value.item() for name, value in key_statistics(keys, keys, queue, keys).items()}
-    assert values["key_rank"] <= videos + 1e-4 and not warn_of_collapse(7, values)
-    equal = unit_rows(1).expand(videos, -1)
-    values = {name: value.item() for name, value in key_statistics(equal, equal, equal, equal).items()}
-    assert warn_of_collapse(7, values) or videos == 1
-
-
-@pytest.mark.parametrize("collapsed", [True, False])
-def test_supcon_on_two_classes_warns_where_it_collapses_only(collapsed, toy_run, toy_folder, tmp_path, caplog):
-    """A real run, by what it logs: 40 videos of which the even ones are of class 0."""
-    source = toy_folder / "data" / "motion"
-    lines = (source / "train.csv").read_text().splitlines()
-    column = lines[0].split(",").index("label")
-    rows = [line.split(",") for line in lines[1:]]
-    for n, row in enumerate(rows):
-        row[column] = str(n % 2)
-    (tmp_path / "two.csv").write_text("\n".join([lines[0], *(",".join(row) for row in rows)]) + "\n")
-    root = read_list(source / "train.csv").root
-    run = toy_run(
-        "supcon",
-        "a",
-        "steps=3",
-        f"data.train={tmp_path}/two.csv",
-        f"data.root={root}",
-        *(("optimizer={name: sgd, lr: 1e4}",) if collapsed else ()),
-    )
-    train(run)
-    assert ("the keys have collapsed" in caplog.text) is collapsed
-
-
-@pytest.mark.parametrize("collapsed", [True, False])
-def test_a_run_that_collapses_warns(collapsed, toy_run, caplog, monkeypatch):
+def test_a_run_that_collapses_warns(toy_run, caplog, monkeypatch):
     encode = METHODS["moco"].__init__
 
     def one_direction(self, config, backbone):
@@ -513,10 +350,9 @@ def test_a_run_that_collapses_warns(collapsed, toy_run, caplog, monkeypatch):
             nn.init.zeros_(projector[-1].weight)
             nn.init.ones_(projector[-1].bias)  # all that comes out
 
-    if collapsed:
-        monkeypatch.setattr(METHODS["moco"], "__init__", one_direction)
+    monkeypatch.setattr(METHODS["moco"], "__init__", one_direction)
     train(toy_run("moco", "a", "steps=1"))
-    assert ("the keys have collapsed: effective rank 1.0" in caplog.text) is collapsed
+    assert "the keys have collapsed: effective rank 1.0" in caplog.text
 
 
 def test_a_cache_changes_nothing_and_is_filled(straight, toy_run, tmp_path, monkeypatch):
@@ -527,23 +363,22 @@ def test_a_cache_changes_nothing_and_is_filled(straight, toy_run, tmp_path, monk
     assert len(list(cache.rglob("*.npz"))) == 40
 
 
-def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(straight, toy_run, monkeypatch, caplog):
-    expected = straight("supervised")
-    real, lost = checkpoint.write_checkpoint, []
+def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(toy_run, monkeypatch, caplog):
+    real, lost, given = checkpoint.write_checkpoint, [], ("steps=3", "checkpoint.every=1")
 
     def full(folder, step, content, keep):
-        if step in (4, 8):
+        if step < 3:
             lost.append(step)
             raise CheckpointError(f"cannot write step {step}: No space left on device")
         return real(folder, step, content, keep)
 
     monkeypatch.setattr(checkpoint, "write_checkpoint", full)
-    with pytest.raises(CheckpointError, match="cannot write step 4"):
-        train(toy_run("supervised", "stops"))
+    with pytest.raises(CheckpointError, match="cannot write step 1"):
+        train(toy_run("supervised", "stops", *given))
     with caplog.at_level(logging.WARNING):
-        last = train(toy_run("supervised", "goes on", "checkpoint.on_error=continue"))
-    assert lost == [4, 4, 8] and "cannot write step 8: No space left on device; the run continues" in caplog.text
-    same(state(last)["method"], state(expected / "checkpoints" / "last.pt")["method"])
+        last = train(toy_run("supervised", "goes on", *given, "checkpoint.on_error=continue"))
+    assert lost == [1, 1, 2] and "cannot write step 2: No space left on device; the run continues" in caplog.text
+    assert last.resolve().name == "step-00000003.pt"
 
 
 def test_fault_18_the_last_checkpoint_must_be_written(toy_run, monkeypatch):
@@ -556,16 +391,13 @@ def test_fault_18_the_last_checkpoint_must_be_written(toy_run, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("toy", ["sce", "frame_invariance_tracks"])
-def test_a_compiled_backbone_computes_the_same(toy, toy_run, metrics):
+def test_a_compiled_backbone_computes_the_same(toy_run, metrics):
     gentle = ("steps=3", "optimizer={name: sgd, lr: 0.01}")
-    runs = [train(toy_run(toy, name, *gentle, f"compile={name}")) for name in ("true", "false")]
+    runs = [train(toy_run("sce", name, *gentle, f"compile={name}")) for name in ("true", "false")]
     compiled, plain = (state(path)["method"] for path in runs)
     assert list(compiled) == list(plain)  # the names are those of the network that is not compiled
-    # Batch norm over eight small maps multiplies the rounding of each step, by more on single frames than on clips.
-    rounding = {"sce": [1e-3] * 3, "frame_invariance_tracks": [1e-4, 1e-2, 1e-2]}[toy]
-    for found, expected, rel in zip(metrics("true"), metrics("false"), rounding, strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=rel)
+    losses = [[line["loss"] for line in metrics(name)] for name in ("true", "false")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_fault_23_keys_that_are_not_numbers(toy_run):
@@ -574,20 +406,10 @@ def test_fault_23_keys_that_are_not_numbers(toy_run):
         train(toy_run("moco", "a", "optimizer={name: sgd, lr: 1e30}", "log_every=1"))
 
 
-def test_deterministic_is_of_one_run(toy_run):
+def test_deterministic_is_of_one_run():
     for wanted in (True, False):
-        train(toy_run("supervised", str(wanted), "steps=1", f"deterministic={str(wanted).lower()}"))
+        set_determinism(wanted, torch.device("cpu"))
         assert torch.are_deterministic_algorithms_enabled() is wanted
-
-
-def test_evaluation_without_labels(toy_run, toy_folder, metrics, tmp_path):
-    names = [line.split(",")[0] for line in (toy_folder / "data/motion/train.csv").read_text().splitlines()[1:]]
-    (tmp_path / "plain.csv").write_text("\n".join(["path", *names[:6]]) + "\n")
-    lists = [f"evaluate.{role}={tmp_path}/plain.csv" for role in ("gallery", "query")]
-    root = f"data.root={(toy_folder / 'data/motion/root.txt').read_text().strip()}"
-    train(toy_run("sce", "a", "steps=1", "evaluate.every=1", root, *lists))
-    (line,) = metrics("a", "uniformity_loss")
-    assert list(line) == ["step", "uniformity_loss", "overlap_training"] and line["overlap_training"] == 6
 
 
 def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_path):
@@ -601,8 +423,9 @@ def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_pa
     train(toy_run("simclr", "a", "steps=1", *given))
 
 
-@pytest.mark.parametrize("setting", ["data.train", "evaluate.query", "evaluate.gallery"])
-@pytest.mark.parametrize("content", [None, "path,label\n"])
+@pytest.mark.parametrize(
+    ("setting", "content"), [("data.train", None), ("evaluate.query", "path,label\n"), ("evaluate.gallery", None)]
+)
 def test_a_list_that_cannot_be_read_is_named_by_its_setting(toy_run, toy_folder, tmp_path, setting, content):
     path = tmp_path / "other.csv"
     if content is not None:
@@ -610,22 +433,6 @@ def test_a_list_that_cannot_be_read_is_named_by_its_setting(toy_run, toy_folder,
     lists = {f"evaluate.{role}": toy_folder / "data/motion/test.csv" for role in ("gallery", "query")} | {setting: path}
     with pytest.raises(DataError, match=rf"^{setting}: .*other\.csv"):
         train(toy_run("sce", "a", "evaluate.every=9", *(f"{key}={value}" for key, value in lists.items())))
-
-
-def test_a_gallery_that_no_protocol_uses_is_not_read(toy_run, toy_folder, metrics):
-    query = f"evaluate.query={toy_folder}/data/motion/test.csv"
-    few = ("evaluate.clips=1", "evaluate.crops=1", "evaluate.gallery=none.csv", "evaluate.every=1", "steps=1", query)
-    train(toy_run("supervised", "a", *few, "evaluate.protocols=[{name: accuracy}]"))
-    assert len(metrics("a", "top1")) == 1
-    with pytest.raises(DataError, match=r"^evaluate.gallery: cannot read list none.csv"):
-        train(toy_run("supervised", "b", *few, "evaluate.protocols=[{name: accuracy}, {name: knn}]"))
-
-
-def test_lists_of_the_monitor_are_read_before_anything_is_trained(toy_run, metrics, tmp_path):
-    lists = [f"evaluate.{role}={tmp_path}/none.csv" for role in ("gallery", "query")]
-    with pytest.raises(DataError, match=r"none\.csv"):
-        train(toy_run("sce", "a", "evaluate.every=9", *lists))
-    assert not (tmp_path / "a" / "metrics.jsonl").exists()
 
 
 def test_a_monitor_does_not_compare_copies_with_originals(toy_run, toy_folder, metrics, tmp_path):
@@ -743,19 +550,7 @@ def test_a_subset_holds_as_many_of_each_class(toy_run, toy_folder):
         toy_run("supervised", "a", "data.subset={per_class: 6, fraction: 0.1}")
 
 
-def test_a_resumed_run_may_not_have_another_subset(toy_run):
-    train(toy_run("supervised", "a", "data.subset={fraction: 0.5}", "steps=2"), until=1)
-    with pytest.raises(CheckpointError, match=r"data.subset.seed 0, now 1"):
-        train(toy_run("supervised", "a", "data.subset={fraction: 0.5, seed: 1}", "steps=2"))
-
-
-FIRST_STEPS = {
-    "sce": ["data.views.1.size=24"],
-    "moco_jigsaw": [],
-    "view_learning": [],
-    "simclr": ["micro_batch_size=4"],
-    "supervised": ["method.freeze=true"],
-}
+FIRST_STEPS = {"sce": ["data.views.1.size=24"], "moco_jigsaw": [], "supervised": ["method.freeze=true"]}
 
 
 @pytest.mark.parametrize("name", FIRST_STEPS)
@@ -787,36 +582,30 @@ def test_all_convolutions_of_the_first_step_in_bfloat16_are_checked_before_its_b
     assert any(ran.values()) == (name != "supervised")
 
 
-def test_a_run_in_bfloat16_whose_convolutions_are_wrong_is_refused(toy_run, monkeypatch):
-    """And so is an evaluation; in float32 the same run starts."""
-    asked = []
-
-    def wrong(layers):
-        asked.append({trains for *_, trains in layers})
-        return {"the output of a layer": 0.5}
-
-    monkeypatch.setattr(bfloat16_check, "_wrong", wrong)
-    message = r"bfloat16 is wrong on this CPU .*the output of a layer differs .*; use precision float32"
-    with pytest.raises(ConfigError, match=message):
-        train(toy_run("sce", "a", "steps=1", "precision=bfloat16"))
-    train(toy_run("sce", "a", "steps=1"))
-    with pytest.raises(ConfigError, match=message):
-        vidssl.extract(toy_run("sce", "a").output, toy_run("sce", "a").data.train, precision="bfloat16", progress=False)
-    assert asked == [{True}, {False}]
-
-
-def test_a_finished_run_names_how_to_train_its_network_further(toy_run):
+def test_a_finished_run_names_how_to_train_its_network_further(toy_run, tmp_path):
     train(toy_run("sce", "a", "steps=2"))
-    with pytest.raises(
-        CheckpointError, match=r"steps 2, now 3; .*it is finished, at step 2, .*another output and init="
-    ) as error:
+    with pytest.raises(CheckpointError, match=r"steps 2, now 3; .*with init=\S+ to train its network further"):
         train(toy_run("sce", "a", "steps=3"))
-    init = str(error.value).rpartition("init=")[2]
-    train(toy_run("sce", "b", "steps=1", f"init={init}"))
-    with pytest.raises(CheckpointError, match="batch_size") as error:
-        train(toy_run("sce", "a", "steps=2", "batch_size=4"))
-    assert "init=" not in str(error.value)
-    train(toy_run("sce", "c", "steps=3"), until=1)
-    with pytest.raises(CheckpointError, match="steps 3, now 4") as error:
-        train(toy_run("sce", "c", "steps=4"))
-    assert "init=" not in str(error.value)
+    train(toy_run("sce", "b", "steps=1", f"init={tmp_path}/a"))
+
+
+def test_a_run_reads_its_initial_weights_once(toy_run, tmp_path, monkeypatch):
+    train(toy_run("sce", "a", "steps=1"))
+    train(toy_run("sce", "b", "steps=2", f"init={tmp_path}/a"), until=1)
+
+    def read_again(*_):
+        raise AssertionError("init is read at the first start only")
+
+    monkeypatch.setattr("vidssl.engine.run_setup.load_initial", read_again)
+    train(toy_run("sce", "b", "steps=2", f"init={tmp_path}/a"))
+
+
+def test_the_time_that_is_left_is_logged_once(tmp_path, caplog):
+    caplog.set_level("INFO", "vidssl")
+    for step in (5, 30):  # of 40: with 10 left there is nothing to say
+        log = RunLog(tmp_path, step, 40, 8, strict=True)
+        for _ in range(10):
+            log.advance()
+        log.close()
+    (line,) = [line for line in caplog.messages if "to go" in line]
+    assert re.fullmatch(r"10 steps are done, \S+ s each: about \d+:\d\d:\d\d to go", line)

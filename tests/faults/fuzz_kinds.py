@@ -22,7 +22,7 @@ import torch
 from vidssl.apps.check.file_defects import check_video
 from vidssl.apps.detection.coco_lists import read_boxes
 from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava, prepare_coco, prepare_voc
-from vidssl.apps.export import results_of
+from vidssl.apps.export import results_for_card, save_backbone
 from vidssl.apps.prepare.folder import prepare_folder
 from vidssl.apps.prepare.other_projects import prepare_list
 from vidssl.base.atomic import file_hash
@@ -41,7 +41,6 @@ from vidssl.jobs.load_network import load_subject
 from vidssl.jobs.training_report import read_metrics
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
-from vidssl.models.read_and_write_weights import save_checkpoint_backbone as save_backbone
 from vidssl.page.charts import training_curves
 from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.video import packet_index as index
@@ -438,7 +437,9 @@ def _read_results(folder: Path, name: str) -> None:
     else:
         path = folder / name
         existing_results(path.parent, {"list": "b", "protocol": {"clips": 2}})
-        results_of(file_hash(folder / "weights"), folder / "checkpoints" / "x", [path])
+        results_for_card(
+            {"checkpoint": {"sha256": file_hash(folder / "weights")}, "test": {}}, folder / "checkpoints" / "x", [path]
+        )
 
 
 def _build_caches(folder: Path) -> list[str]:

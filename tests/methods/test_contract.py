@@ -3,13 +3,10 @@
 import ast
 import copy
 import io
-import json
 import runpy
-import sys
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -24,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PLACES = runpy.run_path(str(ROOT / "tests" / "toys.py"))
 TOYS = PLACES["TOYS"]
 same = runpy.run_path(str(ROOT / "tests" / "equal.py"))["same"]
-NUM_RECORDS = 40
+NUM_RECORDS = 8  # a step is an epoch
 STEPS = 12
 
 toys = pytest.mark.parametrize("name", TOYS)
@@ -106,7 +103,7 @@ def test_half_precision_stays_inside_the_networks(name, monkeypatch):
 @toys
 def test_state_dict_is_complete(name):
     run, method = make(name)
-    for number in range(1, 7):  # into the second epoch: what begins after the first is there
+    for number in range(1, 4):  # into the second epoch: what begins after the first is there
         step(method, run, number)
     file = io.BytesIO()
     torch.save(method.state_dict(), file)
@@ -114,7 +111,7 @@ def test_state_dict_is_complete(name):
     _, other = make(name)
     other.load_state_dict(torch.load(file, weights_only=True))
     same(other.state_dict(), method.state_dict())
-    for number in (7, 8):
+    for number in (4, 5):
         expected, found = step(method, run, number), step(other, run, number)
         same(found, expected, f"step {number}")
         same(other.state_dict(), method.state_dict())
@@ -178,100 +175,3 @@ def test_a_method_has_a_page_a_row_and_a_golden(name):
     assert f"name: {name}" in text, f"{page} does not show the settings"
     assert f"configs/toy/{name}.yaml" in text, f"{page} does not say how the toy is run"
     assert (ROOT / "tests" / "golden" / f"{name}.json").exists()
-
-
-OUTSIDE = '''
-"""Embeddings of the two views of a video should be equal, and spread over the sphere (Wang & Isola, 2020)."""
-
-import torch
-
-from vidssl.losses import full_precision, unit
-from vidssl.methods.base import METHODS, Method
-
-
-@METHODS.register("alignment_of_ones_own")
-class Alignment(Method):
-    class Config(Method.Config):
-        weight: float = 1.0
-
-    def __init__(self, config, backbone):
-        super().__init__(config, backbone)
-        self.head = torch.nn.Linear(backbone.dim, 8)
-        self.register_buffer("centre", torch.zeros(8))  # state of its own: without it the loss is another one
-
-    def forward(self, batch):
-        x, y = (unit(self.head(self.backbone(view))) for view in batch.views)
-        with full_precision(batch.label.device):
-            alignment = (x - y).square().sum(dim=1).mean()
-            spread = (x - self.centre).square().sum(dim=1).mean()
-            self.mean = x.detach().mean(dim=0)
-        return {"loss": alignment - self.config.weight * spread, "spread": spread.detach()}
-
-    def after_step(self, progress):
-        super().after_step(progress)
-        self.centre.lerp_(self.mean, 0.5)
-'''
-OUTSIDE_TOY = """
-imports: [package_of_ones_own.alignment]
-output: OUT
-steps: 6
-batch_size: 8
-data:
-  train: DATA/motion/train.csv
-  sampler: {name: random, frames: 4, seconds: 0.6}
-  views:
-    - {name: strong, size: 32}
-    - {name: weak, size: 32}
-  workers: 0
-backbone: {name: resnet3d18, width: 8}
-method: {name: alignment_of_ones_own, weight: 0.5}
-optimizer: {name: sgd, lr: 0.01}
-evaluate: {clips: 1, crops: 1}
-checkpoint: {every: 2}
-log_every: 1
-"""
-
-
-def use_outside(folder, data):
-    """Train, resume and test a method of a package elsewhere; in a process of its own, which it stays registered in."""
-    from vidssl import cli
-    from vidssl.engine.train import train
-
-    sys.path.insert(0, str(folder))
-    kept = []
-    for name, parts in (("straight", (None,)), ("parts", (3, None))):
-        toy = folder / f"{name}.yaml"
-        toy.write_text(OUTSIDE_TOY.replace("OUT", str(folder / name)).replace("DATA", str(data)))
-        for until in parts:
-            last = train(load_run(toy), until)
-        kept.append(torch.load(last, weights_only=True))
-    common = ["--checkpoint", str(last), "--workers", "0"]
-    gallery, query = f"{data}/motion/train.csv", f"{data}/motion/test.csv"
-    out = str(folder / "r")
-    cli.run("retrieval", [*common, "--gallery", gallery, "--query", query, "--page-queries", "1", "--out", out])
-    for name, listed in (("gallery", gallery), ("query", query)):
-        cli.run("extract", [*common, listed, "--out", str(folder / f"{name}-features")])
-    return [{key: content[key] for key in ("step", "method", "optimizer", "rng")} for content in kept]
-
-
-def test_a_method_of_another_package_trains_resumes_and_is_tested(digits, tmp_path, run_world):
-    package = tmp_path / "package_of_ones_own"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "alignment.py").write_text(OUTSIDE)
-    ((straight, parts),) = run_world(1, use_outside, tmp_path, digits)
-    same(parts, straight)
-    assert straight["step"] == 6 and straight["method"]["centre"].abs().sum() > 0
-    results = json.loads((tmp_path / "r" / "results.json").read_text())
-    (x, of_x), (y, of_y) = (
-        (
-            (x := np.load(folder / "features.npy")) / np.linalg.norm(x, axis=1, keepdims=True),
-            np.loadtxt(folder / "rows.csv", int, delimiter=",", skiprows=1, usecols=1),
-        )
-        for folder in (tmp_path / "query-features", tmp_path / "gallery-features")
-    )
-    nearest = of_y[np.argsort(-(x @ y.T), axis=1)]
-    assert (results["num_queries"], len(x), len(y)) == (16, 16, 40)
-    for k in (1, 5):
-        assert results[f"R@{k}"] == pytest.approx(np.mean((nearest[:, :k] == of_x[:, None]).any(axis=1)))
-    assert results["R@5"] > results["R@1"]

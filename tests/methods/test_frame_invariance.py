@@ -111,34 +111,6 @@ def test_a_region_that_is_the_whole_view_is_the_view():
     assert float(m(data)["tracked"]) == 0.25
 
 
-def test_whole_view_boxes_of_two_sizes_count_as_untracked():
-    data = batch()
-    small = data.views[1][..., : SIDE // 2, : SIDE // 2]
-    whole = torch.tensor([[0.0, 0.0, SIDE, SIDE], [0.0, 0.0, SIDE // 2, SIDE // 2]]).repeat(4, 1, 1)
-    data = Batch((data.views[0], small), data.label, data.index, boxes=whole)
-    assert float(make(patch_weight=0.5)(data)["tracked"]) == 0
-
-
-def test_no_view_is_counted_from_the_end():
-    """Else view 1 would be its own key."""
-    with pytest.raises(ConfigError, match="greater than or equal to 0"):
-        make(key_views=(-1,))
-
-
 def test_a_patch_weight_needs_tracks():
     with pytest.raises(ConfigError, match=r"patch_weight needs regions: set tracks\.folder"):
         make(patch_weight=0.5)(batch(boxes=False))
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_the_networks_of_the_paper(name):
-    """2D ResNets on single frames: the patch differs from the frame, gradients reach layer 1 from both."""
-    torch.manual_seed(0)
-    config = METHODS["frame_invariance"].Config(**SETTINGS, patch_weight=1.0)
-    method = METHODS["frame_invariance"](config, build_backbone(name)).train()
-    data = batch(size=2)
-    data = Batch(tuple(view.float() for view in data.views), data.label, data.index, boxes=data.boxes)
-    scalars = method(data)
-    scalars["loss"].backward()
-    assert method.backbone.net.layer1[0].conv1.weight.grad.abs().sum() > 0
-    assert float(scalars["tracked"]) == 1

@@ -90,17 +90,6 @@ def test_two_views_are_simclr():
     assert nt_xent(z, group, TAU).item() == pytest.approx(float(total) / 10, rel=1e-12)
 
 
-def test_the_loss_of_equal_rows_is_chance_level():
-    z = rows(1).expand(8, -1)
-    for group in (torch.arange(4).repeat(2), torch.zeros(8, dtype=torch.int64)):
-        assert nt_xent(z, group, TAU).item() == pytest.approx(math.log(7), rel=1e-12)
-
-
-def test_opposite_pairs_at_a_low_temperature_have_no_loss():
-    z = torch.cat([torch.eye(6), -torch.eye(6)]).double().repeat_interleave(2, dim=0)
-    assert nt_xent(z, torch.arange(12).repeat_interleave(2), 0.02).item() < 1e-12
-
-
 @pytest.mark.parametrize("name", GROUPS)
 def test_losses_of_the_processes_average_to_that_of_all_anchors(name):
     z, group = rows(8), torch.tensor(GROUPS[name])
@@ -152,7 +141,7 @@ def batch(views, label=(0, 1, 1, 2), index=(4, 9, 2, 7)):
     return Batch(clips, torch.tensor(label), torch.tensor(index))
 
 
-@pytest.mark.parametrize(("name", "views"), [("supcon", 1), ("supcon", 2), ("supcon", 3), ("simclr", 2), ("simclr", 5)])
+@pytest.mark.parametrize(("name", "views"), [("supcon", 1), ("supcon", 3), ("simclr", 2)])
 def test_all_views_of_all_samples_are_anchors(name, views):
     method, data = make(name), batch(views)
     with torch.no_grad():

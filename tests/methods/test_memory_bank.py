@@ -1,6 +1,5 @@
 """Memory bank and clusters: rows against Eq. 2 in loops, clusters against Lloyd's algorithm and recomputation."""
 
-import copy
 import math
 
 import numpy as np
@@ -8,8 +7,6 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 from torch.nn.functional import normalize
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from vidssl.base import distributed
 from vidssl.base.errors import ConfigError
@@ -39,7 +36,7 @@ def write(bank, index, rows):
 # The bank.
 
 
-@pytest.mark.parametrize("omega", [0.5, 0.1, 1.0])
+@pytest.mark.parametrize("omega", [0.1, 1.0])
 def test_rows_follow_eq_2(omega):
     source = torch.Generator().manual_seed(1)
     bank = bank_of(9, omega)
@@ -61,13 +58,6 @@ def test_rows_follow_eq_2(omega):
             else:
                 assert torch.equal(row, start[record])
         assert torch.nonzero(bank.seen).flatten().tolist() == sorted(expected)
-
-
-def test_rows_of_unseen_records_are_different_unit_rows():
-    bank = bank_of(200, dim=16)
-    torch.testing.assert_close(bank.rows.norm(dim=1), torch.ones(200))
-    assert bank.rows.mean(dim=0).norm() < 0.3 and len(torch.unique(bank.rows, dim=0)) == 200
-    assert not bank.seen.any()
 
 
 def test_a_bank_changes_no_random_number_that_comes_after_it():
@@ -107,19 +97,6 @@ def test_the_last_row_of_a_repeated_record_is_written(omega):
         assert written.tolist() == [0, 2, 5] and torch.equal(before, old[[0, 2, 5]])
         write(plain, [2, 0, 5], rows[[2, 3, 4]])
         assert torch.equal(bank.rows, plain.rows)
-
-
-def test_bank_is_saved_and_has_no_parameters():
-    source = torch.Generator().manual_seed(4)
-    bank, other = bank_of(7), MemoryBank(DIM, 0.5)
-    write(bank, [1, 3], unit_rows(2, source))
-    other.allocate(7)
-    assert set(bank.state_dict()) == {"rows", "seen"} and not list(bank.parameters())
-    other.load_state_dict(bank.state_dict())
-    rows = unit_rows(2, source)
-    for each in (bank, other):
-        write(each, [3, 4], rows)
-    assert torch.equal(bank.rows, other.rows) and torch.equal(bank.seen, other.seen)
 
 
 def test_writing_detaches_rows_and_keeps_the_graph_of_the_step():
@@ -214,8 +191,7 @@ def check(clusters, bank, rounding=1e-12):
         np.testing.assert_allclose(clusters.centroids[c], x[own].mean(axis=0), rtol=0, atol=rounding)
 
 
-@pytest.mark.parametrize("block", [1, 100, 2**23])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("block", "dtype"), [(100, torch.float64), (2**23, torch.float32)])
 def test_nearest_equals_exhaustive_search(block, dtype, monkeypatch):
     bank = seen_bank(80)
     clusters = clusters_of(bank, 9, iterations=2)
@@ -229,9 +205,8 @@ def test_nearest_equals_exhaustive_search(block, dtype, monkeypatch):
     assert np.all(distance[np.arange(300), found] - distance.min(axis=1) < 1e-6)
 
 
-@pytest.mark.parametrize("block", [64 * 7, 2**23])  # seven rows at a time, and all at once
-@pytest.mark.parametrize("iterations", [1, 2, 3, 100])
-@pytest.mark.parametrize("clusters", [2, 7])
+# Seven rows at a time, and all at once.
+@pytest.mark.parametrize(("clusters", "iterations", "block"), [(2, 100, 64 * 7), (7, 2, 64 * 7), (7, 100, 2**23)])
 def test_fit_is_lloyds_algorithm(clusters, iterations, block, monkeypatch):
     monkeypatch.setattr("vidssl.methods.interclr_branch._BLOCK", block)
     bank = seen_bank(90)
@@ -261,15 +236,6 @@ def test_fit_uses_only_seen_records():
     assert torch.equal(found.sums, expected.sums)
 
 
-def test_fit_is_a_function_of_bank_and_generator():
-    bank = seen_bank(60)
-    found, again = clusters_of(bank, 6, seed=1), clusters_of(bank, 6, seed=2)
-    assert found.labels.tolist() != again.labels.tolist()
-    again.fit(bank, source_of(1))
-    assert torch.equal(found.labels, again.labels) and torch.equal(found.sums, again.sums)
-    check(again, bank)
-
-
 def walk(clusters, bank, steps, seed=0, size=5):
     """Random updates; yields the records, and labels and centroids as they were before each."""
     source, records = np.random.Generator(np.random.Philox(seed)), len(bank.rows)
@@ -282,14 +248,12 @@ def walk(clusters, bank, steps, seed=0, size=5):
         yield index, labels, centroids
 
 
-@pytest.mark.parametrize(
-    ("records", "k", "unseen"), [(60, 7, ()), (60, 7, (3, 20, 59)), (30, 2, ()), (12, 12, ()), (13, 10, (0,))]
-)
+@pytest.mark.parametrize(("records", "k", "unseen"), [(60, 7, (3, 20, 59)), (12, 12, ()), (13, 10, (0,))])
 def test_centroids_are_the_means_of_their_members_after_every_update(records, k, unseen):
     bank = seen_bank(records, unseen=unseen)
     clusters = clusters_of(bank, k)
     filled = 0
-    for index, labels, centroids in walk(clusters, bank, 200):
+    for index, labels, centroids in walk(clusters, bank, 80):
         check(clusters, bank, rounding=1e-11)
         labels[index] = torch.from_numpy(squares(bank.rows[index].numpy(), centroids.numpy()).argmin(axis=1))
         moved = int((labels != clusters.labels).sum())
@@ -315,38 +279,6 @@ def test_a_cluster_that_is_empty_takes_the_farthest_member_of_the_largest():
     check(clusters, bank)
 
 
-@pytest.mark.parametrize("k", [2, 6])
-def test_equal_records_leave_no_cluster_empty(k):
-    bank = bank_of(12, 1.0)
-    write(bank, range(12), unit_rows(1, torch.Generator().manual_seed(1)).expand(12, -1))
-    clusters = clusters_of(bank, k, iterations=4)
-    check(clusters, bank)
-    for index in ([0, 1], range(12), [5]):
-        index, before = write(bank, index, bank.rows[list(index)])
-        clusters.update(bank, index, before)
-        check(clusters, bank)
-
-
-def test_as_many_clusters_as_records_have_one_each():
-    bank = seen_bank(9)
-    clusters = clusters_of(bank, 9)
-    assert sorted(clusters.labels.tolist()) == list(range(9))
-    check(clusters, bank)
-
-
-@pytest.mark.parametrize("k", [2, 8])
-def test_updates_of_frozen_rows_change_no_label_where_k_means_has_converged(k):
-    bank = seen_bank(80)
-    clusters = clusters_of(bank, k)
-    labels, centroids = clusters.labels.clone(), clusters.centroids.clone()
-    source = np.random.Generator(np.random.Philox(1))
-    for _ in range(100):
-        index = torch.from_numpy(np.sort(source.choice(80, 9, replace=False)))
-        clusters.update(bank, index, bank.rows[index])
-        assert torch.equal(clusters.labels, labels)
-    torch.testing.assert_close(clusters.centroids, centroids, rtol=0, atol=1e-12)
-
-
 def test_an_update_of_all_frozen_rows_is_an_iteration_of_lloyd():
     bank = seen_bank(90)
     clusters, every = clusters_of(bank, 7, iterations=1), torch.arange(90)
@@ -358,92 +290,9 @@ def test_an_update_of_all_frozen_rows_is_an_iteration_of_lloyd():
 
 
 # With batches the order of the records counts: the end is one of Lloyd's, not always the one from the same start.
-@pytest.mark.parametrize("seed", range(5))
-def test_updates_of_frozen_rows_converge(seed):
-    bank = seen_bank(80)
-    x, source = bank.rows.numpy(), np.random.Generator(np.random.Philox(seed))
-    clusters = clusters_of(bank, 6, iterations=1, seed=seed)
-
-    def spread():
-        return squares(x, clusters.centroids.numpy())[np.arange(80), clusters.labels].sum()
-
-    spreads = [spread()]
-    for _ in range(30):
-        for index in torch.from_numpy(source.permutation(80)).split(10):
-            clusters.update(bank, index, bank.rows[index])
-            spreads.append(spread())
-    assert np.all(np.diff(spreads) < 1e-9) and spreads[0] - spreads[-1] > 1
-    check(clusters, bank)
-    labels, _ = lloyd(x, clusters.centroids.numpy(), 10)
-    assert labels.tolist() == clusters.labels.tolist()
 
 
-def same(clusters, other):
-    assert all(torch.equal(a, b) for a, b in zip(clusters.buffers(), other.buffers(), strict=True))
-
-
-@pytest.mark.parametrize("how", ["new", "copy"])
-def test_restored_clusters_continue_identically(how):
-    bank = seen_bank(40, unseen=(3,))
-    clusters = clusters_of(bank, 5)
-    other = copy.deepcopy(clusters) if how == "copy" else clusters_of(bank, 5, seed=9)
-    for _ in walk(clusters, bank, 20):
-        pass
-    other.load_state_dict(copy.deepcopy(clusters.state_dict()))
-    twin = copy.deepcopy(bank)
-    same(other, clusters)
-    ours, theirs = walk(clusters, bank, 30, seed=1), walk(other, twin, 30, seed=1)
-    for _ in zip(ours, theirs, strict=True):
-        same(other, clusters)
-    for each, rows in ((clusters, bank), (other, twin)):
-        each.fit(rows, source_of(4))
-    same(other, clusters)
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that operations make, less those that lie in the given ones."""
-
-    def __init__(self, *given):
-        super().__init__()
-        self.given, self.numel = {x.untyped_storage().data_ptr() for x in given}, 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in self.given:
-                self.numel = max(self.numel, x.numel())
-        return out
-
-
-def test_an_update_is_of_the_size_of_its_batch():
-    bank = seen_bank(3000)
-    clusters = clusters_of(bank, 5, iterations=3)
-    with Largest(bank.rows, bank.seen, clusters.labels) as made:
-        for _ in range(20):
-            index, before = write(bank, range(10), unit_rows(10, torch.Generator().manual_seed(1)))
-            clusters.update(bank, index, before)
-    assert made.numel <= 10 * 10 * DIM
-    with Largest(bank.rows, bank.seen, clusters.labels) as made:
-        clusters.fit(bank, source_of(0))
-    assert made.numel >= 3000  # what this test looks for is seen
-
-
-def test_an_update_reads_rows_of_its_batch_only():
-    bank = seen_bank(60)
-    clusters, clean = clusters_of(bank, 4), seen_bank(60)
-    expected = copy.deepcopy(clusters)
-    bank.rows[20:] = torch.nan
-    for step in range(50):
-        index, rows = torch.arange(step % 10, 20, 3), unit_rows(20, torch.Generator().manual_seed(step))
-        for each, state in ((bank, clusters), (clean, expected)):
-            written, before = write(each, index, rows[: len(index)])
-            state.update(each, written, before)
-        assert torch.equal(clusters.sums, expected.sums)
-    same(clusters, expected)
-    check(expected, clean)
-
-
-@pytest.mark.parametrize(("records", "clusters"), [(3, 4), (9999, 10000)])
+@pytest.mark.parametrize(("records", "clusters"), [(3, 4)])
 def test_more_clusters_than_records_are_refused(records, clusters):
     with pytest.raises(
         ConfigError, match=rf"^clusters {clusters} is more than the {records} records of the list: lower it$"

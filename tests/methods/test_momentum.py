@@ -15,8 +15,7 @@ from vidssl.base.errors import ConfigError
 from vidssl.base.schedule import Schedule, constant
 from vidssl.base.types import Batch
 from vidssl.methods import METHODS
-from vidssl.methods.momentum_method import MomentumMethod
-from vidssl.models import Head, build_backbone
+from vidssl.models import Head
 
 TinyNorm = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["TinyNorm"]
 
@@ -155,25 +154,6 @@ def test_target_moves_by_the_momentum_of_the_schedule(progress):
         torch.testing.assert_close(p.detach(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_target_starts_as_the_online_network():
-    torch.manual_seed(0)
-    method = METHODS["moco"](METHODS["moco"].Config(projector=HEAD, queue=3), TinyNorm())
-    online = nn.Sequential(method.backbone, method.projector).state_dict()
-    assert all(torch.equal(value, online[key]) for key, value in method.target.state_dict().items())
-    assert not any(p.requires_grad for p in method.target.parameters())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_state_dict_is_the_whole_state(name):
-    method, other, data = make(name), make(name), batch()
-    method(data)
-    method.after_step(0.75)
-    other.load_state_dict(method.state_dict())
-    assert other.progress == 0.75
-    assert torch.equal(other.queue.keys, method.queue.keys)
-    assert torch.equal(other(data)["loss"], method(data)["loss"])
-
-
 def test_coefficient_follows_its_schedule():
     data = batch()
     falling = make("sce", coefficient=Schedule(start=1.0, end=0.0, shape="linear"))
@@ -186,14 +166,6 @@ def test_coefficient_follows_its_schedule():
     for progress, loss in zip((0.0, 1.0, 0.5), [*expected, sum(expected) / 2], strict=True):
         falling.progress = progress
         torch.testing.assert_close(falling(data)["loss"], loss, rtol=1e-6, atol=0)
-
-
-def test_temperature_follows_its_schedule():
-    data = batch()
-    method, cold = (make("moco", temperature=Schedule(start=0.2, end=0.05)), make("moco", temperature=constant(0.05)))
-    assert abs(method(data)["loss"] - cold(data)["loss"]) > 1e-2
-    method.progress = 1.0
-    torch.testing.assert_close(method(data)["loss"], cold(data)["loss"])
 
 
 @pytest.mark.parametrize(("views", "key_views"), [(1, (0,)), (2, (0, 2)), (2, (2,))])
@@ -212,22 +184,6 @@ def test_invalid_key_views(name, key_views):
 def test_predictor_and_projector_have_equal_outputs():
     with pytest.raises(ConfigError, match=r"predictor.out 6 is not projector.out 5: make them equal"):
         make("sce", predictor=Head(layers=2, hidden=12, out=6))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_losses_are_float32_under_autocast(name):
-    method, data = make(name), batch()
-    exact = method(data)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert method.backbone.layers[0](torch.ones(2, 6)).dtype == torch.bfloat16
-        half = method(data)
-    half["loss"].backward()
-    for key, value in half.items():
-        assert value.dtype == torch.float32 and torch.isfinite(value), key
-        torch.testing.assert_close(value, exact[key], rtol=0.05, atol=0.02)
-    method.after_step(0.5)
-    assert method.queue.keys.dtype == torch.float32
-    torch.testing.assert_close(method.queue.keys.norm(dim=1), torch.ones(11))
 
 
 # Views of several sizes: local views of multi-crop.
@@ -318,30 +274,3 @@ def test_a_margin_is_taken_from_the_positive():
     found = loose(data)["loss"]
     torch.testing.assert_close(found, expected / 2, rtol=1e-5, atol=1e-6)
     assert found < plain(data)["loss"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_steps_are_counted_and_saved(name):
-    method, other, data = make(name), make(name), batch()
-    for step in range(3):
-        assert method.step == step
-        method(data)
-        assert method.step == step
-        method.after_step((step + 1) / 10)
-    assert method.get_extra_state() == {"progress": 0.3, "step": 3}
-    other.load_state_dict(method.state_dict())
-    assert (other.step, other.progress) == (3, 0.3)
-
-
-def test_a_temperature_of_ones_own_needs_no_queue():
-    """Queue and temperature are those of a `QueueConfig` only."""
-
-    class Own(MomentumMethod):
-        class Config(MomentumMethod.Config):
-            temperature: float = 0.1
-
-        def pair_loss(self, query, key):
-            return (query * key).sum(dim=1).mean() / self.config.temperature
-
-    method = Own(Own.Config(), build_backbone("resnet3d18", width=4))
-    assert method(batch(2))["loss"].isfinite() and not len(method.queue.keys)

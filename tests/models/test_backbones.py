@@ -32,13 +32,7 @@ def test_parameters(name, millions, dim):
 
 @pytest.mark.parametrize(
     ("name", "frames", "size", "giga"),
-    [
-        ("resnet3d50", 8, 224, 41.74),
-        ("resnet3d50", 8, 256, 54.52),
-        ("resnet3d18", 8, 224, 20.06),
-        ("resnet3d18", 8, 256, 26.20),
-        ("resnet3d18", 16, 112, 10.96),
-    ],
+    [("resnet3d50", 8, 256, 54.52), ("resnet3d18", 8, 224, 20.06), ("resnet3d18", 16, 112, 10.96)],
 )
 def test_multiply_adds_of_the_convolutions(name, frames, size, giga):
     network = on_meta(name)
@@ -99,12 +93,6 @@ def test_layers_are_table_23(name):
     assert found == TABLE_23[name]
 
 
-@pytest.mark.parametrize("name", TABLE_23)
-def test_all_frames_reach_the_pool(name):
-    network = on_meta(name)
-    assert network.net(torch.zeros(1, 3, 5, 64, 64, device="meta")).shape == (1, network.dim, 5, 2, 2)
-
-
 @pytest.mark.parametrize(("name", "blocks"), [("resnet3d18", 8), ("resnet3d50", 16)])
 def test_zero_initialised_residual_branches(name, blocks):
     network = build_backbone(name, width=4)
@@ -119,24 +107,9 @@ def test_zero_initialised_residual_branches(name, blocks):
             assert convolution.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.1)
 
 
-@pytest.mark.parametrize("name", TABLE_23)
-def test_residual_branches_without_zero_initialisation(name):
-    norms = [m for m in build_backbone(name, width=4, zero_init=False).modules() if isinstance(m, nn.BatchNorm3d)]
-    assert norms and all(bool((norm.weight == 1).all()) for norm in norms)
-
-
-@pytest.mark.parametrize("name", TABLE_23)
-def test_width(name):
-    narrow, wide = on_meta(name, width=8), on_meta(name)
-    assert narrow.dim * 8 == wide.dim
-    assert [m.out_channels * 8 for m in narrow.modules() if isinstance(m, nn.Conv3d)] == [
-        m.out_channels for m in wide.modules() if isinstance(m, nn.Conv3d)
-    ]
-
-
 def test_resnet3d50_computes_what_pytorchvideos_slow_r50_does():
-    ours = build_backbone("resnet3d50").eval()
-    theirs = create_resnet(head=None, stem_conv_kernel_size=(1, 7, 7)).eval()
+    ours = build_backbone("resnet3d50", width=8).eval()
+    theirs = create_resnet(head=None, stem_conv_kernel_size=(1, 7, 7), stem_dim_out=8).eval()
     source = torch.Generator().manual_seed(0)
     weights = {}
     for key, value in ours.state_dict().items():
@@ -159,12 +132,12 @@ def test_torchvision_network_without_its_classifier(name):
     network = on_meta(name).eval()
     classifier = [m for m in original.modules() if isinstance(m, nn.Linear | nn.Conv3d)][-1]
     assert parameters(original) - parameters(network) == parameters(classifier)
-    assert network(torch.zeros(2, 3, 16, 224, 224, device="meta")).shape == (2, network.dim)
+    assert network.dim == (classifier.in_features if isinstance(classifier, nn.Linear) else classifier.in_channels)
 
 
 def test_torchvision_network_returns_the_input_of_its_classifier():
-    network = build_backbone("r3d_18").eval()
-    original = torchvision.models.get_model("r3d_18", weights=None).eval()
+    network = build_backbone("mc3_18").eval()
+    original = torchvision.models.get_model("mc3_18", weights=None).eval()
     names = original.load_state_dict({k.removeprefix("net."): v for k, v in network.state_dict().items()}, strict=False)
     assert names.missing_keys == ["fc.weight", "fc.bias"] and not names.unexpected_keys
     x = torch.randn(2, 3, 2, 32, 32)
@@ -172,7 +145,7 @@ def test_torchvision_network_returns_the_input_of_its_classifier():
         torch.testing.assert_close(original.fc(network(x)), original(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "millions", "dim"), [("resnet18", 11.18, 512), ("resnet50", 23.51, 2048)])
+@pytest.mark.parametrize(("name", "millions", "dim"), [("resnet18", 11.18, 512)])
 def test_2d_resnets_average_over_frames(name, millions, dim):
     network = build_backbone(name).eval()
     assert parameters(network) / 1e6 == pytest.approx(millions, abs=0.005) and network.dim == dim
@@ -186,17 +159,12 @@ def test_2d_resnets_average_over_frames(name, millions, dim):
         assert not torch.allclose(frames[0], frames[1], rtol=1e-2)
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("resnet18", 8), ("resnet50", 16)])
 @pytest.mark.parametrize("zero", [True, False])
-def test_residual_branches_of_2d_resnets(name, blocks, zero):
-    network = build_backbone(name, zero_init=zero)
+def test_residual_branches_of_2d_resnets(zero):
+    network, blocks = build_backbone("resnet18", zero_init=zero), 8
     weights = [m.weight for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
     assert sum(bool((weight == 0).all()) for weight in weights) == (blocks if zero else 0)
     assert sum(bool((weight == 1).all()) for weight in weights) == len(weights) - (blocks if zero else 0)
-
-
-def test_every_torchvision_video_network_is_registered():
-    assert len(TORCHVISION) >= 8 and set(TORCHVISION) <= set(BACKBONES)
 
 
 def test_unknown_name():

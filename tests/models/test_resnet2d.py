@@ -6,12 +6,11 @@ import torchvision
 from torch import nn
 
 from vidssl.base.errors import CheckpointError, ConfigError
-from vidssl.models import build_backbone, load_backbone
+from vidssl.models import build_backbone
 from vidssl.models.layer_features import region_maps
 from vidssl.models.match_checkpoints import InitialWeights, load_initial
-from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
 
-NAMES = ("resnet18", "resnet50")
+NAMES = ("resnet18",)
 
 
 def theirs(name, seed=0):
@@ -53,19 +52,6 @@ def test_weights_equal_torchvisions_except_the_first_kernel(name, stated):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_image_of_32_pixels_leaves_maps_of_4_by_4(name):
-    seen = []
-    for stem in ("cifar", "imagenet"):
-        with torch.device("meta"):
-            network = build_backbone(name, stem=stem)
-        network.net.layer4.register_forward_hook(lambda _, __, maps: seen.append(tuple(maps.shape[-2:])))
-        third = network.layer3(torch.zeros(2, 3, 1, 32, 32, device="meta"))
-        seen.append(tuple(third.shape[-2:]))
-        assert network.layer4(third).shape == (2, network.dim)
-    assert seen == [(8, 8), (4, 4), (2, 2), (1, 1)]
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_layer_4_of_layer_3_is_the_network_with_finer_maps(name):
     network = build_backbone(name, stem="cifar").eval()
     network.check_regions()
@@ -78,31 +64,12 @@ def test_layer_4_of_layer_3_is_the_network_with_finer_maps(name):
     torch.testing.assert_close(whole, maps)
 
 
-def test_first_convolution_is_initialised_as_in_torchvision():
-    torch.manual_seed(0)
-    weight = build_backbone("resnet18", stem="cifar").net.conv1.weight
-    assert weight.std().item() == pytest.approx((2 / (64 * 3 * 3)) ** 0.5, rel=0.05)
-
-
 def test_the_default_stem_is_torchvisions():
     torch.manual_seed(0)
     usual = build_backbone("resnet18")
     torch.manual_seed(0)
     other = torchvision.models.get_model("resnet18", weights=None).state_dict()
     assert all(torch.equal(weight, other[name.removeprefix("net.")]) for name, weight in usual.state_dict().items())
-
-
-def test_a_checkpoint_restores_its_stem(tmp_path):
-    torch.manual_seed(0)
-    trained = build_backbone("resnet18", stem="cifar", zero_init=True).eval()
-    state = {f"backbone.{name}": weight for name, weight in trained.state_dict().items()}
-    settings = {"name": "resnet18", "stem": "cifar", "zero_init": True}
-    content = {"format": CHECKPOINT_FORMAT, "step": 1, "method": state, "config": {"backbone": settings}}
-    torch.save(content, tmp_path / "last.pt")
-    found = load_backbone(tmp_path / "last.pt")
-    clips = torch.randn(1, 3, 1, 32, 32)
-    with torch.no_grad():
-        assert torch.equal(found(clips), trained(clips))
 
 
 def test_weights_of_another_project_fit_their_own_stem_only(tmp_path):

@@ -300,9 +300,9 @@ def _check_same_run(content: Tree, run: RunSettings, videos: VideoList, bind: Bi
         changes.append(f"other videos than {videos.path} lists, or other weights of lists")
     if changes:
         raise CheckpointError(
-            f"{run.output} holds a run with other settings: {'; '.join(changes)}; choose another output, or continue "
-            f"that run with its own config, {Path(run.output) / 'config.yaml'}"
-            f"{_further(content['step'], before, run, videos)}"
+            f"{run.output} holds a run with other settings: {'; '.join(changes)}; choose another output, with "
+            f"init={run.output} to train its network further, or continue that run with its own config, "
+            f"{Path(run.output) / 'config.yaml'}"
         )
     return content
 
@@ -310,8 +310,6 @@ def _check_same_run(content: Tree, run: RunSettings, videos: VideoList, bind: Bi
 def _check_code(content: Tree, run: RunSettings, code: dict[str, str]) -> dict[int, str]:
     """Check that a run goes on with the user's code that it was trained with; changes that it may have are returned."""
     step, changed = content["step"], first_few(changed_files(content.get("code", code), code))
-    if "code" not in content and code and distributed.is_main():
-        _log.warning("%s holds no hash of %s: changes before this step are not noticed", run.output, first_few(code))
     if not changed:
         return {}
     text = f"{run.output} was trained with other code up to step {step}: {changed} changed since"
@@ -322,18 +320,6 @@ def _check_code(content: Tree, run: RunSettings, code: dict[str, str]) -> dict[i
     if distributed.is_main():
         _log.warning("%s; it goes on with the new code", text)
     return {step: changed}
-
-
-def _further(step: int, before: Tree, run: RunSettings, videos: VideoList) -> str:
-    """Say how to train the network of a finished run further, if the run has another length now."""
-    length = {name: before[name] for name in ("steps", "epochs", "batch_size")}
-    same = all(before[name] == getattr(run, name) for name in ("steps", "epochs"))
-    if same or step < run.model_copy(update=length).total_steps(videos.samples_per_epoch):
-        return ""
-    return (
-        f"; it is finished, at step {step}, where its learning rate has ended: to train its network further start a "
-        f"new run from it, with another output and init={run.output}"
-    )
 
 
 def _changes(before: Tree, run: RunSettings) -> list[str]:

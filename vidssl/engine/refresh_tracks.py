@@ -3,14 +3,12 @@
 import logging
 import re
 import shutil
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from vidssl.base import distributed
-from vidssl.base.errors import ConfigError
 from vidssl.data.track_files import check_video_names, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
 from vidssl.engine.interrupt import StopRequest
@@ -32,14 +30,7 @@ class RunTracks:
         used = sampler == "tracked_pair" or getattr(run.objective[1], "patch_weight", 0) > 0
         if config is not None and not used and distributed.is_main():
             _log.warning("sampler %s ignores the tracks: set tracks=null, unless the method uses boxes", sampler)
-        if config is not None and videos.joined:
-            name, count = Counter(map(tracks_name, videos.names, videos.records)).most_common(1)[0]
-            if count > 1:
-                raise ConfigError(
-                    f"{count} videos of {videos.path} have the name {name!r}, by which tracks are found: rename them, "
-                    "or set tracks=null"
-                )
-        if config is not None and not videos.joined:
+        if config is not None:
             check_video_names(videos.names, videos.records)
         self._folder = Path(config.folder) if config and config.folder else None
         self._every = None  # steps

@@ -292,8 +292,6 @@ def bind_run(tree: Tree, source: str) -> Run:
 
 def bind_stored(tree: Any, source: str, trust: bool = False) -> Run:
     """Bind a config that lies in a file of weights; as `stored_imports`."""
-    if isinstance(tree, dict) and isinstance(tree.get("init"), dict):  # it had `fold` until November 2026
-        tree = {**tree, "init": {name: value for name, value in tree["init"].items() if name != "fold"}}
     with stored_imports(tree, source, trust):
         return _bind(tree, source)
 

@@ -5,7 +5,7 @@ import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
@@ -33,7 +33,7 @@ from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.checkpoint_files import saved as saved_checkpoints
 from vidssl.models.convolution_check import check_bfloat16, conv3d_fault
-from vidssl.models.match_checkpoints import load_initial, log_match
+from vidssl.models.match_checkpoints import load_initial
 from vidssl.models.read_and_write_weights import Normalization
 from vidssl.tracking import check_tracking
 from vidssl.transforms import RECIPES
@@ -42,16 +42,6 @@ _log = logging.getLogger(__name__)
 
 
 AnyRun = TypeVar("AnyRun", bound=RunSettings)
-
-
-class AnyFeed(Protocol):
-    """The micro-batches of a run."""
-
-    def next(self, *, between_steps: bool) -> Any:
-        """Return the next micro-batch; `between_steps` the run can stop, and a signal interrupts the wait."""
-
-    def close(self) -> None:
-        """End the workers."""
 
 
 class AnyTraining(ABC, Generic[AnyRun]):
@@ -108,7 +98,7 @@ class AnyTraining(ABC, Generic[AnyRun]):
     def _open_log(self, stack: ExitStack) -> RunLog:
         """Write `config.yaml`, and open the log, which states the code that was changed since the checkpoint."""
         run, state, clips = self.run, self.state, self.run.batch_size * self.num_views
-        write_config(run)
+        write_whole(Path(run.output) / "config.yaml", dump(run).encode())
         log = RunLog(Path(run.output), state.step, self.steps, clips, run.checkpoint.on_error == "stop")
         stack.callback(log.close)
         if state.step in state.changed_code and state.step < self.steps:
@@ -133,8 +123,8 @@ class AnyTraining(ABC, Generic[AnyRun]):
         """Evaluate the method after the current step with `monitor`."""
 
     @abstractmethod
-    def new_feed(self) -> AnyFeed:
-        """Start the batches of the steps from the current one on."""
+    def new_feed(self) -> Any:
+        """Start the batches of the steps from the current one on, as a `Feed` of micro-batches."""
 
     def save(self, required: bool = True) -> None:
         """Save the current step, unless that is done already; all processes together.
@@ -238,10 +228,8 @@ def set_determinism(deterministic: bool, device: torch.device) -> None:
 
 def initial_backbone(run: RunSettings) -> Backbone:
     """Build the backbone, with the weights of `init` unless the run is resumed."""
-    if saved_checkpoints(Path(run.output) / "checkpoints"):
-        backbone: Backbone = build(BACKBONES, run.backbone)
-        return backbone
-    return fresh_backbone(run)
+    is_resumed = bool(saved_checkpoints(Path(run.output) / "checkpoints"))
+    return fresh_backbone(run.model_copy(update={"init": None}) if is_resumed else run)
 
 
 def fresh_backbone(run: RunSettings) -> Backbone:
@@ -250,8 +238,7 @@ def fresh_backbone(run: RunSettings) -> Backbone:
     if run.init is not None:
         data = getattr(run, "data", None)  # runs of all kinds have it
         pixels = None if data is None else Normalization(data.mean, data.std)
-        matched = load_initial(backbone, run.init, run.checkpoint.trust, run.backbone.name, pixels)
-        log_match(matched, run.backbone.name, pixels)
+        load_initial(backbone, run.init, run.checkpoint.trust, run.backbone.name, pixels)
     return backbone
 
 
@@ -262,18 +249,14 @@ def channels_last(method: Method) -> None:
             p.data = p.data.contiguous(memory_format=torch.channels_last_3d)
 
 
-def write_config(run: RunSettings) -> None:
-    """Write `config.yaml` into the output folder."""
-    write_whole(Path(run.output) / "config.yaml", dump(run).encode())
-
-
 def log_banner(run: RunSettings, device: torch.device, title: str, method: Method, norm: str, data: str) -> None:
     """Log what is trained on which data, where, and what is slow or wrong there; `norm` is of `set_batch_norm`."""
     if run.precision == "bfloat16" and bfloat16_is_emulated(device):
         _log.warning(
             "precision: bfloat16 is emulated on this CPU, about 20 times as slow as float32: set precision=float32"
         )
-    warn_of_conv3d(device, run.precision == "bfloat16")
+    if device.type == "cuda" and (fault := conv3d_fault(run.precision == "bfloat16")):
+        _log.warning("%s", fault)
     world = distributed.world()
     where = str(device) if world == 1 else f"{world} processes on {device.type}"
     millions = sum(p.numel() for p in method.backbone.parameters()) / 1e6
@@ -281,9 +264,3 @@ def log_banner(run: RunSettings, device: torch.device, title: str, method: Metho
         f"{title} on {run.backbone.name} ({millions:.1f} M parameters), {data}; {where}, {run.precision}, batch norm "
         f"{norm}; output {run.output}"
     )
-
-
-def warn_of_conv3d(device: torch.device, half: bool) -> None:
-    """Warn if 3D convolutions are slow or wrong with this torch and cuDNN."""
-    if device.type == "cuda" and (fault := conv3d_fault(half)):
-        _log.warning("%s", fault)

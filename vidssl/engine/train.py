@@ -14,7 +14,7 @@ from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.periodic_evaluation import encode_list
 from vidssl.engine.run_config import Run
-from vidssl.engine.run_setup import AnyFeed, AnyTraining, Training
+from vidssl.engine.run_setup import AnyTraining, Training
 from vidssl.engine.training_step import accumulate
 from vidssl.models.batch_norms import average_statistics
 
@@ -39,7 +39,7 @@ def train_on(t: AnyTraining[Any]) -> Path:
     """Train from the current step on; return the path of the last checkpoint."""
     run, method, optimizer, state = t.run, t.method, t.optimizer, t.state
     with ExitStack() as feeds:
-        feed: AnyFeed | None = None
+        feed = None
         try:
             if state.step == 0:  # some methods encode the training videos before their first step
                 method.begin(partial(encode_list, run, t.videos, t.device, t.request))
@@ -94,7 +94,7 @@ def train_on(t: AnyTraining[Any]) -> Path:
     return Path(run.output) / "checkpoints" / "last.pt"
 
 
-def _next_feed(t: AnyTraining[Any], feeds: ExitStack) -> AnyFeed:
+def _next_feed(t: AnyTraining[Any], feeds: ExitStack) -> Any:
     """Start the loader at the current step, after tracking the videos again if that is due."""
     feeds.close()  # ends the workers of the previous feed
     if t.tracks is not None and t.tracks.due(t.state.step):

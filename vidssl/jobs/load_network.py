@@ -40,7 +40,7 @@ from vidssl.models.backbones import BACKBONES, Backbone, ModuleBackbone, device_
 from vidssl.models.external import Encoder, facts_of, is_external, load_external
 from vidssl.models.joined_features import EncoderPart, Joined, parts_of
 from vidssl.models.layer_features import check_grid
-from vidssl.models.match_checkpoints import InitialWeights, load_initial, log_match
+from vidssl.models.match_checkpoints import InitialWeights, load_initial
 from vidssl.models.read_and_write_weights import (
     Normalization,
     backbone_weights,
@@ -342,7 +342,6 @@ def _load_by_config(name: str, options: NetworkOptions, device: torch.device) ->
         digest = file_hash(Path(name))
         pixels = Normalization(run.data.mean, run.data.std)
         matched = load_initial(backbone, initial, options.get("trust", False), run.backbone.name, pixels)
-        log_match(matched, run.backbone.name, pixels)
         origin = {"path": name, "sha256": digest, "matched": str(matched)}
         added = {"inflate": True} if initial.inflate else {}
         weights |= {"sha256": digest, "partial": initial.partial, "keys": initial.keys, **added}

@@ -4,7 +4,6 @@ import json
 import logging
 import pickle
 import re
-import zipfile
 from collections import OrderedDict
 from contextlib import suppress
 from functools import cache
@@ -137,10 +136,10 @@ def read_file(path: Path, trust: bool) -> Any:
         raise CheckpointError(f"cannot read checkpoint {str(path)!r}: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from None
-    expected = "a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote"
-    if path.suffix == ".onnx":
-        expected += f", or onnx:{path}"
-    raise CheckpointError(f"{path} is {_kind(head)}; expected: {expected}")
+    raise CheckpointError(
+        f"{path} is {_kind(head)}; expected: a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote; of "
+        "ONNX write onnx:FILE"
+    )
 
 
 def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
@@ -156,30 +155,11 @@ def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
                 f"checkpoint {path} holds {match[1]}: only tensors and plain data are loaded, as other objects can run "
                 "code; load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
             ) from None
-        if _is_other_archive(file):
-            raise CheckpointError(
-                f"cannot load checkpoint {path}: an archive that torch.save did not write, such as a program of "
-                "torch.export (.pt2): give the run, or the file of weights, that it was made from"
-            ) from None
         reason = " ".join(str(error).rpartition("WeightsUnpickler error: ")[2].split())[:120]
-        if path.suffix == ".pkl":
-            raise CheckpointError(
-                f"cannot load checkpoint {path} ({type(error).__name__}: {reason}): pickled, but not by "
-                "torch.save? Load it with the program that wrote it, and write torch.save(state_dict, FILE)"
-            ) from None
         raise CheckpointError(
-            f"cannot load checkpoint {path} ({type(error).__name__}: {reason}): if it is damaged, replace it"
+            f"cannot load checkpoint {path} ({type(error).__name__}: {reason}): if torch.save wrote it, it is damaged: "
+            "replace it; else, as a pickle or a program of torch.export (.pt2), write torch.save(state_dict, FILE)"
         ) from None
-
-
-def _is_other_archive(file: BinaryIO) -> bool:
-    """Whether a file is a whole zip archive that `torch.save` did not write."""
-    with (
-        suppress(zipfile.BadZipFile, NotImplementedError, ArithmeticError, ValueError, OSError),
-        zipfile.ZipFile(file) as archive,
-    ):
-        return not any(name.endswith("data.pkl") for name in archive.namelist())
-    return False
 
 
 def _parse_safetensors(content: bytes, path: Path) -> dict[str, Any]:

@@ -310,65 +310,6 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
     return best
 
 
-def check_architecture(architecture: str, backbone: str, matches: list[Match], source: str) -> None:
-    """Raise a CheckpointError if weights by name, of an `architecture`, fit no match with the named `backbone`."""
-    if any(not match.misfits for match in matches):
-        return
-    misfits = min((match.misfits for match in matches), key=len, default=[])
-    remedy = f"set backbone={{name: {architecture}}}" if architecture in BACKBONES else "name other weights"
-    if (architecture, backbone) in (("resnet18", "resnet3d18"), ("resnet50", "resnet3d50")):
-        remedy += ", or init.inflate=true"
-    raise CheckpointError(f"{source} is {architecture}, and the backbone {backbone}{_first(misfits)}: {remedy}")
-
-
-# Why other backbones cannot compute the same.
-_REASONS = {
-    "r3d_18": "its stem has no max pooling",
-    "mc3_18": "its stem has no max pooling",
-    "r2plus1d_18": "its kernels are split into space and time, and its stem has no max pooling",
-}
-
-
-def check_inflatable(backbone: Backbone, name: str, source: str) -> None:
-    """Raise a CheckpointError if no 2D ResNet can be inflated into a backbone."""
-    reason = "with frame_differences it does not see frames"
-    if not isinstance(backbone, ResNet3D):
-        reason = _REASONS.get(name, "it is no 3D ResNet of vidssl")
-    elif not backbone.frame_differences:
-        return
-    raise CheckpointError(
-        f"{source} cannot be inflated into {name}: {reason}; use resnet3d18 (for resnet18) or resnet3d50 (for resnet50)"
-    )
-
-
-def check_same_shape(network: Network, weights: Mapping[str, Tensor], shapes: Shapes, source: str) -> None:
-    """Raise a CheckpointError if the 2D network in a file has other blocks, stages or another stem than the backbone.
-
-    `shapes` are those of the backbone's weights.
-    """
-    theirs = {name: tuple(weights[old].shape) for name, old in network.names.items()}
-    parts = zip(_describe(theirs), _describe(shapes), strict=True)
-    different = [f"{two}, not {three}" for two, three in parts if two != three]
-    if different:
-        raise CheckpointError(
-            f"{source} cannot be inflated into the backbone: it has {'; '.join(different)}; choose the backbone and "
-            "width that fit"
-        )
-
-
-def _describe(shapes: Shapes) -> tuple[str, str, str, str]:
-    bottleneck = any(name.endswith(".branch2.conv_c.weight") for name in shapes)
-    blocks = {tuple(name.split(".")[2:5:2]) for name in shapes if ".res_blocks." in name}  # stage and number
-    counts = [sum(stage == str(n) for stage, _ in blocks) for n in (1, 2, 3, 4)]
-    stem = shapes.get("net.blocks.0.conv.weight", (0, 0, 0))
-    return (
-        "bottlenecks" if bottleneck else "basic blocks",
-        f"{'-'.join(map(str, counts))} blocks",
-        f"a stem of {' x '.join(map(str, stem[-2:]))}",
-        f"{stem[0]} channels in the stem",
-    )
-
-
 def inflate(network: Network, weights: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
     """Return `weights` with the kernels (O, I, H, W) of a network as (O, I, T, H, W): in the middle of T, zeros beside.
 
@@ -399,8 +340,6 @@ class InitialWeights(Settings):
 
 
 def _from_file(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("fold") is False:  # in checkpoints until November 2026, without effect
-        value = {name: setting for name, setting in value.items() if name != "fold"}
     return {"file": value} if isinstance(value, str) else value
 
 
@@ -471,60 +410,56 @@ def load_initial(
     name: str | None = None,
     normalization: Normalization | None = None,
 ) -> Match:
-    """Load the weights of a file of any project into a backbone; `str()` of the result is one line for the log.
+    """Load the weights of a file of any project into a backbone, and log how they matched.
 
-    `name` is that of the backbone, for errors, and `normalization` the mean and std of the run's pixels. If the weights
-    were trained with others, that is a warning with the settings to use.
+    `normalization` is the mean and std of the run's pixels, and `name` that of the backbone. If the weights were, or
+    may have been, trained with other pixels, that is a warning with the settings to use.
 
     Raises:
         CheckpointError: The file is not a valid checkpoint, or its weights do not fit the backbone.
         ConfigError: It is a name without trained weights.
     """
-    trained: Normalization | None
-    architecture = None
+    trained, fitting = None, ""
     if is_external(settings.file):
         architecture, content, trained = _read_by_name(settings.file, trust)
+        inflatable = isinstance(backbone, ResNet3D) and architecture in RESNETS_2D and not settings.inflate
+        fitting = f", backbone={{name: {architecture}}}" + ", or set init.inflate=true" * inflatable
     else:
         content = read_anything(settings.file, trust)
         trained = normalization_of(content["config"]) if is_checkpoint(content) else None
-    match = _fill(backbone, content, settings, name or type(backbone).__name__, architecture)
-    differs = trained is not None and normalization is not None and not trained.is_close(normalization)
-    if differs and distributed.is_main():
-        log_once(_log, logging.WARNING, f"{settings.file} was trained with another mean and std: set {trained}")
+    match = _fill(backbone, content, settings, fitting)
+    if distributed.is_main():
+        log_once(_log, logging.INFO, str(match))
+        if normalization is not None:
+            _warn_of_pixels(match, trained, name, normalization)
     return match
 
 
-def _fill(
-    backbone: Backbone,
-    content: Any,
-    settings: InitialWeights,
-    name: str = "the backbone",
-    architecture: str | None = None,
-) -> Match:
-    """Load the content of a file; `architecture` is that of weights by name."""
-    source, shapes, trained = settings.file, shapes_of(backbone), ""
+def _fill(backbone: Backbone, content: Any, settings: InitialWeights, fitting: str = "") -> Match:
+    """Load the content of a file; `fitting` names the backbone that fits it, for errors."""
+    source, shapes = settings.file, shapes_of(backbone)
+    if settings.inflate and (not isinstance(backbone, ResNet3D) or backbone.frame_differences):
+        raise CheckpointError(
+            f"{source} cannot be inflated into this {type(backbone).__name__}: use resnet3d18 (for resnet18) or "
+            "resnet3d50 (for resnet50), without frame_differences"
+        )
     whole = is_checkpoint(content) and not settings.keys
     weights = flatten(content["method"] if whole else content)
-    online = {name.removeprefix("backbone."): name for name in weights if name.startswith("backbone.")}
-    if whole:
-        trained = f", 'backbone={json.dumps(content['config']['backbone'])}'"
+    names = [name for name in weights if name.startswith("backbone.")] if whole else [*weights]
     if settings.inflate:
-        check_inflatable(backbone, name, source)
-        networks = find_networks([*online.values()] if whole else weights, settings.keys, source, shapes, INFLATED)
+        networks = find_networks(names, settings.keys, source, shapes, INFLATED)
         if not networks:
             raise CheckpointError(f"{source} holds no 2D ResNet with torchvision's names: leave out init.inflate")
         for network in networks:
-            if not settings.partial:
-                check_same_shape(network, weights, shapes, source)
             weights = inflate(network, weights, shapes)
     elif whole:
-        networks = [Network("vidssl", "backbone.", online)]
+        networks = [Network("vidssl", "backbone.", {name.removeprefix("backbone."): name for name in names})]
     else:
         networks = find_networks(weights, settings.keys, source, shapes)
+    if whole:
+        fitting = f", 'backbone={json.dumps(content['config']['backbone'])}'"
     matches = [match_weights(network, weights, shapes, source, {"name": "the backbone"}) for network in networks]
-    if architecture is not None and not settings.partial:
-        check_architecture(architecture, name, matches, source)
-    match = choose_match(matches, weights, source, settings.partial, trained)
+    match = choose_match(matches, weights, source, settings.partial, fitting)
     check_finite_weights(match.weights, source)
     if is_checkpoint(content):
         _warn_of_differences(match, content["config"]["backbone"], backbone)
@@ -547,17 +482,18 @@ def _warn_of_differences(match: Match, trained: Mapping[str, Any], backbone: Bac
             return log_once(_log, logging.WARNING, f"{text}: {remedy}")
 
 
-def log_match(match: Match, name: str, normalization: Normalization | None) -> None:
-    """Log how weights were loaded into the backbone `name`; warn if they look like those of another mean and std."""
-    if not distributed.is_main():
-        return
-    log_once(_log, logging.INFO, str(match))
-    known = is_external(match.source) or normalization is None or not normalization.is_close(_DEFAULT)
-    if known or not match.network.layout.startswith("torchvision"):
+def _warn_of_pixels(
+    match: Match, trained: Normalization | None, name: str | None, normalization: Normalization
+) -> None:
+    """Warn if weights were trained with another mean and std of pixels, or are named as torchvision's, which were."""
+    if trained is not None and not trained.is_close(normalization):
+        log_once(_log, logging.WARNING, f"{match.source} was trained with another mean and std: set {trained}")
+    named_alike = trained is None and match.network.layout.startswith("torchvision")
+    if not named_alike or not normalization.is_close(_DEFAULT):
         return
     from torchvision.models import get_model_weights, list_models  # slow import
 
-    name = name.replace("resnet3d", "resnet")  # which was inflated
+    name = str(name).replace("resnet3d", "resnet")  # which was inflated
     if name in list_models():
         preset: Any = get_model_weights(name).DEFAULT.transforms()
         usual = Normalization(tuple(preset.mean), tuple(preset.std))
@@ -570,7 +506,7 @@ def _read_by_name(name: str, trust: bool) -> tuple[str, dict[str, Tensor], Norma
 
     Raises:
         CheckpointError: The library is not installed, has no such network or weights, or cannot download them.
-        ConfigError: It is a name of no weights, or one with settings of clips.
+        ConfigError: It is a name of no weights.
     """
     library, _, inner = name.partition(":")
     network, _, tag = inner.partition("@")
@@ -578,8 +514,6 @@ def _read_by_name(name: str, trust: bool) -> tuple[str, dict[str, Tensor], Norma
         raise ConfigError(f"init={name}: init takes names of torchvision: and timm:, or a file")
     if tag == "none":
         raise ConfigError(f"init={name} has no trained weights: leave init out to start untrained")
-    if "," in name:
-        raise ConfigError(f"init={name}: settings of clips are for tests: leave out ,{name.partition(',')[2]}")
     architecture = network.partition(".")[0]
     # Others of timm have the same weights and another computation: resnetaa50, resnetblur50.
     if library == "timm" and architecture not in RESNETS_2D:

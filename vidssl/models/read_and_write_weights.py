@@ -164,7 +164,7 @@ def weights_file(name: str | Path) -> Path:
         return path
     if is_external(str(name)) or parts_of(str(name)):
         raise CheckpointError(f"{name} can only be measured, or encode videos: give a single network of vidssl here")
-    file = _OWN.get(str(name)) or download(str(name), EXPORTED)
+    file = _OWN.get(str(name)) or _download(str(name))
     if file is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
         known = ", ".join(sorted(_OWN))
         raise CheckpointError(
@@ -174,8 +174,8 @@ def weights_file(name: str | Path) -> Path:
     return file or path
 
 
-def download(name: str, file: str) -> Path | None:
-    """Download a file of `hf-hub:OWNER/NAME[@REVISION]` into the hub's cache; None if `name` is not of this form.
+def _download(name: str) -> Path | None:
+    """Download the weights of `hf-hub:OWNER/NAME[@REVISION]` into the hub's cache; None if `name` is not of this form.
 
     Without the prefix a name that can be a mistyped path is not of this form: OWNER is a folder, or NAME has a suffix
     of weights.
@@ -201,37 +201,30 @@ def download(name: str, file: str) -> Path | None:
         ) from None
     try:
         # Nothing but these files: what else is there, such as code, is never loaded.
-        folder = snapshot_download(repo, revision=revision, allow_patterns=[file, "config.json"])
+        folder = snapshot_download(repo, revision=revision, allow_patterns=[EXPORTED, "config.json"])
     except Exception as error:  # of several libraries
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CheckpointError(
             f"there is no file {name}, and {repo} cannot be downloaded from the Hugging Face Hub ({reason}): correct "
             "the path, or log in with `hf auth login` if the network is private"
         ) from None
-    path = Path(folder) / file
+    path = Path(folder) / EXPORTED
     if not path.is_file():
-        raise CheckpointError(f"{repo} on the Hugging Face Hub has no {file}: vidssl export --to folder writes it")
+        raise CheckpointError(f"{repo} on the Hugging Face Hub has no {EXPORTED}: vidssl export --to folder writes it")
     return path
-
-
-def save_checkpoint_backbone(
-    checkpoint: str | Path, path: str | Path, *, half: bool = False, trust: bool = False, network: Tree | None = None
-) -> None:
-    """Write the online backbone of a checkpoint of vidssl, and its config, to a safetensors file.
-
-    `load_backbone`, `init` and `--checkpoint` take the file like the checkpoint. `half` rounds the weights to float16.
-    `network` is a description, plain data, that is written into the metadata.
-
-    Raises:
-        CheckpointError: The file is missing, damaged or not a checkpoint of vidssl, or a weight cannot be written.
-    """
-    write_backbone(read_checkpoint(checkpoint, trust), str(checkpoint), path, half=half, network=network)
 
 
 def write_backbone(
     content: dict[str, Any], source: str, path: str | Path, *, half: bool = False, network: Tree | None = None
 ) -> None:
-    """Write the backbone of the content of a checkpoint, as `save_checkpoint_backbone`; `source` is for errors."""
+    """Write the online backbone of a checkpoint of this `content`, and its config, to a safetensors file.
+
+    `load_backbone`, `init` and `--checkpoint` take the file like the checkpoint. `half` rounds the weights to float16.
+    `network` is a description, plain data, that is written into the metadata; `source` is for errors.
+
+    Raises:
+        CheckpointError: It has no weights, or one that cannot be written.
+    """
     weights: dict[str, Tensor] = {}
     check_finite_weights(backbone_weights(content), source)
     for name, weight in backbone_weights(content).items():

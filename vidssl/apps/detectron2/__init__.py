@@ -16,7 +16,7 @@ from vidssl.base.config import build
 from vidssl.base.errors import ConfigError
 from vidssl.base.output_folder import check_file, writing_file
 from vidssl.base.registry import load_app
-from vidssl.engine import run_config as config_schema
+from vidssl.engine.run_config import bind_stored, run_kind
 from vidssl.jobs.measurement_runner import JobResults
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.read_and_write_weights import backbone_weights, load_state, read_checkpoint, weights_file
@@ -38,9 +38,8 @@ def export(checkpoint: str, out: Path, trust: bool = False) -> JobResults:
     check_file(out, inputs)
     content = read_checkpoint(checkpoint, trust)
     config, source = content["config"], f"config of {checkpoint}"
-    kind = "method" if not isinstance(config, dict) else config_schema.run_kind(config, source)
-    binding = config_schema if kind == "method" else load_app("run", kind)
-    run = binding.bind_stored(config, source, trust)
+    kind = run_kind(config, source)
+    run = (bind_stored if kind == "method" else load_app("run", kind).bind_stored)(config, source, trust)
     backbone: Backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), checkpoint)
     with writing_file(out, inputs):

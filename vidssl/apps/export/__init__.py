@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from vidssl.apps.export.graph import save_onnx, save_pt2
+from vidssl.apps.export.graph import save_graph
 from vidssl.base.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.base.config import Tree, build
 from vidssl.base.errors import ConfigError
@@ -29,13 +29,11 @@ from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.eval_mode import eval_mode, usual_torch
 from vidssl.models.floors import has_no_graph
 from vidssl.models.joined_features import EncoderPart, parts_of
-from vidssl.models.match_checkpoints import InitialWeights
 from vidssl.models.read_and_write_weights import (
     CHECKPOINT_FORMAT,
     EXPORTED,
     load_state,
     read_checkpoint,
-    save_checkpoint_backbone,
     weights_file,
     write_backbone,
 )
@@ -44,6 +42,11 @@ from vidssl.version import __version__
 
 _log = logging.getLogger(__name__)
 _FORMAT = "vidssl-network-1"
+# What results may state of their videos: in words, or as a list of those that are missing.
+_NOTED = (
+    *("windows", "drop_duplicates", "one_per_video"),
+    *("missing", "missing_queries", "missing_train", "missing_gallery"),
+)
 _TEST = {"clips", "crops", "stream", "layer", "grid", "grid_frames", "precision", "join"}
 
 
@@ -82,166 +85,91 @@ def describe_export(run: Run | None, test: TestClips, network: Backbone, checkpo
 
 
 def _describe_training(run: Run, steps: int) -> Tree:
-    return {
-        "backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")},
-        "training": {
-            "method": run.method_in_words,
-            "lists": [_short(part.list) for part in run.data.lists],
-            "steps": steps,
-            "batch_size": run.batch_size,
-            **({} if run.init is None else {"init": _named(run.init)}),
-        },
+    training: Tree = {
+        "method": run.method_in_words,
+        "lists": [_short(part.list) for part in run.data.lists],
+        "steps": steps,
+        "batch_size": run.batch_size,
     }
+    if run.init is not None:  # a file by name and folder, or the name of a library
+        changes = ", ".join(name for name in ("partial", "inflate") if getattr(run.init, name))
+        training["init"] = _short(run.init.file) + (f" ({changes})" if changes else "")
+    return {"backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")}, "training": training}
 
 
-def _named(init: InitialWeights) -> str:
-    """Name what a run started from: a file by name and folder, or the name of a library."""
-    file = _short(init.file)
-    changes = ", ".join(name for name in ("partial", "inflate") if getattr(init, name))
-    return f"{file} ({changes})" if changes else file
+def results_for_card(description: Tree, checkpoint: Path, paths: Sequence[Path] | None) -> list[tuple[str, Results]]:
+    """Read the tests of the exported weights and features: path and content of each results.json.
 
-
-def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> list[tuple[str, Results]]:
-    """Read the results of a checkpoint: path and content of each results.json.
-
-    With `paths` None those below the folder of its run are read, and those of other checkpoints are left out; of
-    `paths` they are a ConfigError.
+    With `paths` None those below the folder of the run are read, and others are left out; of `paths` they are a
+    ConfigError.
     """
     named, in_run = paths is not None, checkpoint.parent.name == "checkpoints"
-    folder = checkpoint.parents[1]
+    folder, sha256 = checkpoint.parents[1], description["checkpoint"]["sha256"]
     if paths is None:
         paths = sorted(folder.rglob("results.json")) if in_run else []
-    tests = []
+    exported, tests = format_features(description["test"]), []
     for path in paths:
         try:
             results = read_json(path)
             tested = weights_of(results)
+            is_test = tested == sha256 and not {"list", "query"}.isdisjoint(results)
+            features = format_features(dict(results["protocol"])) if is_test else ""
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}; give the results.json of a test") from None
-        except ValueError:
-            results, tested = {}, None
-        if tested == sha256 and not {"list", "query"}.isdisjoint(results):
+        except (ValueError, LookupError, TypeError):
+            results, tested, is_test, features = {}, None, False, ""
+        if is_test and features == exported:
             tests.append((path.relative_to(folder).as_posix() if in_run and not named else path.name, results))
-        elif named:
-            raise ConfigError(f"{path} holds no results of this checkpoint (sha256 {sha256[:12]}…): leave it out")
+            continue
+        why = f"results of the {features}, not of the {exported}" if is_test else "no results of it"
+        if named:
+            raise ConfigError(f"{path} holds {why} (sha256 {sha256[:12]}…): leave it out")
+        if is_test:
+            _log.info("%s holds %s: not in the model card", path, why)
         elif tested not in (None, sha256):  # else a map, which holds no test
             _log.info("%s holds results of another checkpoint: not in the model card", path)
     return tests
 
 
-def of_the_same_features(
-    results: Sequence[tuple[str, Results]], description: Tree, named: bool
-) -> list[tuple[str, Results]]:
-    """Leave out results of other features than those of the description: of another layer or grid.
-
-    Results that were `named` are a ConfigError instead.
-    """
-    exported, kept = format_features(description["test"]), []
-    for path, content in results:
-        tested = format_features(content.get("protocol", {}))
-        if tested == exported:
-            kept.append((path, content))
-        elif named:
-            raise ConfigError(f"{path} holds results of the {tested}, and the {exported} are exported: leave it out")
-        else:
-            _log.info("%s holds results of the %s: not in the model card, which is of the %s", path, tested, exported)
-    return kept
-
-
 def model_card(name: str, description: Tree, results: Sequence[tuple[str, Results]]) -> str:
     """Write the model card, Markdown with the header of the Hugging Face Hub."""
-    clips, test, training = description["input"], description["test"], description["training"]
-    clip = {key: value for key, value in description["clip"].items() if value is not None}
-    layer = "" if test["layer"] is None else f", layer {test['layer']}"
-    backbone = dict(description["backbone"])
-    rows = {
-        "backbone": f"{backbone.pop('name')}{_settings(backbone)}",
-        "features": f"{description['num_features']}{layer}; {test['pooling']}",
-        "input": f"float {' x '.join(map(str, clips['shape']))}, {clips['colors']}, {clips['normalization']}",
-        "mean, std": f"{clips['mean']}, {clips['std']}",
-        "clip": ", ".join(f"{key} {value}" for key, value in clip.items()),
-        "test": f"{format_clips(test)}, short side {test['short_side']}",
-        "training": f"{training['method']} on {', '.join(training['lists'])}: {training['steps']} steps of "
-        f"{training['batch_size']} videos" + (f", from {training['init']}" if "init" in training else ""),
-        "checkpoint": f"{description['checkpoint']['file']}, sha256 {description['checkpoint']['sha256']}",
-        "versions": ", ".join(f"{key} {value}" for key, value in description["versions"].items()),
-    }
-    lines = ["---", "library_name: vidssl", "tags:", "- video", "- self-supervised-learning", "---"]
-    lines += [f"# {name}: {description['backbone']['name']}, {training['method']}", ""]
-    lines += ["| | |", "|---|---|", *(f"| {key} | {_cell(value)} |" for key, value in rows.items()), ""]
-    lines += [
-        "```python",
-        "import vidssl",
-        "",
-        f"backbone = vidssl.load_backbone({json.dumps(name)})  # the path of this folder",
-    ]
-    lines += ['features = vidssl.extract(backbone, "VIDEOS")', "```", "", "`config.json` holds these settings.", ""]
-    return "\n".join(lines + _results_table(results))
-
-
-def _settings(settings: Tree) -> str:
-    return f" ({', '.join(f'{key} {value}' for key, value in settings.items())})" if settings else ""
-
-
-def _results_table(results: Sequence[tuple[str, Results]]) -> list[str]:
-    rows = []
-    for path, content in results:
-        suffix = " of centred features" if _centred(content) else ""
-        numbers = [
-            f"{key}{suffix * key.startswith('R@')} {value:.4f}"
-            for key, value in content.items()
-            if isinstance(value, float)
+    title = f"# {name}: {description['backbone']['name']}, {description['training']['method']}"
+    lines = ["---", "library_name: vidssl", "tags:", "- video", "- self-supervised-learning", "---", title, ""]
+    lines += ["```python", "import vidssl", ""]
+    lines += [f"backbone = vidssl.load_backbone({json.dumps(name)})  # the path of this folder"]
+    lines += ['features = vidssl.extract(backbone, "VIDEOS")', "```", ""]
+    lines += ["`config.json`:", "", "```json", json.dumps(description, indent=2), "```", ""]
+    rows = [_results_row(path, content) for path, content in results]
+    if rows:
+        lines += ["## Results", "", "Numbers as in the results.json of vidssl.", ""]
+        lines += [
+            "| list | videos | gallery or training list | features | numbers | file |",
+            "|---|---|---|---|---|---|",
         ]
-        if numbers:
-            # Of a test, or of a retrieval.
-            tested = content.get("list") or content.get("query")
-            compared = content.get("train_list") or content.get("gallery")
-            count = content.get("num_videos", content.get("num_queries"))
-            cells = (_short(tested), count, _short(compared), _how(content), ", ".join(numbers), path)
-            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-    if not rows:
-        return []
-    head = ["| list | videos | gallery or training list | features | numbers | file |", "|---|---|---|---|---|---|"]
-    return ["## Results", "", "Numbers as in the results.json of vidssl.", "", *head, *rows, ""]
+    return "\n".join([*lines, *rows, ""])
 
 
-def _how(content: Results) -> str:
-    """State what the numbers of results are of: layer, clips, precision, and what was left out."""
-    test = content["protocol"]
-    parts = [format_clips(test), test["precision"]]
-    if windows := content.get("windows"):
-        parts.append(f"windows of {windows['window']:g} s")
-    parts += ["duplicates ignored"] * bool(content.get("drop_duplicates"))
-    parts += ["one per video"] * bool(content.get("one_per_video"))
-    for name in ("missing", "missing_queries", "missing_train", "missing_gallery"):
-        if content.get(name):
-            parts.append(f"{len(content[name])} {name.replace('_', ' ')}")
-    settings = content.get("config", {}).get("data", {})
-    if Path(str(content.get("list") or content.get("query"))).resolve() in _training_lists(settings):
-        parts.append("tested on the training list")
-    return ", ".join(parts)
-
-
-def _training_lists(data: Tree) -> list[Path]:
-    """Return the lists that a run was trained on, of its settings `data`."""
-    lists = data.get("train")
-    parts = lists if isinstance(lists, list) else [lists]
-    return [Path(str(part["list"] if isinstance(part, dict) else part)).resolve() for part in parts]
-
-
-def _centred(content: Results) -> bool:
-    """Whether the R@k of results are those of centred features."""
-    protocols = content.get("protocols") or ()
-    return bool(content.get("centered") or any(protocol.get("center") for protocol in protocols))
+def _results_row(path: str, content: Results) -> str:
+    """State the numbers of a test, or of a retrieval, and what they are of."""
+    test, training = content["protocol"], (content.get("overlap") or {}).get("training") or {}
+    notes = [format_clips(test), test["precision"]]
+    centred = content.get("centered") or any(protocol.get("center") for protocol in content.get("protocols") or ())
+    notes += ["R@k of centred features"] * bool(centred)
+    for name in _NOTED:
+        if value := content.get(name):
+            notes.append(f"{len(value)} {name}" if isinstance(value, list) else name)
+    if training.get("videos"):
+        notes.append(f"{training['videos']} videos of the training list")
+    numbers = [f"{key} {value:.4f}" for key, value in content.items() if isinstance(value, float)]
+    tested = _short(content.get("list") or content.get("query"))
+    compared = _short(content.get("train_list") or content.get("gallery"))
+    count = content.get("num_videos", content.get("num_queries"))
+    cells = (tested, count, compared, ", ".join(notes).replace("_", " "), ", ".join(numbers), path)
+    return f"| {' | '.join(str(cell).replace('|', '&#124;').replace('<', '&lt;') for cell in cells)} |"
 
 
 def _short(path: Any) -> str:
     return "" if path is None else Path(*Path(str(path)).parts[-2:]).as_posix()
-
-
-def _cell(value: Any) -> str:
-    """Escape the text of a cell."""
-    return " ".join(str("" if value is None else value).replace("|", "\\|").replace("<", "&lt;").split())
 
 
 _SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
@@ -309,19 +237,17 @@ def export(
     worst = None  # the largest difference of the features of a graph to torch's
     if to == "folder":
         paths = None if results is None else [*map(Path, results)]
-        tested = results_of(origin["sha256"], file.absolute(), paths)
-        tested = of_the_same_features(tested, description, named=paths is not None)
+        tested = results_for_card(description, file.absolute(), paths)
         with creating_folder(path) as folder:
-            save_checkpoint_backbone(file, folder / EXPORTED, trust=trust, network=description)
+            write_backbone(content, str(file), folder / EXPORTED, network=description)
             write_json(folder / "config.json", description)
             write_whole(folder / "README.md", model_card(path.name, description, tested).encode())
     else:
         with writing_file(path, [file]):
             if to == "safetensors":
-                save_checkpoint_backbone(file, path, trust=trust, network=description)
+                write_backbone(content, str(file), path, network=description)
             else:
-                save = save_onnx if to == "onnx" else save_pt2
-                worst = save(network, path, test.clip.frames, test.size, description)
+                worst = save_graph(network, path, test.clip.frames, test.size, description)
     written = JobResults({**description, "largest_difference": worst})
     shape = " x ".join(map(str, description["input"]["shape"]))
     written.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
@@ -334,14 +260,16 @@ def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, op
     """Write the networks of a sum that have a graph to a folder, and `sum.json`, which says how they are joined."""
     if to not in ("onnx", "pt2"):
         raise ConfigError(f'{name} is a sum or a stream: to="onnx" or "pt2" writes its networks as graphs, to a folder')
-    described, save = [], save_onnx if to == "onnx" else save_pt2
+    described = []
     with creating_folder(path) as folder:
         for number, (part, subject) in enumerate(zip(parts, load_parts(parts, options), strict=True), 1):
             network = subject.encoder.eval()
             origin = subject.origin if subject.run is None else {**subject.origin, "path": Path(subject.name).name}
             description = describe_export(subject.run, subject.test, network, origin)
             file = None if has_no_graph(network) else f"{number}{_SUFFIXES[to]}"
-            worst = file and save(network, folder / file, subject.test.clip.frames, subject.test.size, description)
+            worst = file and save_graph(
+                network, folder / file, subject.test.clip.frames, subject.test.size, description
+            )
             stated = {"name": part.model, "weight": part.weight, "file": file, "largest_difference": worst}
             described.append({**stated, **description})
         rule = "the part of each network scaled to length 1, times its weight, one after another"
@@ -374,7 +302,7 @@ def save_backbone(
         ConfigError: The backbone is another one than that of the config, or has none.
     """
     if not isinstance(model, nn.Module):
-        save_checkpoint_backbone(model, path, half=half, trust=trust)
+        write_backbone(read_checkpoint(model, trust), str(model), path, half=half)
         return
     run = run_of_module(model, cfg)
     if run is None:

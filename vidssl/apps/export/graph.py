@@ -25,6 +25,7 @@ from vidssl.models.backbones import Backbone
 OPSET = 18  # of ONNX
 TOLERANCE = 1e-4  # largest difference to torch, relative to the largest feature if that is above 1
 _INPUT, _OUTPUT = "clips", "features"
+_DYNAMIC = ({0: Dim("batch")},)
 
 
 def check_onnx() -> None:
@@ -43,62 +44,52 @@ def version() -> str:
     return f"onnx {metadata.version('onnx')}, onnxruntime {metadata.version('onnxruntime')}"
 
 
-def save_onnx(network: Backbone, path: Path, frames: int, size: int, description: Tree) -> float:
-    """Write a network on the CPU, in eval mode, as an ONNX file; return the largest difference of its features.
+def save_graph(network: Backbone, path: Path, frames: int, size: int, description: Tree) -> float:
+    """Write a network on the CPU, in eval mode, to a file .onnx or .pt2; return the largest difference of its features.
 
-    The keys of `description` are those of the file's `metadata_props`, their values JSON.
+    `description` is in the file: in the `metadata_props` of ONNX, its values as JSON, or as `config.json` of .pt2.
 
     Raises:
         ConfigError: A package is missing, or the network cannot be exported or then computes other features.
     """
-    check_onnx()
-    import onnx
-    import onnxruntime
-
-    clips = _example(frames, size)
-    dynamic = ({0: Dim("batch")},)
-    settings: dict[str, Any] = {"input_names": [_INPUT], "output_names": [_OUTPUT], "opset_version": OPSET}
+    if path.suffix == ".onnx":
+        check_onnx()
+    # Two clips: torch would take a batch of one for a constant.
+    clips = torch.randn(2, 3, frames, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         network(clips)  # a mistake of the network is not one of the exporter
-    with torch.no_grad(), _explained(path), _warnings_only("onnxscript", "onnx_ir"):
-        program = torch.onnx.export(
-            network, (clips,), dynamo=True, dynamic_shapes=dynamic, verbose=False, external_data=False, **settings
-        )
-        assert program is not None  # with dynamo
-        model = program.model_proto
-        onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in description.items()})
-        onnx.checker.check_model(model)
-        content = model.SerializeToString()
-        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    worst = _compare(network, lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0]), clips, path)
+        with _explained(path):
+            export = _export_onnx if path.suffix == ".onnx" else _export_pt2
+            content, exported = export(network, clips, description)
+    worst = _compare(network, exported, clips, path)
     write_whole(path, content)
     return worst
 
 
-def save_pt2(network: Backbone, path: Path, frames: int, size: int, description: Tree) -> float:
-    """Write a network on the CPU, in eval mode, as a file of torch.export; return the largest difference.
+def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+    import onnx
+    import onnxruntime
 
-    Its extra file `config.json` holds `description`.
-
-    Raises:
-        ConfigError: The network cannot be exported, or then computes other features.
-    """
-    clips, file = _example(frames, size), io.BytesIO()
-    with torch.no_grad():
-        network(clips)
-    with torch.no_grad(), _explained(path):
-        program = torch.export.export(network, (clips,), dynamic_shapes=({0: Dim("batch")},))
-        torch.export.save(program, file, extra_files={"config.json": json.dumps(description)})
-        file.seek(0)
-        loaded = torch.export.load(file).module()
-    worst = _compare(network, loaded, clips, path)
-    write_whole(path, file.getvalue())
-    return worst
+    for package in ("onnxscript", "onnx_ir"):  # they log each pass of an optimiser
+        logging.getLogger(package).setLevel(logging.WARNING)
+    settings: dict[str, Any] = {"input_names": [_INPUT], "output_names": [_OUTPUT], "opset_version": OPSET}
+    settings |= {"dynamo": True, "dynamic_shapes": _DYNAMIC, "verbose": False, "external_data": False}
+    program = torch.onnx.export(network, (clips,), **settings)
+    assert program is not None  # with dynamo
+    model = program.model_proto
+    onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in description.items()})
+    onnx.checker.check_model(model)
+    content = model.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return content, lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0])
 
 
-def _example(frames: int, size: int) -> Tensor:
-    """Two clips: torch would take a batch of one for a constant."""
-    return torch.randn(2, 3, frames, size, size, generator=torch.Generator().manual_seed(0))
+def _export_pt2(network: Backbone, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+    file = io.BytesIO()
+    program = torch.export.export(network, (clips,), dynamic_shapes=_DYNAMIC)
+    torch.export.save(program, file, extra_files={"config.json": json.dumps(description)})
+    file.seek(0)
+    return file.getvalue(), torch.export.load(file).module()
 
 
 @contextmanager
@@ -113,20 +104,6 @@ def _explained(path: Path) -> Iterator[None]:
             f"cannot write {path}: torch {torch.__version__} does not export this network ({reason}); write "
             "safetensors or pt2"
         ) from error
-
-
-@contextmanager
-def _warnings_only(*names: str) -> Iterator[None]:
-    """Keep the lines about each pass of an optimiser out of the log."""
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 @torch.no_grad()

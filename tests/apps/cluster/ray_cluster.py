@@ -19,7 +19,7 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 from vidssl.apps.cluster import commands_on_ray as on_ray  # noqa: E402
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
 NETWORK = ["--checkpoint", "vidssl-small", "--allow-missing"]
 ARGUMENTS = {
     "extract": [*NETWORK, "--clips", "2", "--crops", "1", "--batch-size", "2"],

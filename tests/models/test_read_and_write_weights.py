@@ -6,6 +6,7 @@ import pickle
 import re
 import shutil
 import sys
+import types
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,15 @@ from vidssl.methods import METHODS
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models import read_and_write_weights as weights
 from vidssl.models.match_checkpoints import InitialWeights, load_initial
-from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT, load_state, read_anything, read_checkpoint
+from vidssl.models.read_and_write_weights import (
+    CHECKPOINT_FORMAT,
+    Normalization,
+    load_state,
+    normalization_of,
+    read_anything,
+    read_checkpoint,
+    weights_file,
+)
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 
@@ -128,15 +137,6 @@ def test_a_run_can_be_initialised_from_another(trained):
     assert "does not fit the backbone: 20 weights fit, 100 do not (net.blocks.0.conv.weight: (8, " in message
 
 
-def test_keys_select_the_target_network(trained):
-    content = read_checkpoint(trained[1])["method"]
-    backbone = load_backbone(trained[1], "resnet3d18", keys={"method.target.0.": ""})
-    online = load_backbone(trained[1]).state_dict()
-    for key, value in backbone.state_dict().items():
-        assert torch.equal(value, content[f"target.0.{key}"])
-    assert not all(torch.equal(value, online[key]) for key, value in backbone.state_dict().items())
-
-
 def test_fault_26_partial_loads_the_fitting_weights(altered):
     path = altered(lambda c: c["method"].pop(NAME))
     torch.manual_seed(3)
@@ -157,21 +157,15 @@ class Malicious:
         return Path.touch, (Path(self.target),)
 
 
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [
-        ("torch", r"holds \S+: only tensors and plain data are loaded, .* trust=True .*trust its author"),
-        ("old torch", r"holds \S+: only tensors and plain data are loaded, .* trust=True .*trust its author"),
-        ("pickle", r"holds \S+: only tensors and plain data are loaded, .* trust=True .*trust its author"),
-    ],
-)
-def test_fault_25_a_malicious_checkpoint_runs_nothing(how, text, tmp_path):
+@pytest.mark.parametrize("how", ["torch", "old torch", "pickle"])
+def test_fault_25_a_malicious_checkpoint_runs_nothing(how, tmp_path):
     target, path = tmp_path / "executed", tmp_path / "bad.pt"
     content = {"format": CHECKPOINT_FORMAT, "method": Malicious(target)}
     if how == "pickle":
         path.write_bytes(pickle.dumps(content, protocol=2))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=how == "torch")
+    text = r"holds \S+: only tensors and plain data are loaded, .* trust=True .*trust its author"
     assert re.search(text, one_line(load_backbone, path))
     assert not target.exists()
     torch.load(path, weights_only=False) if how != "pickle" else pickle.loads(path.read_bytes())
@@ -216,17 +210,24 @@ def test_fault_25_objects_of_a_plug_in_need_trust(plug_in, altered, trained, tmp
     assert "(ModuleNotFoundError: No module named 'plug_in')" in message
 
 
-@pytest.mark.parametrize("command", ["retrieval", "extract"])
-def test_fault_25_the_tools_have_the_switch(command, plug_in, altered, digits, tmp_path, capsys):
+def test_fault_25_the_commands_have_the_switch(plug_in, altered, digits, tmp_path, capsys):
     path = altered(lambda c: c["method"].update(_extra_state={"mine": plug_in.Extra(7)}))
-    test = str(digits / "motion/test.csv")
-    lists = ["--gallery", test, "--query", test] if command == "retrieval" else [test]
-    given = ["--checkpoint", str(path), *lists, "--out", str(tmp_path / "out"), "--clips", "1", "--crops", "1"]
+    given = [
+        "--checkpoint",
+        str(path),
+        str(digits / "motion/test.csv"),
+        "--out",
+        str(tmp_path / "out"),
+        "--clips",
+        "1",
+        "--crops",
+        "1",
+    ]
     given += ["--workers", "0", "--device", "cpu"]
     with pytest.raises(UntrustedError, match="load it with --trust-checkpoint"):
-        cli.run(command, given)
+        cli.run("extract", given)
     assert not (tmp_path / "out").exists()
-    cli.run(command, [*given, "--trust-checkpoint"])
+    cli.run("extract", [*given, "--trust-checkpoint"])
     assert (tmp_path / "out").exists()
 
 
@@ -239,15 +240,14 @@ OTHER = {
     "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a git-lfs pointer (fetch the file"),
     "text": (("path,label\n" + "ü" * 600).encode(), "is not a checkpoint; expected"),
     "zeros": (bytes(1000), "is not a checkpoint; expected"),
-    "cut": (b"PK\x03\x04", "if it is damaged, replace it"),
+    "cut": (b"PK\x03\x04", "it is damaged: replace it"),
 }
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".mp4"])
 @pytest.mark.parametrize("kind", OTHER)
-def test_fault_24_other_files(kind, suffix, tmp_path):
+def test_fault_24_other_files(kind, tmp_path):
     content, text = OTHER[kind]
-    path = tmp_path / f"file{suffix}"
+    path = tmp_path / "file.mp4"
     path.write_bytes(content)
     message = one_line(read_checkpoint, path)
     assert str(path) in message and text in message
@@ -257,48 +257,15 @@ def test_fault_24_other_files(kind, suffix, tmp_path):
         assert one_line(lambda: read_checkpoint(path, trust=True)) == message
 
 
-def test_fault_24_pickles_that_torch_did_not_write(tmp_path):
-    path = tmp_path / "SLOWONLY_8x8_R50.pkl"
-    for content in (
-        bytes(range(128, 256)) * 10,
-        pickle.dumps({"blobs": {"conv1_w": [1.0]}}, protocol=2),
-        pickle.dumps({"blobs": {"conv1_w": [1.0]}}),
-    ):
-        path.write_bytes(content)
-        assert f"cannot load checkpoint {path} (" in one_line(load_backbone, path)
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_fault_24_flipped_bytes_in_other_projects_files_are_a_checkpoint_error(zipped, tmp_path):
-    path = tmp_path / "flipped.pth"
-    state = build_backbone("resnet3d18", width=4).state_dict()
-    torch.save({"model_state": state, "args": Path("x")}, path, _use_new_zipfile_serialization=zipped)
-    whole = path.read_bytes()
-    places = np.random.Generator(np.random.PCG64(3))
-    damaged = 0
-    for n in range(40):
-        bad = bytearray(whole)
-        for place in places.integers(0, (len(whole), 12000)[n % 2], 1 + n % 3):
-            bad[place] = places.integers(256)
-        path.write_bytes(bad)
-        try:
-            load_initial(build_backbone("resnet3d18", width=4), InitialWeights(file=str(path)))
-        except CheckpointError as error:
-            damaged += 1
-            assert "\n" not in str(error) and str(path) in str(error)
-    assert damaged > 5
-
-
 def test_fault_24_another_zip_file(tmp_path):
     with zipfile.ZipFile(tmp_path / "features.pt", "w") as archive:
         archive.writestr("word/document.xml", "text")
     message = one_line(read_checkpoint, tmp_path / "features.pt")
-    assert "cannot load checkpoint " in message and "an archive that torch.save did not write, such as" in message
+    assert "cannot load checkpoint " in message and "or a program of torch.export (.pt2)" in message
 
 
-@pytest.mark.parametrize("suffix", [".bin", ".safetensors", ""])
-def test_fault_24_the_suffix_does_not_matter(suffix, trained, tmp_path):
-    path = tmp_path / f"renamed{suffix}"
+def test_fault_24_the_suffix_does_not_matter(trained, tmp_path):
+    path = tmp_path / "renamed.safetensors"
     path.write_bytes(Path(trained[1]).read_bytes())
     assert read_checkpoint(path)["step"] == 2
 
@@ -308,7 +275,7 @@ def test_fault_24_flipped_bytes_are_a_checkpoint_error(trained, tmp_path):
     places = np.random.Generator(np.random.PCG64(2))
     ends = [0, whole.index(b"data.pkl"), whole.index(b"data.pkl") + 6000, len(whole) - 3000, len(whole)]
     damaged = 0
-    for n in range(80):  # half of them in the pickle, where most can go wrong
+    for n in range(40):  # half of them in the pickle, where most can go wrong
         part = (0, 1, 1, 3)[n % 4]
         bad = bytearray(whole)
         for place in places.integers(ends[part], ends[part + 1], 1 + n % 3):
@@ -321,15 +288,7 @@ def test_fault_24_flipped_bytes_are_a_checkpoint_error(trained, tmp_path):
             assert "\n" not in str(error) and str(path) in str(error)
         else:
             assert content["format"] == CHECKPOINT_FORMAT
-    assert damaged > 15
-
-
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
-def test_fault_24_truncated(share, trained, tmp_path):
-    whole = Path(trained[1]).read_bytes()
-    path = tmp_path / "cut.pt"
-    path.write_bytes(whole[: int(len(whole) * share)])
-    assert str(path) in one_line(read_checkpoint, path)
+    assert damaged > 7
 
 
 def test_fault_24_missing_or_other(tmp_path):
@@ -423,21 +382,6 @@ def test_the_networks_that_come_with_vidssl(name):
 # Whole methods ----------------------------------------------------------------------------------------------
 
 
-class WithExtra(torch.nn.Module):
-    """Reads extra state of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(2, 3)
-        self.number = 0
-
-    def get_extra_state(self):
-        return {"number": self.number}
-
-    def set_extra_state(self, state):
-        self.number = int(state["number"])
-
-
 def same(a, b):
     return a.keys() == b.keys() and all(
         torch.equal(a[key], b[key]) if isinstance(a[key], torch.Tensor) else a[key] == b[key] for key in a
@@ -476,10 +420,126 @@ def test_fault_26_a_method_that_does_not_fit(change, trained, method):
     assert message.startswith("run/step-2.pt does not fit the method (") and re.search(text, message)
 
 
-def test_fault_26_extra_state_of_parts():
-    module, other = (torch.nn.Sequential(WithExtra(), WithExtra()), torch.nn.Sequential(WithExtra(), WithExtra()))
-    other[0].number, other[1].number = 3, 4
-    load_state(module, other.state_dict(), "test")
-    assert same(module.state_dict(), other.state_dict()) and module[1].number == 4
-    state = {**other.state_dict(), "1._extra_state": {"number": "x"}}
-    assert "ValueError: invalid literal" in one_line(load_state, module, state, "test")
+# Names of networks: folders, runs and the Hugging Face Hub, whose client is replaced by a local folder --------
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """The folder of a run with one checkpoint."""
+    run = load_run(TOY, [f"output={tmp_path}/run", "backbone={name: resnet3d18, width: 4}"])
+    torch.manual_seed(1)
+    weights = build_backbone(**run.backbone.model_dump()).state_dict()
+    content = {"format": CHECKPOINT_FORMAT, "config": run.model_dump(mode="json"), "step": 7}
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    torch.save({**content, "method": {f"backbone.{name}": w for name, w in weights.items()}}, folder / "step-7.pt")
+    (folder / "last.pt").symlink_to("step-7.pt")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path, run_folder):
+    """A hub with one network, `someone/net`; returns the calls of its client."""
+    cache, calls = tmp_path / "cache", []
+    cache.mkdir()
+    save_backbone(run_folder / "checkpoints" / "last.pt", cache / "model.safetensors")
+    (cache / "config.json").write_text("{}")
+
+    def snapshot_download(repo_id, *, revision=None, allow_patterns=None):
+        calls.append((repo_id, revision, allow_patterns))
+        if repo_id == "someone/empty":
+            (tmp_path / "empty").mkdir(exist_ok=True)
+            return str(tmp_path / "empty")
+        if repo_id != "someone/net":
+            raise OSError("404 Client Error\n\nnot found")
+        return str(cache)
+
+    fake = types.ModuleType("huggingface_hub")
+    fake.snapshot_download = snapshot_download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    monkeypatch.chdir(tmp_path)
+    return calls
+
+
+def same_weights(one, other):
+    states = one.state_dict(), other.state_dict()
+    return states[0].keys() == states[1].keys() and all(torch.equal(states[0][n], states[1][n]) for n in states[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "revision"), [("someone/net", None), ("hf-hub:someone/net", None), ("hf-hub:someone/net@v1", "v1")]
+)
+def test_a_network_is_loaded_by_its_name(name, revision, hub, run_folder):
+    backbone = load_backbone(name)
+    assert same_weights(backbone, load_backbone(run_folder / "checkpoints" / "last.pt"))
+    assert backbone.run_config["backbone"]["width"] == 4
+    assert hub == [("someone/net", revision, ["model.safetensors", "config.json"])]  # only data is downloaded
+
+
+def test_what_exists_on_disk_comes_first(hub, run_folder, tmp_path):
+    (tmp_path / "someone").mkdir()
+    save_backbone(run_folder / "checkpoints" / "last.pt", tmp_path / "someone" / "net")
+    load_backbone("someone/net")
+    assert not hub
+
+
+@pytest.mark.parametrize("name", ["run/net", "someone/net.pth", "a/b/c", "net.pth", "../net", "/someone/net"])
+def test_a_mistyped_path_is_not_looked_up(name, hub):
+    with pytest.raises(CheckpointError, match=r"cannot read checkpoint .*No such file"):
+        load_backbone(name)
+    with pytest.raises(CheckpointError, match=r"^torchvision:r3d_18 can only be measured, or encode videos"):
+        load_backbone("torchvision:r3d_18")
+    with pytest.raises(CheckpointError, match="net is neither a file nor the name of a network; there are: vidssl-"):
+        load_backbone("net")
+    assert not hub
+
+
+def test_errors_of_the_hub_have_one_line(hub):
+    with pytest.raises(CheckpointError, match=r"there is no file someone/other, and .*404 .*hf auth") as caught:
+        load_backbone("someone/other")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(CheckpointError, match=r"someone/empty on the Hugging Face Hub has no model.safetensors"):
+        load_backbone("someone/empty")
+
+
+def test_without_the_client_the_error_has_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(CheckpointError, match=r"no file someone/net; to download .*: pip install huggingface_hub"):
+        load_backbone("someone/net")
+
+
+def test_the_real_client_accepts_these_arguments(monkeypatch, tmp_path, run_folder):
+    """Its cache is filled by hand, as a download does; it is offline."""
+    hub = pytest.importorskip("huggingface_hub")
+    from huggingface_hub import constants
+
+    cache = tmp_path / "hub" / "models--someone--net"
+    snapshot = cache / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("0" * 40)
+    save_backbone(run_folder / "checkpoints" / "last.pt", snapshot / "model.safetensors")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    real = hub.snapshot_download
+    monkeypatch.setattr(hub, "snapshot_download", lambda *a, **k: real(*a, **k, cache_dir=tmp_path / "hub"))
+    assert weights_file("someone/net").samefile(snapshot / "model.safetensors")
+
+
+def test_folders(run_folder, tmp_path):
+    assert weights_file(run_folder) == run_folder / "checkpoints" / "last.pt"
+    assert load_backbone(run_folder).dim == 32
+    (tmp_path / "exported").mkdir()
+    save_backbone(run_folder, tmp_path / "exported" / "model.safetensors")
+    assert same_weights(load_backbone(tmp_path / "exported"), load_backbone(run_folder))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"empty holds neither model.safetensors .* nor checkpoints/step-N.pt"):
+        load_backbone(tmp_path / "empty")
+
+
+def test_the_normalization_of_a_stored_config():
+    assert normalization_of({"data": {"mean": [0.45], "std": [0.225]}}) == Normalization((0.45,), (0.225,))
+    same_for_all, of_each = Normalization((0.45,), (0.225,)), Normalization((0.45,) * 3, (0.225,) * 3)
+    assert same_for_all.is_close(of_each) and not same_for_all.is_close(Normalization((0.45, 0.45, 0.4), (0.225,)))
+    assert str(same_for_all) == str(of_each) == "'data.mean=[0.45]' 'data.std=[0.225]'"
+    for wrong in ({}, {"data": 3}, {"data": {"mean": [0.45]}}, {"data": {"mean": ["a"], "std": [1.0]}}):
+        assert normalization_of(wrong) is None

@@ -31,7 +31,7 @@ def test_on_a_cluster(tmp_path):
     with open(tmp_path / "output", "w+") as output:  # not a pipe, which processes of Ray would hold open
         child = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, str(CLUSTER)],
-            cwd=CLUSTER.parents[2],
+            cwd=CLUSTER.parents[3],
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -20,6 +20,10 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import Unpack
 
+from vidssl.apps.analysis import verdicts
+from vidssl.apps.analysis.evidence import Evidence
+from vidssl.apps.analysis.page import page_of
+from vidssl.apps.analysis.verdicts import AnalysisVerdict
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.errors import ConfigError, DataError
@@ -30,33 +34,32 @@ from vidssl.evaluation.measure import check_class_names, check_measurable
 from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, write_results
+from vidssl.evaluation.statistics import Estimate, jackknife
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
 from vidssl.jobs.load_network import Subject, device_of
-from vidssl.jobs.measurement_runner import (
-    Computed,
-    JobResults,
-    Measurement,
-    Plan,
-    Work,
-    claim_results,
-    format_table,
-    format_tests,
-    format_videos,
-    name_networks,
-)
+from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan, Work, claim_results, name_networks
 from vidssl.models.checkpoint_files import saved
-from vidssl.page.charts import class_curves, grouped_bars
+from vidssl.page.charts import class_curves
 from vidssl.page.figure_style import png
+from vidssl.page.section import Point, Quantity, Section, section_text
 
-_NUMBERS = {
-    "uniformity": "uniformity",
-    "uniformity_class_mean": "uniformity of a class",
-    "distance_within": "distance within",
-    "distance_between": "distance between",
-    "top1": "accuracy (%)",
-    "majority": "majority (%)",
-    "ece": "ECE (%)",
-}
+CLASSES = Section(
+    "classes",
+    "Classes",
+    "Do the features of the tested videos form a group for each class? Distances of two videos of one class are "
+    "compared with those of two videos of different classes: distance within, distance between.",
+)
+_DISTANCES = {"distance within": "distance_within", "distance between": "distance_between"}
+_UNIFORMITY = {"uniformity": "uniformity", "uniformity of a class": "uniformity_class_mean"}
+_OF_CURVES = (
+    *_DISTANCES.values(),
+    *_UNIFORMITY.values(),
+    "top1",
+    "majority",
+    "ece",
+    "uniformity_per_class",
+    "distances",
+)
 
 
 @job
@@ -73,7 +76,7 @@ def analyze_uniformity(
     Args:
         model: One network or several, as in `test`; of the folder of a run all its checkpoints.
         videos: Videos of two classes or more, with labels.
-        out: Folder for results.json and classes.png.
+        out: Folder for results.json and index.html.
         progress: As of `test`.
         options: See `NetworkOptions`.
 
@@ -86,10 +89,11 @@ def analyze_uniformity(
     with distributed.joined(device_of(several[0], options)):
         for name, network, network_folder in name_networks(several, folder):
             results[name] = _measure(network, videos, network_folder, options, shared_config=len(several) > 1)
-        results.text = uniformity_summary(results)
+        section = classes_section(Evidence(results))
+        results.text = section_text(section)
         if folder is not None:
-            results.file = file = folder / "classes.png"
-            distributed.on_main(lambda: write_whole(file, uniformity_chart(results)))
+            results.file = file = folder / "index.html"
+            distributed.on_main(lambda: write_whole(file, page_of(section, results)))
     return results
 
 
@@ -112,8 +116,8 @@ def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOpt
 
 def point(results: Results) -> Results:
     """Return what a curve shows of one checkpoint."""
-    kept = (*_NUMBERS, "uniformity_per_class", "distances")
-    return {"step": results["checkpoint"].get("step", 0), **{key: results[key] for key in kept if key in results}}
+    numbers = {key: results[key] for key in _OF_CURVES if key in results}
+    return {"step": results["checkpoint"].get("step", 0), **numbers}
 
 
 @dataclass(frozen=True)
@@ -193,39 +197,87 @@ def _number(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def uniformity_chart(networks: Mapping[str, Results]) -> bytes:
-    """Draw curves over training, or bars if all networks have a single checkpoint, as PNG."""
-    if any(len(results["curve"]) > 1 for results in networks.values()):
-        return png(class_curves({name: results["curve"] for name, results in networks.items()}))
-    measures = dict(list(_NUMBERS.items())[:4])
-    videos = next(iter(networks.values()))["num_videos"]
-    figure = grouped_bars(
-        [*measures.values()],
-        {name: [results.get(key) for key in measures] for name, results in networks.items()},
-        title=f"Uniformity and mean squared distances of classes: {videos} videos",
-        unit="value",
-        levels={},
-        apart=(),
-    )
-    return png(figure)
+def classes_section(evidence: Evidence) -> Section:
+    """How far classes are apart, at each checkpoint."""
+    networks, first = evidence.networks, evidence.first
+    curves = {
+        network if len(results["curve"]) == 1 else f"{network} step {checkpoint['step']}": checkpoint
+        for network, results in networks.items()
+        for checkpoint in results["curve"]
+    }
+    steps, drawn, figures = replace(evidence, networks=curves), len(curves) == len(networks), {}
+    if not drawn:
+        curve = class_curves({name: results["curve"] for name, results in networks.items()})
+        figures = {"Uniformity and distances of classes over the steps": png(curve)}
+    quantities = [
+        steps.quantity("Mean squared distance of features", _DISTANCES, percent=False, drawn=drawn),
+        steps.quantity("Uniformity", _UNIFORMITY, percent=False, drawn=False),
+        steps.quantity("Classifier", {"accuracy": "top1", "ECE": "ece"}, evidence.levels, drawn=False),
+    ]
+    remarks = [f"{name}: no ECE, {of['left_out']['ece']}" for name, of in networks.items() if of["left_out"]]
+    setting = f"{evidence.setting}; {first['recordings']['count']} recordings, {len(first['distances'])} classes"
+    section = replace(CLASSES, setting=setting, figures=figures, notes=remarks)
+    if len(evidence.recordings):
+        estimates = {network: distance_estimates(results) for network, results in networks.items()}
+        keys = {**_DISTANCES, "ratio": "ratio", **_UNIFORMITY}
+        quantities[:2] = [_with_intervals(quantity, estimates, keys) for quantity in quantities[:2]]
+        section = replace(section, **_classes_verdict(evidence, estimates)._asdict())
+    return replace(section, quantities=[quantity for quantity in quantities if quantity.rows])
 
 
-def uniformity_summary(networks: Mapping[str, Results]) -> str:
-    """Format the numbers of all checkpoints as a short table."""
-    first = next(iter(networks.values()))
-    used = [key for key in _NUMBERS if any(key in results for results in networks.values())]
-    rows = [["", "step", *(_NUMBERS[key] for key in used)]]
-    for name, results in networks.items():
-        rows += [[name, str(point["step"]), *(_cell(key, point) for key in used)] for point in results["curve"]]
-    of = f"{first['recordings']['count']} recordings, {len(first['distances'])} classes"
-    head = f"{format_videos(first)}, {of}; {format_tests(networks)}"
-    remarks = [f"{name}: no ECE, {r['left_out']['ece']}" for name, r in networks.items() if r["left_out"]]
-    return "\n".join([head, *format_table(rows, "<" + ">" * (len(used) + 1)), *remarks])
+def _with_intervals(
+    quantity: Quantity, estimates: Mapping[str, Mapping[str, Estimate]], keys: Mapping[str, str]
+) -> Quantity:
+    """The numbers of a quantity with their intervals; the ratio of distances is beside uniformities."""
+    names = [*quantity.rows, *([] if quantity.drawn else ["ratio"])]
+    of_names = {
+        name: {network: Point(*of[keys[name]][:3]) for network, of in estimates.items() if keys[name] in of}
+        for name in names
+    }
+    return replace(quantity, rows={name: points for name, points in of_names.items() if points})
 
 
-def _cell(key: str, point: Results) -> str:
-    value = point.get(key)
-    return "–" if value is None else f"{100 * value:.1f}" if key in ("top1", "majority", "ece") else f"{value:.3f}"
+def _classes_verdict(evidence: Evidence, estimates: Mapping[str, Mapping[str, Estimate]]) -> AnalysisVerdict:
+    trained, *others = estimates.values()
+    if "ratio" not in trained:
+        return AnalysisVerdict("Nothing can be said: no class has two videos, or all features are equal.", open=True)
+    untrained = None
+    if others and "ratio" in others[0]:
+        untrained = others[0]["ratio"].value, verdicts.standing(_ratio_of_ratios(evidence), 1)
+    return verdicts.classes(evidence.sample, trained["ratio"], trained["uniformity"].value, untrained)
+
+
+def distance_estimates(results: Results) -> dict[str, Estimate]:
+    """The numbers of classes with their jackknife intervals."""
+    without = results["without_recording"]
+    estimates = {key: jackknife(results[key], values) for key, values in without.items() if key in results}
+    if "uniformity_class_mean" in results:
+        estimates["uniformity_class_mean"] = Estimate(results["uniformity_class_mean"])
+    within, between = results.get("distance_within"), results.get("distance_between")
+    if within and between:
+        estimates["ratio"] = _exp(jackknife(math.log(between / within), _log_ratios(without)))
+    return estimates
+
+
+def _exp(logs: Estimate) -> Estimate:
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Estimate(math.exp(logs.value), low, high)
+
+
+def _log_ratios(without: Mapping[str, Sequence[float | None]]) -> list[float]:
+    pairs = zip(without["distance_between"], without["distance_within"], strict=True)
+    return [math.log(b / w) if b and w and math.isfinite(b * w) else math.nan for b, w in pairs]
+
+
+def _ratio_of_ratios(evidence: Evidence) -> Estimate:
+    """The ratio of the trained network, divided by that of the untrained one."""
+    logs, values = [], []
+    for results in evidence.networks.values():
+        logs.append(np.array(_log_ratios(results["without_recording"])))
+        values.append(math.log(results["distance_between"] / results["distance_within"]))
+    if logs[0].shape != logs[1].shape:
+        return Estimate(math.exp(values[0] - values[1]))  # other videos could be read
+    return _exp(jackknife(values[0] - values[1], (logs[0] - logs[1]).tolist()))
 
 
 _CHUNK = 1024  # rows whose similarities to all others are in memory

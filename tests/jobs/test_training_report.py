@@ -107,7 +107,7 @@ def test_knn_beside_the_untrained_network_and_its_level(trained):
     shown = f"kNN: trained {100 * expected:.1f} %, untrained {100 * before:.1f} %, {BESIDE}+trained {100 * both:.1f} %"
     assert shown in log and f"loss {lines[0]['loss']:.3f} at step 1, {lines[-1]['loss']:.3f} at step 3" in log
     page = (here / "the run/training.html").read_text()
-    assert f"{100 * expected:.1f}%" in page and "data:image/png" in page and "recordings" in page
+    assert f"<b>{100 * expected:.1f}</b>" in page and "data:image/png" in page and "recordings" in page
     for _, command in found["commands"]:
         assert f"  {command}\n" in log
 

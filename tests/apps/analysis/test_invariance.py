@@ -3,14 +3,32 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from vidssl.apps.analysis.invariance import analyze_invariance, class_invariance, firing_invariance, invariance_summary
+from vidssl import cli
+from vidssl.apps.analysis import invariance as module
+from vidssl.apps.analysis.evidence import Evidence
+from vidssl.apps.analysis.invariance import (
+    MOVES,
+    TRANSFORMATIONS,
+    Invariance,
+    TrajectoryFeatures,
+    analyze_invariance,
+    choose_transformations,
+    class_invariance,
+    firing_invariance,
+    invariance_section,
+    shuffled_scores,
+)
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.keyed_generators import generator
+from vidssl.base.types import VideoMeta
+from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -20,7 +38,7 @@ from vidssl.transforms import center_crop
 from vidssl.transforms.invariance_changes import CORRUPTIONS
 from vidssl.video.reader import open_video
 
-TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
+TOY = Path(__file__).parents[3] / "configs" / "toy" / "sce.yaml"
 TOLD = ("data.moving_digits=null", "data.train=none.csv")
 FEW = {"transformations": ("occlusion", "blur", "reverse"), "top_k": 5}
 BLUR = {"transformations": ("blur",), "top_k": 5}
@@ -68,7 +86,7 @@ def by_hand(options, videos):
 
 
 def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
-    path = digits / "motion/train.csv"
+    path = digits / "motion/test.csv"
     videos = read_list(path)
     features, versions = by_hand(options, videos)
     labels = np.array([record.label for record in videos.records])
@@ -97,8 +115,7 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
     path, out = digits / "motion/test.csv", tmp_path / "out"
     found = analyze_invariance(["random", checkpoint], path, out=out, **FEW, **options)
     assert list(found) == ["random", "trained"]
-    png = (out / "invariance.png").read_bytes()
-    assert png[:4] == b"\x89PNG"
+    page = (out / "index.html").read_text()
     for name, results in found.items():
         written = json.loads((out / name / "results.json").read_text())
         assert written == results
@@ -111,16 +128,47 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
         assert (written["protocol"]["clips"], written["protocol"]["crops"]) == (1, 1)
         assert written["measure"]["transformations"]["blur"] == [1 / 80, 1 / 40, 1 / 20]
         assert written["versions"].keys() == {"vidssl", "torch"}
+        assert f"{results['invariance_blur']:.2f}" in page
     assert found["trained"]["checkpoint"]["step"] == 2 and found["random"]["checkpoint"]["path"] == "random"
     lines = found.text.splitlines()
-    assert (
-        "; the 5 best of" in lines[0]
-        and lines[0].startswith("16 videos, 16 clips; 1 clip x 1 crop of ")
-        and lines[1].split() == ["random", "trained"]
-    )
-    table = {line.split()[0]: line.split()[1:] for line in lines[2:]}
-    for name in ("unchanged", "occlusion", "blur", "reverse", "mean", "shuffled"):
-        assert table[name] == [f"{results[f'invariance_{name}']:.2f}" for results in found.values()]
+    assert lines[0] == "16 videos; 1 clip x 1 crop of 24²; 16 clips; the 5 best of 64 units"
+    assert lines[1].split() == ["Invariance", "score", "random", "trained"]
+    rows = {"unchanged": "unchanged", "partly covered (occlusion)": "occlusion", "blurred (blur)": "blur"}
+    rows |= {"reversed (reverse)": "reverse", "mean of the changes": "mean", "shuffled labels": "shuffled"}
+    for line, (title, name) in zip(lines[2:8], rows.items(), strict=True):
+        values = [f"{results[f'invariance_{name}']:.2f}" for results in found.values()]
+        assert line.startswith(title) and line.split()[-2:] == values
+
+
+def test_the_command(digits, tmp_path, capsys):
+    words = [str(digits / "motion/test.csv"), "--checkpoint", "random", "--cfg", str(TOY), *TOLD, "--top-k", "4"]
+    words += ["--transformations", "instance", "colour", "--boxes", str(digits / "boxes.csv"), "--size", "24"]
+    cli.run("analyze", ["invariance", *words, "--workers", "0", "--device", "cpu", "--out", str(tmp_path / "out")])
+    lines = capsys.readouterr().out.splitlines()
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert "; the 4 best of" in lines[0] and lines[-1] == f"{tmp_path}/out/index.html"
+    assert [line.split()[-1] for line in lines[3:5]] == [
+        f"{results[f'invariance_{name}']:.2f}" for name in ("colour", "instance")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--transformations", "colur"], "no transformation 'colur' (did you mean 'colour'?)"),
+        (["--variant", "other"], "invalid choice: 'other'"),
+        (["--top-k", "0"], "0 is less than 1"),
+        (["--boxes", "nowhere.csv"], "nowhere.csv"),
+        (["--crops", "2"], "--crops 2: only the central square is measured"),
+    ],
+)
+def test_mistakes_are_one_line(words, message, digits, tmp_path, capsys):
+    given = [f"{digits}/motion/test.csv", "--checkpoint", "random", "--cfg", str(TOY), *TOLD]
+    with pytest.raises(SystemExit) as end:
+        cli.guarded(lambda: cli.run("analyze", ["invariance", *given, "--out", f"{tmp_path}/out", *words]))
+    printed = capsys.readouterr()
+    assert end.value.code == 2 and message in printed.err.splitlines()[-1] and not printed.out
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypatch):
@@ -172,7 +220,8 @@ def test_left_out_transformations_are_named(options, digits, tmp_path):
     found = measure("random", path, tmp_path / "out", top_k=5, **one)
     assert set(found["left_out"]) == {"shift", "speed", "reverse", "instance"}
     assert "invariance_reverse" not in found and "invariance_gap" in found
-    assert "not measured: speed (a clip of one frame has no motion)" in invariance_summary({"random": found})
+    notes = invariance_section(Evidence({"random": found})).notes
+    assert "not measured: speed (a clip of one frame has no motion)" in notes
     asked = {"transformations": ("instance", "gap"), "top_k": 5, "boxes": digits / "boxes.csv"}
     found = measure("random", path, tmp_path / "boxes", **asked, **options)
     assert found["details"]["instance"]["versions"] == 48 and "invariance_instance" in found
@@ -198,33 +247,32 @@ def test_broken_videos(options, digits, tmp_path):
         measure("random", **asked)
     found = measure("random", **asked, allow_missing=True)
     assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
-    assert invariance_summary({"random": found}).startswith("15 of 16 (1 missing) videos")
+    section = invariance_section(Evidence({"random": found}))
+    assert section.setting.startswith("15 of 16 (1 missing) videos")
 
 
-def test_what_is_refused(options, checkpoint, digits, tmp_path):
-    path, out = digits / "motion/test.csv", tmp_path / "out"
-    names = read_list(path).names
-    root = read_list(path).root
-    unlabelled, alike = tmp_path / "unlabelled.csv", tmp_path / "alike.csv"
-    unlabelled.write_text("path\n" + "".join(f"{name}\n" for name in names))
-    alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
-    with pytest.raises(DataError, match=r'variant="class" needs labels of two classes .*variant="goodfellow"'):
-        measure("random", unlabelled, out, root=root, **FEW, **options)
-    with pytest.raises(DataError, match="two classes or more"):
-        measure("random", alike, out, root=root, **FEW, **options)
-    with pytest.raises(ConfigError, match="top_k=4000 is more than the 64 units of random"):
-        measure("random", path, out, **FEW | {"top_k": 4000}, **options)
-    with pytest.raises(ConfigError, match="crops=3: only the central square is measured"):
-        measure("random", path, out, crops=3, **FEW, **options)
-    with pytest.raises(ConfigError, match="names a network twice"):
-        measure(["random", "random"], path, out, **FEW, **options)
-    with pytest.raises(ConfigError, match="brings its own config: leave out cfg=FILE"):
-        measure(checkpoint, path, out, **FEW, **options)
-    with pytest.raises(ConfigError, match=r"instance: it needs boxes=FILE"):
-        measure("random", path, out, transformations=("instance",), **options)
-    assert not [*out.glob("[!.]*")]
-    found = measure("random", unlabelled, out, root=root, variant="goodfellow", **FEW, **options)
-    assert found["details"]["blur"]["per_class"] == {}
+@pytest.mark.parametrize(
+    ("model", "labels", "asked", "error", "message"),
+    [
+        ("random", None, {}, DataError, r'variant="class" needs labels of two classes .*variant="goodfellow"'),
+        ("random", 0, {}, DataError, "two classes or more"),
+        ("random", 1, {"top_k": 4000}, ConfigError, "top_k=4000 is more than the 64 units of random"),
+        ("random", 1, {"crops": 3}, ConfigError, "crops=3: only the central square is measured"),
+        (["random", "random"], 1, {}, ConfigError, "names a network twice"),
+        ("trained", 1, {}, ConfigError, "brings its own config: leave out cfg=FILE"),
+        ("random", 1, {"transformations": ("instance",)}, ConfigError, r"instance: it needs boxes=FILE"),
+    ],
+)
+def test_what_is_refused(options, checkpoint, digits, tmp_path, model, labels, asked, error, message):
+    listed = read_list(digits / "motion/test.csv")
+    header, end = ("path", "") if labels is None else ("path,label", f",{labels}")
+    rows = [f"{name}{end if n else end.replace('1', '0')}" for n, name in enumerate(listed.names)]
+    (tmp_path / "list.csv").write_text("\n".join([header, *rows]) + "\n")
+    with pytest.raises(error, match=message):
+        network = checkpoint if model == "trained" else model
+        asked = {**FEW, **asked, **options, "root": listed.root}
+        analyze_invariance(network, tmp_path / "list.csv", out=tmp_path / "out", **asked)
+    assert not [*(tmp_path / "out").glob("[!.]*")]
 
 
 def test_seeds_give_mean_and_spread(options, digits, tmp_path):
@@ -241,10 +289,11 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
         assert found["spread"][name] == pytest.approx(np.std(values, ddof=1))
         assert [found["splits"][n][name] for n in ("3", "4")] == values
     assert json.loads((tmp_path / "seeds/results.json").read_text()) == found
-    lines = invariance_summary({"random": found}).splitlines()
-    assert "mean ± standard deviation of 2 splits" in lines[0]
-    assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in invariance_summary(
-        {"r": found}
+    section = invariance_section(Evidence({"random": found}))
+    assert section.setting.endswith("; mean ± standard deviation of 2 splits; the 5 best of 64 units")
+    cells = {row[0]: row[1] for row in section.quantities[0].table}
+    assert (
+        cells["blurred (blur)"] == f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}"
     )
     with pytest.raises(ConfigError, match="all splits would be the same"):
         measure("random", path, tmp_path / "same", splits=(3, 4), **FEW, **options)
@@ -278,11 +327,127 @@ def test_there_is_no_mean_of_different_transformations():
 
     clips = results(blur=1.5, reverse=1.9, mean=1.7, unchanged=2, shuffled=1)
     frames = results(blur=1.5, mean=1.5, unchanged=2, shuffled=1) | {"left_out": {"reverse": "one frame"}}
-    lines = invariance_summary({"clips": clips, "frames": frames}).splitlines()
-    assert "; clips 1 clip x 1 crop of 32², frames 1 clip x 1 crop of 24²; " in lines[0]  # of different tests
-    assert [line.split()[0] for line in lines[2:6]] == ["unchanged", "blur", "reverse", "shuffled"]
-    assert lines[6:] == [
+    section = invariance_section(Evidence({"clips": clips, "frames": frames}))
+    assert "; clips 1 clip x 1 crop of 32², frames 1 clip x 1 crop of 24²; " in section.setting  # of different tests
+    assert [*section.quantities[0].rows] == ["unchanged", "blurred (blur)", "reversed (reverse)", "shuffled labels"]
+    assert section.notes[1:] == [
         "not measured of frames: reverse (one frame)",
         "no mean: the networks were not measured with the same transformations",
     ]
-    assert any(line.startswith("mean") for line in invariance_summary({"a": clips, "b": clips}).splitlines())
+    assert "mean of the changes" in invariance_section(Evidence({"a": clips, "b": clips})).quantities[0].rows
+
+
+def test_choice_of_transformations():
+    every, left_out = choose_transformations(None, 8, boxes=True)
+    assert every == tuple(TRANSFORMATIONS) and not left_out
+    chosen, left_out = choose_transformations(None, 1, boxes=False)
+    assert set(left_out) == {"shift", "speed", "reverse", "instance"} and "gap" in chosen
+    assert choose_transformations(("blur", "occlusion"), 8, False)[0] == ("occlusion", "blur")
+    with pytest.raises(ConfigError, match=r"no transformation is left .*speed: a clip of one frame"):
+        choose_transformations(("speed",), 1, False)
+
+
+# What units reach by chance: labels that are exchanged between recordings ------------------------------------
+
+LABELS = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 0, 1])
+GROUPS = np.array([0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8])  # three of two videos, the others of one
+VIDEOS = SimpleNamespace(labels=LABELS)
+
+
+def clips(x):
+    return TrajectoryFeatures(x, x[:, None], np.ones((len(x), 1), bool), np.arange(len(x)))
+
+
+def test_recordings_exchange_their_labels(monkeypatch):
+    seen = []
+
+    def scored(x, versions, labels, **options):
+        seen.append(labels.copy())
+        return class_invariance(x, versions, labels, **options)
+
+    monkeypatch.setattr(module, "class_invariance", scored)
+    x = generator(0).normal(size=(12, 5)).astype(np.float32)
+    found = shuffled_scores(clips(x), VIDEOS, Invariance(top_k=2), GROUPS, 20)
+    assert len(found) == 20 and len({*found}) > 10
+    for labels, score in zip(seen, found, strict=True):
+        assert np.bincount(labels).tolist() == [4, 5, 3]  # classes keep their sizes
+        pairs = [tuple(labels[group == GROUPS]) for group in (0, 2, 5)]
+        assert sorted(pairs) == [(0, 0), (1, 1), (2, 2)]  # recordings stay together
+        wanted = class_invariance(x, x[:, None], labels, top_k=2, population="samples").score
+        assert score == pytest.approx(wanted)
+    assert any(tuple(labels) != tuple(LABELS) for labels in seen)
+    assert found == shuffled_scores(clips(x), VIDEOS, Invariance(top_k=2), GROUPS, 20)
+
+
+def test_units_that_know_the_classes_are_above_all_of_them():
+    rng = generator(1)
+    x = (np.eye(3)[LABELS] + 0.2 * rng.random((12, 3))).astype(np.float32)
+    found = shuffled_scores(clips(x), VIDEOS, Invariance(top_k=1), np.arange(12), 39)
+    own = class_invariance(x, x[:, None], LABELS, top_k=1, population="samples").score
+    assert max(found) < own == pytest.approx(np.mean([3, 12 / 5, 4]))
+
+
+# Moved clips: their frames, and the unchanged clip where the video is too short -------------------------------
+
+SETTINGS = ClipSettings(frames=4, sampling_rate=3)  # spans 10 frames
+
+
+def moves(name, num_frames, settings=SETTINGS, clips=1):
+    """The numbers of a clip and those of its versions; None: the clip itself came back."""
+    meta = VideoMeta(num_frames, 25.0, 8, 8)
+    sampler = Uniform(Uniform.Config(**settings.model_dump(), clips=clips))
+    found = []
+    for clip in sampler(meta, ()):
+        moved = [MOVES[name].apply(settings, meta, clip, amount) for amount in MOVES[name].amounts]
+        for other in moved:
+            assert other is clip or (other.indices.min() >= 0 and other.indices.max() < num_frames)
+        found.append(
+            (
+                clip.indices.tolist(),
+                [None if np.array_equal(m.indices, clip.indices) else m.indices.tolist() for m in moved],
+            )
+        )
+    return found if clips > 1 else found[0]
+
+
+def test_shift_moves_by_fractions_of_the_span():
+    own, moved = moves("shift", 30)
+    assert own == [10, 13, 16, 19]
+    assert [m[0] - 10 for m in moved] == [-5, -2, 2, 5]  # a quarter of 10 is rounded to the even 2
+    assert all(np.diff(m).tolist() == [3, 3, 3] for m in moved)
+    assert moves("shift", 14)[1] == [None, [0, 3, 6, 9], [4, 7, 10, 13], None]
+    assert moves("shift", 9)[1] == [None] * 4  # shorter than a clip: it is played in a loop
+
+
+def test_gap_counts_from_the_end_of_the_clip():
+    own, moved = moves("gap", 60)
+    assert own == [25, 28, 31, 34]
+    assert moved == [[39, 42, 45, 48], [44, 47, 50, 53], None, None]  # 34 + 20 + 9 > 59 and 25 - 20 - 9 < 0
+    first, last = moves("gap", 60, clips=2)
+    assert first[1][3] == [49, 52, 55, 58] and last[1][3] == [1, 4, 7, 10]  # 40 after 9, 40 before 50
+    one = ClipSettings(frames=1, sampling_rate=1)
+    own, moved = moves("gap", 90, one)
+    assert [m[0] - own[0] for m in moved] == [5, 10, 20, 40]
+
+
+def test_speed_stretches_the_span_about_its_centre():
+    own, moved = moves("speed", 40)
+    assert own == [15, 18, 21, 24]
+    assert [m[-1] - m[0] + 1 for m in moved] == [5, 8, 15, 20]  # 7.5 is rounded to the even 8
+    assert all(abs((m[0] + m[-1]) / 2 - 19.5) <= 0.5 for m in moved)
+    assert moves("speed", 19)[1][3] is None and moves("speed", 9)[1] == [None] * 4
+    seconds = ClipSettings(frames=4, seconds=0.4)
+    assert moves("speed", 40, seconds) == moves("speed", 40)
+    at_start = moves("speed", 40, clips=2)[0]
+    assert at_start[1][3] == [0, 6, 12, 19]  # moved inside
+
+
+def test_reverse():
+    assert moves("reverse", 30) == ([10, 13, 16, 19], [[19, 16, 13, 10]])
+
+
+def test_moves_that_need_motion():
+    assert [name for name, move in MOVES.items() if move.needs_motion] == ["shift", "speed", "reverse"]
+    for name in ("shift", "reverse"):
+        moved = moves(name, 50, ClipSettings(frames=1, sampling_rate=1))[1]
+        assert moved == [None] * len(MOVES[name].amounts)

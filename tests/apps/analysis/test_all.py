@@ -11,9 +11,8 @@ from statistics import mean
 import pytest
 
 from vidssl import cli
-from vidssl.apps.analysis import background as analyze_background
 from vidssl.apps.analysis import invariance as analyze_invariance
-from vidssl.apps.analysis import robustness as analyze_robustness
+from vidssl.apps.analysis import versions
 from vidssl.apps.analysis.all import ANALYSIS_PARTS, draw_videos
 from vidssl.apps.analysis.gradcam import GRADCAM
 from vidssl.cli import ANALYSES
@@ -54,7 +53,7 @@ def whole(digits, trained, tmp_path_factory):
     lists = ["--train-list", f"{digits}/motion/train.csv", "--boxes", f"{digits}/boxes.csv"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(network, "read_anything", reading)
-        for module in (features, analyze_background, analyze_invariance, analyze_robustness):
+        for module in (features, versions, analyze_invariance):
             patch.setattr(module, "encode_videos", encoding)
         results, page = analyze(digits, trained, out, *lists, "--limit", "8")
     return out, results, page, loaded, encoded

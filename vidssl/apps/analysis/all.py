@@ -292,12 +292,19 @@ class _Work:
 
     def gradcam(self, subject: Subject, beside: Subject | None) -> Section:
         """Draw the maps of both networks."""
-        subjects, header = {"network": subject}, gradcam.GRADCAM
+        header, work = gradcam.GRADCAM, gradcam.GradCamJob(boxes=self.boxes)
+        out, files = self.folder / header.name, [Path(subject.name), self.boxes]
+        subjects = [("network", subject, out)]
         if beside is not None:
-            subjects = {TRAINED: subject, UNTRAINED: beside}
+            subjects = [(name, each, out / name) for name, each in ((TRAINED, subject), (UNTRAINED, beside))]
+            files.append(Path(beside.name))
         try:
-            networks, rows = gradcam.draw_maps(subjects, self.query, self.folder / header.name, self.boxes)
-            section = gradcam.gradcam_section(networks, rows[:_SHOWN], self.query, self.groups.number)
+            claim_results(out, "gradcam", {"list": self.query.path}, files)
+            rows = generator(0).permutation(len(self.query))[: work.limit].tolist()
+            networks, page_rows = gradcam.explain_networks(
+                replace(work, rows=rows), subjects, self.query, self.query, out
+            )
+            section = gradcam.gradcam_section(networks, page_rows[:_SHOWN], self.query, self.groups.number)
         except (ConfigError, DataError) as error:
             return _left_out(header, error)
         return replace(section, links=[("All maps, playing", f"{header.name}/index.html")])

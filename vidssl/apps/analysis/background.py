@@ -6,7 +6,7 @@ The first swap alone changes what compositing changes, such as edges; the second
 Shapes: N videos, T frames of H x W pixels, B videos of a batch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -21,21 +21,21 @@ from typing_extensions import Unpack
 from vidssl.apps.analysis import verdicts
 from vidssl.apps.analysis.evidence import Evidence
 from vidssl.apps.analysis.page import measure_sections
+from vidssl.apps.analysis.versions import encode_versions, why_no_classifier
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, write_whole
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
-from vidssl.base.types import Batch, Frames, VideoRecord
+from vidssl.base.types import Frames, VideoRecord
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.dataset import ClipDataset, resolve_span
 from vidssl.data.list_identity import identify
 from vidssl.data.read_instance_boxes import InstanceBoxes, pixels_of, read_instance_boxes
 from vidssl.data.video_list import Records, VideoList
-from vidssl.evaluation.features import encode_videos, finished
-from vidssl.evaluation.measure import check_class_names, check_classes, check_measurable
+from vidssl.evaluation.measure import check_classes, check_measurable
 from vidssl.evaluation.metrics import majority, vote
-from vidssl.evaluation.protocols import KNN, Accuracy
+from vidssl.evaluation.protocols import KNN
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.evaluation.train_test_overlap import check_disjoint
@@ -124,7 +124,10 @@ class Background(Measurement):
         self, subject: Subject, train: VideoList | None, classifies: bool, dataset: ClipDataset, backgrounds: np.ndarray
     ) -> Computed:
         query = dataset.videos
-        index, x, missing = _encode(subject, dataset, classifies)
+        test, network = subject.test, subject if classifies else replace(subject, classify=None)
+        views = test.clips * test.crops * len(VERSIONS)
+        arrange = partial(mean_of_versions, views, crops=test.crops)
+        index, x, missing = encode_versions(network, dataset, test, arrange, subject.name)
         predicted = _predict(subject, x, train, classifies)
         label, background = query.labels[index], query.labels[backgrounds[index, 1]]
         numbers: dict[str, float] = {}
@@ -143,8 +146,8 @@ class Background(Measurement):
             for name, classes in predicted.items():
                 for n, end in enumerate(("", "_same", "_other")):
                     results["per_video"][f"{name}{end}"] = (classes[:, n] == label).astype(float).tolist()
-        primary, crops = next(iter(predicted.values())), subject.test.crops
-        sheet = partial(examples, dataset, crops, index, primary, backgrounds)
+        primary = next(iter(predicted.values()))
+        sheet = partial(examples, dataset, test.crops, index, primary, backgrounds)
         return Computed(results, lambda out: write_whole(out / "examples.png", sheet()))
 
 
@@ -154,14 +157,10 @@ def _check(subject: Subject, videos: VideoList, gallery: VideoList | None) -> bo
     if gallery is not None:
         check_classes(gallery, videos)
         check_disjoint(gallery, videos, "the search")
-    try:
-        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, videos, subject.classes)
-        check_class_names(videos, subject.class_names, "when the network was trained")
-    except (ConfigError, DataError):
-        if gallery is None:
-            raise
-        return False
-    return True
+    refused = why_no_classifier(subject, videos)
+    if refused is not None and gallery is None:
+        raise refused
+    return refused is None
 
 
 def _find_instances(instances: Background, videos: VideoList) -> tuple[dict[str, Any], VideoList | None]:
@@ -182,20 +181,6 @@ def _find_instances(instances: Background, videos: VideoList) -> tuple[dict[str,
             f"{without[0]}: add boxes, or leave these videos out of the list"
         )
     return dict(boxes), None
-
-
-def _encode(
-    subject: Subject, dataset: ClipDataset, classifies: bool
-) -> tuple[np.ndarray, Tensor, tuple[tuple[str, str], ...]]:
-    """Encode all versions: rows (N,) of the list, features and probabilities (N, 3, D + classes), skipped videos."""
-    classify = subject.classify if classifies else None
-
-    def encode(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
-        rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
-        return (mean_of_versions(batch, rows, subject.test.crops),)
-
-    columns, missing = encode_videos(subject.encoder, dataset, subject.test, subject.device, encode, subject.name)
-    return columns[0].numpy(), finished(subject.encoder, columns[1]), missing
 
 
 def _predict(subject: Subject, x: Tensor, gallery: VideoList | None, classifies: bool) -> dict[str, np.ndarray]:
@@ -425,10 +410,10 @@ class Swaps:
         return np.asarray(images.max(axis=1) >= _INSIDE)
 
 
-def mean_of_versions(batch: Batch, rows: Iterator[Tensor], crops: int) -> Tensor:
+def mean_of_versions(views: int, rows: Iterable[Tensor], crops: int) -> Tensor:
     """Average the features (B, D) of all views of each version: (B, 3, D). A clip has `crops` views of each version."""
     sums: list[Tensor] = [torch.zeros(())] * len(VERSIONS)
     for view, row in enumerate(rows):
         version = view // crops % len(VERSIONS)
         sums[version] = sums[version] + row
-    return torch.stack(sums, dim=1) * (len(VERSIONS) / len(batch.views))
+    return torch.stack(sums, dim=1) * (len(VERSIONS) / views)

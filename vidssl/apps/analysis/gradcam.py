@@ -24,7 +24,7 @@ from vidssl.base.config import build
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
-from vidssl.base.types import Features, Frames
+from vidssl.base.types import Count, Features, Frames, Natural
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.read_instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.video_list import VideoList
@@ -32,19 +32,7 @@ from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.jobs.grad_cam import coarse, mass_inside, randomized, rank_correlation, stages
 from vidssl.jobs.grad_cam_of_videos import ClipMap, box_masks, class_maps, layers_of_maps, one_clip, pair_maps
-from vidssl.jobs.job import (
-    Count,
-    File,
-    Model,
-    Natural,
-    NetworkOptions,
-    Videos,
-    file_of,
-    job,
-    models,
-    path_of,
-    read_videos,
-)
+from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of, read_videos
 from vidssl.jobs.load_network import Subject, device_of, load_subject
 from vidssl.jobs.measurement_runner import (
     Computed,
@@ -253,24 +241,13 @@ def analyze_gradcam(
     return report
 
 
-def draw_maps(
-    subjects: Mapping[str, Subject], videos: VideoList, out: Path, boxes: Path | None
-) -> tuple[dict[str, Results], list[CamRow]]:
-    """Explain networks that are loaded, by their names, with the default settings, as `explain_networks`."""
-    read = [Path(subject.name) for subject in subjects.values()]
-    claim_results(out, "gradcam", {"list": videos.path}, [*read, boxes])
-    work = GradCamJob(boxes=boxes, rows=generator(0).permutation(len(videos))[: GradCamJob.limit].tolist())
-    named = ((name, subject, out / name if len(subjects) > 1 else out) for name, subject in subjects.items())
-    return explain_networks(work, named, videos, videos, out, None)
-
-
 def explain_networks(
     work: "GradCamJob",
     subjects: Iterable[tuple[str, Subject, Path]],
     videos: VideoList,
     searched: VideoList,
     out: Path,
-    layer: str | None,
+    layer: str | None = None,
 ) -> tuple[dict[str, Results], list[CamRow]]:
     """Explain networks, each with its name and folder, and write the page.
 

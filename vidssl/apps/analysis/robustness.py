@@ -1,7 +1,7 @@
 """Networks on corrupted videos."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,16 +16,16 @@ from vidssl.apps.analysis import verdicts
 from vidssl.apps.analysis.corrupted_clips import ROBUSTNESS, SEVERITIES, choose_corruptions
 from vidssl.apps.analysis.evidence import Evidence
 from vidssl.apps.analysis.page import measure_sections
-from vidssl.apps.analysis.versions import ORIGINAL, Version, Versions
+from vidssl.apps.analysis.versions import ORIGINAL, Version, Versions, encode_versions
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
-from vidssl.base.types import Batch, Features, Frames
+from vidssl.base.types import Features, Frames
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.features import TestClips, encode_videos, finished
+from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
@@ -202,29 +202,31 @@ def _measure(
     video is decoded once, the features of the gallery are extracted once.
     """
     test, encoder = subject.test, subject.encoder
-    classify = subject.classify if any(protocol.probabilities for protocol in protocols.values()) else None
+    if not any(protocol.probabilities for protocol in protocols.values()):
+        subject = replace(subject, classify=None)
     g = None
     if gallery is not None and any(protocol.gallery for protocol in protocols.values()):
         g = subject.extract(gallery, "gallery")
-
-    def encode(batch: Batch, features: Any) -> tuple[Tensor]:
-        rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
-        of_clips = clips.split(rows)
-        return (sum(of_clips[:, n] / clips.clips for n in range(clips.clips)),)  # type: ignore[return-value]
-
     # The views of a batch are in memory together, in each worker: bound them.
     views = test.clip.frames * 3 * test.size**2 * (1 + len(clips.changed)) * test.clips
     fewer = test.model_copy(update={"batch_size": max(1, min(test.batch_size, _BATCH_BYTES // views))})
     dataset = clips.dataset(query, test, seed, test.skips)
-    (index, x), missing = encode_videos(encoder, dataset, fewer, subject.device, encode, "corrupted videos")
-    label = torch.from_numpy(query.labels)[index]
-    q = Features(finished(encoder, x).flatten(1), label, index, missing, classes=query.classes)
+    index, x, missing = encode_versions(subject, dataset, fewer, partial(_mean_of_clips, clips), "corrupted videos")
+    rows = torch.from_numpy(index)
+    q = Features(x.flatten(1), torch.from_numpy(query.labels)[rows], rows, missing, classes=query.classes)
     queries = query.rows(index.tolist())
     searched = queries if gallery is None or g is None else gallery.rows(g.index.tolist())
     measured = distributed.on_main(
         lambda: _apply(protocols, [ORIGINAL, *clips.changed], q, g, own_rows(searched, queries), encoder.dim)
     )
     return measured, q, g
+
+
+def _mean_of_clips(clips: Versions, rows: Iterable[Tensor]) -> Tensor:
+    total = torch.zeros(())
+    for of_clip in clips.split(rows).unbind(dim=1):
+        total = total + of_clip / clips.clips
+    return total
 
 
 def _apply(

@@ -24,15 +24,14 @@ from vidssl.apps.analysis import verdicts
 from vidssl.apps.analysis.evidence import Evidence
 from vidssl.apps.analysis.page import page_of
 from vidssl.apps.analysis.verdicts import AnalysisVerdict
+from vidssl.apps.analysis.versions import why_no_classifier
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
 from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.measure import check_class_names, check_measurable
 from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
-from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, write_results
 from vidssl.evaluation.statistics import Estimate, jackknife
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
@@ -134,15 +133,18 @@ class UniformityOfFeatures(Measurement):
         return Plan({}, partial(self._compute, subject, query))
 
     def _compute(self, subject: Subject, query: VideoList) -> Computed:
-        classifies, left_out = _classifies(subject, query)
-        encoder, classify = subject.encoder, subject.classify if classifies else None
+        refused = why_no_classifier(subject, query)
+        left_out = {} if refused is None else {"ece": str(refused)}
+        if not subject.classes:
+            left_out = {"ece": "the network has no classifier"}
+        encoder, classify = subject.encoder, subject.classify if refused is None else None
         features = subject.extract(query, subject.name, classify)
         names = [query.class_name(n) for n in range(max(len(query.classes), int(query.labels.max()) + 1))]
         x, recordings = features.x[:, : encoder.dim], distributed.on_main(lambda: recording_groups(query))
         groups = recordings.number[features.index.numpy()]
         results: Results = {
             **class_numbers(x, features.label, groups, names),
-            **(classifier_numbers(features.x[:, encoder.dim :], features.label) if classifies else {}),
+            **(classifier_numbers(features.x[:, encoder.dim :], features.label) if refused is None else {}),
             "left_out": left_out,
             "recordings": {"how": recordings.how, "count": len({*groups.tolist()})},
             "num_videos": len(features.x),
@@ -151,16 +153,6 @@ class UniformityOfFeatures(Measurement):
         if self.per_video:
             results["without_recording"] = without_recordings(x, features.label, groups, len(names))
         return Computed(results)
-
-
-def _classifies(subject: Subject, videos: VideoList) -> tuple[bool, dict[str, str]]:
-    """Whether the network's classifier has the classes of the list, and if not why."""
-    try:
-        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, videos, subject.classes)
-        check_class_names(videos, subject.class_names, "when the network was trained")
-    except (ConfigError, DataError) as error:
-        return False, {"ece": str(error) if subject.classes else "the network has no classifier"}
-    return True, {}
 
 
 def class_numbers(x: Tensor, label: Tensor, groups: NDArray[np.int64], names: list[str]) -> Results:

@@ -3,19 +3,25 @@
 Shapes: B videos, C clips of each, V versions of each clip (the first is the clip itself), T frames, D numbers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
-from vidssl.base.types import Frames, VideoMeta
+from vidssl.base.types import Batch, Frames, VideoMeta
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.video_list import VideoList
+from vidssl.evaluation.features import TestClips, encode_videos, finished
+from vidssl.evaluation.measure import check_class_names, check_measurable
+from vidssl.evaluation.protocols import Accuracy
 from vidssl.jobs.grad_cam_of_videos import VersionRequest, version_of, with_versions
+from vidssl.jobs.load_network import Subject
 from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.invariance_changes import Change, ChangeKind
 from vidssl.video.reader import DecodeSettings
@@ -76,6 +82,32 @@ class Versions:
         seeds = source.integers(_SEEDS, size=(len(kinds), max(len(change.amounts) for change in kinds.values())))
         of_name = dict(zip(kinds, seeds.tolist(), strict=True))
         return lambda name, place: [generator(of_name[name][place])] if kinds[name].draws else []
+
+
+def encode_versions(
+    subject: Subject, dataset: ClipDataset, test: TestClips, arrange: Callable[[Iterable[Tensor]], Tensor], title: str
+) -> tuple[NDArray[np.int64], Tensor, tuple[tuple[str, str], ...]]:
+    """Encode all versions of videos: rows (N,) of the list, features (N, V, D), and the skipped videos.
+
+    With a classifier its probabilities follow the features. `arrange` makes (B, V, D) of those of all views (B, D).
+    """
+    classify = subject.classify
+
+    def encode(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
+        return (arrange(features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)),)
+
+    (index, x), missing = encode_videos(subject.encoder, dataset, test, subject.device, encode, title)
+    return index.numpy(), finished(subject.encoder, x), missing
+
+
+def why_no_classifier(subject: Subject, videos: VideoList) -> ConfigError | DataError | None:
+    """Return why the network has no classifier of the classes of a list; None: it has one."""
+    try:
+        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, videos, subject.classes)
+        check_class_names(videos, subject.class_names, "when the network was trained")
+    except (ConfigError, DataError) as error:
+        return error
+    return None
 
 
 class _Squares(Recipe):

@@ -45,11 +45,11 @@ def drawn(rng, accuracy, sizes):
     return (rng.random(own.shape) < own).astype(float)
 
 
-LAYOUTS = {(kind, count): None for kind in ("equal", "3-8", "lognormal", "one with half") for count in (12, 30, 60)}
+LAYOUTS = {(kind, count): None for kind in ("equal", "3-8", "lognormal", "one with half") for count in (12, 60)}
 LAYOUTS |= {("classes", layout): layout for layout in ((10, 2), (2,) * 6, (2,) * 20, (25,) * 6)}
 
 
-@pytest.mark.parametrize("accuracy", [0.2, 0.8, 0.97])
+@pytest.mark.parametrize("accuracy", [0.8, 0.97])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_intervals_hold_what_the_generator_has(monkeypatch, layout, accuracy):
     monkeypatch.setattr(statistics, "SIGN_DRAWS", 2000)
@@ -75,11 +75,11 @@ def test_intervals_hold_what_the_generator_has(monkeypatch, layout, accuracy):
     assert rejected / SETS <= 0.065
 
 
-@pytest.mark.parametrize("count", [12, 30, 60])
+@pytest.mark.parametrize("count", [12, 60])
 def test_doubts_are_printed_where_sizes_differ_and_never_with_equal_ones(count):
     rng = generator(2, count)
     for kind in ("lognormal", "one with half", "equal"):
-        for _ in range(200):
+        for _ in range(60):
             said = doubts(np.arange(count).repeat(sizes_of(kind, count, rng)))
             assert any("There are only 12 recordings" in each for each in said) == (count < 20)
             unequal = any("unequal size" in each for each in said)
@@ -266,7 +266,7 @@ def test_floors_do_not_hide_what_encoders_differ_in():
     assert together[0, 1].adjusted > pairs[0, 1].adjusted
 
 
-@pytest.mark.parametrize("count", [33, 47])
+@pytest.mark.parametrize("count", [40])
 def test_of_many_encoders_a_clear_difference_is_shown(count):
     """Draws are more than pairs need: 10,000 of them could show nothing from 33 encoders on."""
     correct, recordings = right((1.0, *[0.1] * (count - 1)), count=30, videos=2)

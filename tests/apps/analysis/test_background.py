@@ -313,8 +313,6 @@ def test_several_networks_and_masks(trained, digits, tmp_path, monkeypatch, caps
     given = {"videos": digits / "motion/test.csv", "masks": digits / "masks", "out": tmp_path / "alone"}
     first = measure_background(trained, **given)
     assert "top1_other" in first and "knn" not in first
-    monkeypatch.setattr("vidssl.apps.analysis.versions.encode_videos", None)
-    assert measure_background(trained, **given) == first
 
 
 def test_what_is_refused(trained, digits, tmp_path):

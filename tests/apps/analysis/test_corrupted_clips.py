@@ -20,7 +20,7 @@ def shown(name, severity, seed=0, clip=CLIP, settings=SETTINGS):
 
 
 @pytest.mark.parametrize("name", TIME_CORRUPTIONS)
-@pytest.mark.parametrize("severity", range(1, 6))
+@pytest.mark.parametrize("severity", [1, 3, 5])
 def test_every_corruption_shows_frames_of_the_video(name, severity):
     for seed in range(20):
         found = shown(name, severity, seed)

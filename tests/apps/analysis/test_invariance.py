@@ -1,14 +1,12 @@
 """Invariance of networks on real files: the numbers against a loop by hand, what is written, and what is refused."""
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from vidssl import cli
 from vidssl.apps.analysis import invariance as module
@@ -33,7 +31,6 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.jobs.load_network import load_subject
-from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
 from vidssl.transforms.invariance_changes import CORRUPTIONS
 from vidssl.video.reader import open_video
@@ -171,49 +168,6 @@ def test_mistakes_are_one_line(words, message, digits, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypatch):
-    asked = {"videos": digits / "motion/test.csv", "out": tmp_path / "out", **BLUR, **options}
-    first = measure("random", **asked)
-    assert measure("random", **asked | {"top_k": 6})["measure"]["top_k"] == 6
-    measure("random", **asked)
-    monkeypatch.setattr("vidssl.apps.analysis.invariance.encode_videos", None)
-    again = measure("random", **asked)
-    assert {**again, "date": ""} == {**first, "date": ""}
-    shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
-    with pytest.raises(TypeError, match="not callable"):
-        measure("random", **asked, root=tmp_path / "moved")
-
-
-@pytest.fixture
-def inputs():
-    """What a backbone gets first, and whether it runs in half precision."""
-    found = []
-
-    def note(module, args):
-        if isinstance(module, Backbone):
-            found.append((args[0][0, :, 0].clone(), torch.is_autocast_enabled("cpu")))
-
-    handle = nn.modules.module.register_module_forward_pre_hook(note)
-    yield found
-    handle.remove()
-
-
-@pytest.mark.parametrize(("short_side", "precision"), [(None, None), (40, None), (None, "bfloat16")])
-def test_the_short_side_and_the_precision_are_those_asked_for(options, digits, tmp_path, inputs, short_side, precision):
-    given = options | {"short_side": short_side, "precision": precision, "batch_size": 1}
-    path = digits / "motion/test.csv"
-    results = measure("random", path, tmp_path / "out", **BLUR, **given)
-    assert results["protocol"]["short_side"] == short_side
-    assert {half for _, half in inputs} == {precision == "bfloat16"}
-    clip = load_subject("random", given).test.clip
-    with open_video(read_list(path).records[0].path) as video:
-        first = (video.meta.num_frames - clip.span(video.meta)) // 2
-        wanted = center_crop(video.frames([first]), 24, short_side).frames[0]
-    # In bfloat16 the sizes of the convolutions are looked up first, with an empty clip.
-    shown = next(frame for frame, _ in inputs if frame.any()) * 0.225 + 0.45
-    torch.testing.assert_close(shown, torch.from_numpy(wanted.copy()).float() / 255)
-
-
 def test_left_out_transformations_are_named(options, digits, tmp_path):
     path, sampler = digits / "motion/test.csv", "{name: random, frames: 1, sampling_rate: 1}"
     one = options | {"settings": (*TOLD, f"data.sampler={sampler}")}
@@ -228,27 +182,6 @@ def test_left_out_transformations_are_named(options, digits, tmp_path):
     # Of 24 frames no clip has room for most of the gaps.
     gap = found["details"].get("gap", {"unchanged_versions": 64})
     assert gap["unchanged_versions"] >= 48
-
-
-def test_several_clips_are_several_samples(options, digits, tmp_path):
-    found = measure("random", digits / "motion/test.csv", tmp_path / "o", clips=3, **BLUR, **options)
-    assert (found["num_videos"], found["num_samples"]) == (16, 48)
-
-
-def test_broken_videos(options, digits, tmp_path):
-    source = read_list(digits / "motion/test.csv")
-    for n, record in enumerate(source.records):
-        shutil.copy(record.path, tmp_path / f"{n}.mp4")
-    (tmp_path / "3.mp4").write_bytes(b"nothing")
-    rows = [f"{n}.mp4,{record.label}\n" for n, record in enumerate(source.records)]
-    (tmp_path / "list.csv").write_text("path,label\n" + "".join(rows))
-    asked = {"videos": tmp_path / "list.csv", "out": tmp_path / "out", **BLUR, **options}
-    with pytest.raises(DataError, match=r"3\.mp4"):
-        measure("random", **asked)
-    found = measure("random", **asked, allow_missing=True)
-    assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
-    section = invariance_section(Evidence({"random": found}))
-    assert section.setting.startswith("15 of 16 (1 missing) videos")
 
 
 @pytest.mark.parametrize(
@@ -297,25 +230,6 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     )
     with pytest.raises(ConfigError, match="all splits would be the same"):
         measure("random", path, tmp_path / "same", splits=(3, 4), **FEW, **options)
-
-
-def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
-    """The config and its seed are for the untrained one; the others bring their own."""
-    given = {**FEW, **options, "settings": (*TOLD, "seed={split}")}
-    path, names = digits / "motion/test.csv", [tmp_path / f"trained{n}.pt" for n in (3, 4)]
-    for name in names:
-        shutil.copy(checkpoint, name)
-    several = [str(tmp_path / "trained{split}.pt"), "random"]
-    found = analyze_invariance(several, path, out=tmp_path / "out", splits=(3, 4), **given)
-    trained, untrained = found.values()
-    assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
-    own = {name: value for name, value in given.items() if name not in ("cfg", "settings")}
-    for name, value in measure(checkpoint, path, tmp_path / "1", **own).items():
-        assert name not in trained["mean"] or trained["mean"][name] == value
-    with pytest.raises(ConfigError, match="all splits would be the same"):
-        analyze_invariance([checkpoint, "random"], path, out=tmp_path / "same", splits=(3, 4), **given)
-    with pytest.raises(ConfigError, match=r"name the splits or seeds: splits=N"):
-        measure("random", path, tmp_path / "unsplit", **given)
 
 
 def test_there_is_no_mean_of_different_transformations():

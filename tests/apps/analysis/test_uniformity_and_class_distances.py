@@ -48,11 +48,6 @@ def test_distances_are_those_of_a_loop(groups):
     assert found[2].isnan().all() and found[4, 4].isnan() and not found[4, 0].isnan()
 
 
-def test_equal_and_opposite_features():
-    x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [-3.0, 0.0], [-1.0, 0.0]])
-    assert class_distances(x, torch.tensor([0, 0, 1, 1]), np.arange(4), 2).tolist() == [[0, 4], [4, 0]]
-
-
 def test_a_class_of_one_recording_has_no_distance_within():
     x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [-3.0, 0.0], [-1.0, 0.0]])
     found = class_distances(x, torch.tensor([0, 0, 1, 1]), np.array([0, 0, 1, 2]), 2)
@@ -189,12 +184,6 @@ def test_several_networks(trained, digits, tmp_path, monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "random: no ECE, the network has no classifier" in text and "run: no ECE" not in text
     assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "index.html"}
-
-
-def test_what_is_there_is_not_measured_again(run_folder, digits, tmp_path, monkeypatch):
-    first = measure_classes(run_folder, digits / "motion/test.csv", tmp_path / "out")
-    monkeypatch.setattr("vidssl.evaluation.features.encode_videos", None)
-    assert measure_classes(run_folder, digits / "motion/test.csv", tmp_path / "out") == first
 
 
 def test_what_is_refused(trained, digits, tmp_path):

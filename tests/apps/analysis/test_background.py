@@ -111,18 +111,6 @@ def test_every_version_is_that_of_a_loop(digits, kind):
                     assert np.abs(found[n, clip, version, t].astype(int) - wanted).max() <= 1
 
 
-def test_masks_of_the_digits_have_their_boxes(digits):
-    videos = read_list(digits / "motion/train.csv")
-    boxes = read_instance_boxes(digits / "boxes.csv", videos)
-    for record, mask in zip(videos.records, list_masks(digits / "masks", videos).records[:6], strict=False):
-        with open_video(mask.path) as video:
-            for number, image in enumerate(video.iter_frames()):
-                assert set(np.unique(image)) == {0, 255}  # lossless
-                rows, columns = np.nonzero(image[..., 0])
-                wanted = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
-                assert boxes[record.path][number] == wanted
-
-
 @pytest.fixture
 def sizes(tmp_path, write_video):
     """Videos of one gray level per frame: a of 12 frames, 40x20; b of 5 frames, 40x40, white where a is not as high."""
@@ -300,19 +288,13 @@ def test_a_network_that_sees_only_backgrounds(scenes, tmp_path, monkeypatch, cap
     assert "100.0 ± 0.0" in (tmp_path / "o/index.html").read_text()
 
 
-def test_several_networks_and_masks(trained, digits, tmp_path, monkeypatch, capsys):
-    """What is there is not measured again; without training videos the classifier is measured alone."""
-    monkeypatch.chdir(tmp_path)
-    words = ["background", str(digits / "motion/test.csv"), "--checkpoint", "random", trained]
-    words += ["--cfg", str(TOY), *RANDOM, "--train-list", str(digits / "motion/train.csv")]
-    words += ["--masks", str(digits / "masks"), "--workers", "0", "--device", "cpu", "--out", "o"]
-    cli.run("analyze", words)
-    assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "index.html"}
-    heads = [line.split()[0] for line in capsys.readouterr().out.splitlines() if " by background" in line]
-    assert heads == ["R@1", "kNN", "classifier"]
-    given = {"videos": digits / "motion/test.csv", "masks": digits / "masks", "out": tmp_path / "alone"}
-    first = measure_background(trained, **given)
-    assert "top1_other" in first and "knn" not in first
+def test_masks_without_training_videos(trained, digits, tmp_path):
+    """The classifier is measured alone."""
+    found = measure_background(
+        trained, digits / "motion/test.csv", masks=digits / "masks", clips=1, out=tmp_path / "alone"
+    )
+    assert "top1_other" in found and "knn" not in found
+    assert "classifier by background" in (tmp_path / "alone/index.html").read_text()
 
 
 def test_what_is_refused(trained, digits, tmp_path):

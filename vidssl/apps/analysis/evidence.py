@@ -90,6 +90,9 @@ class Evidence:
         if values is not None:
             rows = np.flatnonzero(np.isfinite(values))
             return proportion(values[rows], self.recordings[rows])
+        if key in (estimates := results.get("estimates", {})):  # of numbers that are no means over videos
+            estimate: Estimate = estimates[key]
+            return estimate
         number = results.get("mean", results).get(key)
         return None if number is None else Estimate(number)
 

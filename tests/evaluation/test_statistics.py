@@ -11,8 +11,8 @@ from vidssl.evaluation import statistics
 from vidssl.evaluation.statistics import (
     FEWEST,
     Estimate,
+    beside,
     compare_pairs,
-    difference,
     differences,
     doubts,
     jackknife,
@@ -45,11 +45,11 @@ def drawn(rng, accuracy, sizes):
     return (rng.random(own.shape) < own).astype(float)
 
 
-LAYOUTS = {(kind, count): None for kind in ("equal", "3-8", "lognormal", "one with half") for count in (12, 30, 60)}
+LAYOUTS = {(kind, count): None for kind in ("equal", "3-8", "lognormal", "one with half") for count in (12, 60)}
 LAYOUTS |= {("classes", layout): layout for layout in ((10, 2), (2,) * 6, (2,) * 20, (25,) * 6)}
 
 
-@pytest.mark.parametrize("accuracy", [0.2, 0.8, 0.97])
+@pytest.mark.parametrize("accuracy", [0.8, 0.97])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_intervals_hold_what_the_generator_has(monkeypatch, layout, accuracy):
     monkeypatch.setattr(statistics, "SIGN_DRAWS", 2000)
@@ -75,11 +75,11 @@ def test_intervals_hold_what_the_generator_has(monkeypatch, layout, accuracy):
     assert rejected / SETS <= 0.065
 
 
-@pytest.mark.parametrize("count", [12, 30, 60])
+@pytest.mark.parametrize("count", [12, 60])
 def test_doubts_are_printed_where_sizes_differ_and_never_with_equal_ones(count):
     rng = generator(2, count)
     for kind in ("lognormal", "one with half", "equal"):
-        for _ in range(200):
+        for _ in range(60):
             said = doubts(np.arange(count).repeat(sizes_of(kind, count, rng)))
             assert any("There are only 12 recordings" in each for each in said) == (count < 20)
             unequal = any("unequal size" in each for each in said)
@@ -129,9 +129,14 @@ def test_intervals_are_those_of_the_equations(case):
     first, second = (rng.random((2, 90)) < 0.7).astype(float)
     value, variance, degrees, _ = by_loops(first - second, recordings, classes)
     half = t.ppf(0.975, degrees) * np.sqrt(variance)
-    found = difference(first, second, recordings, classes)
+    found = beside(first, second, recordings, classes).difference
     assert found[:3] == pytest.approx((value, value - half, value + half))
+    lacking = np.where(np.arange(97) < 90, np.pad(first, (0, 7)), np.nan)  # videos that one of both lacks
+    longer, *places = (np.pad(values, (0, 7), "edge") for values in (second, recordings, classes))
+    again = beside(longer, lacking, *places)
     value, variance, degrees, whole = by_loops(first, recordings, classes)
+    assert again.value == pytest.approx(value) and again.difference[0] == pytest.approx(-found.value)
+    assert again.difference.low == pytest.approx(-found.high)
     found = proportion(first, recordings, classes)
     assert found.value == pytest.approx(value)
     videos = 1 / sum(1 / (classes == c).sum() for c in np.unique(classes)) * len(np.unique(classes)) ** 2
@@ -149,12 +154,12 @@ def test_p_is_that_of_all_flips_or_near_it():
         delta = rng.integers(-1, 2, 3 * count).astype(float)
         sums = np.bincount(recordings, weights=delta)
         flipped = [abs(sums @ signs) for signs in product((1, -1), repeat=count)]
-        found = difference(delta, 0 * delta, recordings)
+        found = beside(delta, 0 * delta, recordings).difference
         assert found.p == pytest.approx(np.mean(np.array(flipped) >= abs(sums.sum()) - 1e-9))
     delta = (rng.random(40) < 0.5) - 0.3 * (rng.random(40) < 0.5)
     signs = 1 - 2 * generator(5).integers(0, 2, (40, 50_000))
     expected = np.mean(np.abs(delta @ signs) >= abs(delta.sum()) - 1e-9)
-    assert difference(delta, 0 * delta, np.arange(40)).p == pytest.approx(expected, abs=0.005)
+    assert beside(delta, 0 * delta, np.arange(40)).difference.p == pytest.approx(expected, abs=0.005)
 
 
 def test_recordings_count_and_not_their_copies():
@@ -185,7 +190,7 @@ def test_classes_that_are_wrong_as_a_whole(common, rare, videos):
     classes = (recordings >= common).astype(int)
     first, second = np.ones(len(classes)), 1.0 - classes
     for given, value in ((classes, 0.5), (None, rare / (common + rare))):
-        found = difference(first, second, recordings, given)
+        found = beside(first, second, recordings, given).difference
         assert found.value == pytest.approx(value)
         if given is not None and rare == 1:
             assert found.low is None  # nothing is known of the spread of a class of one recording
@@ -212,7 +217,7 @@ def test_fewer_recordings_have_none():
     assert few.reason == "too few recordings" and few.low is None and few.p is None and few.adjusted is None
     (same,) = compare_pairs(right[None].repeat(2, axis=0), np.arange(60) // 2)
     assert same.reason == "equal" and same.value == 0 and same.adjusted is None
-    assert difference(right, right, np.arange(60)) == Estimate(0, identical=True)
+    assert beside(right, right, np.arange(60)).difference == Estimate(0, identical=True)
 
 
 def test_the_jackknife_of_a_mean_is_students_interval():
@@ -261,7 +266,7 @@ def test_floors_do_not_hide_what_encoders_differ_in():
     assert together[0, 1].adjusted > pairs[0, 1].adjusted
 
 
-@pytest.mark.parametrize("count", [33, 47])
+@pytest.mark.parametrize("count", [40])
 def test_of_many_encoders_a_clear_difference_is_shown(count):
     """Draws are more than pairs need: 10,000 of them could show nothing from 33 encoders on."""
     correct, recordings = right((1.0, *[0.1] * (count - 1)), count=30, videos=2)

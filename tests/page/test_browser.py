@@ -13,15 +13,17 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.apps.analysis.page import PageChart, PageTable, Point, Section, write_analysis_page
+from vidssl.apps.analysis.page import analysis_page
 from vidssl.apps.compare.page import write_encoders_page
 from vidssl.apps.map.page import classes_column, map_column, write_map_page
 from vidssl.apps.search.page import FoundVideo, Hit, QueryRow, store_preview, write_retrieval_page
 from vidssl.apps.show.page import write_views_page
+from vidssl.base.atomic import write_whole
 from vidssl.base.types import VideoRecord
 from vidssl.data.video_list import read_list
-from vidssl.page.grad_cam_page import CamCell, CamRow, write_cam_page
+from vidssl.page.grad_cam_page import CamCell, CamRow
 from vidssl.page.previews import preview
+from vidssl.page.section import Point, Quantity, Section
 
 NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerror='window.broken=2'> #;&\\ é }.mp4"
 LONG = "folder/" + "v_ApplyEyeMakeup_of_a_long_name_without_a_space" * 3 + ".mp4"
@@ -84,30 +86,28 @@ def long_retrieval_page(path: Path) -> None:
 
 
 def report_page(path: Path) -> None:
-    networks = {"trained": Point(71, 50, 87), "untrained": Point(42, 24.4, 65)}
+    networks = {"trained": Point(0.71, 0.5, 0.87), "untrained": Point(0.42, 0.244, 0.65)}
     scores = {"trained": Point(5.5), "untrained": Point(4.2)}
-    charts = [
-        PageChart("R@1, percent", {"R@1": networks, LONG: {"trained": Point(80)}}, {"guessing": 17, "most": 95}, 100),
-        PageChart("Invariance score", {NASTY: scores, "unchanged": scores}, {"shuffled labels": 4.25}, digits=2),
+    wide = {f"column {n}": Point(0.123) for n in range(30)}
+    quantities = [
+        Quantity("R@1", {"R@1": networks, LONG: {"trained": Point(0.8)}}, {"guessing": 0.17, "most": 0.95}),
+        Quantity(
+            "Invariance score", {NASTY: scores, "unchanged": scores}, {"shuffled labels": 4.25}, percent=False, digits=2
+        ),
+        Quantity("Each", {"noise": wide, NASTY: wide}, heat=True),
     ]
-    wide = PageTable(NASTY, ["", *["column"] * 30], [["R@1", *["12.3"] * 30], [LONG, *["–"] * 30]])
-    heat = PageTable(
-        "By severity", ["", "1", "2"], [["noise", "100", "0"], [NASTY, "50", "25"]], heat=True, folded=True
-    )
     video, map = preview(clip(10)), preview(clip(120))
     cells = (CamCell("trained", (NASTY,), (("this video", map), (LONG, map)), "a.mp4"),)
     maps = (CamRow(video, NASTY, "Walk", cells), CamRow(map, LONG, "", cells))
     sections = [
-        Section(
-            "one", "Robustness", NASTY, "n = 3 videos.", f"95 % interval, {NASTY}", charts=charts, tables=[wide, heat]
-        ),
+        Section("one", "Robustness", NASTY, "n = 3 videos.", f"95 % interval, {NASTY}", quantities=quantities),
         Section(
             "two", "Grad-CAM", LONG, verdict=LONG, open=True, maps=maps, notes=[NASTY], links=[("All", "a/b.html")]
         ),
         Section("three", "Background", "masks", reason=NASTY),
     ]
     details = [("Checkpoint", LONG), ("Videos", NASTY)]
-    write_analysis_page(path, title=LONG, details=details, sections=sections, notes=[f"untrained: {NASTY}"])
+    write_whole(path, analysis_page(LONG, sections, details, [f"untrained: {NASTY}"]))
 
 
 def gradcam_page(path: Path) -> None:
@@ -116,8 +116,9 @@ def gradcam_page(path: Path) -> None:
         CamCell(name, ("similarity 0.900",), (("map", heat), ("neighbour", heat)), "a b.mp4") for name in (NASTY, LONG)
     )
     rows = [CamRow(video, NASTY, "", cells), CamRow(video, LONG, "<b>Walk</b>", cells[:1])]
-    table = [["", *(["mass in box (%)"] * 8)], [NASTY, *(["12.3"] * 8)], [LONG, *(["–"] * 8)]]
-    write_cam_page(path, title=NASTY, table=table, details=[("Videos", LONG)], rows=rows)
+    masses = {f"mass {n}": {NASTY: Point(0.123), LONG: Point(0.5)} for n in range(8)}
+    section = Section("gradcam", "Grad-CAM", quantities=[Quantity("Heat in the boxes", masses)], maps=rows)
+    write_whole(path, analysis_page(NASTY, [section], [("Videos", LONG)]))
 
 
 POINTS = [VideoRecord(name, n % 3 - 1) for n, name in enumerate([NASTY, LONG, *(f"c/{n}.mp4" for n in range(8))])]
@@ -368,7 +369,7 @@ def test_the_points_of_a_chart_are_where_its_axis_says(open_page):
         track, mark = (chart.locator(one).first.bounding_box() for one in (".first .track", selector))
         return 100 * (mark["x"] + mark["width"] / 2 - track["x"]) / track["width"]
 
-    assert at(".first .dot") == pytest.approx(71, abs=0.7) and at(".untrained .dot") == pytest.approx(42, abs=0.7)
+    assert at(".first .dot") == pytest.approx(71, abs=0.7) and at(".other .dot") == pytest.approx(42, abs=0.7)
     assert at(".first .span") == pytest.approx((50 + 87) / 2, abs=0.7)
     assert at(".first .line") == pytest.approx(17, abs=0.7)
     rows = [row.split() for row in chart.locator("[role=row]").all_inner_texts()]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from vidssl.apps.analysis.corrupted_clips import Recompressed, crf_options, rate_options
+from vidssl.apps.analysis.corrupted_clips import Recompressed, rate_options
 from vidssl.base.keyed_generators import generator
 
 
@@ -26,7 +26,7 @@ def error(found, images):
 
 
 def test_quality_falls_with_the_crf(images):
-    results = [compressed(images, crf_options(crf)) for crf in (10, 23, 37, 51)]
+    results = [compressed(images, {"crf": str(crf)}) for crf in (10, 23, 37, 51)]
     errors, bits = [error(found, images) for found, _ in results], [size for _, size in results]
     assert errors == sorted(errors) and bits == sorted(bits, reverse=True) and errors[0] < 8 < errors[-1]
 
@@ -39,11 +39,11 @@ def test_a_bit_rate_is_kept(images, rate):
 
 
 def test_only_the_wanted_frames_in_their_order(images):
-    everything, _ = compressed(images, crf_options(23))
-    found, _ = compressed(images, crf_options(23), wanted={3, 40, 41})
+    everything, _ = compressed(images, {"crf": str(23)})
+    found, _ = compressed(images, {"crf": str(23)}, wanted={3, 40, 41})
     np.testing.assert_array_equal(found, everything[[3, 40, 41]])
     for n in (0, 20, 49):  # each is nearest to its own original
         distances = [np.abs(everything[n].astype(float) - image).mean() for image in images]
         assert int(np.argmin(distances)) == n
-    single, _ = compressed(images[:1], crf_options(23))
+    single, _ = compressed(images[:1], {"crf": str(23)})
     assert single.shape == (1, 97, 129, 3)

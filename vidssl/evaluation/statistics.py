@@ -184,9 +184,23 @@ def differences(
     return estimates
 
 
-def difference(first: Floats, second: Floats, recordings: _Rows, classes: _Rows | None = None) -> Estimate:
-    """Estimate the mean of the first values (N,) minus the second, of the same videos, as `differences`."""
-    return differences((first - second)[None], recordings, classes)[0]
+class Beside(NamedTuple):
+    """A number of another network, and how far that of the first is from it."""
+
+    value: float
+    difference: Estimate  # the first minus the other
+
+
+def beside(first: Floats, other: Floats, recordings: _Rows, classes: _Rows | None = None) -> Beside:
+    """Compare the mean of the first values (N,) with that of others, of the same videos, as `differences`.
+
+    It answers whether a network is better than what learned nothing. Videos that one of both lacks are nan, and are
+    left out.
+    """
+    both = np.isfinite(first) & np.isfinite(other)
+    classes = None if classes is None else classes[both]
+    value = float(other[both] @ _Design(recordings[both], classes).weights)
+    return Beside(value, differences((first - other)[None, both], recordings[both], classes)[0])
 
 
 def flip_signs(sums: Floats, draws: int = SIGN_DRAWS) -> list[float]:

@@ -25,6 +25,7 @@ from vidssl.evaluation.train_test_overlap import report_equal_features
 from vidssl.jobs.job import Model, NetworkOptions, Videos, file_of, path_of, read_videos
 from vidssl.jobs.load_network import Subject, brings_config, class_hash, device_of, load_subject
 from vidssl.models.external import is_external
+from vidssl.page.section import format_table as format_table
 
 BACKBONE = "features of the backbone"
 # Files that commands write beside `results.json`, by the kind of results.
@@ -32,11 +33,11 @@ _BESIDE = {
     "test": ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"),
     "retrieval": ("index.html", "previews", "retrieval.png"),
     "map": ("index.html", "videos.csv", "videos.parquet"),
-    "invariance": ("invariance.png",),
-    "robustness": ("robustness.png", "examples.png"),
-    "classes": ("classes.png",),
-    "background": ("background.png", "examples.png"),
-    "gradcam": ("index.html", "gradcam.png", "overlays"),
+    "invariance": ("index.html",),
+    "robustness": ("index.html", "examples.png"),
+    "classes": ("index.html",),
+    "background": ("index.html", "examples.png"),
+    "gradcam": ("index.html", "overlays"),
     "analysis": ("index.html",),
 }
 
@@ -103,13 +104,6 @@ def format_tests(networks: Mapping[str, Results]) -> str:
     if len({*clips.values()}) == 1:
         return next(iter(clips.values()))
     return ", ".join(f"{name} {text}" for name, text in clips.items())
-
-
-def format_table(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Format rows as lines with columns of equal width; `sides` has `<` (left) or `>` (right) per column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    return [line.format(*row).rstrip() for row in rows]
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -2,9 +2,8 @@
 
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -36,7 +35,7 @@ from vidssl.evaluation.features import extract_features, join_features, split_fe
 from vidssl.evaluation.leave_recording_out import vote_of_others
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import KNN
-from vidssl.evaluation.statistics import difference, proportions
+from vidssl.evaluation.statistics import beside, proportions
 from vidssl.jobs.job import NetworkOptions
 from vidssl.jobs.load_network import Subject, joined_clips, load_parts, load_subject
 from vidssl.jobs.measurement_runner import format_clips
@@ -44,6 +43,7 @@ from vidssl.models.joined_features import EncoderPart, Joined, parts_of
 from vidssl.page.charts import training_curves
 from vidssl.page.figure_style import png
 from vidssl.page.render import TEMPLATES, render_page
+from vidssl.page.section import Point, Quantity, Section
 
 _log = logging.getLogger(__name__)
 PAGE, NUMBERS = "training.html", "training.json"
@@ -52,7 +52,6 @@ _AT_MOST = 600.0  # seconds
 _FRACTION = 0.1  # of the time of the training
 _BESIDE = 0.15  # seconds of a video that `vidssl-default` takes on two cores; it may double the time
 _TRAINED = "trained"
-_DENSITY = 1.6  # pixels of the chart per pixel of the page
 
 
 def report_training(run: Run, checkpoint: Path) -> None:
@@ -190,7 +189,7 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
     subject = load_subject(checkpoint, options)
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
-        before = fresh_backbone(run).to(subject.device).eval()
+        fresh = fresh_backbone(run).to(subject.device).eval()
     parts, others, clips, lacking = list[EncoderPart](), list[Subject](), joined_clips([subject.test] * 2), None
     try:
         parts = [] if beside is None else parts_of(beside) or [EncoderPart(beside)]
@@ -198,7 +197,7 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
         clips = joined_clips([subject.test, subject.test, *(network.test for network in others)])
     except VidsslError as error:  # its weights are not installed
         others, lacking = [], f"without {beside}: {error}"
-    encoders = [subject.encoder, subject.test.encoder(before), *(network.encoder for network in others)]
+    encoders = [subject.encoder, subject.test.encoder(fresh), *(network.encoder for network in others)]
     joined = Joined(encoders).to(subject.device).eval()
     with StopRequest().listening() as request:
         extract = partial(extract_features, joined, test=clips, device=subject.device, check=request.check)
@@ -206,43 +205,36 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
         q = extract(test.tested, title="tested")
     if test.gallery is not None:
         subject.count_overlap(test.tested, test.gallery)
-    networks = _Networks(_before(run), str(beside), lacking, [part.weight for part in parts], joined.dims)
-    numbers = distributed.on_main(partial(_numbers, test, networks, q, g))
-    return {**numbers, "clips": format_clips(subject.describe()["protocol"])}
+    before = "untrained" if run.init is None else "before training"
+    split = partial(_of_networks, joined.dims, before, str(beside), [part.weight for part in parts])
+    numbers = distributed.on_main(partial(_numbers, test, split, q, g))
+    return {**numbers, "lacking": lacking, "clips": format_clips(subject.describe()["protocol"])}
 
 
-@dataclass(frozen=True)
-class _Networks:
-    """Networks that are measured together: the trained one, what it was before, and those of `beside`."""
-
-    before: str
-    beside: str
-    lacking: str | None  # why `beside` is left out
-    weights: Sequence[float]  # of the parts of `beside`
-    dims: Sequence[int]  # of the features of all
-
-    def features(self, joined: Features) -> dict[str, Features]:
-        """Return the features of each network, and of the trained one joined with `beside`, by name."""
-        trained, untrained, *others = split_features(joined, self.dims)
-        rows = {_TRAINED: trained, self.before: untrained}
-        if others:
-            rows[f"{self.beside}+{_TRAINED}"] = join_features([*others, trained], [*self.weights, 1.0])
-            rows[self.beside] = join_features(others, self.weights) if len(self.weights) > 1 else others[0]
-        return rows
+def _of_networks(
+    dims: Sequence[int], before: str, beside: str, weights: Sequence[float], joined: Features
+) -> dict[str, Features]:
+    """Return the features of each network, and of the trained one joined with `beside`, by name."""
+    trained, untrained, *others = split_features(joined, dims)
+    rows = {_TRAINED: trained, before: untrained}
+    if others:
+        rows[f"{beside}+{_TRAINED}"] = join_features([*others, trained], [*weights, 1.0])
+        rows[beside] = join_features(others, weights) if len(weights) > 1 else others[0]
+    return rows
 
 
-def _numbers(test: Test, networks: _Networks, q: Features, g: Features | None) -> Tree:
-    """Compute the accuracies of networks by kNN, and their gains, of their features of the test's two lists."""
+def _numbers(test: Test, split: Callable[[Features], dict[str, Features]], q: Features, g: Features | None) -> Tree:
+    """Compute the accuracies of networks by kNN, and their gains, of joined features of the test's two lists."""
     tested = test.tested.rows(q.index.tolist())
     groups, label, level = recording_groups(tested), tested.labels, {"majority": majority(q.label)["majority"]}
     # The number of `vidssl test`, or that of `vidssl compare`: the next command shows the same.
     if g is None or test.gallery is None:
-        predicted = {name: vote_of_others(x, groups.number)[0] for name, x in networks.features(q).items()}
+        predicted = {name: vote_of_others(x, groups.number)[0] for name, x in split(q).items()}
         several = of_several_recordings(label, groups.number)
     else:
         knn, own_pairs = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
-        galleries = networks.features(g)
-        measured = {name: knn(galleries[name], x, own_pairs).predicted for name, x in networks.features(q).items()}
+        galleries = split(g)
+        measured = {name: knn(galleries[name], x, own_pairs).predicted for name, x in split(q).items()}
         predicted = {name: labels for name, labels in measured.items() if labels is not None}
         several = np.zeros_like(label, bool)
     kept, classes = np.ones_like(several), None
@@ -252,14 +244,13 @@ def _numbers(test: Test, networks: _Networks, q: Features, g: Features | None) -
     right = {name: (labels == q.label).double().numpy()[kept] for name, labels in predicted.items()}
     means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
     gains = [
-        {"of": [name, base], **difference(right[name], right[base], groups.number[kept], classes)._asdict()}
+        {"of": [name, base], **beside(right[name], right[base], groups.number[kept], classes).difference._asdict()}
         for name, base in zip([*right][::2], [*right][1::2], strict=True)
     ]
     return {
         "numbers": {name: mean.value for name, mean in zip(right, means, strict=True)},
         "level": level,
         "gains": gains,
-        "lacking": networks.lacking,
         "what": test.what
         + ("" if classes is None else ", a mean over classes")
         + (f", without {first_few(alone)} of one recording" if alone else ""),
@@ -267,10 +258,6 @@ def _numbers(test: Test, networks: _Networks, q: Features, g: Features | None) -
         "recordings_are_named": groups.stated or g is not None,
         "left_out": len(test.tested) - len(q),
     }
-
-
-def _before(run: Run) -> str:
-    return "untrained" if run.init is None else "before training"
 
 
 # What comes next --------------------------------------------------------------------------------------------
@@ -356,27 +343,28 @@ def _write(run: Run, content: Tree) -> None:
         ("Videos", ", ".join(training_list.list for training_list in run.data.lists)),
         ("Steps", f"{content['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
     ]
+    quantities = []
+    if knn is not None:
+        accuracies = {name: {"kNN": Point(value)} for name, value in knn["numbers"].items()}
+        quantities, details = (
+            [Quantity("Accuracy of kNN", accuracies, knn["level"])],
+            [*details, ("Clips", knn["clips"])],
+        )
+    said = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences(content)]
     # For wide and narrow windows.
     curves, column = (png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1))
     render_page(
         output / PAGE,
         TEMPLATES / "training.html",
         title=f"Training of {output.name}",
-        details=[*details, *([] if knn is None else [("Clips", knn["clips"])])],
+        details=details,
         loss=content["loss"],
-        rows=[] if knn is None else [*knn["numbers"].items(), *knn["level"].items()],
-        sentences=[sentence[0].upper() + sentence[1:] for sentence in sentences(content)],
+        section=Section("knn", "What it became", quantities=quantities, notes=said),
+        termed=str,
         curves=curves,
         column=column,
         commands=content["commands"],
         folder=str(Path.cwd()),
-        width=_width(curves),
-        narrow=_width(column),
         sprites={},
     )
     write_json(output / NUMBERS, content)
-
-
-def _width(image: bytes) -> int:
-    """Width on the page; the PNG's header states its pixels."""
-    return round(int.from_bytes(image[16:20], "big") / _DENSITY)

@@ -1,8 +1,7 @@
-"""Charts: groups of bars, severities, uniformity over training, confusion of classes, and training curves."""
+"""Images: corrupted frames, uniformity over training, confusion of classes, training curves, and retrieved videos."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,64 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_Rows = Mapping[str, Sequence[float]]  # fractions by severity, of each corruption
 _Values = Sequence[float | None]  # None is not drawn
 
-_MAX_TITLE = 28  # letters above a table
 _SIDE = 0.62  # inches of a frame
-
-
-def severity_map(
-    rows: Mapping[str, Sequence[str]], columns: Sequence[str], panels: Mapping[str, tuple[float, _Rows]], title: str
-) -> "Figure":
-    """Draw a table for each panel, with a row for each corruption and a column for each severity, in percent.
-
-    `rows` maps groups to their corruptions. A panel has the number of clean videos, which is the darkest colour, and
-    for each corruption its numbers, fractions. No panel or no row is a DataError.
-    """
-    names = [name for members in rows.values() for name in members]
-    if not panels or not names:
-        raise DataError("no corruption was measured: there is nothing to draw")
-    width = 0.52 * len(columns) + 0.35
-    figure = new_figure(2.6 + (width + 0.25) * len(panels), 1.3 + 0.235 * (len(names) + 0.4 * len(rows)))
-    figure.suptitle(title, fontsize=10.5, color=INK, fontweight="bold", x=0.012, ha="left")
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    heights, y = {}, 0.0  # of the rows
-    for members in rows.values():
-        for name in members:
-            heights[name] = y
-            y += 1
-        y += 0.4  # between groups
-    for axes, (label, (clean, numbers)) in zip(all_axes, panels.items(), strict=True):
-        _draw_table(axes, columns, clean, numbers, heights)
-        axes.set_title(f"{shortened(label, _MAX_TITLE)}\nclean {100 * clean:.1f}", fontsize=9, color=INK)
-        axes.title.set_parse_math(False)  # names may hold dollar signs
-        axes.set_ylim(y - 0.6, -0.7)
-    all_axes[0].set_yticks(list(heights.values()), [name.replace("_", " ") for name in heights], fontsize=8.5)
-    all_axes[0].tick_params(axis="y", colors=INK)
-    return figure
-
-
-def _draw_table(
-    axes: "Axes", columns: Sequence[str], clean: float, numbers: _Rows, heights: Mapping[str, float]
-) -> None:
-    from matplotlib import colormaps
-    from matplotlib.patches import Rectangle
-
-    colors = colormaps["Blues"]
-    for name, values in numbers.items():
-        for column, value in enumerate(values):
-            # Not all of the map, so that the text can be read on each colour.
-            depth = 0.75 * float(np.clip(value / clean if clean > 0 else 0, 0, 1))
-            axes.add_patch(Rectangle((column - 0.5, heights[name] - 0.5), 1, 1, color=colors(depth), linewidth=0))
-            ink = "white" if depth > 0.55 else INK
-            axes.text(column, heights[name], f"{100 * value:.1f}", fontsize=8, color=ink, ha="center", va="center")
-    axes.set_xlim(-0.5, len(columns) - 0.5)
-    axes.set_xticks(range(len(columns)), columns, fontsize=8.5)
-    axes.tick_params(axis="x", colors=INK, top=False)
-    axes.tick_params(length=0)
-    axes.set_xlabel("severity", fontsize=9, color=INK)
-    axes.spines[:].set_visible(False)
 
 
 def example_sheet(clean: Frames, corrupted: Mapping[str, Sequence[Frames]], columns: Sequence[str]) -> "Figure":
@@ -190,69 +134,6 @@ def confusion_matrix(counts: NDArray[np.int64], names: Sequence[str]) -> "Figure
     bar.ax.tick_params(labelsize=8.5, colors=INK, length=2)
     bar.outline.set_visible(False)
     return figure
-
-
-_MAX_VALUES = 40  # with more bars no values are written above them
-_MAX_LEVEL = 1.4  # times the highest bar; a higher level is written as text, since drawing it would flatten the bars
-
-
-def grouped_bars(
-    groups: Sequence[str],
-    series: Mapping[str, _Values],
-    *,
-    title: str,
-    unit: str,
-    levels: Mapping[str, float],
-    apart: Collection[str],
-) -> "Figure":
-    """Draw one group of bars for each name, with one bar for each series.
-
-    `series` maps legends to values of all groups; None is no bar. `levels` maps meanings to values of dashed lines. The
-    groups in `apart`, such as reference values, are drawn paler and behind a gap. No values at all are a DataError.
-    """
-    from matplotlib.colors import to_rgb
-    from matplotlib.patches import Patch
-    from matplotlib.ticker import MaxNLocator
-
-    heights = np.array(list(series.values()), np.float64)  # nan: no bar
-    if np.isnan(heights).all():
-        raise DataError("no values to draw")
-    highest = max(float(np.nanmax(heights)), 1e-9)
-    inches = 0.3 + 0.27 * len(series)  # of a group
-    figure = new_figure(max(6.4, 1.6 + len(groups) * inches), 3.7)
-    axes = figure.add_subplot()
-    centres = np.cumsum([0.0, *(1.35 if (a in apart) != (b in apart) else 1.0 for a, b in pairwise(groups))])
-    width = 0.8 / len(series)
-    for number, values in enumerate(heights):
-        full = np.array(to_rgb(COLORS[number % len(COLORS)]))
-        colors = [(1 + full) / 2 if name in apart else full for name in groups]
-        bars = axes.bar(centres + (number - (len(series) - 1) / 2) * width, values, width * 0.92, color=colors)
-        if heights.size <= _MAX_VALUES:
-            axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=7.5 if len(series) > 1 else 8.5, color=INK)
-    axes.set_xlim(centres[0] - 0.55, centres[-1] + 0.55)
-    _draw_levels(axes, levels, highest)
-    style(axes, title, unit, pad=24)
-    axes.set_xticks(centres, groups, parse_math=False)  # names may hold dollar signs
-    axes.tick_params(axis="x", length=0)
-    if max(map(len, groups)) > 9 * inches:
-        for label in axes.get_xticklabels():
-            label.set(rotation=30, rotation_mode="anchor", ha="right")
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-    patches = [Patch(color=COLORS[n % len(COLORS)], label=name) for n, name in enumerate(series)]
-    add_legend(axes, handles=patches, loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncol=min(len(series), 6))
-    return figure
-
-
-def _draw_levels(axes: "Axes", levels: Mapping[str, float], highest: float) -> None:
-    """Draw levels as dashed lines with their meaning; those far above the bars as text."""
-    drawn = {meaning: level for meaning, level in levels.items() if level <= _MAX_LEVEL * highest}
-    axes.set_ylim(0, 1.12 * max([highest, *drawn.values()]))
-    for meaning, level in drawn.items():
-        axes.axhline(level, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=3)
-        transform = axes.get_yaxis_transform()  # x: fraction of the axes
-        axes.text(1.01, level, meaning, transform=transform, fontsize=8.5, color=INK, va="center")
-    above = [f"{' '.join(m.split())}: {level:.4g}, above the chart" for m, level in levels.items() if m not in drawn]
-    axes.text(1, 1.03, "; ".join(above), transform=axes.transAxes, fontsize=8.5, color=INK, ha="right")
 
 
 @dataclass(frozen=True)

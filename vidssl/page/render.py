@@ -10,6 +10,9 @@ from vidssl.base.atomic import write_whole
 TEMPLATES = Path(__file__).with_name("templates")  # of all pages; those of an app are in its folder
 
 
+_DENSITY = 1.6  # pixels of a chart for each of the page
+
+
 def _short(name: str, limit: int = 20) -> str:
     """File name, with its middle left out if it is long: videos often differ at the start or end."""
     file = name.rstrip("/").rsplit("/", 1)[-1] or name
@@ -30,8 +33,18 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
+def _png_width(image: bytes) -> int:
+    """Width on the page of a PNG file, whose header states its pixels."""
+    return round(int.from_bytes(image[16:20], "big") / _DENSITY)
+
+
 def render_page(path: Path, template: Path, **content: object) -> None:
-    """Render a template, and write the page. `left_out` are videos that cannot be read, with the reasons.
+    """Render a template as `page_bytes`, and write the page."""
+    write_whole(path, page_bytes(template, **content))
+
+
+def page_bytes(template: Path, **content: object) -> bytes:
+    """Render a template. `left_out` are videos that cannot be read, with the reasons.
 
     A template includes others of its folder, and those that all pages share: `page/templates`.
     """
@@ -42,7 +55,7 @@ def render_page(path: Path, template: Path, **content: object) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=_percent, points=_points, short=_short, base64=_base64)
+    environment.filters.update(percent=_percent, points=_points, short=_short, base64=_base64, png_width=_png_width)
     page = environment.get_template(template.name).render({"left_out": (), **content})
     # File names on Linux may hold bytes that are not UTF-8: they become "?".
-    write_whole(path, page.encode("utf-8", errors="replace"))
+    return page.encode("utf-8", errors="replace")

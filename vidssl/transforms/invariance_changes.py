@@ -6,21 +6,27 @@ Each takes frames (T, 3, S, S) and an amount. Lengths are fractions of the side,
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from vidssl.base.errors import ConfigError
 from vidssl.base.registry import did_you_mean
 from vidssl.base.types import Frames
 from vidssl.transforms import color, crops
 
+# What a change takes, before an amount: the central square of a clip; the frames of a video (a `VersionRequest`); or
+# which frames make a clip: its settings, the metadata of its video, and the clip.
+ChangeKind = Literal["square", "frames", "clip"]
+
 
 class Change(NamedTuple):
     """An operation, and its amounts, such as those of five severities."""
 
-    apply: Callable[..., Any]  # what it takes is the same for all changes of a table
+    apply: Callable[..., Any]
     amounts: tuple[Any, ...]
     unit: str  # of the amounts
     group: str = ""
+    kind: ChangeKind = "square"
+    draws: bool = False  # it also takes a generator, after the amount
     needs_motion: bool = False  # has no meaning for clips of one frame
 
 

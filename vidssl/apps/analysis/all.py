@@ -1,19 +1,19 @@
 """Every analysis of a network, on a subset of the videos, on one page."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from typing_extensions import Unpack
 
-from vidssl.apps.analysis import background, gradcam, invariance, robustness, sections
+from vidssl.apps.analysis import background, gradcam, invariance, robustness, verdicts
 from vidssl.apps.analysis import uniformity_and_class_distances as uniformity
-from vidssl.apps.analysis.page import Section, write_analysis_page
-from vidssl.apps.analysis.sections import TRAINED, UNTRAINED, Content, Evidence
+from vidssl.apps.analysis.evidence import MEASURES, TRAINED, UNTRAINED, Evidence
+from vidssl.apps.analysis.page import analysis_page
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.command_line_and_notices import left_out
@@ -33,7 +33,8 @@ from vidssl.jobs import test as tests
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
 from vidssl.jobs.load_network import untrained as build_untrained
-from vidssl.jobs.measurement_runner import DrawChart, JobResults, Measurement, claim_results, format_clips, prepare
+from vidssl.jobs.measurement_runner import JobResults, Measurement, claim_results, format_clips, prepare
+from vidssl.page.section import Point, Quantity, Section
 
 _log = logging.getLogger(__name__)
 _TRAIN = 4  # times as many training videos as tested ones
@@ -43,93 +44,104 @@ _TRAIN = 4  # times as many training videos as tested ones
 class AnalysisPart:
     """One analysis, with a folder of its own and a section of the page."""
 
-    name: str  # of the folder
-    title: str
-    about: str  # the question, and how it is answered
+    header: Section
     measurement: Callable[[Path | None], Measurement]  # made with the file of boxes
-    content: Content  # what the page says of the results
-    needs: str  # what results have that the page is made of
-    chart: tuple[str, DrawChart] | None = None
+    section: Callable[[Evidence], Section]
+    needs: str = "per_video"  # what results have that the section is made of
     trains: bool = False  # uses the training videos
     boxes: bool = False  # needs the boxes
     link: tuple[str, str] | None = None  # text, and a file in the folder
     costly: bool = False  # too much for the untrained network, unless it is asked for
 
 
+NUMBERS = Section(
+    "numbers",
+    "Recognition",
+    "Does the network recognise the classes of the list? For each tested video the training videos with the most "
+    "similar features are searched: R@1, kNN. If the network has a classifier, its own answer is shown too.",
+)
+ORDER_OF_TIME = Section(
+    "order",
+    "Order of time",
+    "Does the network notice whether a clip plays backwards? A linear classifier of the features learns from the "
+    "training videos to separate clips from the same clips reversed, and is asked about the tested ones.",
+)
+
+
+def numbers_section(evidence: Evidence) -> Section:
+    """What retrieval, kNN and the classifier say."""
+    results, key, levels = evidence.first, evidence.primary, dict(evidence.levels)
+    if key is None:
+        text = "Nothing is judged: whether classes are recognised is measured with labels."
+        return replace(NUMBERS, verdict=text, open=True, setting=evidence.setting)
+    score, of_classes = evidence.score(key), levels.pop("majority_mean_class", None)
+    quantities = [evidence.quantity("Right videos", {name: key for key, name in evidence.measures.items()}, levels)]
+    if score.exact and not math.isclose(score.level, levels["majority"]):
+        measured = [network for network in evidence.networks if evidence.values(key, network) is not None]
+        means = {network: Point(*evidence.score(key, network).right[:3]) for network in measured}
+        rows = {f"{MEASURES[key]}, mean of classes": means}
+        quantities.append(Quantity("Mean over classes", rows, {"1 / classes": score.level}))
+    ranks = {name: name for name in results if name.startswith("R@") and name != "R@1"}
+    of_class = {"kNN, mean of classes": "knn_mean_class", "classifier, mean of classes": "mean_class"}
+    reference = {} if of_classes is None else {"1 / classes": of_classes}
+    quantities += [
+        evidence.quantity("Mean of the accuracies of classes", of_class, reference, drawn=False),
+        evidence.quantity("A video of the class among the nearest", ranks, drawn=False),
+        evidence.quantity("Calibration error", {"ECE": "ece"}, drawn=False),
+    ]
+    notes = [detail["note"] for detail in results["details"].values() if "note" in detail]
+    verdict = verdicts.recognition(evidence.sample, score, evidence.beside(key, by_class=True))
+    return replace(
+        NUMBERS,
+        **verdict._asdict(),
+        setting=evidence.setting,
+        quantities=[quantity for quantity in quantities if quantity.rows],
+        notes=[f"The verdict is about {MEASURES[key]}.", *notes],
+    )
+
+
+def order_section(evidence: Evidence) -> Section:
+    """Whether clips are separated from reversed ones."""
+    right, equal = evidence.estimate("order"), evidence.first["details"]["order"]["equal_videos"]
+    assert right is not None
+    verdict = verdicts.order(evidence.sample, right, equal, evidence.beside("order"))
+    direction = evidence.quantity("Clips whose direction is recognised", {"direction": "order"}, {"guessing": 0.5})
+    return replace(ORDER_OF_TIME, **verdict._asdict(), setting=evidence.setting, quantities=[direction])
+
+
 ANALYSIS_PARTS = (
+    AnalysisPart(NUMBERS, lambda boxes: tests.Protocols(per_video=True), numbers_section, trains=True),
     AnalysisPart(
-        "numbers",
-        "Recognition",
-        "Does the network recognise the classes of the list? For each tested video the training videos with the most "
-        "similar features are searched: R@1, kNN. If the network has a classifier, its own answer is shown too.",
-        lambda boxes: tests.Protocols(per_video=True),
-        sections.numbers_content,
-        "per_video",
-        trains=True,
+        ORDER_OF_TIME, lambda boxes: tests.Protocols([{"name": "order"}], per_video=True), order_section, trains=True
     ),
     AnalysisPart(
-        "order",
-        "Order of time",
-        "Does the network notice whether a clip plays backwards? A linear classifier of the features learns from the "
-        "training videos to separate clips from the same clips reversed, and is asked about the tested ones.",
-        lambda boxes: tests.Protocols([{"name": "order"}], per_video=True),
-        sections.order_content,
-        "per_video",
-        trains=True,
-    ),
-    AnalysisPart(
-        "classes",
-        "Classes",
-        "Do the features of the tested videos form a group for each class? Distances of two videos of one class are "
-        "compared with those of two videos of different classes: distance within, distance between.",
+        uniformity.CLASSES,
         lambda boxes: uniformity.UniformityOfFeatures(per_video=True),
-        sections.classes_content,
+        uniformity.classes_section,
         "without_recording",
-        ("classes.png", uniformity.uniformity_chart),
     ),
     AnalysisPart(
-        "invariance",
-        "Invariance",
-        "Does the network still see the class when the clip is changed: covered, rotated, slower …? The invariance "
-        "score of the changed clips is compared with that of unchanged ones, and with what chance reaches, that of "
-        "shuffled labels.",
+        invariance.INVARIANCE,
         lambda boxes: invariance.Invariance(boxes=boxes, per_video=True),
-        sections.invariance_content,
+        invariance.invariance_section,
         "shuffles",
-        ("invariance.png", invariance.invariance_chart),
     ),
     AnalysisPart(
-        "robustness",
-        "Robustness",
-        "How much is still recognised if the tested videos are corrupted: noisy, blurred, compressed, out of order? "
-        "The training videos stay clean.",
+        robustness.ROBUSTNESS_SECTION,
         lambda boxes: robustness.Robustness(per_video=True),
-        sections.robustness_content,
-        "per_video",
-        ("robustness.png", robustness.robustness_chart),
+        robustness.robustness_section,
         trains=True,
         link=("The corruptions as images", "examples.png"),
         costly=True,
     ),
     AnalysisPart(
-        "background",
-        "Background",
-        "Does the network recognise the place instead of the action? The instance of each tested video is put before "
-        "the background of another video, of the same class and of another class.",
+        background.BACKGROUND_SECTION,
         lambda boxes: background.Background(boxes=boxes, per_video=True),
-        sections.background_content,
-        "per_video",
-        ("background.png", background.background_chart),
+        background.background_section,
         trains=True,
         boxes=True,
         link=("The videos as images", "examples.png"),
     ),
-)
-GRADCAM = Section(
-    "gradcam",
-    "Grad-CAM",
-    "Where in the clip does the network look? Each map shows where it finds what makes a video similar to the most "
-    "similar video, or the class that it predicts. All maps: the link below.",
 )
 _SHOWN = 4  # videos with maps on the page
 
@@ -168,8 +180,8 @@ def analyze_all(
         raise ConfigError(f"limit={limit} is less than 2")
     folder, box_file = Path(out), None if boxes is None else Path(boxes)
     lists = {"list": path_of(videos), "train_list": path_of(train_list)}
-    folders = [*(part.name for part in ANALYSIS_PARTS), GRADCAM.name, "lists/test", "lists/train"]
-    folders += [f"{UNTRAINED}/{part.name}" for part in ANALYSIS_PARTS]
+    folders = [*(part.header.name for part in ANALYSIS_PARTS), gradcam.GRADCAM.name, "lists/test", "lists/train"]
+    folders += [f"{UNTRAINED}/{part.header.name}" for part in ANALYSIS_PARTS]
     check_file_names(folder, [f"{name}/results.json" for name in folders])
     claim_results(folder, "analysis", lists, [file_of(model), options.get("cfg"), box_file])
     # The same clips in every section, so that each number is there once: one, as 95 versions of each are corrupted.
@@ -196,8 +208,8 @@ def analyze_all(
         notes = _notes(groups, len(query), beside, why, overlap["training"] or {})
         page, title, unread = folder / "index.html", f"Analysis of {subject.name}", [*left_out().values()]
         distributed.on_main(lambda: write_results(folder, results))
-        write = partial(write_analysis_page, page, title=title, details=details, sections=analyses, notes=notes)
-        distributed.on_main(partial(write, left_out=unread))
+        content = analysis_page(title, analyses, details, notes, unread)
+        distributed.on_main(lambda: write_whole(page, content))
     report = JobResults(results)
     report.text = "\n".join(f"{section.title}: {section.says}" for section in analyses)
     report.file = page
@@ -245,32 +257,25 @@ class _Work:
 
     def section(self, part: AnalysisPart, subject: Subject, beside: Subject | None) -> Section:
         """Run one analysis; an error that the user could fix becomes the reason why it is left out."""
-        section = Section(part.name, part.title, part.about)
+        name, notes = part.header.name, []
         if part.boxes and self.boxes is None:
-            return replace(section, reason="it needs boxes=FILE")
+            return replace(part.header, reason="it needs boxes=FILE")
         try:
-            results = self._measure(part, subject, self.folder / part.name)
-            networks = {subject.name: results}
-            untrained, notes = None, []
+            networks = {TRAINED: self._measure(part, subject, self.folder / name)}
             if beside is not None:
                 try:
-                    untrained = self._measure(part, beside, self.folder / UNTRAINED / part.name)
-                    networks[UNTRAINED] = untrained
+                    networks[UNTRAINED] = self._measure(part, beside, self.folder / UNTRAINED / name)
                 except (ConfigError, DataError) as error:
                     notes.append(f"The untrained network is not measured: {error}.")
             elif part.costly:
                 notes.append(
                     "The untrained network takes as long again: vidssl analyze all --untrained all measures it."
                 )
-            if part.chart is not None:
-                name, draw = part.chart
-                distributed.on_main(lambda: write_whole(self.folder / part.name / name, draw(networks)))
-            content = part.content(Evidence(results, untrained, self.groups, self.query.labels))
+            section = part.section(Evidence(networks, self.groups.number, self.query.labels))
         except (ConfigError, DataError) as error:
-            return _left_out(section, error)
-        links = [] if part.link is None else [(part.link[0], f"{part.name}/{part.link[1]}")]
-        content = {**content, "notes": [*content["notes"], *notes], "setting": sections.setting(results)}
-        return replace(section, **content, links=links)
+            return _left_out(part.header, error)
+        links = [] if part.link is None else [(part.link[0], f"{name}/{part.link[1]}")]
+        return replace(section, notes=[*section.notes, *notes], links=links)
 
     def _measure(self, part: AnalysisPart, subject: Subject, out: Path) -> Results:
         """Return the results of one network; existing ones that lack what the page needs are measured again."""
@@ -283,21 +288,26 @@ class _Work:
         results = prepared.measure(out)
         if part.needs not in results:
             results = prepared.measure(out, reuse=False)
-        return {**results, "curve": [uniformity.point(results)]} if part.name == "classes" else results
+        return {**results, "curve": [uniformity.point(results)]} if part.header is uniformity.CLASSES else results
 
     def gradcam(self, subject: Subject, beside: Subject | None) -> Section:
         """Draw the maps of both networks."""
-        subjects = {"network": subject} if beside is None else {TRAINED: subject, UNTRAINED: beside}
+        header, work = gradcam.GRADCAM, gradcam.GradCamJob(boxes=self.boxes)
+        out, files = self.folder / header.name, [Path(subject.name), self.boxes]
+        subjects = [("network", subject, out)]
+        if beside is not None:
+            subjects = [(name, each, out / name) for name, each in ((TRAINED, subject), (UNTRAINED, beside))]
+            files.append(Path(beside.name))
         try:
-            results, rows = gradcam.draw_maps(subjects, self.query, self.folder / GRADCAM.name, self.boxes)
+            claim_results(out, "gradcam", {"list": self.query.path}, files)
+            rows = generator(0).permutation(len(self.query))[: work.limit].tolist()
+            networks, page_rows = gradcam.explain_networks(
+                replace(work, rows=rows), subjects, self.query, self.query, out
+            )
+            section = gradcam.gradcam_section(networks, page_rows[:_SHOWN], self.query, self.groups.number)
         except (ConfigError, DataError) as error:
-            return _left_out(GRADCAM, error)
-        untrained = {name: maps for name, maps in results.items() if name.startswith(UNTRAINED)}
-        trained = {name: maps for name, maps in results.items() if name not in untrained}
-        content = sections.gradcam_content(trained, untrained, self.groups, self.query)
-        links = [("All maps, playing", f"{GRADCAM.name}/index.html")]
-        first = sections.setting(next(iter(trained.values())))
-        return replace(GRADCAM, **content, setting=first, links=links, maps=rows[:_SHOWN])
+            return _left_out(header, error)
+        return replace(section, links=[("All maps, playing", f"{header.name}/index.html")])
 
 
 def _left_out(section: Section, error: Exception) -> Section:

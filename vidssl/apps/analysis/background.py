@@ -6,7 +6,7 @@ The first swap alone changes what compositing changes, such as edges; the second
 Shapes: N videos, T frames of H x W pixels, B videos of a batch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -18,46 +18,44 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Unpack
 
+from vidssl.apps.analysis import verdicts
+from vidssl.apps.analysis.evidence import Evidence
+from vidssl.apps.analysis.page import measure_sections
+from vidssl.apps.analysis.versions import encode_versions, why_no_classifier
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, write_whole
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
-from vidssl.base.types import Batch, Frames, VideoRecord
+from vidssl.base.types import Frames, VideoRecord
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.dataset import ClipDataset, resolve_span
 from vidssl.data.list_identity import identify
 from vidssl.data.read_instance_boxes import InstanceBoxes, pixels_of, read_instance_boxes
 from vidssl.data.video_list import Records, VideoList
-from vidssl.evaluation.features import encode_videos, finished
-from vidssl.evaluation.measure import check_class_names, check_classes, check_measurable
+from vidssl.evaluation.measure import check_classes, check_measurable
 from vidssl.evaluation.metrics import majority, vote
-from vidssl.evaluation.protocols import KNN, Accuracy
+from vidssl.evaluation.protocols import KNN
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.evaluation.train_test_overlap import check_disjoint
 from vidssl.jobs.grad_cam_of_videos import UniformVersions, VersionRequest, with_versions
-from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job, models
+from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import Subject, one_network
-from vidssl.jobs.measurement_runner import (
-    Computed,
-    JobResults,
-    Measurement,
-    Plan,
-    format_count,
-    format_number,
-    format_table,
-    format_tests,
-    measure_networks,
-)
-from vidssl.page.charts import Shot, grouped_bars, retrieval_sheet
+from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan
+from vidssl.page.charts import Shot, retrieval_sheet
 from vidssl.page.figure_style import png
+from vidssl.page.section import Section
 from vidssl.transforms.crops import Box, crop_resize
 from vidssl.transforms.invariance_changes import GRAY
 from vidssl.video.reader import DecodeSettings, open_video
 
-_MEASURES = {"top1": "classifier", "knn": "kNN", "R@1": "R@1"}
-_SERIES = {"": "original", "_same": "same class", "_other": "another class", "_shortcut": "shortcut"}
+BACKGROUND_SECTION = Section(
+    "background",
+    "Background",
+    "Does the network recognise the place instead of the action? The instance of each tested video is put before the "
+    "background of another video, of the same class and of another class.",
+)
 _EXAMPLES = 6
 
 
@@ -80,7 +78,7 @@ def analyze_background(
     Args:
         model: One network or several, as in `test`.
         videos: The tested videos, with labels.
-        out: Folder for results.json, background.png and examples.png.
+        out: Folder for results.json, index.html and examples.png.
         train_list: Training videos, for kNN and R@1; optional if the network has a classifier.
         masks: Folder with the masks of each video: a video or a folder of images with its path in the list.
         boxes: CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame; this or masks.
@@ -93,11 +91,8 @@ def analyze_background(
         The results of each network, by its name.
     """
     mask_folder, box_file = (None if path is None else Path(path) for path in (masks, boxes))
-    work, folder = Background(mask_folder, box_file, seed), None if out is None else Path(out)
-    chart = ("background.png", background_chart)
-    return measure_networks(
-        work, models(model), videos, options, folder, train_list, splits, table=background_summary, chart=chart
-    )
+    work = Background(mask_folder, box_file, seed)
+    return measure_sections(work, model, videos, options, out, background_section, train_list, splits)
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,10 @@ class Background(Measurement):
         self, subject: Subject, train: VideoList | None, classifies: bool, dataset: ClipDataset, backgrounds: np.ndarray
     ) -> Computed:
         query = dataset.videos
-        index, x, missing = _encode(subject, dataset, classifies)
+        test, network = subject.test, subject if classifies else replace(subject, classify=None)
+        views = test.clips * test.crops * len(VERSIONS)
+        arrange = partial(mean_of_versions, views, crops=test.crops)
+        index, x, missing = encode_versions(network, dataset, test, arrange, subject.name)
         predicted = _predict(subject, x, train, classifies)
         label, background = query.labels[index], query.labels[backgrounds[index, 1]]
         numbers: dict[str, float] = {}
@@ -148,8 +146,8 @@ class Background(Measurement):
             for name, classes in predicted.items():
                 for n, end in enumerate(("", "_same", "_other")):
                     results["per_video"][f"{name}{end}"] = (classes[:, n] == label).astype(float).tolist()
-        primary, crops = next(iter(predicted.values())), subject.test.crops
-        sheet = partial(examples, dataset, crops, index, primary, backgrounds)
+        primary = next(iter(predicted.values()))
+        sheet = partial(examples, dataset, test.crops, index, primary, backgrounds)
         return Computed(results, lambda out: write_whole(out / "examples.png", sheet()))
 
 
@@ -159,14 +157,10 @@ def _check(subject: Subject, videos: VideoList, gallery: VideoList | None) -> bo
     if gallery is not None:
         check_classes(gallery, videos)
         check_disjoint(gallery, videos, "the search")
-    try:
-        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, videos, subject.classes)
-        check_class_names(videos, subject.class_names, "when the network was trained")
-    except (ConfigError, DataError):
-        if gallery is None:
-            raise
-        return False
-    return True
+    refused = why_no_classifier(subject, videos)
+    if refused is not None and gallery is None:
+        raise refused
+    return refused is None
 
 
 def _find_instances(instances: Background, videos: VideoList) -> tuple[dict[str, Any], VideoList | None]:
@@ -187,20 +181,6 @@ def _find_instances(instances: Background, videos: VideoList) -> tuple[dict[str,
             f"{without[0]}: add boxes, or leave these videos out of the list"
         )
     return dict(boxes), None
-
-
-def _encode(
-    subject: Subject, dataset: ClipDataset, classifies: bool
-) -> tuple[np.ndarray, Tensor, tuple[tuple[str, str], ...]]:
-    """Encode all versions: rows (N,) of the list, features and probabilities (N, 3, D + classes), skipped videos."""
-    classify = subject.classify if classifies else None
-
-    def encode(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
-        rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
-        return (mean_of_versions(batch, rows, subject.test.crops),)
-
-    columns, missing = encode_videos(subject.encoder, dataset, subject.test, subject.device, encode, subject.name)
-    return columns[0].numpy(), finished(subject.encoder, columns[1]), missing
 
 
 def _predict(subject: Subject, x: Tensor, gallery: VideoList | None, classifies: bool) -> dict[str, np.ndarray]:
@@ -255,47 +235,25 @@ def examples(
     return png(retrieval_sheet(rows, ("original", "same class", "another class")))
 
 
-def background_chart(networks: Mapping[str, Results]) -> bytes:
-    """Draw the accuracies of networks before and after the swaps, as PNG."""
-    means = {name: results.get("mean", results) for name, results in networks.items()}
-    groups = [(name, key) for name, numbers in means.items() for key in _MEASURES if key in numbers]
-    alone, first = len(networks) == 1, next(iter(networks.values()))
-    figure = grouped_bars(
-        [_MEASURES[key] if alone else f"{name}, {_MEASURES[key]}" for name, key in groups],
-        {text: [means[name][f"{key}{end}"] for name, key in groups] for end, text in _SERIES.items()},
-        title=f"Accuracy with the background of another video: {_count(first)}",
-        unit="fraction of videos",
-        levels={"majority": first.get("mean", first)["majority"]},
-        apart=(),
-    )
-    return png(figure)
-
-
-def _count(results: Results) -> str:
-    splits = results.get("splits", {}).values() or [results]
-    return ", ".join(f"{format_count(part['num_videos'], part['missing'])} videos" for part in list(splits)[:1])
-
-
-def background_summary(networks: Mapping[str, Results]) -> str:
-    """Format the accuracies of networks as a short table, in percent."""
-    head = ["", "", "original", "same class", "another class", "gap", "shortcut", "before"]
-    ends = ("", "_same", "_other", "_gap", "_shortcut", "_shortcut_original")
-    rows = [head]
-    for name, results in networks.items():
-        for key in (key for key in _MEASURES if key in results.get("mean", results)):
-            rows.append([name, _MEASURES[key], *(format_number(f"{key}{end}", results, _cell) for end in ends)])
-    first = next(iter(networks.values()))
-    level = 100 * first.get("mean", first)["majority"]
-    lines = [
-        f"{_count(first)}; {format_tests(networks)}; accuracy in % with the background of another video, "
-        f"majority {level:.1f}"
-    ]
-    lines += format_table(rows, "<<" + ">" * len(ends))
-    return "\n".join([*lines, "shortcut: classified as the class of that background; before: without the swap"])
-
-
-def _cell(name: str, fraction: float) -> str:
-    return f"{100 * fraction:.1f}"
+def background_section(evidence: Evidence) -> Section:
+    """Whether the background decides."""
+    versions = {"original": "", "same class": "_same", "another class": "_other"}
+    more = {"background gap": "_gap", "shortcut": "_shortcut", "shortcut before the swap": "_shortcut_original"}
+    quantities = []
+    for measure, title in evidence.measures.items():
+        keys = {name: f"{measure}{end}" for name, end in versions.items()}
+        quantities.append(evidence.quantity(f"{title} by background", keys, evidence.levels))
+        keys = {name: f"{measure}{end}" for name, end in more.items()}
+        quantities.append(evidence.quantity(f"{title}, differences", keys, drawn=False))
+    section = replace(BACKGROUND_SECTION, setting=evidence.setting, quantities=quantities)
+    key = evidence.primary
+    if key is None:
+        return section
+    same, another = evidence.estimate(f"{key}_same"), evidence.estimate(f"{key}_other")
+    assert same is not None and another is not None
+    gap, untrained = evidence.gap(f"{key}_same", f"{key}_other"), evidence.beside(f"{key}_same", f"{key}_other")
+    verdict = verdicts.background(evidence.sample, evidence.score(f"{key}_same"), same, another, gap, untrained)
+    return replace(section, **verdict._asdict())
 
 
 VERSIONS = ("original", "same", "other")
@@ -452,10 +410,10 @@ class Swaps:
         return np.asarray(images.max(axis=1) >= _INSIDE)
 
 
-def mean_of_versions(batch: Batch, rows: Iterator[Tensor], crops: int) -> Tensor:
+def mean_of_versions(views: int, rows: Iterable[Tensor], crops: int) -> Tensor:
     """Average the features (B, D) of all views of each version: (B, 3, D). A clip has `crops` views of each version."""
     sums: list[Tensor] = [torch.zeros(())] * len(VERSIONS)
     for view, row in enumerate(rows):
         version = view // crops % len(VERSIONS)
         sums[version] = sums[version] + row
-    return torch.stack(sums, dim=1) * (len(VERSIONS) / len(batch.views))
+    return torch.stack(sums, dim=1) * (len(VERSIONS) / views)

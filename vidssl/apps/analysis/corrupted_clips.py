@@ -1,39 +1,31 @@
-"""Clips with their corrupted versions, and the mean features of each version over the clips of a video.
+"""Corruptions of robustness: compression of a video's frames, other frames of a clip, and those of pixels.
 
-A video is decoded once. Compressions act on its frames, at its own rate and size; time corruptions choose other frames
-of it; all others change the network's input, the central square of a clip.
-
-Shapes: V versions, D numbers of each; B videos of a batch.
+Compressions act on frames at the video's own rate and size, corruptions of pixels on the central square of a clip.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import av
 import cv2
 import numpy as np
-import torch
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vidssl.apps.analysis.pixel_corruptions import PIXEL_CORRUPTIONS
-from vidssl.base.keyed_generators import generator
-from vidssl.base.types import Batch, Frames, VideoMeta
-from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
-from vidssl.data.dataset import SKIPPING, ClipDataset
-from vidssl.data.video_list import VideoList
-from vidssl.jobs.grad_cam_of_videos import VersionRequest, version_of, with_versions
-from vidssl.transforms import Recipe, View, center_crop
+from vidssl.base.types import Frames, VideoMeta
+from vidssl.data.clip_samplers import Clip, ClipSettings
+from vidssl.jobs.grad_cam_of_videos import VersionRequest
 from vidssl.transforms.invariance_changes import Change, choose_changes
-from vidssl.video.reader import DecodeSettings, Video
+from vidssl.video.reader import Video
 
 _Image = NDArray[np.uint8]  # (H, W, 3) RGB
 
 
-def crf_options(crf: int) -> dict[str, str]:
+def quality_options(meta: VideoMeta, crf: float) -> dict[str, str]:
     """Options of x264 for a constant quality, from 0, lossless, to 51."""
     return {"crf": str(crf)}
 
@@ -94,35 +86,18 @@ _RATE_PIXELS = 340 * 256  # a frame of Kinetics as it is usually stored; bit rat
 _AT_A_TIME = 32  # frames that are decoded together, to bound the memory
 
 
-def _crf(meta: VideoMeta, crf: int) -> dict[str, str]:
-    return crf_options(crf)
-
-
-def _rate(meta: VideoMeta, kilobits: float) -> dict[str, str]:
+def bit_rate_options(meta: VideoMeta, kilobits: float) -> dict[str, str]:
+    """Options of a rate for frames of up to 340x256 pixels, in proportion of more."""
     # Not lower for smaller frames: x264 would have no bits left for the image, and code it as gray.
     return rate_options(1000 * kilobits * max(1.0, meta.height * meta.width / _RATE_PIXELS))
 
 
-# Each takes the metadata of a video and an amount, and returns options of the encoder.
-COMPRESSIONS = {
-    "h264_crf": Change(_crf, (23, 30, 37, 44, 51), "CRF of x264", "compression"),
-    "h264_rate": Change(
-        _rate, (256, 128, 64, 32, 16), "kbit/s of up to 340x256 pixels, in proportion of more", "compression"
-    ),
-}
-_VERSIONS = [(name, amount) for name, kind in COMPRESSIONS.items() for amount in kind.amounts]
-
-
-def compressed(clip: Clip, name: str, amount: float) -> Clip:
-    """Return the same frames of the version that is compressed by an amount of `COMPRESSIONS`."""
-    return version_of(clip, 1 + _VERSIONS.index((name, amount)))
-
-
-def compress(request: VersionRequest) -> Frames:
-    """Make a version (jobs/grad_cam_of_videos.py), compressed from the first to the last wanted frame."""
-    name, amount = _VERSIONS[request.version - 1]
+def _compress(
+    options_of: Callable[[VideoMeta, float], dict[str, str]], request: VersionRequest, amount: float
+) -> Frames:
+    """Make a version, compressed from the first to the last requested frame."""
     meta, numbers = request.video.meta, request.numbers.tolist()
-    encode = Recompressed(COMPRESSIONS[name].apply(meta, amount), meta.fps)
+    encode = Recompressed(options_of(meta, amount), meta.fps)
     needed = {number - numbers[0] for number in numbers}
     return np.stack([*encode(_run(request.video, numbers[0], numbers[-1]), needed)]).transpose(0, 3, 1, 2)
 
@@ -184,7 +159,7 @@ def jumble(settings: ClipSettings, meta: VideoMeta, clip: Clip, parts: float, ge
     return replace(clip, indices=np.concatenate([pieces[n] for n in pieces_order]))
 
 
-def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, generator: _Rng) -> Clip:
+def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float) -> Clip:
     """Play at a wrong rate: the clip spans `factor` times its native frames, about the same centre."""
     whole = settings.span(meta) if settings.in_time(meta) else clip.last - clip.first + 1
     span = max(1, round(factor * whole))
@@ -194,24 +169,30 @@ def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, gen
 
 _FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 
-# New ones go to the end: the random numbers of a corruption depend on its position.
-# Each takes the settings of the clip, the metadata of its video, a clip of two frames or more, an amount and a
-# generator; the amounts are those of the severities 1 to 5.
-TIME_CORRUPTIONS = {
-    "freeze": Change(freeze, _FRACTIONS, "fraction of the frames after the first", "time"),
-    "drop": Change(drop, (0.1, 0.25, 0.5, 0.75, 0.9), "fraction of the native frames", "time"),
-    "shuffle": Change(shuffle, _FRACTIONS, "fraction of the frames", "time"),
-    "reverse": Change(reverse_part, _FRACTIONS, "fraction of the frames", "time"),
-    "jumble": Change(jumble, (2, 3, 4, 6, 8), "parts", "time"),
-    "rate": Change(rate, (0.8, 0.6, 0.4, 0.2, 0.1), "factor of the span", "time"),
+# New ones go to the end: the random numbers of a corruption depend on its position. The amounts are those of the
+# severities 1 to 5; clips have two frames or more.
+COMPRESSIONS = {
+    "h264_crf": Change(
+        partial(_compress, quality_options), (23, 30, 37, 44, 51), "CRF of x264", "compression", "frames"
+    ),
+    "h264_rate": Change(
+        partial(_compress, bit_rate_options),
+        (256, 128, 64, 32, 16),
+        "kbit/s of up to 340x256 pixels, in proportion of more",
+        "compression",
+        "frames",
+    ),
 }
-
-
+TIME_CORRUPTIONS = {
+    "freeze": Change(freeze, _FRACTIONS, "fraction of the frames after the first", "time", "clip", draws=True),
+    "drop": Change(drop, (0.1, 0.25, 0.5, 0.75, 0.9), "fraction of the native frames", "time", "clip", draws=True),
+    "shuffle": Change(shuffle, _FRACTIONS, "fraction of the frames", "time", "clip", draws=True),
+    "reverse": Change(reverse_part, _FRACTIONS, "fraction of the frames", "time", "clip", draws=True),
+    "jumble": Change(jumble, (2, 3, 4, 6, 8), "parts", "time", "clip", draws=True),
+    "rate": Change(rate, (0.8, 0.6, 0.4, 0.2, 0.1), "factor of the span", "time", "clip"),
+}
 ROBUSTNESS: dict[str, Change] = {**PIXEL_CORRUPTIONS, **COMPRESSIONS, **TIME_CORRUPTIONS}
 SEVERITIES = (1, 2, 3, 4, 5)
-Version = tuple[str, int]  # name and severity; ("", 0): the clip itself
-CLEAN: Version = ("", 0)
-_SEEDS = 2**62
 
 
 def choose_corruptions(names: Sequence[str] | None, frames: int, size: int) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -222,99 +203,3 @@ def choose_corruptions(names: Sequence[str] | None, frames: int, size: int) -> t
     if size % 2:
         excluded["global_shuffle"] = excluded["local_shuffle"] = f"2x2 patches do not divide {size} pixels"
     return choose_changes("corruption", ROBUSTNESS, names, excluded)
-
-
-@dataclass(frozen=True)
-class CorruptedClips:
-    """The clips of a video, and the versions that each of them has."""
-
-    clip: ClipSettings  # frames and sampling rate
-    clips: int  # per video, at uniform positions
-    size: int  # of the central square, pixels
-    names: tuple[str, ...]  # of corruptions, in the order of `ROBUSTNESS`
-    severities: tuple[int, ...] = SEVERITIES
-    short_side: int | None = None  # of the video before the crop, pixels; None: `size`
-
-    @property
-    def versions(self) -> list[Version]:
-        """The clip itself, then each corruption with each severity."""
-        return [CLEAN, *((name, severity) for name in self.names for severity in self.severities)]
-
-    def dataset(self, videos: VideoList, reading: DecodeSettings, seed: int = 0, skip: bool = False) -> ClipDataset:
-        """Build the dataset whose samples have all views of a video; draws depend on the seed and the row only."""
-        settings = with_versions(reading, compress)
-        square, plain = (_CorruptedSquare(self, self._of(kind)) for kind in (PIXEL_CORRUPTIONS, {}))
-        moved = len(self._of(COMPRESSIONS)) + len(self._of(TIME_CORRUPTIONS))
-        # First the squares: so the generators of the clips do not depend on what is measured.
-        recipes = [square] * self.clips + [plain] * (moved * self.clips)
-        return ClipDataset(videos, _MovedClips(self), recipes, seed=seed, reading=settings, skip=skip, remedy=SKIPPING)
-
-    def examples(self, videos: VideoList, reading: DecodeSettings, seed: int = 0) -> dict[Version, Frames]:
-        """Make the views of the first clip of the first video that can be read, without time corruptions."""
-        dataset = self.dataset(videos, reading, seed, skip=True)
-        samples = (dataset[0, row].views for row in range(len(dataset)))
-        views = next(views for views in samples if views)
-        versions = [CLEAN, *self._of(PIXEL_CORRUPTIONS)]
-        examples = dict(zip(versions, views, strict=False))
-        return examples | dict(zip(self._of(COMPRESSIONS), views[len(versions) * self.clips :], strict=False))
-
-    def average(self, batch: Batch, features: Iterator[Tensor]) -> Tensor:
-        """Average the features (B, D) of all views over the clips of each version: (B, V, D)."""
-        moved = [*self._of(COMPRESSIONS), *self._of(TIME_CORRUPTIONS)]
-        views = [CLEAN, *self._of(PIXEL_CORRUPTIONS)] * self.clips + moved * self.clips
-        column = {version: n for n, version in enumerate(self.versions)}
-        sums: list[Tensor] = [torch.zeros(())] * len(column)
-        for version, rows in zip(views, features, strict=True):
-            sums[column[version]] = sums[column[version]] + rows / self.clips
-        return torch.stack(sums, dim=1)
-
-    def _of(self, kinds: Mapping[str, Change]) -> list[Version]:
-        """The versions of some kind, in the order of their views."""
-        return [version for version in self.versions if version[0] in kinds]
-
-
-class _CorruptedSquare(Recipe):
-    """A recipe: the central square of a clip, then its versions."""
-
-    def __init__(self, settings: CorruptedClips, versions: Sequence[Version]) -> None:
-        super().__init__(settings)
-        self._versions = versions
-
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        square, window = center_crop(frames, self.config.size, self.config.short_side)
-        sources = _sources(generator, PIXEL_CORRUPTIONS)
-        views = [View(square, window)]
-        for name, severity in self._versions:
-            kind = PIXEL_CORRUPTIONS[name]
-            changed = kind.apply(square, kind.amounts[severity - 1], sources(name, severity))
-            views.append(View(changed, window))
-        return views
-
-
-class _MovedClips(Sampler):
-    """A sampler: uniform clips, then the compressed and the moved versions of each."""
-
-    def __init__(self, settings: CorruptedClips) -> None:
-        super().__init__(settings)
-        self._uniform = Uniform(Uniform.Config(**dict(settings.clip), clips=settings.clips))
-
-    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
-        clips = self._uniform(meta, ())
-        moved = []
-        for clip, clip_generator in zip(clips, generators, strict=False):
-            sources = _sources(clip_generator, TIME_CORRUPTIONS)
-            for name, severity in self.config.versions:
-                if name in COMPRESSIONS:
-                    moved.append(compressed(clip, name, COMPRESSIONS[name].amounts[severity - 1]))
-                elif name in TIME_CORRUPTIONS:
-                    kind, source = TIME_CORRUPTIONS[name], sources(name, severity)
-                    amount = kind.amounts[severity - 1]
-                    moved.append(kind.apply(self._uniform.config, meta, clip, amount, source))
-        return [*clips, *moved]
-
-
-def _sources(source: np.random.Generator, kinds: Mapping[str, object]) -> Callable[[str, int], np.random.Generator]:
-    """Make a generator for each version of some kind, the same whichever versions are measured."""
-    seeds = source.integers(_SEEDS, size=(len(kinds), len(SEVERITIES)))
-    of_name = dict(zip(kinds, seeds.tolist(), strict=True))
-    return lambda name, severity: generator(of_name[name][severity - 1])

@@ -8,9 +8,15 @@ from pathlib import Path, PurePath
 from statistics import mean
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import Unpack
 
+from vidssl.apps.analysis import verdicts
+from vidssl.apps.analysis.evidence import UNTRAINED, Evidence
+from vidssl.apps.analysis.page import page_of
+from vidssl.apps.analysis.verdicts import AnalysisVerdict, ScoreSample
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, write_whole
 from vidssl.base.command_line_and_notices import left_out
@@ -18,7 +24,7 @@ from vidssl.base.config import build
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
-from vidssl.base.types import Features
+from vidssl.base.types import Count, Features, Frames, Natural
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.read_instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.video_list import VideoList
@@ -26,19 +32,7 @@ from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.jobs.grad_cam import coarse, mass_inside, randomized, rank_correlation, stages
 from vidssl.jobs.grad_cam_of_videos import ClipMap, box_masks, class_maps, layers_of_maps, one_clip, pair_maps
-from vidssl.jobs.job import (
-    Count,
-    File,
-    Model,
-    Natural,
-    NetworkOptions,
-    Videos,
-    file_of,
-    job,
-    models,
-    path_of,
-    read_videos,
-)
+from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of, read_videos
 from vidssl.jobs.load_network import Subject, device_of, load_subject
 from vidssl.jobs.measurement_runner import (
     Computed,
@@ -46,23 +40,27 @@ from vidssl.jobs.measurement_runner import (
     Measurement,
     Plan,
     claim_results,
-    format_count,
-    format_table,
-    format_tests,
     name_networks,
     prepare,
 )
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.two_streams import TwoStreams
-from vidssl.page.figure_style import png
-from vidssl.page.grad_cam_page import CamCell, CamRow, cam_sheet, draw_heat, film_strip, side_by_side, write_cam_page
+from vidssl.page.grad_cam_page import CamCell, CamRow, draw_heat, side_by_side
 from vidssl.page.previews import preview
+from vidssl.page.section import Point, Quantity, Section, section_text
 from vidssl.tracking.overlay import enlarged
 from vidssl.video.write import write_mp4
 
 _RATE = 8.0  # frames per second of the overlays: slow, so that each frame is seen
-_STILLS = 5  # videos of the image
 _Boxes = Mapping[str, InstanceBoxes]  # by the path of the record
+
+
+GRADCAM = Section(
+    "gradcam",
+    "Grad-CAM",
+    "Where in the clip does the network look? Each map shows where it finds what makes a video similar to the most "
+    "similar video, or the class that it predicts.",
+)
 
 
 @dataclass(frozen=True)
@@ -75,13 +73,11 @@ class Explained:
     neighbour: int = -1  # row of the gallery
     neighbour_clip: ClipMap | None = None  # the neighbour's
 
-
-def write_overlay(path: Path, explained: Explained) -> None:
-    """Write clips beside their overlays as MP4, and one below the other as PNG."""
-    both = [clip for clip in (explained.clip, explained.neighbour_clip) if clip is not None]
-    clips = [frames for clip in both for frames in (clip.frames, draw_heat(clip.frames, clip.map))]
-    write_mp4(path.with_suffix(".mp4"), enlarged(side_by_side(clips)), _RATE)
-    write_whole(path.with_suffix(".png"), film_strip(clips))
+    @property
+    def overlays(self) -> list[Frames]:
+        """The clips with their maps over them."""
+        clips = (self.clip, self.neighbour_clip)
+        return [draw_heat(clip.frames, clip.map) for clip in clips if clip is not None]
 
 
 class ExplainedNetwork(NamedTuple):
@@ -92,85 +88,92 @@ class ExplainedNetwork(NamedTuple):
     folder: str  # relative to the page
 
 
-def write_gradcam_page(
-    out: Path, videos: VideoList, searched: VideoList, rows: Sequence[int], networks: Mapping[str, ExplainedNetwork]
-) -> tuple[CamRow, ...]:
-    """Write the page on which the overlays of all networks, by their names, are side by side, and the image of some.
+def _page_rows(
+    videos: VideoList, searched: VideoList, rows: Sequence[int], networks: Mapping[str, ExplainedNetwork]
+) -> list[CamRow]:
+    """Return the rows of the page, on which the overlays of all networks are side by side.
 
-    `searched` is the list of the neighbours, `rows` are those of the videos. Returns the rows of the page.
+    `searched` is the list of the neighbours, `rows` are those of the videos.
     """
-    page_rows, sheet = [], []
+    page_rows = []
     for row in rows:
-        explained = {name: network.explained[row] for name, network in networks.items() if row in network.explained}
-        if not explained:
-            continue
-        frames = next(iter(explained.values())).clip.frames
-        if len(explained) == len(networks):
-            overlays = {name: draw_heat(video.clip.frames, video.clip.map) for name, video in explained.items()}
-            sheet.append({"video": frames, **overlays})
-        cells = [_cell(videos, searched, row, name, networks[name]) for name in explained]
-        label = videos.records[row].label
-        class_name = videos.class_name(label) if label >= 0 else ""
-        page_rows.append(CamRow(preview(frames), videos.names[row], class_name, tuple(cells)))
-    if sheet:
-        write_whole(out / "gradcam.png", png(cam_sheet(sheet[:_STILLS])))
-    results = {name: network.results for name, network in networks.items()}
-    first = next(iter(results.values()))
-    count = format_count(first["num_videos"], first["missing"])
-    write_cam_page(
-        out / "index.html",
-        title=f"Grad-CAM: {videos.path.parent.name}/{videos.path.stem}",
-        table=gradcam_table(results),
-        details=[("Videos", count), ("Drawn with seed", str(first["seed"])), *legend(results)],
-        rows=page_rows,
-        left_out=[gap["reason"] or gap["path"] for gap in first["missing"]],
-    )
-    return tuple(page_rows)
+        if names := [name for name, network in networks.items() if row in network.explained]:
+            video, label = networks[names[0]].explained[row], videos.records[row].label
+            cells = tuple(_cell(videos, searched, row, name, networks[name]) for name in names)
+            class_name = videos.class_name(label) if label >= 0 else ""
+            page_rows.append(CamRow(preview(video.clip.frames), videos.names[row], class_name, cells))
+    return page_rows
 
 
 def _cell(videos: VideoList, searched: VideoList, row: int, name: str, network: ExplainedNetwork) -> CamCell:
     """Describe what a network sees in a video."""
-    video = network.explained[row]
-    clips = [("this video", video.clip)]
-    if video.neighbour_clip is not None:
-        clips.append((f"most similar: {_described(searched, video.neighbour)}", video.neighbour_clip))
-    previews = tuple((caption, preview(draw_heat(clip.frames, clip.map))) for caption, clip in clips)
-    predicted = f"predicted: {videos.class_name(video.label)}, {100 * video.number:.0f} %"
-    lines = [predicted if video.neighbour_clip is None else f"similarity {video.number:.3f}"]
+    video, captions = network.explained[row], ["this video"]
+    if video.neighbour_clip is None:
+        lines = [f"predicted: {videos.class_name(video.label)}, {100 * video.number:.0f} %"]
+    else:
+        label, file = searched.records[video.neighbour].label, PurePath(searched.names[video.neighbour]).name
+        captions.append(f"most similar: {f'{searched.class_name(label)}, ' if label >= 0 else ''}{file}")
+        lines = [f"similarity {video.number:.3f}"]
     if mass := network.results.get("mass_of_video", {}).get(videos.names[row]):
         lines.append(f"{100 * mass[0]:.0f} % of the heat in the box, which covers {100 * mass[1]:.0f} %")
-    if not all(clip.map.any() for _, clip in clips):
+    if not (video.clip.map.any() and (video.neighbour_clip is None or video.neighbour_clip.map.any())):
         lines.append("No heat: no place of the clip raises the score at this layer.")
+    previews = tuple(zip(captions, map(preview, video.overlays), strict=True))
     return CamCell(name, tuple(lines), previews, str(PurePath(network.folder, "overlays", f"{row:05d}.mp4")))
 
 
-def _described(videos: VideoList, row: int) -> str:
-    """Class and file of a video."""
-    label, file = videos.records[row].label, PurePath(videos.names[row]).name
-    return f"{videos.class_name(label)}, {file}" if label >= 0 else file
-
-
-def gradcam_table(networks: Mapping[str, Results]) -> list[list[str]]:
-    """Format the numbers of networks: a header, and a row for each."""
-    stages = [*dict.fromkeys(stage for results in networks.values() for stage in results.get("randomized", {}))]
-    masses = {"mass_in_box": "mass in box (%)", "box_area": "area of box (%)", "mass_limit": "limit (%)"}
-    masses = {key: title for key, title in masses.items() if any(key in results for results in networks.values())}
-    rows = [["", "target", "layer", "cells", *masses.values(), *(f"{stage} untrained" for stage in stages)]]
-    for name, results in networks.items():
-        correlations = results.get("randomized", {})
-        row = [name, results["target"], results["layer"], " x ".join(map(str, results["cells"] or ()))]
-        row += [f"{100 * results[key]:.1f}" for key in masses]
-        rows.append([*row, *(f"{correlations[stage]:.2f}" if stage in correlations else "–" for stage in stages)])
-    return rows
-
-
-def legend(networks: Mapping[str, Results]) -> list[tuple[str, str]]:
-    """Explain the columns of the table that need it."""
-    texts = {
-        "mass_limit": ("Limit", "mass in the box of the box itself, drawn with the cells of the maps"),
-        "randomized": ("Untrained", "from the last stage to the one named: rank correlation with the maps as they are"),
+def gradcam_section(
+    networks: Mapping[str, Results], rows: Sequence[CamRow], videos: VideoList, recordings: NDArray[np.int64]
+) -> Section:
+    """Whether the heat lies in the boxes; the verdict needs the recordings of the videos."""
+    place = {name: row for row, name in enumerate(videos.names)}
+    measured = {}
+    for network, results in networks.items():
+        masses = results.get("mass_of_video", {})
+        inside, area = zip(*masses.values(), strict=True) if masses else ((), ())
+        per_video = {"rows": [place[name] for name in masses], "mass_in_box": inside, "box_area": area}
+        measured[network] = {**results, "per_video": per_video if masses else {}}
+    evidence = Evidence(measured, recordings, videos.labels)
+    keys = {"heat in the boxes": "mass_in_box", "area of the boxes": "box_area", "limit of the cells": "mass_limit"}
+    correlations = {
+        stage: {
+            network: Point(of["randomized"][stage]) for network, of in networks.items() if stage in of["randomized"]
+        }
+        for stage in dict.fromkeys(stage for of in networks.values() for stage in of.get("randomized", ()))
     }
-    return [text for key, text in texts.items() if any(key in results for results in networks.values())]
+    quantities = [
+        evidence.quantity("Heat in the boxes", keys),
+        Quantity("Rank correlation with maps of untrained stages", correlations, percent=False, digits=2, drawn=False),
+    ]
+    empty, maps = (sum(of[key] for of in networks.values()) for key in ("zero_maps", "num_videos"))
+    notes = [
+        f"{name}: maps of {of['layer']}, {' x '.join(map(str, of['cells']))} cells, for the {of['target']}."
+        for name, of in networks.items()
+    ]
+    notes += [f"{empty} of {maps} maps have no heat; they are left out of the numbers."] if empty else []
+    notes += ["Untrained stages: from the last to the one named."] if correlations else []
+    section = replace(
+        GRADCAM,
+        setting=evidence.setting,
+        quantities=[quantity for quantity in quantities if quantity.rows],
+        notes=notes,
+        maps=tuple(rows),
+    )
+    return section if not len(recordings) else replace(section, **_verdict(evidence, maps, empty)._asdict())
+
+
+def _verdict(evidence: Evidence, maps: int, empty: int) -> AnalysisVerdict:
+    """What is said of the first network, beside the first untrained one."""
+    (name, first), *others = evidence.networks.items()
+    if not first["per_video"]:
+        return verdicts.without_boxes(maps, empty)
+    alike = {network: of for network, of in others if network.startswith(UNTRAINED) and of["target"] == first["target"]}
+    pair = replace(evidence, networks={name: first, **dict([*alike.items()][:1])})
+    gap, untrained = pair.gap("mass_in_box", "box_area"), pair.beside("mass_in_box")
+    sample = ScoreSample(len(first["per_video"]["rows"]), pair.sample.recordings)
+    verdict = verdicts.attention(sample, first["mass_in_box"], first["box_area"], gap, untrained)
+    trained = [network for network in evidence.networks if not network.startswith(UNTRAINED)]
+    return verdict if len(trained) == 1 else verdict._replace(verdict=f"{name}: {verdict.verdict}")
 
 
 _OTHER_CLIPS = ("clips", "crops", "grid", "grid_frames", "precision")  # options that maps of one clip do not have
@@ -200,7 +203,7 @@ def analyze_gradcam(
     Args:
         model: One network or several, as in `test`.
         videos: The videos.
-        out: Folder for results.json, overlays, index.html and gradcam.png.
+        out: Folder for results.json, overlays and index.html.
         target: The class that the classifier predicts, or the similarity to the nearest video (default: class, if there
             is a classifier).
         gallery: List in which the nearest videos are searched (default: the videos themselves).
@@ -231,21 +234,11 @@ def analyze_gradcam(
             (name, load_subject(network, options, shared_config=len(several) > 1), network_folder or folder)
             for name, network, network_folder in name_networks(several, folder)
         )
-        networks, _ = explain_networks(work, subjects, query, searched, folder, layer)
+        networks, page_rows = explain_networks(work, subjects, query, searched, folder, layer)
     report = JobResults(networks)
-    report.text, report.file = gradcam_summary(report), folder / "index.html"
+    section = gradcam_section(networks, page_rows, query, np.empty(0, np.int64))
+    report.text, report.file = section_text(section), folder / "index.html"
     return report
-
-
-def draw_maps(
-    subjects: Mapping[str, Subject], videos: VideoList, out: Path, boxes: Path | None
-) -> tuple[dict[str, Results], tuple[CamRow, ...]]:
-    """Explain networks that are loaded, by their names, with the default settings, as `explain_networks`."""
-    read = [Path(subject.name) for subject in subjects.values()]
-    claim_results(out, "gradcam", {"list": videos.path}, [*read, boxes])
-    work = GradCamJob(boxes=boxes, rows=generator(0).permutation(len(videos))[: GradCamJob.limit].tolist())
-    named = ((name, subject, out / name if len(subjects) > 1 else out) for name, subject in subjects.items())
-    return explain_networks(work, named, videos, videos, out, None)
 
 
 def explain_networks(
@@ -254,8 +247,8 @@ def explain_networks(
     videos: VideoList,
     searched: VideoList,
     out: Path,
-    layer: str | None,
-) -> tuple[dict[str, Results], tuple[CamRow, ...]]:
+    layer: str | None = None,
+) -> tuple[dict[str, Results], list[CamRow]]:
     """Explain networks, each with its name and folder, and write the page.
 
     Returns the results, by network, of one with streams by stream, and the rows of the page.
@@ -266,8 +259,11 @@ def explain_networks(
         for stream, (results, shown) in explained.items():
             stream_folder = str((folder / stream).relative_to(out))
             networks[f"{name} {stream}".rstrip()] = ExplainedNetwork(results, shown, stream_folder)
-    page_rows = distributed.on_main(lambda: write_gradcam_page(out, videos, searched, work.rows, networks))
-    return {name: network.results for name, network in networks.items()}, page_rows
+    of_networks = {name: network.results for name, network in networks.items()}
+    page_rows = distributed.on_main(lambda: _page_rows(videos, searched, work.rows, networks))
+    section = gradcam_section(of_networks, page_rows, videos, np.empty(0, np.int64))
+    distributed.on_main(lambda: write_whole(out / "index.html", page_of(section, of_networks)))
+    return of_networks, page_rows
 
 
 def explain_layers(
@@ -359,8 +355,11 @@ class GradCamJob(Measurement):
         return results
 
     def _write(self, out: Path) -> None:
+        """Write the clips beside their overlays."""
         for row, video in self.shown.items():
-            write_overlay(out / "overlays" / f"{row:05d}", video)
+            clips = [clip.frames for clip in (video.clip, video.neighbour_clip) if clip is not None]
+            frames = [part for pair in zip(clips, video.overlays, strict=True) for part in pair]
+            write_mp4(out / "overlays" / f"{row:05d}.mp4", enlarged(side_by_side(frames)), _RATE)
 
 
 def _nearest_videos(subject: Subject, videos: VideoList, gallery: VideoList, rows: Sequence[int]) -> dict[int, int]:
@@ -455,14 +454,3 @@ def _of_map(network: Backbone, layer: str) -> Backbone:
     """Return the network that a layer is of: of one with streams, a stream."""
     stream = layer.removeprefix("encoders.").partition(".")[0]
     return network.stream(stream) if isinstance(network, TwoStreams) else network
-
-
-def gradcam_summary(networks: Mapping[str, Results]) -> str:
-    """Format the numbers of all networks as a short table."""
-    first, rows = next(iter(networks.values())), gradcam_table(networks)
-    lines = [
-        f"{format_count(first['num_videos'], first['missing'])} videos; {format_tests(networks)}",
-        *format_table(rows, "<<<<" + ">" * (len(rows[0]) - 4)),
-    ]
-    lines += [f"{name.lower()}: {text}" for name, text in legend(networks)]
-    return "\n".join(lines)

@@ -11,19 +11,22 @@ Shapes: N samples (clips), V transformed versions of each, D units, C classes, B
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Unpack
 
+from vidssl.apps.analysis import verdicts
+from vidssl.apps.analysis.evidence import Evidence
+from vidssl.apps.analysis.page import measure_sections
 from vidssl.apps.analysis.verdicts import SHUFFLES
+from vidssl.apps.analysis.versions import Versions
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash
 from vidssl.base.config import Tree
@@ -31,32 +34,18 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
 from vidssl.base.types import Batch, Frames, VideoMeta
-from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
-from vidssl.data.dataset import SKIPPING, ClipDataset
+from vidssl.data.clip_samplers import Clip, ClipSettings
 from vidssl.data.read_instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.features import encode_videos
+from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.evaluation.result_files import Results
-from vidssl.jobs.grad_cam_of_videos import VersionRequest, fill_boxes, version_of, with_versions
-from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job, models
+from vidssl.jobs.grad_cam_of_videos import VersionRequest, fill_boxes
+from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import Subject, one_network
-from vidssl.jobs.measurement_runner import (
-    Computed,
-    JobResults,
-    Measurement,
-    Plan,
-    format_number,
-    format_table,
-    format_tests,
-    format_videos,
-    measure_networks,
-)
-from vidssl.page.charts import grouped_bars
-from vidssl.page.figure_style import png
-from vidssl.transforms import Recipe, View, center_crop
+from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan
+from vidssl.page.section import Point, Section
 from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY, Change, choose_changes
-from vidssl.video.reader import DecodeSettings
 
 _Floats = NDArray[np.floating]
 Mask = NDArray[np.bool_]
@@ -195,15 +184,15 @@ def _top_mean(scores: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     return means
 
 
-FRACTIONS = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left: version 1 to 3
+FRACTIONS = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left
 
 
-def covered(boxes: Mapping[str, InstanceBoxes], request: VersionRequest) -> Frames:
+def covered(boxes: Mapping[str, InstanceBoxes], request: VersionRequest, fraction: float) -> Frames:
     """Make a version with a fraction of the instance covered; `boxes` are by the path of the record.
 
     Frames without a box are equal in all versions.
     """
-    return fill_boxes(request, request.frames.copy(), boxes, GRAY, FRACTIONS[request.version - 1])
+    return fill_boxes(request, request.frames.copy(), boxes, GRAY, fraction)
 
 
 def shift(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:
@@ -233,19 +222,14 @@ def reverse_clip(settings: ClipSettings, meta: VideoMeta, clip: Clip, _: float) 
     return Clip(clip.indices[::-1], clip.first, clip.last)
 
 
-def cover(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:
-    """Return the same frames with a fraction of the instance covered."""
-    return version_of(clip, 1 + FRACTIONS.index(fraction))
-
-
-# Each takes the settings of the clip, the metadata of its video, the clip and an amount; the amounts make a trajectory.
-# Where the video is too short they return the clip itself: a version that changes nothing is not counted.
+# The amounts make a trajectory. Where the video is too short a clip is itself: a version that changes nothing is not
+# counted.
 MOVES = {
-    "instance": Change(cover, FRACTIONS, "covered fraction of the instance's box"),
-    "shift": Change(shift, (-0.5, -0.25, 0.25, 0.5), "fraction of the clip's span", needs_motion=True),
-    "gap": Change(gap, (5, 10, 20, 40), "frames between the clips"),
-    "speed": Change(speed, (0.5, 0.75, 1.5, 2.0), "factor", needs_motion=True),
-    "reverse": Change(reverse_clip, (-1.0,), "factor of the speed", needs_motion=True),
+    "instance": Change(partial(covered, {}), FRACTIONS, "covered fraction of the instance's box", kind="frames"),
+    "shift": Change(shift, (-0.5, -0.25, 0.25, 0.5), "fraction of the clip's span", kind="clip", needs_motion=True),
+    "gap": Change(gap, (5, 10, 20, 40), "frames between the clips", kind="clip"),
+    "speed": Change(speed, (0.5, 0.75, 1.5, 2.0), "factor", kind="clip", needs_motion=True),
+    "reverse": Change(reverse_clip, (-1.0,), "factor of the speed", kind="clip", needs_motion=True),
 }
 
 
@@ -282,125 +266,54 @@ class TrajectoryFeatures:
     index: NDArray[np.int64]  # (N,): row of the list
 
 
-@dataclass(frozen=True)
-class Trajectories:
-    """Which clips of a video are samples, and which versions each has."""
-
-    clip: ClipSettings  # frames and sampling rate
-    clips: int  # per video, at uniform positions; each is a sample
-    size: int  # of the central square, pixels
-    names: tuple[str, ...]  # of transformations, in the order of `TRANSFORMATIONS`
-    short_side: int | None = None  # of the video before the crop, pixels; None: `size`
-
-    @property
-    def places(self) -> dict[str, slice]:
-        """For each transformation its positions among the versions of a clip."""
-        places, first = {}, 0
-        for name in self.names:
-            places[name] = slice(first, first + len(TRANSFORMATIONS[name].amounts))
-            first = places[name].stop
-        return places
-
-    def dataset(
-        self,
-        videos: VideoList,
-        reading: DecodeSettings,
-        boxes: Mapping[str, InstanceBoxes] | None = None,
-        skip: bool = False,
-    ) -> ClipDataset:
-        """Build the dataset whose samples hold, clip by clip, the clip and its versions.
-
-        `boxes`, by the paths of records, are needed by the transformation `instance`.
-        """
-        moves = [MOVES[name] for name in self.names if name in MOVES]
-        moved = sum(len(move.amounts) for move in moves)
-        corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]
-        corrupted, plain = (_CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
-        if boxes is not None:
-            reading = with_versions(reading, partial(covered, boxes))
-        clips = _MovedClips(self.clip, self.clips, moves)
-        return ClipDataset(
-            videos, clips, [corrupted, *[plain] * moved] * self.clips, reading=reading, skip=skip, remedy=SKIPPING
-        )
-
-    def encode(self, batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
-        """Stack the features (B, views, D) of a batch; also return whether views differ from their clips (B, views)."""
-        length = len(batch.views) // self.clips
-        pairs = [(view, batch.views[n // length * length]) for n, view in enumerate(batch.views)]
-        changed = [(view != clip).flatten(1).any(dim=1) for view, clip in pairs]
-        return torch.stack([*features], dim=1), torch.stack(changed, dim=1)
-
-    def features(self, index: Tensor, encoded: Tensor, changed: Tensor) -> TrajectoryFeatures:
-        """Collect what `encode` returned for videos, the rows `index` of a list."""
-        length = encoded.shape[1] // self.clips
-        x = encoded.reshape(-1, length, encoded.shape[2]).numpy()
-        differs = changed.reshape(-1, length).numpy()
-        return TrajectoryFeatures(x[:, 0], x[:, 1:], differs[:, 1:], index.repeat_interleave(self.clips).numpy())
+def trajectories(test: TestClips, names: Sequence[str], boxes: Mapping[str, InstanceBoxes] | None = None) -> Versions:
+    """Return the versions that transformations make of the clips of a test; `instance` needs the boxes."""
+    instance = TRANSFORMATIONS["instance"]._replace(apply=partial(covered, boxes or {}))
+    table = {**TRANSFORMATIONS, "instance": instance}
+    changed = [(name, place) for name in names for place in range(len(table[name].amounts))]
+    return Versions(test.clip, test.clips, test.size, table, changed, test.short_side)
 
 
-@dataclass(frozen=True)
-class _CorruptedSquare(Recipe):
-    """A recipe: the central square of a clip, then all its corruptions."""
-
-    size: int
-    short_side: int | None
-    corruptions: Sequence[Change]
-    difference: float = 0.0
-
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        view = center_crop(frames, self.size, self.short_side)
-        versions = [kind.apply(view.frames, amount) for kind in self.corruptions for amount in kind.amounts]
-        return [view, *(View(version, view.window) for version in versions)]
+def encode_trajectories(versions: Versions, batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+    """Arrange the features of a batch, and whether views differ from their clips: (B, C, V, D) and (B, C, V)."""
+    pairs = zip(batch.views, versions.originals, strict=True)
+    changed = ((view != batch.views[original]).flatten(1).any(dim=1) for view, original in pairs)
+    return versions.split(features), versions.split(changed)
 
 
-class _MovedClips(Sampler):
-    """A sampler: uniform clips, each followed by its moved versions."""
-
-    def __init__(self, clip: ClipSettings, clips: int, moves: Sequence[Change]) -> None:
-        self._uniform = Uniform(Uniform.Config(**dict(clip), clips=clips))
-        self._moves = moves
-
-    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
-        clips = []
-        for clip in self._uniform(meta, ()):
-            moved = [kind.apply(self._uniform.config, meta, clip, n) for kind in self._moves for n in kind.amounts]
-            clips += [clip, *moved]
-        return clips
+def collect_trajectories(index: Tensor, x: Tensor, changed: Tensor) -> TrajectoryFeatures:
+    """Collect what `encode_trajectories` returned for videos, the rows `index` of a list."""
+    values, differs = x.flatten(0, 1).numpy(), changed.flatten(0, 1).numpy()
+    return TrajectoryFeatures(values[:, 0], values[:, 1:], differs[:, 1:], index.repeat_interleave(x.shape[1]).numpy())
 
 
 _SHUFFLES = 39  # stream of random numbers
 
 
-@dataclass(frozen=True)
-class Measure:
-    """What is measured."""
-
-    transformations: Sequence[str] | None = None  # names; None: all that apply
-    top_k: int = 10  # number of best units, of each class or of all
-    variant: Literal["class", "goodfellow"] = "class"  # `class_invariance` or `firing_invariance`
-    population: Population = "all"  # the values from which thresholds are computed
-    boxes: Path | None = None  # file of the instances' boxes
-
-
 def score_features(
-    features: TrajectoryFeatures, trajectories: Trajectories, videos: VideoList, measure: Measure
+    features: TrajectoryFeatures, versions: Versions, videos: VideoList, measure: "Invariance"
 ) -> tuple[dict[str, float], dict[str, Any], dict[str, str]]:
     """Return the scores by name, their details, and the transformations that change no clip, with the reason."""
     x, labels = features.x, videos.labels[features.index]
     # Each sample is its own version, or another sample is: these do not enter the population.
     order = generator(0, len(labels)).permutation(len(labels))
-    unchanged = _score(measure, x, x[:, None], labels)
-    itself = x if measure.variant == "class" else x[order]
-    shuffled = _score(measure, x, itself[:, None], labels[order])
+    measured: Callable[..., UnitInvariance] = partial(firing_invariance, top_k=measure.top_k)
+    shuffled = partial(measured, x, x[order, None])
+    if measure.variant == "class":
+        measured = partial(class_invariance, labels=labels, top_k=measure.top_k)
+        shuffled = partial(measured, x, x[:, None], labels=labels[order])
+    unchanged = measured(x, x[:, None], population="samples")
     scores: dict[str, float] = {}
     details: dict[str, Any] = {}
     without: dict[str, str] = {}
-    for name, versions in trajectories.places.items():
-        counted = features.changed[:, versions]
+    for name in dict.fromkeys(name for name, _ in versions.changed):
+        places = [n for n, version in enumerate(versions.changed) if version[0] == name]
+        rows = slice(places[0], places[-1] + 1)
+        counted = features.changed[:, rows]
         if not counted.any():
             without[name] = "it changes no clip: the videos are too small or too short for it, or have no box"
             continue
-        invariance = _score(measure, x, features.versions[:, versions], labels, counted, measure.population)
+        invariance = measured(x, features.versions[:, rows], counted=counted, population=measure.population)
         classes = [videos.class_name(int(label)) for label in invariance.classes]
         scores[f"invariance_{name}"] = invariance.score
         details[name] = {
@@ -417,28 +330,14 @@ def score_features(
         "invariance_mean": float(np.mean([*scores.values()])),
         **scores,
         "invariance_unchanged": unchanged.score,
-        "invariance_shuffled": shuffled.score,
+        "invariance_shuffled": shuffled(population="samples").score,
         "invariance_ceiling": unchanged.ceiling,
     }
     return numbers, details, without
 
 
-def _score(
-    measure: Measure,
-    x: _Floats,
-    versions: _Floats,
-    labels: NDArray[np.int64],
-    counted: Mask | None = None,
-    population: Population = "samples",
-) -> UnitInvariance:
-    top_k = measure.top_k
-    if measure.variant == "class":
-        return class_invariance(x, versions, labels, top_k=top_k, counted=counted, population=population)
-    return firing_invariance(x, versions, top_k=top_k, counted=counted, population=population)
-
-
 def shuffled_scores(
-    features: TrajectoryFeatures, videos: VideoList, measure: Measure, groups: NDArray[np.int64], count: int
+    features: TrajectoryFeatures, videos: VideoList, measure: "Invariance", groups: NDArray[np.int64], count: int
 ) -> list[float]:
     """Score unchanged clips with shuffled labels, `count` times: what the best units reach by chance.
 
@@ -460,7 +359,27 @@ def shuffled_scores(
     return scores
 
 
+INVARIANCE = Section(
+    "invariance",
+    "Invariance",
+    "Does the network still see the class when the clip is changed: covered, rotated, slower …? The invariance score "
+    "of the changed clips is compared with that of unchanged ones, and with what chance reaches, that of shuffled "
+    "labels.",
+)
 COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations
+_CHANGES = {  # in plain words
+    "occlusion": "partly covered",
+    "viewpoint": "zoomed in",
+    "rotation": "rotated",
+    "illumination": "other light",
+    "colour": "other colours",
+    "blur": "blurred",
+    "instance": "instance covered",
+    "shift": "moved in time",
+    "gap": "another moment",
+    "speed": "other speed",
+    "reverse": "reversed",
+}
 
 
 @job
@@ -483,7 +402,7 @@ def analyze_invariance(
     Args:
         model: One network or several, as in `test`.
         videos: The videos, with labels for the variant `class`.
-        out: Folder for results.json and invariance.png.
+        out: Folder for results.json and index.html.
         transformations: Default: all that apply of occlusion, viewpoint, rotation, illumination, colour, blur,
             instance, shift, gap, speed, reverse.
         top_k: Number of best units.
@@ -498,18 +417,20 @@ def analyze_invariance(
         The results of each network, by its name.
     """
     work = Invariance(transformations, top_k, variant, population, None if boxes is None else Path(boxes))
-    folder, charted = None if out is None else Path(out), ("invariance.png", invariance_chart)
-    return measure_networks(
-        work, models(model), videos, options, folder, splits=splits, table=invariance_summary, chart=charted
-    )
+    return measure_sections(work, model, videos, options, out, invariance_section, splits=splits)
 
 
 @dataclass(frozen=True)
-class Invariance(Measurement, Measure):
+class Invariance(Measurement):
     """The invariance of the units of a network."""
 
     kind: ClassVar[str] = "invariance"
     command: ClassVar[str] = "analyze invariance"
+    transformations: Sequence[str] | None = None  # names; None: all that apply
+    top_k: int = 10  # number of best units, of each class or of all
+    variant: Literal["class", "goodfellow"] = "class"  # `class_invariance` or `firing_invariance`
+    population: Population = "all"  # the values from which thresholds are computed
+    boxes: Path | None = None  # file of the instances' boxes
 
     def options(self, options: NetworkOptions) -> NetworkOptions:
         """Measure the central square, of one clip unless there are more."""
@@ -545,14 +466,14 @@ class Invariance(Measurement, Measure):
         settings: Tree,
     ) -> Computed:
         test = subject.test
-        trajectories = Trajectories(test.clip, test.clips, test.size, names, test.short_side)
-        dataset = trajectories.dataset(query, test, boxes, test.skips)
+        versions = trajectories(test, names, boxes)
+        dataset = versions.dataset(query, test, skip=test.skips)
         # A video has as many versions of each clip as there are transformations.
         fewer = test.model_copy(update={"batch_size": max(1, test.batch_size // test.clips)})
-        encode = trajectories.encode
+        encode = partial(encode_trajectories, versions)
         columns, missing = encode_videos(subject.encoder, dataset, fewer, subject.device, encode, subject.name)
-        features = trajectories.features(*columns)
-        scored = distributed.on_main(lambda: score_features(features, trajectories, query, self))
+        features = collect_trajectories(*columns)
+        scored = distributed.on_main(lambda: score_features(features, versions, query, self))
         numbers, details, without = scored
         results: Results = {
             **numbers,
@@ -572,56 +493,58 @@ class Invariance(Measurement, Measure):
         return Computed(results)
 
 
-def invariance_chart(networks: Mapping[str, Results]) -> bytes:
-    """Draw the scores of networks, one colour each, as PNG."""
-    names = _measured(networks)
-    first = next(iter(networks.values()))
-    means = {label: results.get("mean", results) for label, results in networks.items()}
-    top, variant = first["measure"]["top_k"], first["measure"]["variant"]
-    figure = grouped_bars(
-        names,
-        {label: [numbers.get(f"invariance_{name}") for name in names] for label, numbers in means.items()},
-        title=f"Invariance of the {top} best units {'of each class' if variant == 'class' else 'of all'}: "
-        f"{first['num_samples']} clips",
-        unit="invariance score",
-        levels={"1: ignores\nthe clip": 1.0, "perfect": first.get("mean", first)["invariance_ceiling"]},
-        apart=COMPARED,
+def invariance_section(evidence: Evidence) -> Section:
+    """Under which changes units keep responding."""
+    networks, first = evidence.networks, evidence.first
+    means = {network: results.get("mean", results) for network, results in networks.items()}
+    measured = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in numbers] for numbers in means.values()]
+    names = {_changed(name): name for name in TRANSFORMATIONS if any(name in row for row in measured)}
+    keys = {text: f"invariance_{name}" for text, name in {COMPARED[0]: COMPARED[0], **names}.items()}
+    if all(row == measured[0] for row in measured):
+        keys["mean of the changes"] = "invariance_mean"
+    perfect = next(iter(means.values()))["invariance_ceiling"]
+    notes = ["1 is a unit that ignores the clip.", *evidence.left_out]
+    if "mean of the changes" not in keys:
+        notes.append("no mean: the networks were not measured with the same transformations")
+    section = replace(INVARIANCE, setting=_invariance_setting(evidence))
+    if not len(evidence.recordings):
+        keys["shuffled labels"] = "invariance_shuffled"
+        scores = evidence.quantity("Invariance score", keys, {"perfect": perfect}, percent=False)
+        return replace(section, quantities=[scores], notes=notes)
+    highest = {network: max(results["shuffles"]) for network, results in networks.items()}
+    shuffled = next(iter(highest.values()))
+    scores = evidence.quantity("Invariance score", keys, {"shuffled labels": shuffled, "perfect": perfect}, False)
+    of_chance = {network: Point(score) for network, score in highest.items()}
+    scores = replace(scores, rows={**scores.rows, f"shuffled labels, highest of {SHUFFLES}": of_chance})
+    worded = {_CHANGES.get(name, name): first[f"invariance_{name}"] for name in first["details"]}
+    unchanged = first[f"invariance_{COMPARED[0]}"]
+    verdict = verdicts.invariance(evidence.sample, unchanged, worded, shuffled, _untrained_invariance(networks))
+    notes.insert(
+        0,
+        "The score has no interval: the best units are chosen on these videos. It is compared with shuffled labels "
+        f"instead; the line is the highest of {SHUFFLES} draws for the trained network.",
     )
-    return png(figure)
+    return replace(section, **verdict._asdict(), quantities=[scores], notes=notes)
 
 
-def _measured(networks: Mapping[str, Results]) -> list[str]:
-    """The rows: transformations, baselines, and the mean if all networks have the same transformations."""
-    means = [results.get("mean", results) for results in networks.values()]
-    measured = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in numbers] for numbers in means]
-    names = [name for name in TRANSFORMATIONS if any(name in row for row in measured)]
-    common = ["mean"] if all(row == measured[0] for row in measured) else []
-    return [COMPARED[0], *names, *common, COMPARED[1]]
+def _untrained_invariance(networks: Mapping[str, Results]) -> str:
+    """What is said of the second network."""
+    if len(networks) == 1:
+        return ""
+    _, results = networks.values()
+    highest = max(results["shuffles"])
+    kept = sum(results[f"invariance_{name}"] > highest for name in results["details"])
+    learned = results[f"invariance_{COMPARED[0]}"] > highest
+    how = f"under {kept} of {len(results['details'])}" if learned else "chance alone would do as well"
+    return f"; untrained network: {how}"
 
 
-def invariance_summary(networks: Mapping[str, Results]) -> str:
-    """Format the scores of networks as a short table."""
-    first, names = next(iter(networks.values())), _measured(networks)
-    splits = list(first.get("splits", {}).values())
-    clips = "" if splits else f", {first['num_samples']} clips"
-    units = f"the {first['measure']['top_k']} best of {first['num_units']} units"
-    head = (
-        f"{format_videos(first)}{clips}; {format_tests(networks)}; {units}; 1: a unit that ignores the clip, "
-        f"{first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
-    )
-    head += f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""
-    rows = [
-        [name, *(format_number(f"invariance_{name}", results, _cell) for results in networks.values())]
-        for name in names
-    ]
-    lines = [head, *format_table([["", *networks], *rows], "<" + ">" * len(networks))]
-    for label, results in networks.items():
-        of = f" of {label}" if len(networks) > 1 else ""
-        lines += [f"not measured{of}: {name} ({why})" for name, why in results["left_out"].items()]
-    if "mean" not in names:
-        lines.append("no mean: the networks were not measured with the same transformations")
-    return "\n".join(lines)
+def _invariance_setting(evidence: Evidence) -> str:
+    first = evidence.first
+    clips = "" if "splits" in first else f"; {first['num_samples']} clips"
+    return f"{evidence.setting}{clips}; the {first['measure']['top_k']} best of {first['num_units']} units"
 
 
-def _cell(name: str, score: float) -> str:
-    return f"{score:.2f}"
+def _changed(name: str) -> str:
+    """A change in plain words, with its name in results.json."""
+    return f"{_CHANGES[name]} ({name})" if name in _CHANGES else name

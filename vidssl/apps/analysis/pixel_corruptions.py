@@ -4,7 +4,7 @@ The constants are those of ImageNet-C (Hendrycks and Dietterich, 2019) or of Min
 gamma and shuffles those of Zhong et al. (2022). Lengths are pixels of a frame whose shorter side is 224, and scaled to
 others. Noise and rain differ between the frames of a clip; angles, fog and permutations are drawn once.
 
-All operations take frames (T, 3, H, W) uint8, an amount and a generator.
+All operations take frames (T, 3, H, W) uint8 and an amount, those that draw also a generator.
 """
 
 import math
@@ -47,13 +47,13 @@ def impulse_noise(frames: Frames, fraction: float, generator: _Rng) -> Frames:
     return noisy.transpose(0, 3, 1, 2)
 
 
-def blur_corruption(frames: Frames, sigma: float, generator: _Rng) -> Frames:
+def blur_corruption(frames: Frames, sigma: float) -> Frames:
     """Blur with a Gaussian."""
     sigma *= _scale(frames)
     return color.gaussian_blur(frames, 2 * math.ceil(3.5 * sigma) + 1, sigma)
 
 
-def defocus_blur(frames: Frames, radius: float, generator: _Rng) -> Frames:
+def defocus_blur(frames: Frames, radius: float) -> Frames:
     """Blur with a disk, whose edge is one pixel wide."""
     radius *= _scale(frames)
     reach = math.ceil(radius)
@@ -115,27 +115,27 @@ def rain(frames: Frames, amount: tuple[float, float, float], generator: _Rng) ->
     return _lower_contrast(images, factor)
 
 
-def contrast(frames: Frames, factor: float, generator: _Rng) -> Frames:
+def contrast(frames: Frames, factor: float) -> Frames:
     """Scale the distance of all values to the mean of their frame and channel."""
     return _lower_contrast(_images(frames), factor)
 
 
-def brightness(frames: Frames, amount: float, generator: _Rng) -> Frames:
+def brightness(frames: Frames, amount: float) -> Frames:
     """Add to the value of HSV, a fraction."""
     return _change_hsv(frames, 2, 1.0, amount)
 
 
-def saturate(frames: Frames, amount: tuple[float, float], generator: _Rng) -> Frames:
+def saturate(frames: Frames, amount: tuple[float, float]) -> Frames:
     """Multiply the saturation of HSV, and add to it."""
     return _change_hsv(frames, 1, *amount)
 
 
-def gamma_corruption(frames: Frames, exponent: float, generator: _Rng) -> Frames:
+def gamma_corruption(frames: Frames, exponent: float) -> Frames:
     """Raise all values in [0, 1] to a power."""
     return distortions.gamma(frames, exponent)
 
 
-def jpeg(frames: Frames, quality: int, generator: _Rng) -> Frames:
+def jpeg(frames: Frames, quality: int) -> Frames:
     """Compress each frame as JPEG."""
 
     def compress(image: NDArray[np.uint8], dst: NDArray[np.uint8]) -> None:
@@ -166,26 +166,28 @@ _SATURATIONS = ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2))
 _PATCHES = "n: n x n patches"
 
 # New ones go to the end: the random numbers of a corruption depend on its position.
-# Each takes square frames, an amount and a generator; the amounts are those of the severities 1 to 5.
+# The amounts are those of the severities 1 to 5.
 PIXEL_CORRUPTIONS = {
     "gaussian_noise": Change(
-        gaussian_noise, (0.08, 0.12, 0.18, 0.26, 0.38), "standard deviation, fraction of 255", "noise"
+        gaussian_noise, (0.08, 0.12, 0.18, 0.26, 0.38), "standard deviation, fraction of 255", "noise", draws=True
     ),
-    "shot_noise": Change(shot_noise, (60, 25, 12, 5, 3), "photons of white", "noise"),
-    "impulse_noise": Change(impulse_noise, (0.03, 0.06, 0.09, 0.17, 0.27), "fraction of the values", "noise"),
+    "shot_noise": Change(shot_noise, (60, 25, 12, 5, 3), "photons of white", "noise", draws=True),
+    "impulse_noise": Change(
+        impulse_noise, (0.03, 0.06, 0.09, 0.17, 0.27), "fraction of the values", "noise", draws=True
+    ),
     "gaussian_blur": Change(blur_corruption, (1, 2, 3, 4, 6), "standard deviation, pixels of 224", "blur"),
     "defocus_blur": Change(defocus_blur, (3, 4, 6, 8, 10), "radius, pixels of 224", "blur"),
-    "motion_blur": Change(motion_blur, (10, 15, 20, 25, 30), "length, pixels of 224", "blur"),
-    "fog": Change(fog, _FOG, "thickness and decay of details", "weather"),
-    "rain": Change(rain, _RAINS, "streaks, their length in pixels of 224, contrast", "weather"),
+    "motion_blur": Change(motion_blur, (10, 15, 20, 25, 30), "length, pixels of 224", "blur", draws=True),
+    "fog": Change(fog, _FOG, "thickness and decay of details", "weather", draws=True),
+    "rain": Change(rain, _RAINS, "streaks, their length in pixels of 224, contrast", "weather", draws=True),
     "contrast": Change(contrast, (0.5, 0.4, 0.3, 0.2, 0.1), "factor", "light"),
     "brightness": Change(brightness, (0.1, 0.2, 0.3, 0.4, 0.5), "added to the value of HSV", "light"),
     "saturate": Change(saturate, _SATURATIONS, "factor of the saturation, and added to it", "light"),
     "gamma_bright": Change(gamma_corruption, (0.8, 0.6, 0.4, 0.3, 0.2), "exponent", "light"),
     "gamma_dark": Change(gamma_corruption, (1.25, 1.5, 1.75, 2.0, 2.5), "exponent", "light"),
     "jpeg": Change(jpeg, (25, 18, 15, 10, 7), "quality", "compression"),
-    "global_shuffle": Change(global_shuffle_corruption, (2, 4, 8, 16, 32), _PATCHES, "patches"),
-    "local_shuffle": Change(local_shuffle_corruption, (16, 8, 4, 2, 1), _PATCHES, "patches"),
+    "global_shuffle": Change(global_shuffle_corruption, (2, 4, 8, 16, 32), _PATCHES, "patches", draws=True),
+    "local_shuffle": Change(local_shuffle_corruption, (16, 8, 4, 2, 1), _PATCHES, "patches", draws=True),
 }
 
 

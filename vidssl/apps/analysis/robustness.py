@@ -1,7 +1,7 @@
 """Networks on corrupted videos."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,48 +12,43 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from vidssl.apps.analysis.corrupted_clips import (
-    CLEAN,
-    ROBUSTNESS,
-    SEVERITIES,
-    CorruptedClips,
-    Version,
-    choose_corruptions,
-)
+from vidssl.apps.analysis import verdicts
+from vidssl.apps.analysis.corrupted_clips import ROBUSTNESS, SEVERITIES, choose_corruptions
+from vidssl.apps.analysis.evidence import Evidence
+from vidssl.apps.analysis.page import measure_sections
+from vidssl.apps.analysis.versions import ORIGINAL, Version, Versions, encode_versions
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
-from vidssl.base.types import Batch, Features
+from vidssl.base.types import Features, Frames
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.features import TestClips, encode_videos, finished
-from vidssl.evaluation.metrics import level_of, majority
+from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
-from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job, models
+from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import Subject, one_network
-from vidssl.jobs.measurement_runner import (
-    Computed,
-    JobResults,
-    Measurement,
-    Plan,
-    format_clips,
-    format_count,
-    format_table,
-    measure_networks,
-)
+from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan
 from vidssl.jobs.test import NamedProtocols, describe_protocols, need_training, plan_protocols, protocol_choices
-from vidssl.page.charts import example_sheet, severity_map
+from vidssl.page.charts import example_sheet
 from vidssl.page.figure_style import png
+from vidssl.page.section import Point, Quantity, Section
 
 Scores = Mapping[str, Mapping[int, float]]  # of one metric, by corruption and severity
 
 _HEADLINES = {"accuracy": "top1", "knn": "knn", "retrieval": "R@1"}  # of each protocol that can be measured
-_TITLES = {"top1": "accuracy", "knn": "kNN", "R@1": "R@1"}
+_GROUPS = {"patches": "shuffled patches", "time": "lost or reordered frames"}  # in plain words
 _NOT_PERFORMANCE = ("ece",)  # they have no mPC
 _BATCH_BYTES = 256 << 20  # of the views of a batch
+ROBUSTNESS_SECTION = Section(
+    "robustness",
+    "Robustness",
+    "How much is still recognised if the tested videos are corrupted: noisy, blurred, compressed, out of order? The "
+    "training videos stay clean.",
+)
 
 
 @job
@@ -75,7 +70,7 @@ def analyze_robustness(
     Args:
         model: One network or several, as in `test`.
         videos: The tested videos, with labels. One clip of each is measured, or `clips` of them.
-        out: Folder for results.json, robustness.png and examples.png.
+        out: Folder for results.json, index.html and examples.png.
         train_list: Training videos, for kNN and retrieval; they stay clean.
         protocol: Protocols, each followed by its settings: accuracy, knn, retrieval (default: all that apply).
         corruptions: Default: all that apply of gaussian_noise, shot_noise, impulse_noise, gaussian_blur, defocus_blur,
@@ -94,12 +89,8 @@ def analyze_robustness(
         options["settings"] = [*options.get("settings", ()), *settings]
     if wrong := [n for n in severities if n not in SEVERITIES]:
         raise ConfigError(f"severities=[{wrong[0]}]: write numbers from 1 to {SEVERITIES[-1]}, such as 1 3 5")
-    chosen_severities = tuple(n for n in SEVERITIES if n in severities)
-    work, folder = Robustness(corruptions, chosen_severities, seed, protocols), None if out is None else Path(out)
-    charted = ("robustness.png", robustness_chart)
-    return measure_networks(
-        work, models(model), videos, options, folder, train_list, table=robustness_summary, chart=charted
-    )
+    work = Robustness(corruptions, tuple(n for n in SEVERITIES if n in severities), seed, protocols)
+    return measure_sections(work, model, videos, options, out, robustness_section, train_list)
 
 
 @dataclass(frozen=True)
@@ -134,7 +125,8 @@ class Robustness(Measurement):
         gallery = gallery if any(protocol.gallery for protocol in protocols.values()) else None
         test = subject.test
         names, left_out = choose_corruptions(self.corruptions, test.clip.frames, test.size)
-        clips = CorruptedClips(test.clip, test.clips, test.size, names, self.severities, test.short_side)
+        changed = [(name, n - 1) for name in names for n in self.severities]
+        clips = Versions(test.clip, test.clips, test.size, ROBUSTNESS, changed, test.short_side)
         amounts = {name: [ROBUSTNESS[name].amounts[n - 1] for n in self.severities] for name in names}
         settings = {"corruptions": amounts, "severities": self.severities, "seed": self.seed}
         described = json.loads(json.dumps(settings))  # as it is read from a file
@@ -148,13 +140,13 @@ class Robustness(Measurement):
         query: VideoList,
         gallery: VideoList | None,
         protocols: NamedProtocols,
-        clips: CorruptedClips,
+        clips: Versions,
         left_out: Mapping[str, str],
         request: Tree,
     ) -> Computed:
         measured, q, g = _measure(subject, protocols, gallery, query, clips, self.seed)
         results: Results = {
-            **summarise({version: merged(of_version, "numbers") for version, of_version in measured.items()}, clips),
+            **summarise({version: merged(of_version, "numbers") for version, of_version in measured.items()}),
             **majority(q.label),
             "left_out": left_out,
             "protocols": request["protocols"],
@@ -166,19 +158,23 @@ class Robustness(Measurement):
         }
         if self.per_video:
             per_video = {version: merged(of_version, "per_video") for version, of_version in measured.items()}
-            results["per_video"] = {"rows": q.index.tolist(), **mean_per_video(per_video, clips)}
+            results["per_video"] = {"rows": q.index.tolist(), **mean_per_video(per_video)}
         return Computed(results, lambda out: _write_examples(out, clips, query, subject.test, self.seed))
 
 
-def _write_examples(out: Path, clips: CorruptedClips, query: VideoList, test: TestClips, seed: int) -> None:
+def _write_examples(out: Path, clips: Versions, query: VideoList, test: TestClips, seed: int) -> None:
     """Draw a frame of the first video with each corruption that changes single frames."""
     (out / "examples.png").unlink(missing_ok=True)
-    examples = clips.examples(query, test, seed)
-    names = [name for name in clips.names if (name, clips.severities[0]) in examples]
-    if names:
-        rows = {name: [examples[name, severity] for severity in clips.severities] for name in names}
-        sheet = example_sheet(examples[CLEAN], rows, [*map(str, clips.severities)])
-        write_whole(out / "examples.png", png(sheet, dpi=110))
+    still = replace(clips, changed=clips.of("square", "frames"))
+    dataset, squares = still.dataset(query, test, seed, skip=True), 1 + len(still.of("square"))
+    views = next(views for row in range(len(dataset)) if (views := dataset[0, row].views))
+    clean, *changed = [*views[:squares], *views[squares * clips.clips :]]  # of the first clip, then of others
+    rows: dict[str, list[Frames]] = {}
+    for (name, _), frames in zip(still.changed, changed, strict=False):
+        rows.setdefault(name, []).append(frames)
+    if rows:
+        severities = dict.fromkeys(str(place + 1) for _, place in still.changed)
+        write_whole(out / "examples.png", png(example_sheet(clean, rows, [*severities]), dpi=110))
 
 
 def _measurable(protocols: NamedProtocols, explicit: bool) -> dict[str, EvaluationProtocol]:
@@ -198,12 +194,7 @@ def merged(measured: Sequence[Measured], part: str) -> dict[str, Any]:
 
 
 def _measure(
-    subject: Subject,
-    protocols: NamedProtocols,
-    gallery: VideoList | None,
-    query: VideoList,
-    clips: CorruptedClips,
-    seed: int,
+    subject: Subject, protocols: NamedProtocols, gallery: VideoList | None, query: VideoList, clips: Versions, seed: int
 ) -> tuple[dict[Version, list[Measured]], Features, Features | None]:
     """Run all protocols on each version.
 
@@ -211,28 +202,31 @@ def _measure(
     video is decoded once, the features of the gallery are extracted once.
     """
     test, encoder = subject.test, subject.encoder
-    classify = subject.classify if any(protocol.probabilities for protocol in protocols.values()) else None
+    if not any(protocol.probabilities for protocol in protocols.values()):
+        subject = replace(subject, classify=None)
     g = None
     if gallery is not None and any(protocol.gallery for protocol in protocols.values()):
         g = subject.extract(gallery, "gallery")
-
-    def encode(batch: Batch, features: Any) -> tuple[Tensor]:
-        rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
-        return (clips.average(batch, rows),)
-
     # The views of a batch are in memory together, in each worker: bound them.
-    views = test.clip.frames * 3 * test.size**2 * len(clips.versions) * test.clips
+    views = test.clip.frames * 3 * test.size**2 * (1 + len(clips.changed)) * test.clips
     fewer = test.model_copy(update={"batch_size": max(1, min(test.batch_size, _BATCH_BYTES // views))})
     dataset = clips.dataset(query, test, seed, test.skips)
-    (index, x), missing = encode_videos(encoder, dataset, fewer, subject.device, encode, "corrupted videos")
-    label = torch.from_numpy(query.labels)[index]
-    q = Features(finished(encoder, x).flatten(1), label, index, missing, classes=query.classes)
+    index, x, missing = encode_versions(subject, dataset, fewer, partial(_mean_of_clips, clips), "corrupted videos")
+    rows = torch.from_numpy(index)
+    q = Features(x.flatten(1), torch.from_numpy(query.labels)[rows], rows, missing, classes=query.classes)
     queries = query.rows(index.tolist())
     searched = queries if gallery is None or g is None else gallery.rows(g.index.tolist())
     measured = distributed.on_main(
-        lambda: _apply(protocols, clips.versions, q, g, own_rows(searched, queries), encoder.dim)
+        lambda: _apply(protocols, [ORIGINAL, *clips.changed], q, g, own_rows(searched, queries), encoder.dim)
     )
     return measured, q, g
+
+
+def _mean_of_clips(clips: Versions, rows: Iterable[Tensor]) -> Tensor:
+    total = torch.zeros(())
+    for of_clip in clips.split(rows).unbind(dim=1):
+        total = total + of_clip / clips.clips
+    return total
 
 
 def _apply(
@@ -247,33 +241,34 @@ def _apply(
     return measured
 
 
-def mean_per_video(values: Mapping[Version, Mapping[str, Tensor]], clips: CorruptedClips) -> dict[str, list[float]]:
+def mean_per_video(values: Mapping[Version, Mapping[str, Tensor]]) -> dict[str, list[float]]:
     """Average the versions of each video: `R@1` (clean), `R@1_mPC`, `R@1_noise`, `R@1_severity_1` and so on."""
-    versions = [version for version in values if version != CLEAN]
+    versions = [version for version in values if version != ORIGINAL]
     parts = {"mPC": versions}
-    for name, severity in versions:
-        for part in (ROBUSTNESS[name].group, f"severity_{severity}"):
-            parts.setdefault(part, []).append((name, severity))
+    for name, place in versions:
+        for part in (ROBUSTNESS[name].group, f"severity_{place + 1}"):
+            parts.setdefault(part, []).append((name, place))
     means: dict[str, list[float]] = {}
-    for metric in (metric for metric in _HEADLINES.values() if metric in values[CLEAN]):
-        means[metric] = values[CLEAN][metric].double().tolist()
+    for metric in (metric for metric in _HEADLINES.values() if metric in values[ORIGINAL]):
+        means[metric] = values[ORIGINAL][metric].double().tolist()
         for part, members in parts.items():
             means[f"{metric}_{part}"] = torch.stack([values[v][metric].double() for v in members]).mean(dim=0).tolist()
     return means
 
 
-def summarise(numbers: Mapping[Version, Numbers], clips: CorruptedClips) -> Results:
+def summarise(numbers: Mapping[Version, Numbers]) -> Results:
     """Summarise the numbers of all versions: those of clean videos, mPC and rPC, and all others below `corruptions`.
 
     Of a calibration error there is the mean over corruptions, not an mPC.
     """
-    clean, severities = numbers[CLEAN], clips.severities
-    group_of = {name: ROBUSTNESS[name].group for name in clips.names}
+    clean, changed = numbers[ORIGINAL], [version for version in numbers if version != ORIGINAL]
+    severities = [*dict.fromkeys(place + 1 for _, place in changed)]
+    group_of = {name: ROBUSTNESS[name].group for name, _ in changed}
     results: Results = dict(clean)
     groups: dict[str, Numbers] = {group: {} for group in group_of.values()}
     means: dict[str, Numbers] = {str(severity): {} for severity in severities}
     for metric in (metric for metric in clean if metric != "chance"):
-        scores = {name: {n: numbers[name, n][metric] for n in severities} for name in clips.names}
+        scores = {name: {n: numbers[name, n - 1][metric] for n in severities} for name in group_of}
         for severity, value in by_severity(scores, severities).items():
             means[str(severity)][metric] = value
         for group, value in by_group(scores, group_of).items():
@@ -285,10 +280,10 @@ def summarise(numbers: Mapping[Version, Numbers], clips: CorruptedClips) -> Resu
         relative = relative_performance(scores, clean[metric])
         results |= {} if relative is None else {f"{metric}_rPC": relative}
     corruptions = {}
-    for name in clips.names:
+    for name, group in group_of.items():
         kind = ROBUSTNESS[name]
-        of_severity = {str(n): {"amount": _plain(kind.amounts[n - 1]), **numbers[name, n]} for n in severities}
-        corruptions[name] = {"group": kind.group, "amounts_are": kind.unit, "severities": of_severity}
+        of_severity = {str(n): {"amount": _plain(kind.amounts[n - 1]), **numbers[name, n - 1]} for n in severities}
+        corruptions[name] = {"group": group, "amounts_are": kind.unit, "severities": of_severity}
     return {**results, "groups": groups, "severities": means, "corruptions": corruptions}
 
 
@@ -296,60 +291,58 @@ def _plain(amount: Any) -> Any:
     return list(amount) if isinstance(amount, tuple) else amount  # as it is read from a file
 
 
-def _headlines(results: Results) -> list[str]:
-    return [metric for metric in _HEADLINES.values() if metric in results]
+def robustness_section(evidence: Evidence) -> Section:
+    """What is left of the accuracy on corrupted videos."""
+    first, key = evidence.first, evidence.primary
+    shown = replace(evidence, networks={name: {**_flat(of), **of} for name, of in evidence.networks.items()})
+    quantities = []
+    for metric, title in {**evidence.measures, "ece": "ECE"}.items():
+        keys = {"clean": metric} | {f"severity {n}": f"{metric}_severity_{n}" for n in first["severities"]}
+        keys |= {_GROUPS.get(name, name): f"{metric}_{name}" for name in first["groups"]}
+        keys |= {"mean": f"{metric}_mean"} if metric in _NOT_PERFORMANCE else {"mPC": f"{metric}_mPC"}
+        levels = {} if metric in _NOT_PERFORMANCE else {"majority": evidence.levels["majority"]}
+        drawn = metric == (key or next(iter(evidence.measures)))
+        quantities.append(shown.quantity(f"{title} on corrupted videos", keys, levels, drawn=drawn))
+    relative = {f"rPC, {title}": f"{metric}_rPC" for metric, title in evidence.measures.items()}
+    quantities.append(shown.quantity("Of the clean performance", relative, drawn=False))
+    for metric, title in evidence.measures.items():
+        quantities += [_heat(f"{title} of each corruption", metric, name, evidence) for name in evidence.networks]
+    quantities = [quantity for quantity in quantities if quantity.rows]
+    section = replace(ROBUSTNESS_SECTION, setting=evidence.setting, quantities=quantities, notes=evidence.left_out)
+    if key is None:
+        return section
+    groups = {_GROUPS.get(name, name): numbers[key] for name, numbers in first["groups"].items()}
+    clean, corrupted = evidence.estimate(key), evidence.estimate(f"{key}_mPC")
+    assert clean is not None and corrupted is not None
+    verdict = verdicts.robustness(
+        evidence.sample,
+        evidence.score(key),
+        clean,
+        corrupted,
+        evidence.gap(key, f"{key}_mPC"),
+        groups,
+        evidence.beside(f"{key}_mPC"),
+    )
+    return replace(section, **verdict._asdict())
 
 
-def robustness_chart(networks: Mapping[str, Results]) -> bytes:
-    """Draw the headline of each protocol over the severities, or the first one of each of several networks, as PNG."""
-    first = next(iter(networks.values()))
-    metric = _headlines(first)[0]
-    panel_numbers = {_TITLES[name]: (first, name) for name in _headlines(first)}
-    if len(networks) > 1:
-        panel_numbers = {name: (results, metric) for name, results in networks.items() if metric in results}
-    rows: dict[str, list[str]] = {}
-    for name, corruption in first["corruptions"].items():
-        rows.setdefault(corruption["group"], []).append(name)
-    panels = {}
-    for label, (results, name) in panel_numbers.items():
-        severities = {kind: corruption["severities"].values() for kind, corruption in results["corruptions"].items()}
-        series = {kind: [numbers[name] for numbers in measured] for kind, measured in severities.items()}
-        panels[label] = results[name], series
-    what = f"{_TITLES[metric]} on " if len(networks) > 1 else ""
-    title = f"{what}{first['num_videos']} corrupted videos, percent; majority {_percent(first['majority'])}"
-    return png(severity_map(rows, [*first["severities"]], panels, title))
+def _flat(results: Results) -> Numbers:
+    """The numbers of groups and severities by the names of their values of each video."""
+    parts = {**results["groups"], **{f"severity_{n}": numbers for n, numbers in results["severities"].items()}}
+    return {f"{metric}_{part}": value for part, numbers in parts.items() for metric, value in numbers.items()}
 
 
-def robustness_summary(networks: Mapping[str, Results]) -> str:
-    """Format the numbers of all networks as a short table."""
-    lines = []
-    for label, results in networks.items():
-        metrics = _headlines(results)
-        columns = [*metrics, *(["ece"] if "ece" in results else [])]
-        if len(networks) > 1:
-            lines.append(f"{label}:")
-        severities = results["measure"]["severities"]
-        count = format_count(results["num_videos"], results["missing"])
-        clips = format_clips(results["protocol"])
-        lines.append(f"{count} videos; {clips}; percent, mean over severities {' '.join(map(str, severities))}")
-        rows = [["", *(_TITLES.get(name, "ECE") for name in columns)]]
-        rows.append(["clean", *(_percent(results[name]) for name in columns)])
-        rows.append(["majority", *(_percent(results.get(level_of(name) or "")) for name in columns)])
-        for group, numbers in results["groups"].items():
-            rows.append([group, *(_percent(numbers[name]) for name in columns)])
-        for row in ("mPC", "rPC"):
-            means = [_percent(results.get(f"{name}_{row}")) for name in metrics]
-            rows.append([row, *means, *["–"] * ("ece" in columns)])
-        lines += format_table(rows, "<" + ">" * len(columns))
-        if "ece" in columns:
-            errors = [f"{n}: {_percent(numbers['ece'])}" for n, numbers in results["severities"].items()]
-            lines.append(f"ECE of severity {', '.join(errors)}")
-        lines += [f"not measured: {name} ({why})" for name, why in results["left_out"].items()]
-    return "\n".join(lines)
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
+def _heat(title: str, metric: str, network: str, evidence: Evidence) -> Quantity:
+    """A number of a network under each corruption, by severity."""
+    rows = {
+        name.replace("_", " "): {
+            f"severity {n}": Point(numbers[metric]) for n, numbers in corruption["severities"].items()
+        }
+        for name, corruption in evidence.networks[network]["corruptions"].items()
+        if metric in evidence.networks[network]
+    }
+    of = f": {network}" if len(evidence.networks) > 1 else ""
+    return Quantity(title + of, rows, heat=True)
 
 
 def mean_performance(scores: Scores) -> float:

@@ -20,43 +20,45 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import Unpack
 
+from vidssl.apps.analysis import verdicts
+from vidssl.apps.analysis.evidence import Evidence
+from vidssl.apps.analysis.page import page_of
+from vidssl.apps.analysis.verdicts import AnalysisVerdict
+from vidssl.apps.analysis.versions import why_no_classifier
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
 from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.measure import check_class_names, check_measurable
 from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
-from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, write_results
+from vidssl.evaluation.statistics import Estimate, jackknife
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
 from vidssl.jobs.load_network import Subject, device_of
-from vidssl.jobs.measurement_runner import (
-    Computed,
-    JobResults,
-    Measurement,
-    Plan,
-    Work,
-    claim_results,
-    format_table,
-    format_tests,
-    format_videos,
-    name_networks,
-)
+from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan, Work, claim_results, name_networks
 from vidssl.models.checkpoint_files import saved
-from vidssl.page.charts import class_curves, grouped_bars
+from vidssl.page.charts import class_curves
 from vidssl.page.figure_style import png
+from vidssl.page.section import Section, section_text
 
-_NUMBERS = {
-    "uniformity": "uniformity",
-    "uniformity_class_mean": "uniformity of a class",
-    "distance_within": "distance within",
-    "distance_between": "distance between",
-    "top1": "accuracy (%)",
-    "majority": "majority (%)",
-    "ece": "ECE (%)",
-}
+CLASSES = Section(
+    "classes",
+    "Classes",
+    "Do the features of the tested videos form a group for each class? Distances of two videos of one class are "
+    "compared with those of two videos of different classes: distance within, distance between.",
+)
+_DISTANCES = {"distance within": "distance_within", "distance between": "distance_between"}
+_UNIFORMITY = {"uniformity": "uniformity", "uniformity of a class": "uniformity_class_mean"}
+_OF_CURVES = (
+    *_DISTANCES.values(),
+    *_UNIFORMITY.values(),
+    "top1",
+    "majority",
+    "ece",
+    "uniformity_per_class",
+    "distances",
+)
 
 
 @job
@@ -73,7 +75,7 @@ def analyze_uniformity(
     Args:
         model: One network or several, as in `test`; of the folder of a run all its checkpoints.
         videos: Videos of two classes or more, with labels.
-        out: Folder for results.json and classes.png.
+        out: Folder for results.json and index.html.
         progress: As of `test`.
         options: See `NetworkOptions`.
 
@@ -86,10 +88,11 @@ def analyze_uniformity(
     with distributed.joined(device_of(several[0], options)):
         for name, network, network_folder in name_networks(several, folder):
             results[name] = _measure(network, videos, network_folder, options, shared_config=len(several) > 1)
-        results.text = uniformity_summary(results)
+        section = classes_section(Evidence(results))
+        results.text = section_text(section)
         if folder is not None:
-            results.file = file = folder / "classes.png"
-            distributed.on_main(lambda: write_whole(file, uniformity_chart(results)))
+            results.file = file = folder / "index.html"
+            distributed.on_main(lambda: write_whole(file, page_of(section, results)))
     return results
 
 
@@ -112,8 +115,8 @@ def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOpt
 
 def point(results: Results) -> Results:
     """Return what a curve shows of one checkpoint."""
-    kept = (*_NUMBERS, "uniformity_per_class", "distances")
-    return {"step": results["checkpoint"].get("step", 0), **{key: results[key] for key in kept if key in results}}
+    numbers = {key: results[key] for key in _OF_CURVES if key in results}
+    return {"step": results["checkpoint"].get("step", 0), **numbers}
 
 
 @dataclass(frozen=True)
@@ -130,15 +133,18 @@ class UniformityOfFeatures(Measurement):
         return Plan({}, partial(self._compute, subject, query))
 
     def _compute(self, subject: Subject, query: VideoList) -> Computed:
-        classifies, left_out = _classifies(subject, query)
-        encoder, classify = subject.encoder, subject.classify if classifies else None
+        refused = why_no_classifier(subject, query)
+        left_out = {} if refused is None else {"ece": str(refused)}
+        if not subject.classes:
+            left_out = {"ece": "the network has no classifier"}
+        encoder, classify = subject.encoder, subject.classify if refused is None else None
         features = subject.extract(query, subject.name, classify)
         names = [query.class_name(n) for n in range(max(len(query.classes), int(query.labels.max()) + 1))]
         x, recordings = features.x[:, : encoder.dim], distributed.on_main(lambda: recording_groups(query))
         groups = recordings.number[features.index.numpy()]
         results: Results = {
             **class_numbers(x, features.label, groups, names),
-            **(classifier_numbers(features.x[:, encoder.dim :], features.label) if classifies else {}),
+            **(classifier_numbers(features.x[:, encoder.dim :], features.label) if refused is None else {}),
             "left_out": left_out,
             "recordings": {"how": recordings.how, "count": len({*groups.tolist()})},
             "num_videos": len(features.x),
@@ -147,16 +153,6 @@ class UniformityOfFeatures(Measurement):
         if self.per_video:
             results["without_recording"] = without_recordings(x, features.label, groups, len(names))
         return Computed(results)
-
-
-def _classifies(subject: Subject, videos: VideoList) -> tuple[bool, dict[str, str]]:
-    """Whether the network's classifier has the classes of the list, and if not why."""
-    try:
-        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, videos, subject.classes)
-        check_class_names(videos, subject.class_names, "when the network was trained")
-    except (ConfigError, DataError) as error:
-        return False, {"ece": str(error) if subject.classes else "the network has no classifier"}
-    return True, {}
 
 
 def class_numbers(x: Tensor, label: Tensor, groups: NDArray[np.int64], names: list[str]) -> Results:
@@ -193,39 +189,76 @@ def _number(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def uniformity_chart(networks: Mapping[str, Results]) -> bytes:
-    """Draw curves over training, or bars if all networks have a single checkpoint, as PNG."""
-    if any(len(results["curve"]) > 1 for results in networks.values()):
-        return png(class_curves({name: results["curve"] for name, results in networks.items()}))
-    measures = dict(list(_NUMBERS.items())[:4])
-    videos = next(iter(networks.values()))["num_videos"]
-    figure = grouped_bars(
-        [*measures.values()],
-        {name: [results.get(key) for key in measures] for name, results in networks.items()},
-        title=f"Uniformity and mean squared distances of classes: {videos} videos",
-        unit="value",
-        levels={},
-        apart=(),
+def classes_section(evidence: Evidence) -> Section:
+    """How far classes are apart, at each checkpoint."""
+    networks, first, steps = evidence.networks, evidence.first, {}
+    for network, results in networks.items():
+        estimates = distance_estimates(results) if "without_recording" in results else {}
+        for checkpoint in results["curve"]:
+            name = network if len(results["curve"]) == 1 else f"{network} step {checkpoint['step']}"
+            steps[name] = {**checkpoint, "estimates": estimates}
+    curves, drawn, figures = replace(evidence, networks=steps), len(steps) == len(networks), {}
+    if not drawn:
+        curve = class_curves({name: results["curve"] for name, results in networks.items()})
+        figures = {"Uniformity and distances of classes over the steps": png(curve)}
+    quantities = [
+        curves.quantity("Mean squared distance of features", _DISTANCES, percent=False, drawn=drawn),
+        curves.quantity("Uniformity", {**_UNIFORMITY, "ratio": "ratio"}, percent=False, drawn=False),
+        curves.quantity("Classifier", {"accuracy": "top1", "ECE": "ece"}, evidence.levels, drawn=False),
+    ]
+    section = replace(
+        CLASSES,
+        setting=f"{evidence.setting}; {first['recordings']['count']} recordings, {len(first['distances'])} classes",
+        figures=figures,
+        quantities=[quantity for quantity in quantities if quantity.rows],
+        notes=[f"{name}: no ECE, {of['left_out']['ece']}" for name, of in networks.items() if of["left_out"]],
     )
-    return png(figure)
+    if not len(evidence.recordings):
+        return section
+    return replace(section, **_classes_verdict(evidence, [of["estimates"] for of in steps.values()])._asdict())
 
 
-def uniformity_summary(networks: Mapping[str, Results]) -> str:
-    """Format the numbers of all checkpoints as a short table."""
-    first = next(iter(networks.values()))
-    used = [key for key in _NUMBERS if any(key in results for results in networks.values())]
-    rows = [["", "step", *(_NUMBERS[key] for key in used)]]
-    for name, results in networks.items():
-        rows += [[name, str(point["step"]), *(_cell(key, point) for key in used)] for point in results["curve"]]
-    of = f"{first['recordings']['count']} recordings, {len(first['distances'])} classes"
-    head = f"{format_videos(first)}, {of}; {format_tests(networks)}"
-    remarks = [f"{name}: no ECE, {r['left_out']['ece']}" for name, r in networks.items() if r["left_out"]]
-    return "\n".join([head, *format_table(rows, "<" + ">" * (len(used) + 1)), *remarks])
+def _classes_verdict(evidence: Evidence, estimates: Sequence[Mapping[str, Estimate]]) -> AnalysisVerdict:
+    trained, *others = estimates
+    if "ratio" not in trained:
+        return AnalysisVerdict("Nothing can be said: no class has two videos, or all features are equal.", open=True)
+    untrained = None
+    if others and "ratio" in others[0]:
+        untrained = others[0]["ratio"].value, verdicts.standing(_ratio_of_ratios(evidence), 1)
+    return verdicts.classes(evidence.sample, trained["ratio"], trained["uniformity"].value, untrained)
 
 
-def _cell(key: str, point: Results) -> str:
-    value = point.get(key)
-    return "–" if value is None else f"{100 * value:.1f}" if key in ("top1", "majority", "ece") else f"{value:.3f}"
+def distance_estimates(results: Results) -> dict[str, Estimate]:
+    """The numbers of classes with their jackknife intervals."""
+    without = results["without_recording"]
+    estimates = {key: jackknife(results[key], values) for key, values in without.items() if key in results}
+    if "uniformity_class_mean" in results:
+        estimates["uniformity_class_mean"] = Estimate(results["uniformity_class_mean"])
+    within, between = results.get("distance_within"), results.get("distance_between")
+    if within and between:
+        estimates["ratio"] = _exp(jackknife(math.log(between / within), _log_ratios(without)))
+    return estimates
+
+
+def _exp(logs: Estimate) -> Estimate:
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Estimate(math.exp(logs.value), low, high)
+
+
+def _log_ratios(without: Mapping[str, Sequence[float | None]]) -> list[float]:
+    pairs = zip(without["distance_between"], without["distance_within"], strict=True)
+    return [math.log(b / w) if b and w and math.isfinite(b * w) else math.nan for b, w in pairs]
+
+
+def _ratio_of_ratios(evidence: Evidence) -> Estimate:
+    """The ratio of the trained network, divided by that of the untrained one."""
+    logs, values = [], []
+    for results in evidence.networks.values():
+        logs.append(np.array(_log_ratios(results["without_recording"])))
+        values.append(math.log(results["distance_between"] / results["distance_within"]))
+    if logs[0].shape != logs[1].shape:
+        return Estimate(math.exp(values[0] - values[1]))  # other videos could be read
+    return _exp(jackknife(values[0] - values[1], (logs[0] - logs[1]).tolist()))
 
 
 _CHUNK = 1024  # rows whose similarities to all others are in memory

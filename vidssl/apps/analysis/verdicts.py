@@ -12,10 +12,10 @@
   chance in 1 of `SHUFFLES` + 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from vidssl.evaluation.statistics import FEWEST, Estimate
+from vidssl.evaluation.statistics import FEWEST, Beside, Estimate
 
 CHANGE_MARGIN = 0.10  # of fractions: ten points
 RATIO_MARGIN = 0.10  # of a ratio of distances
@@ -28,7 +28,7 @@ Standing = Literal["above", "equal", "below", "open"]
 class AnalysisVerdict(NamedTuple):
     """What a section says."""
 
-    text: str
+    verdict: str
     open: bool = False  # nothing can be said
 
 
@@ -37,13 +37,12 @@ class ScoreSample(NamedTuple):
 
     videos: int
     recordings: int
-    unit: str = "recordings"  # "files" where each video is one
 
     @property
     def text(self) -> str:
         """The numbers in words."""
         videos = f"{self.videos} video" + "s" * (self.videos != 1)
-        return videos if self.recordings == self.videos else f"{videos} of {self.recordings} {self.unit}"
+        return videos if self.recordings == self.videos else f"{videos} of {self.recordings} recordings"
 
 
 class ScoreTest(NamedTuple):
@@ -60,15 +59,10 @@ class ScoreTest(NamedTuple):
         return f"{_percent(self.right.value)} {self.words} {_percent(self.level)}{_interval(self.right)}"
 
 
-class Beside(NamedTuple):
-    """The untrained network's number, and the difference of the trained network to it."""
-
-    value: float
-    difference: Estimate
-
-
 def standing(estimate: Estimate, reference: float, margin: float = CHANGE_MARGIN) -> Standing:
-    """Compare a number with a reference."""
+    """Compare a number with a reference; a difference of equal values is equal to it."""
+    if estimate.identical:
+        return "equal"
     if estimate.low is None or estimate.high is None:
         return "open"
     if estimate.low > reference:
@@ -78,10 +72,38 @@ def standing(estimate: Estimate, reference: float, margin: float = CHANGE_MARGIN
     return "equal" if estimate.low >= reference - margin and estimate.high <= reference + margin else "open"
 
 
-def recognition(sample: ScoreSample, score: ScoreTest, untrained: Beside | None = None) -> AnalysisVerdict:
+RECOGNITION = ("Recognises classes", *["Does not recognise classes"] * 2, "whether it recognises classes")
+_REVERSAL = ("Notices reversal", *["Does not notice reversal"] * 2, "whether it notices reversal")
+_SEPARATION = (
+    "Classes are separated",
+    "Classes are not separated",
+    "Classes are mixed",
+    "whether classes are separated",
+)
+_BACKGROUND = (
+    "Uses the background",
+    "Does not depend on the background",
+    "Is better before backgrounds of another class",
+    "whether it uses the background",
+)
+_ATTENTION = (
+    "Looks at the instance",
+    "Does not look at the instance more than elsewhere",
+    "Looks beside the instance",
+    "whether it looks at the instance",
+)
+
+
+def recognition(
+    sample: ScoreSample, score: ScoreTest, untrained: Beside | None = None, words: Sequence[str] = RECOGNITION
+) -> AnalysisVerdict:
     """Whether classes are recognised."""
-    words = "Recognises classes", "Does not recognise classes", "whether it recognises classes"
-    return _against_level(sample, score, words, untrained)
+    if sample.recordings < FEWEST:
+        return _too_few(sample, score.text)
+    place = standing(score.right, score.level, min(CHANGE_MARGIN, score.level))
+    if not score.exact and place != "above":
+        place = "open"
+    return _judged(sample, place, words, score.text, _beside(untrained))
 
 
 def order(sample: ScoreSample, right: Estimate, equal: int, untrained: Beside | None = None) -> AnalysisVerdict:
@@ -89,8 +111,7 @@ def order(sample: ScoreSample, right: Estimate, equal: int, untrained: Beside | 
     if equal == sample.videos:
         text = "Does not notice reversal: every clip has the same features as its reversal, which gives 50 % exactly"
         return AnalysisVerdict(text + _beside(untrained))
-    words = "Notices reversal", "Does not notice reversal", "whether it notices reversal"
-    return _against_level(sample, ScoreTest(right, 0.5), words, untrained)
+    return recognition(sample, ScoreTest(right, 0.5), untrained, _REVERSAL)
 
 
 def classes(
@@ -102,17 +123,15 @@ def classes(
     """
     if sample.recordings < FEWEST:
         return _too_few(sample, f"ratio {ratio.value:.2f}")
-    ratio_standing = standing(ratio, 1, RATIO_MARGIN)
     numbers = f"{ratio.value:.2f} times as far apart as videos of one class{_interval(ratio, 1, 2)}"
-    words = "Classes are separated", "Classes are not separated", "Classes are mixed", "whether classes are separated"
-    text = _judged(sample, ratio_standing, words, f"videos of different classes are {numbers}")
+    end = ""
     if untrained is not None:
         compared = {"above": "less separated", "below": "more separated", "equal": "as separated"}
-        compared_words = compared.get(untrained[1], "no difference is shown")
-        text += f"; untrained network {untrained[0]:.2f} ({compared_words})"
+        end += f"; untrained network {untrained[0]:.2f} ({compared.get(untrained[1], 'no difference is shown')})"
     if uniformity is not None and uniformity < COLLAPSED:
-        text += f"; all features are nearly alike (uniformity {uniformity:.2f}, and 0 is collapse)"
-    return AnalysisVerdict(f"{text}.", ratio_standing == "open")
+        end += f"; all features are nearly alike (uniformity {uniformity:.2f}, and 0 is collapse)"
+    numbers = f"videos of different classes are {numbers}"
+    return _judged(sample, standing(ratio, 1, RATIO_MARGIN), _SEPARATION, numbers, f"{end}.")
 
 
 def invariance(
@@ -166,21 +185,18 @@ def robustness(
     """
     if refused := _not_recognised(sample, score):
         return refused
-    loss_standing = standing(loss, 0)
+    little = loss.high is not None and loss.high < CHANGE_MARGIN
+    words = (
+        f"Loses {'little' if little else 'accuracy'} on corrupted videos",
+        "Keeps its accuracy on corrupted videos",
+        "Is better on corrupted videos",
+        "what corruption costs",
+    )
     numbers = f"{_percent(clean.value)} without and {_percent(corrupted.value)} with corruption, {_points(loss)}"
-    if loss.identical or loss_standing == "equal":
-        text = f"Keeps its accuracy on corrupted videos: {numbers}"
-    elif loss_standing == "above":
-        little = loss.high is not None and loss.high < CHANGE_MARGIN
-        text = f"Loses {'little' if little else 'accuracy'} on corrupted videos: {numbers}"
-    elif loss_standing == "below":
-        text = f"Is better on corrupted videos: {numbers}"
-    else:
-        text = f"{_unsaid(sample)} what corruption costs: {numbers}"
     if groups:
         worst, best = min(groups, key=groups.__getitem__), max(groups, key=groups.__getitem__)
-        text += f"; worst with {worst} ({_percent(groups[worst])}), best with {best} ({_percent(groups[best])})"
-    return AnalysisVerdict(text + _beside(untrained), loss_standing == "open" and not loss.identical)
+        numbers += f"; worst with {worst} ({_percent(groups[worst])}), best with {best} ({_percent(groups[best])})"
+    return _judged(sample, standing(loss, 0), words, numbers, _beside(untrained))
 
 
 def background(
@@ -201,15 +217,7 @@ def background(
         f"{_percent(same.value)} right before the background of another video of the class, {_percent(another.value)} "
         f"before one of another class, {_points(gap)}"
     )
-    gap_standing = standing(gap, 0)
-    words = (
-        "Uses the background",
-        "Does not depend on the background",
-        "Is better before backgrounds of another class",
-        "whether it uses the background",
-    )
-    text = _judged(sample, "equal" if gap.identical else gap_standing, words, numbers)
-    return AnalysisVerdict(text + _beside(untrained, "{:.0f} points"), gap_standing == "open" and not gap.identical)
+    return _judged(sample, standing(gap, 0), _BACKGROUND, numbers, _beside(untrained, "points"))
 
 
 def attention(
@@ -218,17 +226,9 @@ def attention(
     """Whether it looks at the instance: `inside` is the fraction of the heat in its box, `gap` that minus its area."""
     if sample.recordings < FEWEST:
         return _too_few(sample, f"{_percent(inside)} of the heat in {_percent(area)} of the frame")
-    gap_standing = standing(gap, 0, min(CHANGE_MARGIN, area))
-    numbers = f"{_percent(inside)} of the heat is in the boxes, which cover {_percent(area)} of the frame, "
-    numbers += _points(gap)
-    words = (
-        "Looks at the instance",
-        "Does not look at the instance more than elsewhere",
-        "Looks beside the instance",
-        "whether it looks at the instance",
-    )
-    text = _judged(sample, gap_standing, words, numbers)
-    return AnalysisVerdict(text + _beside(untrained), gap_standing == "open")
+    covered = f"which cover {_percent(area)} of the frame"
+    numbers = f"{_percent(inside)} of the heat is in the boxes, {covered}, {_points(gap)}"
+    return _judged(sample, standing(gap, 0, min(CHANGE_MARGIN, area)), _ATTENTION, numbers, _beside(untrained))
 
 
 def without_boxes(maps: int, empty: int) -> AnalysisVerdict:
@@ -239,24 +239,11 @@ def without_boxes(maps: int, empty: int) -> AnalysisVerdict:
     )
 
 
-def _against_level(
-    sample: ScoreSample, score: ScoreTest, words: tuple[str, str, str], untrained: Beside | None
-) -> AnalysisVerdict:
-    if sample.recordings < FEWEST:
-        return _too_few(sample, score.text)
-    yes, no, whether = words
-    score_standing = standing(score.right, score.level, min(CHANGE_MARGIN, score.level))
-    if not score.exact and score_standing != "above":
-        score_standing = "open"
-    text = _judged(sample, score_standing, (yes, no, no, whether), score.text)
-    return AnalysisVerdict(text + _beside(untrained), score_standing == "open")
-
-
-def _judged(sample: ScoreSample, judgement: Standing, words: tuple[str, str, str, str], numbers: str) -> str:
+def _judged(sample: ScoreSample, place: Standing, words: Sequence[str], numbers: str, end: str) -> AnalysisVerdict:
     """Begin a sentence with the words for above, equal or below, or with what cannot be said."""
     above, equal, below, whether = words
-    starts = {"above": above, "equal": equal, "below": below, "open": f"{_unsaid(sample)} {whether}"}
-    return f"{starts[judgement]}: {numbers}"
+    starts = {"above": above, "equal": equal, "below": below, "open": f"With {sample.text} it cannot be said {whether}"}
+    return AnalysisVerdict(f"{starts[place]}: {numbers}{end}", place == "open")
 
 
 def _not_recognised(sample: ScoreSample, score: ScoreTest) -> AnalysisVerdict | None:
@@ -271,25 +258,20 @@ def _not_recognised(sample: ScoreSample, score: ScoreTest) -> AnalysisVerdict | 
     return AnalysisVerdict(text, open=True)
 
 
-def _beside(untrained: Beside | None, form: str = "{:.0f} %") -> str:
+def _beside(untrained: Beside | None, unit: str = "%") -> str:
     """The end of a sentence."""
     if untrained is None:
         return "."
     words = {"above": "less", "below": "more", "equal": "as much", "open": "no difference is shown"}
-    judgement = "equal" if untrained.difference.identical else standing(untrained.difference, 0)
-    number = form.format(100 * untrained.value).replace("-", "−")
-    return f"; untrained network {number} ({words[judgement]})."
+    number = f"{100 * untrained.value:.0f} {unit}".replace("-", "−")
+    return f"; untrained network {number} ({words[standing(untrained.difference, 0)]})."
 
 
 def _too_few(sample: ScoreSample, numbers: str) -> AnalysisVerdict:
-    what = "videos" if sample.recordings == sample.videos else sample.unit
+    what = "videos" if sample.recordings == sample.videos else "recordings"
     return AnalysisVerdict(
         f"Nothing can be said with {sample.text}, as {FEWEST} {what} are needed: {numbers}.", open=True
     )
-
-
-def _unsaid(sample: ScoreSample) -> str:
-    return f"With {sample.text} it cannot be said"
 
 
 def _percent(value: float) -> str:

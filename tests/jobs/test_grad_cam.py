@@ -117,7 +117,7 @@ def test_what_a_channel_reads_is_where_the_map_is():
     assert torch.equal(found.maps[0] > 0, x[0, 0] > 0)
 
 
-@pytest.mark.parametrize("layer", ["stem", "layer2", "layer3", "layer4"])
+@pytest.mark.parametrize("layer", ["stem", "layer3"])
 @pytest.mark.parametrize("name", KINDS)
 def test_clips_do_not_depend_on_one_another_and_the_network_stays(name, layer):
     backbone, x = network(name), clips()

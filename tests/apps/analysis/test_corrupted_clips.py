@@ -1,9 +1,10 @@
-"""Corruptions of time: which frames each of them shows."""
+"""Corruptions of time: which frames each of them shows; options of the encoder; and which corruptions apply."""
 
 import numpy as np
 import pytest
 
-from vidssl.apps.analysis.corrupted_clips import TIME_CORRUPTIONS
+from vidssl.apps.analysis.corrupted_clips import TIME_CORRUPTIONS, bit_rate_options, choose_corruptions
+from vidssl.base.errors import ConfigError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta
 from vidssl.data.clip_samplers import ClipSettings
@@ -13,13 +14,13 @@ SETTINGS = ClipSettings(frames=8, sampling_rate=3)
 CLIP = SETTINGS.clip(META, 10, SETTINGS.span(META))  # 10, 13, …, 31
 
 
-def shown(name, severity, seed=0, clip=CLIP):
+def shown(name, severity, seed=0, clip=CLIP, settings=SETTINGS):
     kind = TIME_CORRUPTIONS[name]
-    return kind.apply(SETTINGS, META, clip, kind.amounts[severity - 1], generator(seed))
+    return kind.apply(settings, META, clip, kind.amounts[severity - 1], *([generator(seed)] if kind.draws else []))
 
 
 @pytest.mark.parametrize("name", TIME_CORRUPTIONS)
-@pytest.mark.parametrize("severity", range(1, 6))
+@pytest.mark.parametrize("severity", [1, 3, 5])
 def test_every_corruption_shows_frames_of_the_video(name, severity):
     for seed in range(20):
         found = shown(name, severity, seed)
@@ -29,9 +30,8 @@ def test_every_corruption_shows_frames_of_the_video(name, severity):
         assert np.array_equal(found.indices, shown(name, severity, seed).indices)
     for length in (2, 3):
         settings = ClipSettings(frames=length, sampling_rate=3)
-        kind = TIME_CORRUPTIONS[name]
         clip = settings.clip(META, 10, settings.span(META))
-        assert len(kind.apply(settings, META, clip, kind.amounts[severity - 1], generator(0)).indices) == length
+        assert len(shown(name, severity, clip=clip, settings=settings).indices) == length
 
 
 @pytest.mark.parametrize(("severity", "frozen"), list(enumerate((1, 3, 4, 6, 7), start=1)))  # of 7, to the nearest
@@ -96,3 +96,18 @@ def test_rate_is_slower_about_the_centre(severity, factor):
     span = round(22 * factor)
     assert found.last - found.first + 1 == span and abs((found.first + found.last) / 2 - 20.5) <= 0.5
     assert (found.indices[0], found.indices[-1]) == (found.first, found.last) and (np.diff(found.indices) >= 0).all()
+
+
+def test_what_does_not_apply_is_left_out():
+    names, left_out = choose_corruptions(None, 1, 31)
+    assert {*left_out} == {*TIME_CORRUPTIONS, "global_shuffle", "local_shuffle"} and not {*names} & {*left_out}
+    assert choose_corruptions(["rain", "fog"], 8, 32) == (("fog", "rain"), {})
+    with pytest.raises(ConfigError, match=r"no corruption 'freze' \(did you mean 'freeze'\?\)"):
+        choose_corruptions(["freze"], 8, 32)
+    with pytest.raises(ConfigError, match=r"no corruption is left to measure .*freeze: a clip of one frame"):
+        choose_corruptions(["freeze"], 1, 32)
+
+
+@pytest.mark.parametrize(("height", "width", "rate"), [(48, 48, 64_000), (256, 340, 64_000), (512, 680, 256_000)])
+def test_bit_rates_grow_with_the_frame(height, width, rate):
+    assert {*bit_rate_options(VideoMeta(10, 25.0, height, width), 64).values()} == {str(rate)}

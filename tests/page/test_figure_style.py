@@ -10,7 +10,7 @@ from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 
 from vidssl.page import figure_style as glyphs
-from vidssl.page.charts import Shot, class_curves, confusion_matrix, grouped_bars, retrieval_sheet, severity_map
+from vidssl.page.charts import Shot, class_curves, confusion_matrix, retrieval_sheet
 from vidssl.page.figure_style import png
 
 NAMES = ["ピアノ", "größe", "漢字 3", "Pferde–Rennen", "字鍵"]
@@ -24,12 +24,8 @@ def figures(names):
     shot = np.zeros((1, 3, 8, 8), np.uint8)
     return {
         "confusion": confusion_matrix(counts, names),
-        "bars": grouped_bars(
-            names, {name: [0.5] * len(names) for name in names[:2]}, title=names[0], unit="", levels={}, apart=()
-        ),
         "curves": class_curves({names[0]: [point]}),
         "sheet": retrieval_sheet([[Shot(shot, name) for name in names]]),
-        "severity": severity_map({"a": ["blur"]}, ["1"], {names[0]: (0.5, {"blur": [0.5]})}, names[2]),
     }
 
 

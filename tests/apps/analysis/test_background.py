@@ -1,19 +1,39 @@
-"""Swapped backgrounds of real files, against loops over pixels."""
+"""Swapped backgrounds of real files, against loops over pixels, and numbers of networks on them, against loops."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from vidssl.apps.analysis.background import Swaps, box_around, draw_backgrounds, fill_box, list_masks
-from vidssl.base.errors import DataError
+from vidssl import cli
+from vidssl.apps.analysis.background import (
+    Swaps,
+    analyze_background,
+    box_around,
+    draw_backgrounds,
+    fill_box,
+    list_masks,
+    swap_numbers,
+)
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
 from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.read_instance_boxes import read_instance_boxes
+from vidssl.data.to_device import normalised
 from vidssl.data.video_list import Records, VideoList, read_list
+from vidssl.jobs.extract import extract
 from vidssl.jobs.grad_cam_of_videos import COPY
+from vidssl.jobs.load_network import load_subject
+from vidssl.jobs.test import test as measure
 from vidssl.transforms import RECIPES
 from vidssl.video.reader import DecodeSettings, open_video
+
+TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
+RANDOM = ("data.moving_digits=null", "data.train=none.csv")
 
 
 def filled_by_hand(frame, box):
@@ -71,7 +91,7 @@ def test_every_version_is_that_of_a_loop(digits, kind):
     for path, mask in zip(paths, masks, strict=True):
         with open_video(path) as video, open_video(mask) as other:
             whole.append((video.frames(range(24)), other.frames(range(24))))
-    for n in (0, 5, 11):
+    for n in (0, 5):
         for clip, numbers in enumerate(([0, 9], [14, 23])):
             for t, number in enumerate(numbers):
                 own = whole[n][0][number].transpose(1, 2, 0)
@@ -89,18 +109,6 @@ def test_every_version_is_that_of_a_loop(digits, kind):
                             if whole[n][1][number][0, y, x] > 127 if kind == "masks" else inside:
                                 wanted[y, x] = own[y, x]
                     assert np.abs(found[n, clip, version, t].astype(int) - wanted).max() <= 1
-
-
-def test_masks_of_the_digits_have_their_boxes(digits):
-    videos = read_list(digits / "motion/train.csv")
-    boxes = read_instance_boxes(digits / "boxes.csv", videos)
-    for record, mask in zip(videos.records, list_masks(digits / "masks", videos).records[:6], strict=False):
-        with open_video(mask.path) as video:
-            for number, image in enumerate(video.iter_frames()):
-                assert set(np.unique(image)) == {0, 255}  # lossless
-                rows, columns = np.nonzero(image[..., 0])
-                wanted = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
-                assert boxes[record.path][number] == wanted
 
 
 @pytest.fixture
@@ -167,3 +175,137 @@ def test_masks_are_found_by_path_and_have_the_size_of_the_video(digits, tmp_path
     instances = dict.fromkeys([record.path for record in videos.records], str(small))
     with pytest.raises(DataError, match=r"the masks have 24x24, the video 48x48"):
         swapped(videos, instances, [[1, 1], [0, 0]], ClipSettings(frames=2, sampling_rate=1), size=24)
+
+
+# The command ------------------------------------------------------------------------------------------------
+
+
+def measure_background(model, videos, **options):
+    """Measure one network, on the CPU."""
+    (found,) = analyze_background(model, videos, workers=0, device="cpu", **options).values()
+    return found
+
+
+def test_numbers_are_those_of_a_loop(trained, digits, tmp_path):
+    """From the frames of `Swaps`, which have their own test, by the classifier and by ten neighbours."""
+    listed, train_list = (digits / f"motion/{name}.csv" for name in ("test", "train"))
+    found = measure_background(
+        trained, listed, out=tmp_path / "o", train_list=train_list, boxes=digits / "boxes.csv", seed=2
+    )
+    options = {"workers": 0, "device": "cpu"}
+    videos, subject = read_list(listed), load_subject(trained, options)
+    drawn, records = draw_backgrounds(videos, 2), list(videos.records)
+    sources = {r: [records[n] for n in rows] for r, rows in zip(records, drawn, strict=True)}
+    swaps = Swaps(read_instance_boxes(digits / "boxes.csv", videos), sources)
+    test = subject.test
+    dataset = swaps.dataset(test.dataset(videos), test.clip, test.clips)
+    extract(trained, train_list, out=tmp_path / "gallery", **options)
+    gallery, label = np.load(tmp_path / "gallery/features.npy").astype(np.float64), read_list(train_list).labels
+    gallery /= np.linalg.norm(gallery, axis=1, keepdims=True)
+    right, shortcut, before = np.zeros((3, 3)), np.zeros(3), np.zeros(3)  # rows: classifier, kNN, R@1
+    for n, own in enumerate(videos.labels):
+        views = dataset[0, n].views
+        assert len(views) == 6  # two clips
+        for version in range(3):
+            with torch.no_grad():
+                clips = [torch.from_numpy(views[v].copy())[None] for v in (version, version + 3)]
+                h = [subject.backbone(normalised(clip, test.mean, test.std)) for clip in clips]
+                probability = sum(subject.classify(each) for each in h)[0].numpy()
+            feature = sum(h)[0].double().numpy()
+            similarity = gallery @ (feature / np.linalg.norm(feature))
+            best = np.argsort(-similarity, kind="stable")[:10]
+            votes = [sum(np.exp(similarity[i] / 0.07) for i in best if label[i] == c) for c in range(8)]
+            classes = np.array([probability.argmax(), np.argmax(votes), label[best[0]]])
+            right[:, version] += classes == own
+            if version != 1:
+                (shortcut if version else before)[:] += classes == videos.labels[drawn[n, 1]]
+    for row, name in enumerate(("top1", "knn", "R@1")):
+        wanted = [*right[row], right[row, 1] - right[row, 2], shortcut[row], before[row]]
+        ends = ("", "_same", "_other", "_gap", "_shortcut", "_shortcut_original")
+        assert [found[name + end] for end in ends] == pytest.approx(np.array(wanted) / 16), name
+    usual = measure(trained, listed, out=tmp_path / "test", train_list=train_list, **options)
+    assert all(found[name] == pytest.approx(usual[name]) for name in ("top1", "knn", "R@1"))
+    assert (found["num_videos"], found["majority"], found["missing"]) == (16, 1 / 8, [])
+
+
+def test_swap_numbers():
+    predicted = np.array([[0, 0, 1], [1, 1, 1], [2, 0, 0], [0, 2, 2]])
+    found = swap_numbers("knn", predicted, label=np.array([0, 1, 2, 2]), background=np.array([1, 0, 0, 0]))
+    assert found == {
+        "knn": 0.75,
+        "knn_same": 0.75,
+        "knn_other": 0.5,
+        "knn_gap": 0.25,
+        "knn_shortcut": 0.5,
+        "knn_shortcut_original": 0.25,
+    }
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory, write_video):
+    """Lists of videos of a small white square before a background whose colour is the class; boxes of the square."""
+    root = tmp_path_factory.mktemp("scenes")
+    boxes = ["path,frame,x1,y1,x2,y2"]
+    colours = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
+    for split, count, top in (("train", 12, 11), ("test", 9, 12)):  # no two files are equal
+        rows = ["path,label"]
+        for n in range(count):
+            frames = np.full((8, 32, 32, 3), colours[n % 3], np.uint8)
+            left = 2 + n
+            frames[:, top : top + 6, left : left + 6] = 255
+            write_video(root / f"{split}{n}.mp4", frames)
+            rows.append(f"{split}{n}.mp4,{n % 3}")
+            boxes += [f"{split}{n}.mp4,{t},{left},{top},{left + 6},{top + 6}" for t in range(8)]
+        (root / f"{split}.csv").write_text("\n".join(rows) + "\n")
+    (root / "boxes.csv").write_text("\n".join(boxes) + "\n")
+    return root
+
+
+def test_a_network_that_sees_only_backgrounds(scenes, tmp_path, monkeypatch, capsys):
+    """Features of colours: the classes are those of the backgrounds, all of them."""
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "background",
+        str(scenes / "test.csv"),
+        "--train-list",
+        str(scenes / "train.csv"),
+        "--checkpoint",
+        "random",
+    ]
+    words += ["--cfg", str(TOY), *RANDOM, "seed={split}", "--splits", "1", "2", "--boxes", str(scenes / "boxes.csv")]
+    cli.run("analyze", [*words, "--workers", "0", "--device", "cpu", "--out", "o"])
+    found = json.loads((tmp_path / "o/results.json").read_text())
+    for split in found["splits"].values():
+        assert [split[f"R@1{end}"] for end in ("", "_same", "_other", "_gap")] == [1, 1, 0, 1]
+        assert (split["R@1_shortcut"], split["R@1_shortcut_original"]) == (1, 0)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "9 videos, 9 videos; 2 clips x 1 crop of 32²; mean ± standard deviation of 2 splits"
+    cells = {line.rpartition("  ")[0].strip() or line: line.split()[-3:] for line in lines[2:6]}
+    assert cells["original"] == cells["same class"] == ["100.0", "±", "0.0"]
+    assert cells["another class"] == ["0.0", "±", "0.0"] and cells["majority"][-1] == "33.3"
+    for file in ("split1/examples.png", "split2/examples.png"):
+        assert (tmp_path / "o" / file).read_bytes()[:4] == b"\x89PNG"
+    assert "100.0 ± 0.0" in (tmp_path / "o/index.html").read_text()
+
+
+def test_masks_without_training_videos(trained, digits, tmp_path):
+    """The classifier is measured alone."""
+    found = measure_background(
+        trained, digits / "motion/test.csv", masks=digits / "masks", clips=1, out=tmp_path / "alone"
+    )
+    assert "top1_other" in found and "knn" not in found
+    assert "classifier by background" in (tmp_path / "alone/index.html").read_text()
+
+
+def test_what_is_refused(trained, digits, tmp_path):
+    listed, out, boxes = digits / "motion/test.csv", tmp_path / "o", digits / "boxes.csv"
+    with pytest.raises(ConfigError, match=r"needs a classifier of 8 classes .* this network has none"):
+        measure_background("random", listed, out=out, boxes=boxes, cfg=TOY, settings=RANDOM)
+    with pytest.raises(ConfigError, match="there are none: give masks=FOLDER or boxes=FILE"):
+        measure_background(trained, listed, out=out)
+    with pytest.raises(DataError, match=r"16 videos of .* are in .* too"):
+        measure_background(trained, listed, out=out, train_list=listed, boxes=boxes)
+    few = tmp_path / "few.csv"
+    few.write_text("".join((digits / "boxes.csv").read_text().splitlines(keepends=True)[: 1 + 45 * 24]))
+    with pytest.raises(DataError, match=r"few\.csv has no box for 11 of 16 videos of .*, the first .*00005\.mp4"):
+        measure_background(trained, listed, out=out, boxes=few)

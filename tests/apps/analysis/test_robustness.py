@@ -7,23 +7,19 @@ import pytest
 
 from vidssl import cli
 from vidssl.apps.analysis.corrupted_clips import ROBUSTNESS
-from vidssl.apps.analysis.robustness import analyze_robustness
+from vidssl.apps.analysis.robustness import (
+    analyze_robustness,
+    by_group,
+    by_severity,
+    mean_performance,
+    relative_performance,
+)
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
-from vidssl.engine.run_config import load_run
-from vidssl.engine.train import train
 from vidssl.jobs.test import test as measure
 
-TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
 PROTOCOLS = [{"name": "accuracy"}, {"name": "knn", "k": 5}, {"name": "retrieval", "ks": [1, 5]}]
-
-
-@pytest.fixture(scope="module")
-def trained(digits, tmp_path_factory):
-    out = tmp_path_factory.mktemp("robustness") / "run"
-    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
-    train(load_run(TOY, [*given, f"output={out}", "steps=8", "checkpoint.every=8"]))
-    return out / "checkpoints" / "last.pt"
 
 
 def measure_robustness(model, out, **options):
@@ -95,39 +91,66 @@ def test_results_depend_on_the_seed_alone(trained, measured, asked, tmp_path, mo
 
 def test_the_command(trained, digits, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = [str(digits / "motion/test.csv"), "--checkpoint", "random", str(trained), "--cfg", str(TOY)]
+    words = [str(digits / "motion/test.csv"), "--checkpoint", "random", trained, "--cfg", str(TOY)]
     words += ["--train-list", str(digits / "motion/train.csv"), "--workers", "0", "--device", "cpu", "--out", "o"]
     words += ["--protocol", "knn", "k=5", "--corruptions", "contrast", "h264_rate", "--severities", "5", "2"]
     cli.run("analyze", ["robustness", *words, "data.moving_digits=null", "data.train=none.csv"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "random:" and lines[1] == "16 videos; 1 clip x 1 crop of 32²; percent, mean over severities 2 5"
-    names = ["kNN", "clean", "majority", "light", "compression", "mPC", "rPC"]
-    assert [line.split()[0] for line in lines[2:9]] == names
-    assert (tmp_path / "o/robustness.png").read_bytes()[:4] == b"\x89PNG"
-    assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "robustness.png"}
+    assert lines[0] == "16 videos; 1 clip x 1 crop of 32²; 40 training videos"
+    assert lines[1].split() == ["kNN", "on", "corrupted", "videos,", "percent", "random", "run"]
+    names = ["clean", "severity 2", "severity 5", "light", "compression", "mPC", "majority"]
+    assert [line[: len(name)] for name, line in zip(names, lines[2:9], strict=True)] == names
+    found = {name: json.loads((tmp_path / "o" / name / "results.json").read_text()) for name in ("random", "run")}
+    keys = {"severity 5": lambda of: of["severities"]["5"]["knn"], "light": lambda of: of["groups"]["light"]["knn"]}
+    for name, key in {**keys, "mPC": lambda of: of["knn_mPC"]}.items():
+        (line,) = (line for line in lines[2:9] if line.startswith(name))
+        assert line.split()[-2:] == [f"{100 * key(results):.1f}" for results in found.values()]
+    assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "index.html"}
+    page = (tmp_path / "o/index.html").read_text()
+    assert "kNN of each corruption: random, percent" in page and "h264 rate" in page
 
 
-def test_what_is_refused(trained, digits, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = [str(digits / "motion/test.csv"), "--checkpoint", str(trained), "--out", "o", "--workers", "0"]
-    for more, message in (
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (["--severities", "0"], "--severities 0: write numbers from 1 to 5"),
         (["--crops", "3"], "--crops 3: only the central square"),
-        (["--protocol", "svm", "--train-list", str(digits / "motion/train.csv")], "accuracy, knn, retrieval, not svm"),
+        (["--protocol", "svm", "--train-list", "TRAIN"], "accuracy, knn, retrieval, not svm"),
         (["--protocol", "knn"], "protocol knn compares with training videos"),
         (["--corruptions", "snow"], "no corruption 'snow'"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            cli.run("analyze", ["robustness", *words, *more])
-    words[0] = str(digits / "videos/test")
-    with pytest.raises(
-        DataError, match=r"robustness is that of accuracies, and the videos of .* do not have one label"
-    ):
-        cli.run("analyze", ["robustness", *words, "--train-list", str(digits / "videos/train")])
+    ],
+)
+def test_what_is_refused(trained, digits, tmp_path, words, message):
+    given = [str(digits / "motion/test.csv"), "--checkpoint", trained, "--out", str(tmp_path / "o"), "--workers", "0"]
+    with pytest.raises(ConfigError, match=message):
+        cli.run("analyze", ["robustness", *given, *(w.replace("TRAIN", f"{digits}/motion/train.csv") for w in words)])
 
 
-def test_help_names_every_corruption(capsys):
+def test_lists_without_labels_and_help(trained, digits, tmp_path, capsys):
+    words = ["--checkpoint", trained, "--out", str(tmp_path / "o"), "--workers", "0"]
+    wanted = r"robustness is that of accuracies, and the videos of .* do not have one label"
+    with pytest.raises(DataError, match=wanted):
+        cli.run("analyze", ["robustness", f"{digits}/videos/test", *words, "--train-list", f"{digits}/videos/train"])
     with pytest.raises(SystemExit):
         cli.run("analyze", ["robustness", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert ", ".join(ROBUSTNESS) in text.replace("- ", "-")
+    assert ", ".join(ROBUSTNESS) in " ".join(capsys.readouterr().out.split()).replace("- ", "-")
+
+
+# mPC and rPC by hand, and the published pairs of Mini-Kinetics-C ---------------------------------------------
+
+SCORES = {"a": {1: 0.8, 3: 0.6}, "b": {1: 0.5, 3: 0.1}, "c": {1: 0.4, 3: 0.0}}
+
+
+def test_golden_arithmetic():
+    assert mean_performance(SCORES) == pytest.approx((0.7 + 0.3 + 0.2) / 3)  # 0.4
+    assert relative_performance(SCORES, 0.8) == pytest.approx(0.5)
+    assert relative_performance(SCORES, 0.0) is None
+    assert by_group(SCORES, {"a": "x", "b": "y", "c": "y"}) == pytest.approx({"x": 0.7, "y": 0.25})
+    assert by_severity(SCORES, (1, 3)) == pytest.approx({1: 1.7 / 3, 3: 0.7 / 3})
+
+
+@pytest.mark.parametrize(("clean", "mpc", "rpc"), [(73.0, 59.2, 81.1), (66.2, 53.3, 80.5)])
+def test_published_rows_follow_the_definition(clean, mpc, rpc):
+    """R3D-50 and R3D-18 on Mini-Kinetics-C (Yi et al., 2021)."""
+    scores = {"any": {1: mpc + 10, 2: mpc - 10}, "other": {1: mpc, 2: mpc}}
+    assert 100 * relative_performance(scores, clean) == pytest.approx(rpc, abs=0.05)

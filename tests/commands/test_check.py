@@ -16,7 +16,7 @@ from PIL import Image
 
 from vidssl import cli
 from vidssl.apps.check import KEPT, _variants, check
-from vidssl.apps.check.file_defects import _Contents, missing_bytes
+from vidssl.apps.check.file_defects import _Contents
 from vidssl.base.errors import ConfigError, DataError, DecodeError
 from vidssl.base.keyed_generators import generator
 from vidssl.data.video_list import read_list
@@ -101,8 +101,6 @@ def test_1_check_names_truncated_empty_and_html_files(tmp_path, write_video, noi
     for name in ("fine.mp4", "front.mp4", "fine.mkv", "fine.webm", "fine.avi"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / f"half_{name}").write_bytes(content[: len(content) // 2])
-        assert missing_bytes(tmp_path / name) is None
-        assert "bytes, it has" in missing_bytes(tmp_path / f"half_{name}")
     with av.open(str(front)) as container:  # between two frames: nothing is left that cannot be decoded
         end = [packet.pos + packet.size for packet in container.demux(video=0) if packet.size][19]
     (tmp_path / "clean_cut.mp4").write_bytes(front.read_bytes()[:end])

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from vidssl import cli
-from vidssl.apps.shrink import FrameSettings, ShrinkSettings, original_state, shrink_list
+from vidssl.apps.shrink import FrameSettings, Original, ShrinkSettings, shrink_list
 from vidssl.base.errors import ConfigError, DataError, DecodeError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import MARK
@@ -34,7 +34,8 @@ from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.transforms import RECIPES
 from vidssl.video import decode
-from vidssl.video.packed_frames import ShardWriter, read_index
+from vidssl.apps.shrink.pack_frames import ShardWriter
+from vidssl.video.packed_frames import read_index
 from vidssl.video.reader import open_video, state_of_video
 
 TOP = Path(__file__).parents[2]
@@ -266,7 +267,7 @@ def test_fingerprints_tell_copies_from_originals(tmp_path, packed, videos, write
     write_list(tmp_path / "packed", [["a.mp4", 0], ["none.mp4", 0]], name="other.csv")
     assert identify(read_list(tmp_path / "packed/other.csv"))["missing"] == 1
     original = (videos / "a.mp4").stat()
-    changed = original_state(original.st_size, original.st_mtime_ns)
+    changed = Original("a.mp4", None, videos, original.st_size, original.st_mtime_ns).state()
     assert state_of_video(str(tmp_path / "packed/a.mp4")) == (sum(map(len, frames["a.mp4"][0])), changed)
     assert identify(read_list(tmp_path / "lists/all.csv", videos))["copies"] is None
 
@@ -324,7 +325,6 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
-from vidssl.apps.shrink import original_state
 from vidssl.apps.shrink import FrameSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):
@@ -432,7 +432,7 @@ def test_damaged_shards_and_indices(tmp_path, packed, videos, write_video, numbe
     content, index = shard.read_bytes(), file.read_bytes()
     found = read_index(file)
     row = found.find("b.mp4")
-    start = int(found.offsets[found.frames(row)][4])
+    start = int(found.video(row).offsets[4])
     shard.write_bytes(content[:start] + bytes(100) + content[start + 100 :])
     with open_video(tmp_path / "packed/b.mp4") as video:
         assert number_of(video.frames([3, 5])) == [3, 5]

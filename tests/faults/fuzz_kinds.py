@@ -27,7 +27,7 @@ from vidssl.apps.prepare.folder import prepare_folder
 from vidssl.apps.prepare.other_projects import prepare_list
 from vidssl.base.atomic import file_hash
 from vidssl.base.errors import VidsslError
-from vidssl.base.types import Tracks, VideoRecord
+from vidssl.base.types import Tracks, VideoMeta, VideoRecord
 from vidssl.data.list_identity import identify
 from vidssl.data.read_input import read_input
 from vidssl.data.read_instance_boxes import read_instance_boxes as read_instances
@@ -45,7 +45,7 @@ from vidssl.models.read_and_write_weights import save_checkpoint_backbone as sav
 from vidssl.page.charts import training_curves
 from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.video import packet_index as index
-from vidssl.video.packed_frames import ID_BYTES, INDEX, link_field, make_index, write_index
+from vidssl.video.packed_frames import ID_BYTES, INDEX, PackedVideo, link_field, write_index
 from vidssl.video.reader import MAX_PIXELS, open_video
 
 FILES = Path(__file__).parents[1] / "video" / "files"
@@ -353,20 +353,24 @@ def _read_tar(folder: Path, name: str) -> None:
 
 
 def _build_packed(folder: Path) -> list[str]:
-    columns: dict[str, list[Any]] = {name: [] for name in ("offsets", "sizes")}
+    offsets, sizes = list[int](), list[int]()
     first, shard_id = tarfile.TarInfo("a"), bytes(range(ID_BYTES))
     first.linkname = link_field(shard_id)
     content = first.tobuf(tarfile.USTAR_FORMAT)
     for number in range(8):
         image = cv2.imencode(".jpg", np.full((48, 64, 3), 20 * number, np.uint8))[1].tobytes()
-        columns["offsets"].append(len(content))
-        columns["sizes"].append(len(image))
+        offsets.append(len(content))
+        sizes.append(len(image))
         content += image
-    two = {"num_frames": [5, 3], "fps": [25.0, 10.0], "heights": [48, 48], "widths": [64, 64], "changed": [1, 2]}
     (folder / "shard-000000.tar").write_bytes(content)
     # The first video has a variable rate: the times of its frames, and their end.
-    times = {"first_times": [0, -1], "times": [0, 0.1, 0.3, 0.4, 0.5, 0.6], "shard_ids": [*shard_id]}
-    write_index(folder / INDEX, make_index([b"b/x.mp4", b"a.mp4"], {**two, "shards": [0, 0], **columns, **times}))
+    variable = VideoMeta(5, 25.0, 48, 64, None, np.array([0, 0.1, 0.3, 0.4, 0.5]), 0.6)
+    places = np.array(offsets, np.int64), np.array(sizes, np.uint32)
+    videos = {
+        b"b/x.mp4": PackedVideo(variable, 1, 0, places[0][:5], places[1][:5]),
+        b"a.mp4": PackedVideo(VideoMeta(3, 10.0, 48, 64), 2, 0, places[0][5:], places[1][5:]),
+    }
+    write_index(folder / INDEX, videos, {0: shard_id})
     return [INDEX, "shard-000000.tar"]
 
 

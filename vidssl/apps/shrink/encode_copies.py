@@ -1,13 +1,12 @@
-"""Encode a video so that any frame decodes on its own: as H.264 with key frames only, or as images."""
+"""Copies of videos in which any frame decodes on its own: H.264 with key frames only, and a signature at the end."""
 
 import itertools
 import json
 import os
 import struct
 import uuid
-from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import numpy as np
 from vidssl.base.errors import DecodeError
 from vidssl.video.decode import Image
 from vidssl.video.open_container import DECODER_ERRORS, open_container, video_packets, video_stream
-from vidssl.video.packed_frames import FORMATS, EncodedVideo
 from vidssl.video.packet_index import is_regular
 from vidssl.video.reader import Video, is_video_file
 
@@ -102,37 +100,6 @@ def resized(image: Image, short_side: int) -> Image:
     if height <= image.shape[0] < height + 2 and width <= image.shape[1] < width + 2:
         return np.ascontiguousarray(image[:height, :width])  # a small one only loses an odd row or column
     # Area averaging came closest to a single resize from the original to a training crop.
-    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def encode_frames(video: Video, short_side: int, kind: str, quality: int, alive: Callable[[], None]) -> EncodedVideo:
-    """Encode every frame of a video as JPEG or WebP; `alive` is called once per frame.
-
-    Frames with a shorter side above `short_side` pixels are shrunk. `quality` is 1 to 100.
-    """
-    suffix, setting = FORMATS[kind]
-    cv2.setNumThreads(0)  # the caller runs one process per CPU
-    content, sizes = bytearray(), array("I")
-    height = width = 0
-    for image in safe_frames(video):
-        alive()
-        shrunk = _shrunk(image, short_side)
-        height, width = shrunk.shape[:2]
-        done, encoded = cv2.imencode(suffix, cv2.cvtColor(shrunk, cv2.COLOR_RGB2BGR), [setting, quality])
-        if not done:
-            raise DecodeError(f"{width}x{height} cannot be encoded as {kind}")
-        content += encoded.data
-        sizes.append(len(encoded))
-    meta = replace(video.meta, height=height, width=width, tracks=None)
-    return EncodedVideo(meta, np.array(sizes, np.uint32), np.frombuffer(content, np.uint8))
-
-
-def _shrunk(image: Image, short_side: int) -> Image:
-    """Shrink an image, unless it is small already."""
-    scale = short_side / min(image.shape[:2])
-    if scale >= 1:
-        return image
-    height, width = (max(1, round(side * scale)) for side in image.shape[:2])
     return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
 

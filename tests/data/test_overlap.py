@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.apps.shrink import FrameSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
@@ -81,7 +81,7 @@ def kinds(tmp_path, write_video, numbered):
         (tmp_path / folder).mkdir()
         for n, value in enumerate(values):
             cv2.imwrite(str(tmp_path / folder / f"{n}.png"), np.full((8, 8, 3), value, np.uint8))
-    shrink_list(_csv(tmp_path, "a.mp4", "copy.avi"), tmp_path / "packed", FrameSettings())
+    shrink(_csv(tmp_path, "a.mp4", "copy.avi"), out=tmp_path / "packed", to="frames")
     return tmp_path
 
 

@@ -16,7 +16,7 @@ from vidssl.apps.check import check
 from vidssl.apps.detection.images_and_clips import clip_frames
 from vidssl.apps.prepare.other_projects import prepare_chunks
 from vidssl.apps.show import ShownSample, ShownView, _draw
-from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Tracks, VideoMeta, VideoRecord
@@ -50,8 +50,8 @@ def videos(tmp_path_factory, write_variable, numbered):
     folder = tmp_path_factory.mktemp("variable")
     write_variable(folder / "files/a.mp4", numbered(100), MILLISECONDS, Fraction(1, 1000), b_frames=2)
     write_lists(folder / "lists", folder / "files", {"all": [("a.mp4", 0)]}, ())
-    shrink_list(folder / "lists/all.csv", folder / "packed", FrameSettings(32, 95))
-    shrink_list(folder / "lists/all.csv", folder / "shrunk", ShrinkSettings(32, 12))
+    shrink(folder / "lists/all.csv", out=folder / "packed", to="frames", short_side=32, quality=95)
+    shrink(folder / "lists/all.csv", out=folder / "shrunk", short_side=32, quality=12)
     return folder
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from vidssl.apps.check import check
 from vidssl.apps.check.file_defects import check_video
-from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta
 from vidssl.data.write_lists import write_lists
@@ -112,7 +112,7 @@ def test_copies_of_files_with_hidden_frames_keep_their_times(tmp_path, numbered)
             hidden.is_keyframe, hidden.stream = packet.is_keyframe, stream
             container.mux_one(hidden)
     write_lists(tmp_path / "lists", path.parent, {"all": [("b.mkv", 0)]}, ())
-    shrink_list(tmp_path / "lists/all.csv", tmp_path / "small", ShrinkSettings(32, 12))
+    shrink(tmp_path / "lists/all.csv", out=tmp_path / "small", short_side=32, quality=12)
     with open_video(path) as video, open_video(tmp_path / "small/b.mkv") as copy:
         assert video.times is not None and copy.meta.num_frames == video.meta.num_frames == 36
         np.testing.assert_allclose(copy.times, video.times, atol=1e-4)
@@ -180,14 +180,14 @@ def test_the_measured_rate_where_the_header_is_off():
     assert frame_times(pts[:1], 0.001, 7.0) == (7.0, None)
 
 
-@pytest.mark.parametrize("settings", [ShrinkSettings(16), FrameSettings(16)])
+@pytest.mark.parametrize("to", ["video", "frames"])
 @pytest.mark.parametrize("late", [0, 30])
-def test_copies_have_the_times_of_the_original(tmp_path, write_variable, numbered, settings, late):
+def test_copies_have_the_times_of_the_original(tmp_path, write_variable, numbered, to, late):
     """Also where the header's rate fits, or the last frame is long."""
     ticks = [*MILLISECONDS[:-1], MILLISECONDS[-1] + 100 * late]
     write_variable(tmp_path / "v/a.mkv", numbered(100), ticks, Fraction(1, 1000), b_frames=2)
     write_lists(tmp_path / "lists", tmp_path / "v", {"all": [("a.mkv", 0)]}, ())
-    shrink_list(tmp_path / "lists/all.csv", tmp_path / "out", settings)
+    shrink(tmp_path / "lists/all.csv", out=tmp_path / "out", to=to, short_side=16, workers=1)
     with open_video(tmp_path / "v/a.mkv") as video, open_video(tmp_path / "out/a.mkv") as copy:
         np.testing.assert_allclose(copy.times, video.times, atol=1e-9)
         assert copy.meta.fps == pytest.approx(video.meta.fps) and copy.meta.end == pytest.approx(video.meta.end)

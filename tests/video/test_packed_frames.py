@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.apps.shrink import FrameSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.apps.shrink.encode_copies import signature_of
 from vidssl.base.errors import ConfigError
 from vidssl.base.keyed_generators import generator
@@ -19,13 +19,13 @@ from vidssl.video.reader import open_video
 
 FILES = Path(__file__).with_name("files")
 INDEX = "frame_index.safetensors"
-SMALL = FrameSettings(16, 90)
+SMALL = {"to": "frames", "short_side": 16, "quality": 90, "workers": 1}
 TICKS = [0, 40, 80, 800, 840, 880, 1600, 1640, 1680]
 
 
 def pack(folder, out, names, **options):
     write_lists(folder / "lists", folder / "videos", {"all": [(name, 0) for name in names]}, ())
-    return shrink_list(folder / "lists/all.csv", out, SMALL, **options)
+    return shrink(folder / "lists/all.csv", out=out, **{**SMALL, **options})
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from vidssl.jobs.job import Count, File, Positive, Videos, job, path_of, read_vi
 from vidssl.video.frame_folder import is_image
 from vidssl.video.reader import MAX_PIXELS, Video, open_video, state_of_video
 
-__all__ = ["FrameSettings", "ShrinkSettings", "Shrunk", "shrink", "shrink_list"]
+__all__ = ["FrameSettings", "ShrinkSettings", "Shrunk", "shrink"]
 
 SHARD_SIZE = 512  # MB
 
@@ -264,53 +264,15 @@ def shrink(
         pool: Runs the workers, such as on other machines.
         progress: As of `check`.
     """
-    if to == "frames":
-        settings: ShrinkSettings = FrameSettings(short_side, fps=fps, format=format or "jpeg")
-    else:
-        of_frames = [] if format is None else [f'format="{format}"']
-        of_frames += [] if shard_size is None else [f"shard_size={shard_size}"]
-        if of_frames:
-            raise ConfigError(f'{" and ".join(of_frames)} are for to="frames": leave them out, or add it')
-        settings = ShrinkSettings(short_side, fps=fps)
-    if quality is not None:
-        settings = replace(settings, quality=quality)
-    low, high = settings.qualities
-    if not low <= settings.quality <= high:
-        raise ConfigError(f'quality={quality} is not from {low} to {high}, the range of to="{to}"')
-    return shrink_list(
-        videos,
-        Path(out),
-        settings,
-        root=root,
-        max_pixels=max_pixels or MAX_PIXELS,
-        timeout=timeout,
-        workers=workers or usable_cpus(),
-        shard_size=shard_size or SHARD_SIZE,
-        pool=pool,
-    )
-
-
-def shrink_list(
-    videos: Videos,
-    out: Path,
-    settings: ShrinkSettings,
-    *,
-    root: File | None = None,
-    max_pixels: int = MAX_PIXELS,
-    timeout: float = 120.0,
-    workers: int = 1,
-    shard_size: int = SHARD_SIZE,
-    pool: Pool = ordered,
-) -> Shrunk:
-    """Copy every file of a list into a folder, as `shrink`, in the format of the settings; `shard_size` is in MB."""
-    started = time.monotonic()
+    settings = _settings(to, short_side, quality, format, fps, shard_size)
+    started, out = time.monotonic(), Path(out)
     listed = read_videos(videos, reading(root))
     if out.resolve() == listed.root.resolve():
         raise DataError(f"{out} is the folder of the originals: choose another folder for the copies")
     _check_settings(out, settings)
     files = [*_frame_rates(listed, settings).items()]
     copies: KeyFrameVideos | PackedCopies = (
-        PackedCopies(out, settings, shard_size)
+        PackedCopies(out, settings, shard_size or SHARD_SIZE)
         if isinstance(settings, FrameSettings)
         else KeyFrameVideos(out, settings)
     )
@@ -321,9 +283,11 @@ def shrink_list(
         copies.open()
         if not (out / COPIES).exists():
             write_json(out / COPIES, asdict(settings))
-        work = partial(_copy, copies, listed.root, files, max_pixels)
+        work = partial(_copy, copies, listed.root, files, max_pixels or MAX_PIXELS)
         # A failed item becomes the reason why its file is left out.
-        results = pool(work, range(len(files)), workers, timeout=timeout, on_failure=lambda number, reason: None)
+        results = pool(
+            work, range(len(files)), workers or usable_cpus(), timeout=timeout, on_failure=lambda number, reason: None
+        )
         try:
             for original, content in bar(results, title="shrink", unit="file", total=len(files)):
                 if isinstance(content, str):
@@ -341,6 +305,26 @@ def shrink_list(
         copy_list(listed, out, out, [None if _normal(name) in result.left_out else name for name in listed.names])
     result.seconds = time.monotonic() - started
     return result
+
+
+def _settings(
+    to: str, short_side: int, quality: int | None, kind: str | None, fps: float | None, shard_size: int | None
+) -> ShrinkSettings:
+    """The format of the copies; a ConfigError for options of the other one."""
+    if to == "frames":
+        settings: ShrinkSettings = FrameSettings(short_side, fps=fps, format=kind or "jpeg")
+    else:
+        of_frames = [] if kind is None else [f'format="{kind}"']
+        of_frames += [] if shard_size is None else [f"shard_size={shard_size}"]
+        if of_frames:
+            raise ConfigError(f'{" and ".join(of_frames)} are for to="frames": leave them out, or add it')
+        settings = ShrinkSettings(short_side, fps=fps)
+    if quality is not None:
+        settings = replace(settings, quality=quality)
+    low, high = settings.qualities
+    if not low <= settings.quality <= high:
+        raise ConfigError(f'quality={quality} is not from {low} to {high}, the range of to="{to}"')
+    return settings
 
 
 def _copy(

@@ -269,17 +269,6 @@ def test_a_recipe_without_a_list_of_views_is_named(path):
         views_of(path, sampler, [ForgetsTheList()])
 
 
-def test_real_recipes_make_views_of_their_size(path):
-    sampler = Random(Random.Config(frames=4, sampling_rate=2))
-    recipes = [recipe("strong_alpha", size=32, difference=0.5), recipe("strong_beta", size=24), recipe("weak", size=16)]
-    views = views_of(path, sampler, recipes)
-    assert [view.shape for view in views] == [(4, 3, 32, 32), (4, 3, 24, 24), (4, 3, 16, 16)]
-    again = views_of(path, sampler, recipes)
-    assert all(np.array_equal(a, b) for a, b in zip(views, again, strict=True))
-    other = views_of(path, sampler, recipes, [7, 8, 9])
-    assert not any(np.array_equal(a, b) for a, b in zip(views, other, strict=True))
-
-
 def test_gray_of_the_reference(everything):
     """The formula above and OpenCV's fixed point agree to one level, so the reference is a fair one."""
     frame = np.ascontiguousarray(everything[0].transpose(1, 2, 0))

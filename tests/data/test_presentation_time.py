@@ -12,10 +12,8 @@ import pytest
 
 from vidssl.apps.analysis.corrupted_clips import TIME_CORRUPTIONS
 from vidssl.apps.analysis.invariance import MOVES
-from vidssl.apps.check import check
 from vidssl.apps.detection.images_and_clips import clip_frames
 from vidssl.apps.prepare.other_projects import prepare_chunks
-from vidssl.apps.show import ShownSample, ShownView, _draw
 from vidssl.apps.shrink import shrink
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
@@ -23,10 +21,8 @@ from vidssl.base.types import Tracks, VideoMeta, VideoRecord
 from vidssl.data.clip_samplers import SAMPLERS, ClipSettings, Pair, Random, Segments, Spaced, TrackedPair, Uniform
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows
 from vidssl.data.dataset import ClipDataset, resolve_span
-from vidssl.data.track_files import check_video_names
 from vidssl.data.video_list import Records, VideoList, read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.page.previews import middle_frames
 from vidssl.transforms import RECIPES
 from vidssl.video.reader import DecodeSettings, open_video
 
@@ -115,11 +111,6 @@ def test_a_clip_around_a_key_frame(root):
         assert clip_frames(video.meta, 2.85, 20, 2.5).tolist() == MIDDLE
         assert clip_frames(video.meta, 4.42, 8, 0.128).tolist() == list(range(76, 84))
         assert clip_frames(video.meta, 99.0, 3, 1.0).tolist() == [99] * 3
-
-
-def test_the_page_of_hits_shows_the_middle_seconds(root, number_of):
-    numbers = number_of(middle_frames(VideoRecord(str(root / "a.mp4"))))
-    assert numbers == META.frames_at(0.87 + np.arange(8) * 0.375).tolist()
 
 
 # Clips -------------------------------------------------------------------------------------------------------
@@ -306,45 +297,3 @@ def test_windows_of_a_span_are_those_of_its_seconds():
 
 
 # Reports -----------------------------------------------------------------------------------------------------
-
-
-def test_check_has_the_deviation(videos, tmp_path, write_video, numbered):
-    write_video(tmp_path / "files/regular.mp4", numbered(20))
-    (tmp_path / "files/a.mp4").write_bytes((videos / "files/a.mp4").read_bytes())
-    (tmp_path / "files/broken.mp4").write_bytes(b"none")
-    rows = write_rows(tmp_path / "in", [("regular.mp4",), ("a.mp4",), ("broken.mp4",)], ("path",))
-    checked = check(rows, out=tmp_path / "out", root=tmp_path / "files")
-    worst = np.abs(TIMES - np.arange(100) * TIMES[-1] / 99).max()
-    assert checked.kept == 2 and [found.path for found in checked.findings] == ["broken.mp4"]
-    assert f"1 files with a variable frame rate, by up to {worst:.3f} s: a.mp4" in str(checked)
-    with open(tmp_path / "out/report.csv", newline="") as file:
-        report = {row["path"]: row for row in csv.DictReader(file)}
-    assert [*report] == ["broken.mp4", "a.mp4"] and report["broken.mp4"]["deviation"] == ""
-    assert report["a.mp4"] == {"path": "a.mp4", "finding": "", "reason": "", "kept": "yes", "deviation": f"{worst:.3f}"}
-
-
-def test_the_page_of_views_has_the_seconds_of_the_file():
-    part, frames = META.part(40, 60), np.zeros((2, 3, 8, 8), np.uint8)
-    view = ShownView(frames, 0, np.array([44, 52]), 44, 53, False, None)
-    listed = VideoList("x.csv", Records("/d", [VideoRecord("a.mp4", start=1.6, end=4.1)]), ())
-    drawn = _draw(ShownSample(0, 0, 0, (), part, 40, (view,), META.time_of(40)), listed)
-    assert (drawn.start, drawn.end) == (1.6, pytest.approx(4.1))
-    assert (drawn.clips[0].first, drawn.clips[0].end) == (pytest.approx(2.1), pytest.approx(3.35))
-    assert drawn.clips[0].frames == (pytest.approx(2.1625), pytest.approx(3.1625))
-    assert drawn.views[0].notes[1] == "2.10–3.35 s"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "clash"),
-    [
-        ({"start": 0.1, "end": 0.3}, {"start": 0.1001, "end": 0.3}, True),
-        ({"start": 0.1, "end": 0.3, "fps": 25}, {"start": 0.1, "end": 0.3, "fps": 5}, True),
-        ({"fps": 25}, {"fps": 5}, False),
-        ({"end": 0.3}, {"start": 0.0, "end": 0.3, "mask": "m.png"}, False),
-        ({"start": 0.1, "end": 0.3}, {"start": 0.2, "end": 0.3}, False),
-    ],
-)
-def test_two_spans_never_share_a_file_of_tracks(one, other, clash):
-    records = [VideoRecord("/d/a", **fields) for fields in (one, other)]
-    with pytest.raises(DataError, match="two spans of a would have one file") if clash else nullcontext():
-        check_video_names(["a", "a"], records)

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Tracks, VideoRecord
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader, StepSampler
-from vidssl.data.to_device import on_device, to_device
+from vidssl.data.loader import Loader
 from vidssl.data.track_files import SMALLEST, read_tracks, sample_track, tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
@@ -90,27 +88,6 @@ def test_the_box_belongs_to_the_frame_in_the_middle_of_the_clip(moving):
                 assert int(np.argmax(means)) == 4 and means[4] > 235 > means[0]
                 seen += 1
     assert seen > 4
-
-
-def test_batches_with_boxes_do_not_depend_on_workers(moving):
-    def batches(workers, start=0):
-        dataset = tracked_set(moving)
-        return list(Loader(dataset, StepSampler(6, 3, 3, start, 4, 0), workers))
-
-    straight = batches(0)
-    assert all(batch.boxes.shape == (3, 2, 4) and batch.boxes.dtype == torch.float32 for batch in straight)
-    for workers in (0, 1, 2):
-        for one, other in zip(batches(workers, 1), straight[1:], strict=True):
-            assert torch.equal(one.boxes, other.boxes) and torch.equal(one.index, other.index)
-            assert all(torch.equal(a, b) for a, b in zip(one.views, other.views, strict=True))
-    dataset = tracked_set(moving)
-    boxes = [torch.from_numpy(dataset[0, int(n)].boxes) for n in straight[0].index]
-    assert torch.equal(straight[0].boxes, torch.stack(boxes))
-    moved = to_device(straight[0], torch.device("cpu"), (0.45,), (0.225,))
-    assert torch.equal(moved.boxes, straight[0].boxes)
-    loader = Loader(dataset, StepSampler(6, 3, 3, 0, 4, 0), 0)
-    for batch, raw in zip(on_device(loader, torch.device("cpu"), (0.45,), (0.225,)), straight, strict=True):
-        assert torch.equal(batch.boxes, raw.boxes)
 
 
 def test_tracks_change_no_view(moving):

@@ -1,6 +1,5 @@
 """Video lists: accepted files, and errors with file and line for the others."""
 
-import os
 import re
 from pathlib import Path
 
@@ -345,24 +344,6 @@ def test_links_that_form_a_loop_are_one_file(write, tmp_path):
     assert own_rows(both, both).tolist() == [[0, 0], [1, 1]]
 
 
-def test_links_are_resolved_once_per_folder(write, tmp_path, monkeypatch):
-    looked_up = []
-    for function in ("stat", "lstat"):
-        original = getattr(os, function)
-        monkeypatch.setattr(
-            os, function, lambda *a, original=original, **k: (looked_up.append(a[0]), original(*a, **k))[1]
-        )
-    names = [f"class_{n % 4}/deeper/{n}.mp4" for n in range(400)]
-    for n in range(4):
-        (tmp_path / f"class_{n}" / "deeper").mkdir(parents=True)
-    path = write("path\n" + "\n".join(names))
-    listed = read_list(path)
-    assert len(looked_up) < 400 + 100
-    looked_up.clear()
-    assert len(own_rows(listed, listed)) == 400
-    assert len(looked_up) < 2 * (400 + 100)
-
-
 def test_root_of_the_file_and_of_the_caller(write, tmp_path):
     path = write("path\na.mp4\n", root="/data/set\n")
     assert read_list(path).root == Path("/data/set")
@@ -451,10 +432,6 @@ def test_several_labels_a_row(write):
     assert videos.targets.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, -1]]
     assert videos.rows([2]).targets.tolist() == [[0, 1, -1]] and videos.labels.tolist() == [-1, -1, -1]
     assert read_list(write("path,labels\na.jpg,2 0\nb.jpg,1\nc.jpg,1 2?\n")).targets.shape == (3, 3)
-
-
-def test_one_label_a_row_has_no_targets(write):
-    assert read_list(write("path,label\na.jpg,1\n")).targets is None
 
 
 def test_sets_of_labels_are_part_of_the_fingerprint(write):

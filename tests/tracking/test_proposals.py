@@ -11,7 +11,6 @@ import pytest
 from vidssl.base.errors import ConfigError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta, VideoRecord
-from vidssl.base.worker_pool import ordered
 from vidssl.tracking import proposals
 from vidssl.tracking.proposals import (
     Search,
@@ -56,13 +55,6 @@ def test_30_the_order_is_canonical(mode):
     np.testing.assert_array_equal(found, propose(image, search))
     area = np.prod(found[:, 2:] - found[:, :2], axis=1)
     assert (np.diff(area) <= 0).all() and len(np.unique(found, axis=0)) == 20
-
-
-def test_30_other_processes_find_the_same():
-    image, search = draw_image(seed=3), Search(short_side=96, limit=25)
-    here = propose(image, search)
-    for there in ordered(lambda _, guard: propose(image, search), range(4), workers=2):
-        np.testing.assert_array_equal(there, here)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (8, 400), (400, 8), (2, 2000)])

@@ -15,7 +15,7 @@ import pytest
 from av.video.frame import PictureType
 
 from vidssl.apps.check.file_defects import check_video
-from vidssl.base.errors import ConfigError, DecodeError
+from vidssl.base.errors import DecodeError
 from vidssl.base.keyed_generators import generator
 from vidssl.video import decode, reader
 from vidssl.video.reader import BACKENDS, open_video
@@ -347,31 +347,6 @@ def test_1_7_files_that_are_not_videos(tmp_path, write_sound):
         assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("count", "name", "suggestion"),
-    [
-        (50, "vidoe_0007.mp4", "; did you mean video_0007.mp4?"),
-        (50, "VIDEO_0007.mp4", "; did you mean video_0007.mp4?"),
-        (900, "vidoe_0007.mp4", ""),
-    ],
-)
-def test_missing_files_in_large_folders_cost_little(tmp_path, monkeypatch, count, name, suggestion):
-    """Names are compared only in small folders, since thousands of files may be missing."""
-    compared = []
-    close_matches = reader.difflib.get_close_matches
-    monkeypatch.setattr(
-        reader.difflib,
-        "get_close_matches",
-        lambda word, names, **k: (compared.extend(names), close_matches(word, names, **k))[1],
-    )
-    for n in range(count):
-        (tmp_path / f"video_{n:04d}.mp4").touch()
-    with pytest.raises(DecodeError) as caught:
-        open_video(tmp_path / name)
-    assert str(caught.value) == f"{tmp_path / name}: No such file{suggestion}"
-    assert len(compared) <= 200
-
-
 def test_1_truncated_file(tmp_path, write_video, numbered, number_of):
     whole = write_video(tmp_path / "whole.mkv", numbered(60), gop=10).read_bytes()
     (tmp_path / "cut.mkv").write_bytes(whole[: len(whole) // 2])
@@ -517,35 +492,6 @@ def test_a_codec_without_a_decoder(tmp_path, write_video, numbered, name, codec,
         open_video(path)
     missing, faults = check_video(path, 1.0, reader.MAX_PIXELS, lambda: None)
     assert missing is None and len(faults) == 1 and "no decoder" in faults[0][1]
-
-
-def test_unknown_backend(digits):
-    with pytest.raises(ConfigError, match="no video backend 'guess'"):
-        open_video(digits / "videos/test/00000.mp4", backend="guess")
-
-
-AWKWARD = [
-    "a#b;c&d!.mp4",
-    "(x) [y] 'z'.mp4",
-    " two  blanks .mp4",
-    "-i.mp4",
-    "動画 é.mp4",
-    "%d.mp4",
-    "a:b.mp4",
-    "http:x.mp4",
-]
-
-
-@pytest.mark.parametrize("name", AWKWARD)
-def test_6_awkward_names(tmp_path, monkeypatch, digits, name):
-    source = digits / "videos/test/00000.mp4"
-    (tmp_path / name).write_bytes(source.read_bytes())
-    with open_video(source) as video:
-        expected = fetched(video, [3, 11])
-    monkeypatch.chdir(tmp_path)
-    for path in (tmp_path / name, name):  # relative names may begin with a dash
-        with open_video(path) as video:
-            assert fetched(video, [3, 11]) == expected
 
 
 @pytest.fixture

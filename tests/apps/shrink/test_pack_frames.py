@@ -30,7 +30,6 @@ from vidssl.video.packed_frames import read_index
 from vidssl.video.reader import open_video, state_of_video
 
 
-
 def write_list(folder, rows, header="path,label", name="all.csv"):
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / name, "w", newline="") as file:

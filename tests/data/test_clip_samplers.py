@@ -161,13 +161,6 @@ def test_7_short_videos_follow_the_policy(name, short, count):
             assert clip.indices.tolist() == expected
 
 
-def test_reversed_loop_of_a_short_video():
-    sampler = Random(Random.Config(frames=6, sampling_rate=2, short_video="loop", reverse=1.0))
-    (clip,) = sampler(meta(4), [generator(0)])
-    assert clip.indices.tolist() == [2, 0, 2, 0, 2, 0]
-    assert (clip.first, clip.last) == (0, 3)
-
-
 @pytest.mark.parametrize("config", [Random.Config, Uniform.Config, Center.Config, ClipSettings])
 @pytest.mark.parametrize(
     "settings",
@@ -243,16 +236,6 @@ def test_a_clip_that_begins_too_late_is_an_error(video, length, short):
             ConfigError, match=rf"at frame {start} of a video of 60 frames .*: the last start is {last};"
         ):
             settings.clip(video, start, span)
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("video", [meta(5), varying(5)])
-def test_a_video_that_is_too_short_has_one_start(video, length):
-    settings = ClipSettings(frames=4, short_video="loop", **length)
-    span = settings.span(video)
-    assert settings.starts(video, span) == 0 and settings.clip(video, 0, span).first == 0
-    with pytest.raises(ConfigError, match=r"at frame 1 of a video of 5 frames .* the last start is 0;"):
-        settings.clip(video, 1, span)
 
 
 @pytest.mark.parametrize("length", [*LENGTHS, {"seconds": "whole"}, {"seconds": 0.01}])

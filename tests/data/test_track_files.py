@@ -13,7 +13,7 @@ from vidssl.base.types import Tracks, VideoRecord
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
-from vidssl.data.track_files import SMALLEST, read_tracks, sample_track, tracks_file, write_tracks
+from vidssl.data.track_files import read_tracks, sample_track, tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.transforms import RECIPES, Window
@@ -219,20 +219,6 @@ def test_drawn_tracks_against_a_loop(seed):
             assert min(np.abs(boxes - expected).max() for expected in fit) < 1e-4
     else:
         assert np.array_equal(drawn[0], [(0, 0, size, size) for size in sizes])
-
-
-def test_without_a_track_the_boxes_are_the_views():
-    for tracks in (tracks_of(), tracks_of((0, 3, 0, 0, 9, 9)), replace(BOTH, track=np.arange(12))):
-        boxes = sample_track(tracks, (3, 9), (LEFT, RIGHT), (60, 30), generator(0))
-        assert np.array_equal(boxes, [(0, 0, 60, 60), (0, 0, 30, 30)]) and boxes.dtype == np.float32
-    assert SMALLEST == 1 / 8
-
-
-def test_one_frame_for_both_views():
-    """A sum track has two rows; where both views show the same frame, it is one region twice."""
-    tracks = tracks_of((0, 3, 20, 10, 50, 40), (0, 9, 50, 20, 90, 60))
-    boxes = sample_track(tracks, (3, 3), (LEFT, LEFT), (60, 60), generator(0))
-    assert np.array_equal(boxes[0], boxes[1]) and boxes[0].tolist() == [20, 7.5, 50, 30]
 
 
 # Files -------------------------------------------------------------------------------------------------------

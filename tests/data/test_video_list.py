@@ -72,12 +72,6 @@ def test_14_equivalent_files_give_the_same_rows(write, content, tmp_path):
     assert [found.class_name(n) for n in (-1, 0, 1)] == ["?", "no", "yes"]
 
 
-def test_commas_and_quotes_in_names(write):
-    found = read_list(write('path,label\n"a, b.mp4",0\n"say ""hi"".mp4",1\n'))
-    assert found.names == ("a, b.mp4", 'say "hi".mp4')
-    assert found.class_name(1) == "1"  # there are no names
-
-
 def test_a_list_of_paths_has_no_labels(write):
     found = read_list(write("path\na.mp4\nb.mp4\n", "no\nyes\n"))
     assert [r.label for r in found.records] == [-1, -1]

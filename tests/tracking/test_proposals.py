@@ -147,16 +147,6 @@ def test_keep_first_is_the_papers_choice():
     assert (np.diff(area) <= 0).all()
 
 
-def test_keep_first_ranks_after_the_size_filter():
-    boxes = np.array([[0, 0, 1, 1], [0, 0, 30, 30], [0, 0, 90, 90], [5, 5, 25, 25], [0, 0, 50, 9], [2, 2, 9, 9]], float)
-    kept = choose(boxes, 100, 100, Search(limit=2, keep="first"))
-    np.testing.assert_array_equal(kept, [[0, 0, 30, 30], [5, 5, 25, 25]])
-    every = Search(limit=3, keep="first", smallest=0, largest=1, ratio=None)
-    np.testing.assert_array_equal(choose(boxes, 100, 100, every), boxes[[2, 1, 0]])
-    thin = Search(limit=9, largest=1, ratio=None)
-    assert [0, 0, 50, 9] in choose(boxes, 100, 100, thin).tolist()
-
-
 def test_a_missing_ximgproc_names_the_wheel(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2.ximgproc.segmentation", None)
     with pytest.raises(ConfigError, match="opencv-contrib-python-headless") as error:

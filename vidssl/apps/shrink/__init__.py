@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import av
 from annotated_types import Ge
 
-from vidssl.apps.shrink.encode_copies import encode_key_frames, sign, signature_of
+from vidssl.apps.shrink.encode_copies import encode_key_frames, original_of
 from vidssl.apps.shrink.pack_frames import PACKED_FILES, EncodedVideo, ShardWriter, encode_frames
 from vidssl.base.atomic import write_json
 from vidssl.base.config import config_differences
@@ -76,7 +76,7 @@ class KeyFrameVideos:
     """Copies that are H.264 in MP4 with key frames only and without sound, whatever their suffix.
 
     FFmpeg detects the format by content. An image folder becomes a video file of the folder's name. A copy gets its
-    name, its signature and its original's modification time when it is complete: workers write them one by one.
+    name and its original's modification time when it is complete: workers write them one by one.
     """
 
     files = ()  # of the folder, beside the copies
@@ -93,8 +93,7 @@ class KeyFrameVideos:
     def size_of(self, original: Original) -> int | None:
         """Return the bytes of a copy that is there; None: there is none of this original."""
         target = self._out / original.name
-        signature = signature_of(target) if target.exists() else None
-        current = signature is not None and (signature.size, signature.changed) == (original.size, original.changed)
+        current = target.exists() and original_of(target) == (original.size, original.changed)
         return target.stat().st_size if current else None
 
     def encode(self, original: Original, video: Video, max_pixels: int, alive: Callable[[], None]) -> int:
@@ -105,12 +104,12 @@ class KeyFrameVideos:
             target.parent.mkdir(parents=True, exist_ok=True)
             if part.is_symlink():  # nothing is written through it
                 part.unlink()
-            encode_key_frames(video, part, self._settings.short_side, self._settings.quality, max_pixels, alive)
+            state = original.size, original.changed
+            encode_key_frames(video, part, state, self._settings.short_side, self._settings.quality, max_pixels, alive)
             with open_video(part) as copy:
                 count, expected = copy.meta.num_frames, video.meta.num_frames
             if count != expected:
                 raise DecodeError(f"its copy has {count} of {expected} frames")
-            sign(part, original.size, original.changed)
             os.utime(part, ns=(original.changed, original.changed))
             os.replace(part, target)
             return target.stat().st_size
@@ -133,7 +132,7 @@ class KeyFrameVideos:
                     continue
                 if source.exists() and target.samefile(source):
                     raise DataError(f"{target} is the original: choose another folder for the copies")
-                if not target.is_file() or signature_of(target) is None:
+                if not target.is_file() or original_of(target) is None:
                     raise DataError(
                         f"{target} is there already and is no copy that vidssl made, or was changed since: choose "
                         "another folder for the copies, or move it away"

@@ -1,12 +1,9 @@
-"""Copies of videos in which any frame decodes on its own: H.264 with key frames only, and a signature at the end."""
+"""Copies of videos in which any frame decodes on its own: H.264 with key frames only."""
 
 import itertools
-import json
-import os
-import struct
-import uuid
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,24 +12,32 @@ import av
 import cv2
 import numpy as np
 
+from vidssl.base.atomic import sync
 from vidssl.base.errors import DecodeError
 from vidssl.video.decode import Image
 from vidssl.video.open_container import DECODER_ERRORS, open_container, video_packets, video_stream
 from vidssl.video.packet_index import is_regular
-from vidssl.video.reader import Video, is_video_file
+from vidssl.video.reader import MAX_PIXELS, Video, is_video_file
 
 
 def encode_key_frames(
-    video: Video, path: Path, short_side: int, quality: int, max_pixels: int, alive: Callable[[], None]
+    video: Video,
+    path: Path,
+    original: tuple[int, int],
+    short_side: int,
+    quality: int,
+    max_pixels: int,
+    alive: Callable[[], None],
 ) -> None:
-    """Write all frames of a video as MP4 without sound, at the times of the original.
+    """Write all frames of a video as MP4 without sound, at the times of the original; synced to disk.
 
     Videos with a shorter side below `short_side` pixels keep their size. `quality` is the CRF of x264, 0 is lossless;
-    `alive` is called once per frame.
+    `alive` is called once per frame. `original` is the size and modification time that `original_of` returns.
     """
     ticks, base = _ticks(video, max_pixels)
     cv2.setNumThreads(0)  # the caller runs one process per CPU
     with av.open(f"file:{path}", "w", format="mp4") as container:
+        container.metadata["comment"] = f"vidssl shrink: original of {original[0]} bytes, {original[1]} ns"
         codec = (stream := container.add_stream("libx264", rate=25)).codec_context  # time stamps replace the rate
         codec.time_base, codec.thread_count, codec.pix_fmt = base, 1, "yuv420p"
         codec.gop_size, codec.max_b_frames = 1, 0  # key frames only
@@ -48,6 +53,7 @@ def encode_key_frames(
                 codec.height, codec.width = frame.height, frame.width
             _mux(stream.encode(frame), spans, container)
         _mux(stream.encode(), spans, container)
+    sync(path)
 
 
 def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
@@ -103,48 +109,12 @@ def resized(image: Image, short_side: int) -> Image:
     return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-_UUID = uuid.uuid5(uuid.NAMESPACE_URL, "vidssl shrink").bytes
-_HEAD = struct.Struct(">I4s16s")  # size of the box with its head, type, UUID
-_MOST = 4096  # bytes of a box: the name of a file has at most 255
+_MARK = re.compile(r"vidssl shrink: original of (\d+) bytes, (-?\d+) ns")
 
 
-@dataclass(frozen=True)
-class CopySignature:
-    """What a copy was made of."""
-
-    size: int  # bytes of the original; of an image folder, of all its files
-    changed: int  # modification time of the original, nanoseconds; of an image folder, the newest
-    copy: int  # bytes of the copy, without the signature
-
-
-def sign(path: Path, size: int, changed: int) -> None:
-    """Append the signature to a complete MP4 file, and sync it to disk."""
-    with open(path, "rb+") as file:
-        length = file.seek(0, os.SEEK_END)
-        content = json.dumps(asdict(CopySignature(size, changed, length))).encode()
-        total = _HEAD.size + len(content) + 4
-        # The size stands at the end too, where it is looked up.
-        file.write(_HEAD.pack(total, b"uuid", _UUID) + content + struct.pack(">I", total))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def signature_of(path: Path) -> CopySignature | None:
-    """Read the signature of a copy; None if the file is not one, or was cut or lengthened since."""
-    with open(path, "rb") as file:
-        length = file.seek(0, os.SEEK_END)
-        if length < _HEAD.size + 4:
-            return None
-        file.seek(length - 4)
-        (total,) = struct.unpack(">I", file.read(4))
-        if not _HEAD.size + 4 < total <= min(_MOST, length):
-            return None
-        file.seek(length - total)
-        box = file.read(total)
-    if box[: _HEAD.size] != _HEAD.pack(total, b"uuid", _UUID):
-        return None
-    try:
-        signature = CopySignature(**json.loads(box[_HEAD.size : -4]))
-    except (ValueError, TypeError):
-        return None
-    return signature if signature.copy == length - total else None
+def original_of(path: Path) -> tuple[int, int] | None:
+    """Read size and modification time of the original of a copy; None if the file is no copy, or was cut since."""
+    with suppress(DecodeError), open_container(path, MAX_PIXELS) as container:
+        if match := _MARK.fullmatch(container.metadata.get("comment", "")):
+            return int(match[1]), int(match[2])
+    return None

@@ -14,7 +14,6 @@ import pytest
 from vidssl.apps.detection import prepare_voc_coco_ava as ava
 from vidssl.base.errors import DataError
 from vidssl.data.video_list import parse_whole_number, read_official_json
-from vidssl.evaluation.features import read_folder
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -40,9 +39,9 @@ def run(*words):
 
 
 def test_some_damaged_files():
-    findings, summary = run("--seed", "100", "--count", "videos=80", "lists=20", "packed=20", "features=10")
+    findings, summary = run("--seed", "100", "--count", "videos=80", "lists=20", "packed=20")
     assert not findings
-    assert summary["mutants"] == 130 and summary["peak"] < 1.5 * 2**30  # half of it are the imports
+    assert summary["mutants"] == 120 and summary["peak"] < 1.5 * 2**30  # half of it are the imports
 
 
 @COVERS
@@ -56,9 +55,7 @@ def test_600_damaged_videos():
 @COVERS
 @pytest.mark.long
 def test_many_damaged_files():
-    findings, summary = run(
-        "--seed", "102", "--count", *(f"{kind}={20 if kind == 'results' else 100}" for kind in OTHERS)
-    )
+    findings, summary = run("--seed", "102", "--count", *(f"{kind}=100" for kind in OTHERS))
     assert not findings and summary["refused"] > 0.02 * summary["mutants"]
 
 
@@ -77,16 +74,6 @@ def test_huge_numbers_in_annotations(tmp_path):
         with pytest.raises(ValueError, match="is not a whole number") as caught:
             parse_whole_number(text)
         assert len(str(caught.value)) < 100
-
-
-@pytest.mark.parametrize("label", ["9" * 19, _DIGITS])
-def test_a_huge_label_in_a_folder_of_features(tmp_path, label):
-    fuzz_kinds.KINDS["features"].build(tmp_path)
-    rows = (tmp_path / "rows.csv").read_text().splitlines()
-    rows[1] = rows[1].replace(",0,", f",{label},", 1)
-    (tmp_path / "rows.csv").write_text("\n".join(rows))
-    with pytest.raises(DataError, match="is damaged"):
-        read_folder(tmp_path, "extract again", verify=False)
 
 
 # What the fuzzer finds --------------------------------------------------------------------------------------

@@ -118,7 +118,9 @@ def damaged(tmp_path_factory, write_video, noisy):
         findings[f"cut.{suffix}"] = "decode error" if suffix == "ts" else "truncated"
     mp4, front = folder / "fine.mp4", remuxed(folder / "fine.mp4", folder / "front.mp4").read_bytes()
     whole = mp4.read_bytes()
+    one_key = write_video(folder / "one_key.avi", noisy(40), codec="mpeg4", gop=99).read_bytes()
     contents = {
+        "one_key.avi": (one_key[: len(one_key) * 2 // 3], "truncated"),
         "half_front.mp4": (front[: len(front) // 2], "truncated"),
         "clean_cut.mp4": (front[: place_of(folder / "front.mp4", 19)[1]], "truncated"),  # all that is left decodes
         "no_index.mp4": (whole[: whole.index(b"moov") - 4], "truncated"),

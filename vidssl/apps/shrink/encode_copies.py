@@ -15,8 +15,7 @@ import numpy as np
 from vidssl.base.atomic import sync
 from vidssl.base.errors import DecodeError
 from vidssl.video.decode import Image
-from vidssl.video.open_container import DECODER_ERRORS, open_container, video_packets, video_stream
-from vidssl.video.packet_index import is_regular
+from vidssl.video.open_container import DECODER_ERRORS, open_container, video_stream
 from vidssl.video.reader import MAX_PIXELS, Video, is_video_file
 
 
@@ -57,32 +56,15 @@ def encode_key_frames(
 
 
 def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
-    """The time of each frame, from 0, then the end of the last one, and their unit in seconds.
-
-    These are the file's timestamps if they are its `times`, or agree with its frame rate if that is regular: the copy
-    must have the same. Else they are regular.
-    """
+    """The time of each frame, from 0, then the end of the last one, and their unit in seconds."""
     meta = video.meta
-    count, rate = meta.num_frames, Fraction(meta.fps).limit_denominator(100_000)
-    regular = list(range(count + 1)), 1 / rate
-    path = Path(video.path)
-    if not is_video_file(path):
-        return regular
-    with open_container(path, max_pixels) as container:
-        base = video_stream(container).time_base
-        if meta.times is not None:
-            finest = min(base, Fraction(1, 90_000))
-            return [round(time / finest) for time in (*meta.times.tolist(), meta.duration)], finest
-        packets = video_packets(container, path)
-        stamps = sorted({packet.pts for packet in packets if packet.pts is not None and not packet.is_discard})
-    finer = max(1, round(90_000 * base))  # the end of the last frame need not be a multiple of the base
-    base /= finer
-    ticks = [finer * (stamp - stamps[0]) for stamp in stamps]
-    if len(ticks) != count:
-        return regular
-    end = round(count / rate / base)
-    agrees = is_regular(np.array(ticks) * float(base), meta.fps, float(base) * finer)
-    return ([*ticks, end], base) if agrees and end > ticks[-1] else regular
+    if meta.times is None:
+        return list(range(meta.num_frames + 1)), 1 / Fraction(meta.fps).limit_denominator(100_000)
+    unit = Fraction(1, 90_000)
+    if is_video_file(Path(video.path)):
+        with open_container(Path(video.path), max_pixels) as container:
+            unit = min(video_stream(container).time_base, unit)
+    return [round(time / unit) for time in (*meta.times.tolist(), meta.duration)], unit
 
 
 def safe_frames(video: Video) -> Iterator[Image]:

@@ -190,30 +190,27 @@ def _common(q: RowsByContent[ContentKey], o: RowsByContent[ContentKey]) -> Rowwi
 def _copied(
     q: RowsByContent[str], o: RowsByContent[str], states: Mapping[str, tuple[int, ...]], most: int | None = None
 ) -> Rowwise:
-    for copies in _equal_files(states, lambda part: not (q.keys().isdisjoint(part) or o.keys().isdisjoint(part))):
+    shared = {states[path] for path in q if path in states} & {states[path] for path in o if path in states}
+    for copies in _equal_files({path: state for path, state in states.items() if state in shared}):
         mine, theirs = ([path for path in copies if path in rows] for rows in (q, o))
         for path in mine:
             yield from ((q[path], o[copy]) for copy in islice((copy for copy in theirs if copy != path), most))
 
 
-def _equal_files(
-    states: Mapping[str, tuple[int, ...]], keep: Callable[[list[str]], bool] = lambda part: True
-) -> list[list[str]]:
-    """Group files by content, in groups to `keep`. Few are read: those of equal size."""
-    return _divided(_affordable(_divided([[*states]], states.__getitem__, keep)), content_hash, keep)
+def _equal_files(states: Mapping[str, tuple[int, ...]]) -> list[list[str]]:
+    """Group files by content. Few are read: those of equal size."""
+    return _divided(_affordable(_divided([[*states]], states.__getitem__)), content_hash)
 
 
-def _divided(
-    groups: Iterable[list[str]], key: Callable[[str], Hashable], keep: Callable[[list[str]], bool]
-) -> list[list[str]]:
-    """Divide groups of files by a key, into those of two files or more that `keep` accepts."""
+def _divided(groups: Iterable[list[str]], key: Callable[[str], Hashable]) -> list[list[str]]:
+    """Divide groups of files by a key, into those of two files or more."""
     parts = defaultdict[tuple[int, Hashable], list[str]](list)
     for number, group in enumerate(groups):
         for path in group:
             value = key(path)
             if value is not None and value != (0,):  # what is empty, or cannot be read, equals nothing
                 parts[number, value].append(path)
-    return [part for part in parts.values() if len(part) > 1 and keep(part)]
+    return [part for part in parts.values() if len(part) > 1]
 
 
 def _affordable(groups: list[list[str]]) -> list[list[str]]:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from vidssl.apps.shrink import Original, shrink
-from vidssl.apps.shrink.pack_frames import ShardWriter
+from vidssl.apps.shrink.pack_frames import ShardWriter, encode_frames
 from vidssl.base.errors import ConfigError, DataError, DecodeError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import MARK
@@ -389,3 +389,15 @@ def test_packed_frames_can_be_copied_again(tmp_path, packed, videos, write_video
         with open_video(read_list(path).records[0].path) as copy:
             assert (copy.meta.num_frames, copy.meta.fps, copy.meta.height) == (9, 10, 16)
             assert number_of(copy.frames(range(9))) == list(range(9))
+
+
+def test_the_newer_of_two_videos_of_one_name_counts(tmp_path, packed, videos, write_video, numbered):
+    """A run that was killed had packed a changed original again, and not written the index."""
+    write_video(videos / "a.mp4", numbered(9))
+    packed(["a.mp4"])
+    writer = ShardWriter(tmp_path / "packed", "jpeg", 10**6)
+    with open_video(videos / "a.mp4") as video:
+        writer.add("a.mp4", 7, encode_frames(video, 16, "jpeg", 90, lambda: None))
+    writer._complete_shard()
+    newest = ShardWriter(tmp_path / "packed", "jpeg", 10**6).videos[b"a.mp4"]
+    assert (newest.shard, newest.changed) == (1, 7)

@@ -150,7 +150,7 @@ def test_in_a_list_it_is_a_broken_video(odd, tmp_path):
     listed = read_list(tmp_path / "list.csv", tmp_path, allow_external=True)
     features = vidssl.extract("vidssl-small", listed, clips=1, crops=1, workers=0, allow_missing=True, progress=False)
     assert features.index.tolist() == [len(names)]
-    assert [path for path, _ in features.missing] == [record.path for record in listed.records[: len(names)]]
+    assert sorted(path for path, _ in features.missing) == sorted(record.path for record in listed.records[:-1])
 
 
 @pytest.mark.parametrize("name", ["pipe.pt", f"{LONG}.pt", "a\0.pt", "loop", "sub.mp4", "/dev/zero", "a\ud800"])

@@ -19,7 +19,7 @@ import torch
 from measure import finish, table
 from train_step import PIXELS, Ours, make_method, synthetic
 
-from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.data import ClipDataset, Loader, StepSampler, VideoList, read_list
 from vidssl.data.clip_samplers import Random
 from vidssl.data.to_device import on_device
@@ -33,7 +33,7 @@ def source(name: str, clips: Path, out: Path, side: int, workers: int) -> VideoL
     """Return the clips, or copies of them that are `side` pixels high."""
     if name == "files":
         return read_list(clips)
-    shrink_list(clips, out, FrameSettings(side) if name == "frames" else ShrinkSettings(side), workers=workers)
+    shrink(clips, out=out, to="frames" if name == "frames" else "video", short_side=side, workers=workers)
     return read_list(out / clips.name)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, ratio, table
 
-from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features, Frames, VideoMeta
 from vidssl.cli import guarded
@@ -43,16 +43,16 @@ WEBDATASET = "webdataset, JPEG"
 
 def copied(lists: list[Path], root: Path | None, out: Path, side: int, workers: int) -> dict[str, Path]:
     """Copy the lists in every format: the folders of the copies by name of the format."""
-    formats: dict[str, ShrinkSettings | FrameSettings] = {
-        "shrunk copies, CRF 18": ShrinkSettings(side),
-        JPEG: FrameSettings(side, 90, format="jpeg"),
-        "packed, WebP 90": FrameSettings(side, 90, format="webp"),
+    formats: dict[str, dict[str, Any]] = {
+        "shrunk copies, CRF 18": {"short_side": side},
+        JPEG: {"short_side": side, "to": "frames"},
+        "packed, WebP 90": {"short_side": side, "to": "frames", "format": "webp"},
     }
     folders = {}
     for number, (name, settings) in enumerate(formats.items()):
         folders[name] = out / str(number)
         for videos in lists:
-            shrink_list(videos, folders[name], settings, root=root, workers=workers)
+            shrink(videos, out=folders[name], root=root, workers=workers, **settings)
     return folders
 
 

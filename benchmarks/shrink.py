@@ -23,7 +23,7 @@ import torch
 from measure import finish, one_thread, paired, table
 
 from vidssl.apps.shrink import ShrinkSettings as Settings
-from vidssl.apps.shrink import shrink_list as shrink
+from vidssl.apps.shrink import shrink
 from vidssl.apps.shrink.encode_copies import resized
 from vidssl.base.keyed_generators import generator
 from vidssl.cli import guarded
@@ -53,7 +53,8 @@ class Copies:
 
 def copied(videos: VideoList, out: Path, settings: Settings, workers: int) -> Copies:
     """Copy a list."""
-    made = shrink(videos.path, out, settings, root=videos.root, workers=workers)
+    options = {"short_side": settings.short_side, "quality": settings.quality, "workers": workers}
+    made = shrink(videos.path, out=out, root=videos.root, **options)
     if made.left_out:
         raise SystemExit(f"videos that cannot be decoded: {', '.join(made.left_out)}; run a check first")
     return Copies(settings, read_list(made.list), made.before, made.after, made.seconds)

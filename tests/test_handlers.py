@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vidssl.apps.check import check
-from vidssl.apps.shrink import ShrinkSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.base.errors import CheckpointError
 from vidssl.base.types import Tracks
 from vidssl.data import track_files
@@ -143,7 +143,7 @@ def checked(video, network, patch):
 
 def shrunk(video, network, patch):
     patch.setattr(decode._ToRGB, "__call__", mistaken)
-    shrink_list(video.parent, video.parents[1] / "out", ShrinkSettings(short_side=16))
+    shrink(video.parent, out=video.parents[1] / "out", short_side=16)
 
 
 def cached(video, network, patch):

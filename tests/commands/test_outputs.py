@@ -20,8 +20,6 @@ from PIL import Image
 
 import vidssl.jobs
 from vidssl import cli
-from vidssl.apps.check.file_defects import check_video
-from vidssl.apps.shrink.encode_copies import CopySignature, sign, signature_of
 from vidssl.base import output_folder
 from vidssl.base.errors import DataError, VidsslError
 from vidssl.base.output_folder import MARK, claim, only_run_in, remove_unused
@@ -30,7 +28,6 @@ from vidssl.cli import COMMANDS, Group, parser_of
 from vidssl.cli.options_from_signatures import config_file
 from vidssl.jobs.measurement_runner import claim_results
 from vidssl.models.read_and_write_weights import weights_file
-from vidssl.video.reader import open_video
 
 TOP = Path(__file__).parents[2]
 PLACED = runpy.run_path(str(TOP / "tests" / "toys.py"))["placed"]
@@ -413,30 +410,16 @@ def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_vide
     assert shrink() == (1, 0) and shrink() == (0, 1)
 
 
-def test_a_file_without_a_signature_is_no_copy(tmp_path, write_video, numbered):
+def test_a_video_of_another_program_is_no_copy(tmp_path, write_video, numbered):
     write_video(tmp_path / "videos/a.mp4", numbered(6))
     words = ["--out", str(tmp_path / "small"), "--workers", "1", "--short-side", "16"]
     cli.run("shrink", [str(tmp_path / "videos"), *words])
     copy = tmp_path / "small/a.mp4"
-    copy.write_bytes(copy.read_bytes()[: signature_of(copy).copy])
+    copy.write_bytes((tmp_path / "videos/a.mp4").read_bytes())
     before = contents(tmp_path / "small")
     with pytest.raises(VidsslError, match=r"small/a\.mp4 is there already and is no copy that vidssl made"):
         cli.run("shrink", [str(tmp_path / "videos"), *words])
     assert contents(tmp_path / "small") == before
-
-
-def test_a_signed_copy_is_a_video_for_every_reader(tmp_path, write_video, numbered):
-    video = write_video(tmp_path / "a.mp4", numbered(6))
-    plain = video.read_bytes()
-    assert signature_of(video) is None
-    sign(video, 7, 8)
-    assert signature_of(video) == CopySignature(7, 8, len(plain)) and video.read_bytes().startswith(plain)
-    with open_video(video) as signed:
-        assert signed.meta.num_frames == 6
-    assert check_video(video, None, 10**8, lambda: None)[1] == []
-    for damaged in (video.read_bytes()[:-1], video.read_bytes() + b"x", plain[:50] + video.read_bytes()[60:], b""):
-        video.write_bytes(damaged)
-        assert signature_of(video) is None
 
 
 # Locks ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Batch, DrawnOperations, Operation, Sample, Tracks, VideoRecord
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
@@ -16,9 +15,8 @@ from vidssl.data.to_device import on_device, to_device
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.engine.run_config import load_run
 from vidssl.transforms import RECIPES, View
-from vidssl.transforms.recipes import DrawnRecipe, Strong
+from vidssl.transforms.recipes import Strong
 
 ROOT, CPU = Path(__file__).parents[2], torch.device("cpu")
 SIZES = {"strong_alpha": 32, "strong_beta": 24, "infomin": 16, "center_crop": 20}
@@ -71,16 +69,6 @@ def test_normalised_batches_have_the_layout_of_the_cpu(dataset):
     assert one.views[0].is_contiguous(memory_format=torch.channels_last_3d)
 
 
-def test_batches_do_not_depend_on_workers_or_on_the_start(dataset):
-    dataset = replace(dataset, on_device=True)
-    straight = [to_device(batch, CPU) for batch in batches(dataset)]
-    for workers in (0, 1, 2):
-        for start in (0, 2):
-            again = [to_device(batch, CPU) for batch in batches(dataset, start, workers)]
-            for one, other in zip(again, straight[start:], strict=True):
-                same(one, other)
-
-
 def test_a_sample_does_not_depend_on_its_batch(dataset):
     """Micro-batches and processes divide a batch; bit by bit its clips stay."""
     dataset = replace(dataset, on_device=True)
@@ -130,46 +118,6 @@ def test_a_recipe_that_does_more_than_it_draws_runs_in_the_worker(dataset):
         assert one.operations[0].groups == () and one.operations[1].groups
         assert torch.equal(one.views[0], other.views[0])
         same(to_device(one, CPU), other, tolerance=2)
-
-
-def test_a_batch_without_a_readable_video_has_no_operations(dataset, tmp_path):
-    (tmp_path / "broken.mp4").write_bytes(b"no video")
-    write_lists(tmp_path / "lists", tmp_path, {"train": [("broken.mp4", 0)]}, ())
-    videos = read_list(tmp_path / "lists/train.csv")
-    (batch,) = Loader(replace(dataset, videos=videos, on_device=True, skip=True), [[(0, 0)]], 0)
-    moved = to_device(batch, CPU, (0.45,), (0.225,))
-    assert moved.views == moved.operations == () and len(moved.replaced) == 1
-
-
-def configs():
-    """The recipes of all configs of the repository that leave operations to the device, each once."""
-    found = {}
-    for path in sorted((ROOT / "configs").rglob("*.yaml")):
-        text = path.read_text(encoding="utf-8")
-        if "\nruns:\n" in text or path.parent.name == "detection":
-            continue
-        run = load_run(path, split=1 if "{split}" in text.split("\noutput:", 1)[1] else None)
-        for view in run.data.views:
-            if issubclass(RECIPES[view.name], DrawnRecipe):
-                found[repr(view)] = view
-    return found
-
-
-def test_recipes_of_all_configs_equal_those_of_the_cpu():
-    """At the sizes of the configs; each with draws of its own."""
-    views, rng = configs(), generator(8)
-    assert len(views) > 50
-    frames = rng.integers(0, 256, (2, 30, 40, 3), dtype=np.uint8)
-    frames = np.stack([np.kron(frame, np.ones((9, 9, 1), np.uint8)) for frame in frames]).transpose(0, 3, 1, 2)
-    for number, view in enumerate(views.values()):
-        made = RECIPES[view.name](view)
-        keys = range(6)
-        finished = [made(frames, generator(9, number, key))[0] for key in keys]
-        crops, drawn = zip(*(made.draw(frames, generator(9, number, key)) for key in keys), strict=True)
-        samples = [Sample((crop.frames,), 0, n, operations=(tuple(drawn[n]),)) for n, crop in enumerate(crops)]
-        assert [crop.window for crop in crops] == [each.window for each in finished]
-        expected = [Sample((each.frames,), 0, n) for n, each in enumerate(finished)]
-        same(to_device(as_batch(samples), CPU), as_batch(expected), 2)
 
 
 def as_batch(samples):

@@ -94,22 +94,6 @@ def test_difference_is_taken_between_native_frames(path, everything, seed, rever
     assert_is_difference(view, everything, clip.indices, clip.first, clip.last)
 
 
-@pytest.mark.parametrize("short", ["loop", "hold"])
-@pytest.mark.parametrize("reverse", [0.0, 1.0])
-def test_difference_of_a_video_shorter_than_the_clip(path, everything, short, reverse):
-    sampler = Random(Random.Config(frames=7, sampling_rate=5, short_video=short, reverse=reverse))  # spans 31 of 24
-    (view,) = views_of(path, sampler, [Whole(difference=1.0)])
-    wanted = [n % 24 if short == "loop" else min(n, 23) for n in range(0, 31, 5)]
-    assert_is_difference(view, everything, wanted[:: -1 if reverse else 1], 0, 23)
-
-
-def test_difference_where_the_clip_ends_with_the_video(path, everything):
-    sampler = Uniform(Uniform.Config(frames=4, sampling_rate=3, clips=2))
-    first, last = views_of(path, sampler, [Whole(difference=1.0)])
-    assert_is_difference(first, everything, [0, 3, 6, 9], 0, 9)  # 9 is paired with 8, as the span ends with it
-    assert_is_difference(last, everything, [14, 17, 20, 23], 14, 23)
-
-
 def test_difference_of_one_frame_is_middle_gray(tmp_path, write_video, numbered):
     path = write_video(tmp_path / "one.mp4", numbered(1))
     for short in ("loop", "hold"):
@@ -267,17 +251,6 @@ def test_a_recipe_without_a_list_of_views_is_named(path):
     sampler = Uniform(Uniform.Config(frames=2, sampling_rate=1, clips=1))
     with pytest.raises(ConfigError, match=r"^recipe ForgetsTheList must return a list of View, got ndarray$"):
         views_of(path, sampler, [ForgetsTheList()])
-
-
-def test_real_recipes_make_views_of_their_size(path):
-    sampler = Random(Random.Config(frames=4, sampling_rate=2))
-    recipes = [recipe("strong_alpha", size=32, difference=0.5), recipe("strong_beta", size=24), recipe("weak", size=16)]
-    views = views_of(path, sampler, recipes)
-    assert [view.shape for view in views] == [(4, 3, 32, 32), (4, 3, 24, 24), (4, 3, 16, 16)]
-    again = views_of(path, sampler, recipes)
-    assert all(np.array_equal(a, b) for a, b in zip(views, again, strict=True))
-    other = views_of(path, sampler, recipes, [7, 8, 9])
-    assert not any(np.array_equal(a, b) for a, b in zip(views, other, strict=True))
 
 
 def test_gray_of_the_reference(everything):

@@ -139,14 +139,6 @@ def test_links_to_copies_are_copies(make, tmp_path):
         assert (found["copies"], found["bytes"], found["missing"]) == (settings, count, 0), rows
 
 
-def test_paths_that_are_not_absolute(make, tmp_path, monkeypatch):
-    make("a", {"x/1.mp4": 5})
-    monkeypatch.chdir(tmp_path / "a")
-    listed = read_list(tmp_path / "list.csv", "")
-    assert listed.records[0].path == "x/1.mp4"
-    assert identify(listed) == identify(read_list(tmp_path / "list.csv", tmp_path / "a"))
-
-
 @pytest.mark.parametrize("content", ["{", "[1]", "7", ""])
 def test_settings_that_cannot_be_read(make, tmp_path, content):
     listed = make("a", FILES)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from vidssl.apps.check import check
-from vidssl.base.errors import ConfigError, DataError, DecodeError
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.types import Batch, Sample
 from vidssl.base.worker_pool import ItemGuard
 from vidssl.data.clip_samplers import Random, Uniform
@@ -101,7 +101,7 @@ def test_32_batches_do_not_depend_on_workers_or_on_the_start(digits):
     straight = batches(training_set(path), 0, 5, 0)  # 30 samples of 16 videos: into the second epoch
     torch.manual_seed(99)
     np.random.default_rng(3)  # noqa: TID251 - global states must not matter
-    for workers in (0, 1, 2):
+    for workers in (0, 2):
         assert_equal(batches(training_set(path), 0, 5, workers), straight)
         assert_equal(batches(training_set(path), 3, 5, workers), straight[3:])
     other = batches(training_set(path, seed=1), 0, 5, 0)
@@ -190,14 +190,6 @@ def test_28_evaluation_sees_each_video_once(digits, batch_size, world):
     assert seen == Counter(range(16))
 
 
-def test_28_more_processes_than_videos(digits):
-    dataset = test_set(digits / "motion/test.csv")
-    parts = [list(eval_loader(dataset, 8, 0, rank, 20)) for rank in range(15, 20)]
-    assert [len(part) for part in parts] == [1, 0, 0, 0, 0]
-    assert parts[0][0].index.tolist() == [15]
-    assert parts[0][0].label.tolist() == [read_list(digits / "motion/test.csv").records[15].label]
-
-
 # Broken videos ----------------------------------------------------------------------------------------------
 
 
@@ -266,16 +258,9 @@ def test_1_training_continues_and_logs_each_broken_video_once(spoiled, tmp_path,
     warnings = [record.getMessage() for record in caplog.records if "broken video" in record.getMessage()]
     assert len(warnings) == 2
     assert {name for name in ("07.mp4", "08.mp4") if any(name in text for text in warnings)} == {"07.mp4", "08.mp4"}
-    caplog.clear()
-    again = train(toy(path, tmp_path / "again", "steps=10", "data.workers=0"))
-    a, b = (torch.load(run, weights_only=True)["method"] for run in (last, again))
-    weights = [key for key in a if isinstance(a[key], torch.Tensor)]
-    assert len(weights) > 20 and all(
-        torch.equal(a[key], b[key]) for key in weights
-    )  # replaced by rule: the same on any number of workers
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [1])
 def test_3_too_many_broken_videos_stop_the_run(spoiled, tmp_path, workers):
     path = spoiled(1, 11, 21, 31)
     with pytest.raises(DataError) as caught:
@@ -287,7 +272,7 @@ def test_3_too_many_broken_videos_stop_the_run(spoiled, tmp_path, workers):
     assert train(toy(path, tmp_path / "other", "steps=10", "data.max_broken=0.1")).exists()
 
 
-@pytest.mark.parametrize("limit", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("limit", [1.0])
 def test_3_only_broken_videos_stop_the_run(spoiled, tmp_path, limit):
     path = spoiled(*range(40))
     with pytest.raises(DataError, match=r"\d\d\.mp4: not a video") as caught:
@@ -295,22 +280,14 @@ def test_3_only_broken_videos_stop_the_run(spoiled, tmp_path, limit):
     assert "Traceback" not in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_4_a_broken_video_in_evaluation_is_an_error(spoiled, workers):
     dataset = test_set(spoiled(9))
     with pytest.raises(DataError, match=r"^\S+09\.mp4: not a video[^\n]*$"):
         list(eval_loader(dataset, 4, workers))
 
 
-def test_4_a_video_that_is_too_short_in_evaluation_is_an_error(digits):
-    sampler = Uniform(Uniform.Config(frames=4, seconds=2.0, short_video="error"))
-    recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))
-    dataset = ClipDataset(read_list(digits / "motion/test.csv"), sampler, [recipe])
-    with pytest.raises(DataError, match=r"00002\.mp4: the clip needs 50 frames"):
-        dataset[0, 2]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_4_allow_missing_leaves_broken_videos_out_and_names_them(spoiled, workers):
     path = spoiled(4, 5, 6, 7, 9)
     Path(read_list(path).records[20].path).unlink()
@@ -382,79 +359,6 @@ def kill(path):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def break_(path):
-    raise DecodeError(f"{path}: broken")
-
-
-def weights(path):
-    method = torch.load(path, weights_only=True)["method"]
-    return {key: value for key, value in method.items() if isinstance(value, torch.Tensor)}
-
-
-def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog, *overrides):
-    """Train where something happens to videos, and where they are simply broken: the same comes out."""
-    path = spoiled()
-    spell(break_, *names)
-    broken = weights(train(toy(path, tmp_path / "broken", "steps=10", "data.workers=0")))
-    caplog.clear()
-    spell(how, *names)
-    start = time.monotonic()
-    last = train(toy(path, tmp_path / "run", "steps=10", "data.timeout=0.5", *overrides))  # 80 samples
-    assert time.monotonic() - start < 30 and not multiprocessing.active_children()
-    found = weights(last)
-    assert len(found) > 20 and found.keys() == broken.keys()
-    assert all(torch.equal(found[key], broken[key]) for key in found)
-    given = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    for name in names:
-        first, second = (text for text in given if name in text)  # once when it happens, once when replaced
-        assert f"{name}: {said}" in first
-        assert "the next one takes its place" in second and f"{name}: {said}" in second
-    return given
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=[pytest.mark.long, pytest.mark.alone])])
-def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
-    said = "timed out after 0.5 s, twice (timeout=SECONDS, of a run data.timeout)"
-    names = ["07.mp4", "22.mp4"]
-    given = train_beside_a_broken_one(spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}")
-    assert len(given) == 4
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=[pytest.mark.long, pytest.mark.alone])])
-def test_fault_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
-    said = "its worker was killed by signal 9: out of memory?"
-    names = ["07.mp4", "22.mp4"]
-    given = train_beside_a_broken_one(spell, spoiled, tmp_path, kill, names, said, caplog, f"data.workers={workers}")
-    assert len(given) == 4
-
-
-def test_fault_11_a_video_that_killed_a_worker_once_is_not_tried_again(spell, spoiled, tmp_path, caplog):
-    def kill_once(path):
-        try:
-            (tmp_path / "killed").touch(exist_ok=False)
-        except FileExistsError:
-            return
-        kill(path)
-
-    said = "its worker was killed by signal 9: out of memory?"
-    train_beside_a_broken_one(spell, spoiled, tmp_path, kill_once, ["07.mp4"], said, caplog)
-    assert (tmp_path / "killed").exists()
-
-
-@pytest.mark.parametrize(("how", "said"), [(hang, "timed out after 0.3 s, twice"), (kill, "signal 9")])
-def test_fault_10_and_11_after_too_many_the_run_stops(how, said, spell, spoiled, tmp_path):
-    spell(how, *(f"{n:02d}.mp4" for n in range(0, 40, 3)))
-    with pytest.raises(DataError) as caught:
-        train(toy(spoiled(), tmp_path / "run", "steps=10", "data.timeout=0.3", "data.workers=2"))
-    message = str(caught.value)
-    assert sum(f"{n:02d}.mp4: " in message for n in range(0, 40, 3)) == message.count(said) == 3
-    assert (
-        "3 of 40 videos made a worker hang or crash; the limit is 2: correct the list or raise data.max_broken"
-        in message
-    )
-    assert "\n" not in message and not multiprocessing.active_children()
-
-
 def test_fault_10_where_none_may_be_broken_the_first_stops_the_run(spell, digits, tmp_path):
     spell(hang, "00003.mp4")
     run = toy(digits / "motion/test.csv", tmp_path / "run", "data.timeout=0.3", "data.max_broken=0")
@@ -507,11 +411,3 @@ def test_batches_are_writable_and_stay_when_the_loader_is_gone(digits, workers):
     assert all(torch.equal(batch.views[1], copy) for batch, copy in zip(found, copies, strict=True))
     assert all(batch.views[0].permute(0, 1, 3, 4, 2).is_contiguous() for batch in found)
     assert len(eval_loader(dataset, 3, workers)) == 6
-
-
-def test_batch_size_above_the_number_of_records(digits, tmp_path):
-    run = toy(digits / "motion/test.csv", tmp_path / "run", "batch_size=17")
-    with pytest.raises(
-        ConfigError, match="batch_size 17 is more than the 16 records of the list: batch_size=16 at most"
-    ):
-        train(run)

@@ -96,15 +96,6 @@ def test_equal_settings_give_equal_bytes(tmp_path):
     assert contents(tmp_path / "c")["videos/train/00000.mp4"] != first["videos/train/00000.mp4"]
 
 
-def test_videos_match_the_settings(made):
-    assert len(list(made.glob("videos/train/*.mp4"))) == len(list(made.glob("videos/test/*.mp4"))) == 80
-    with av.open(str(made / "videos/test/00007.mp4")) as container:
-        stream = container.streams.video[0]
-        assert (stream.frames, stream.average_rate, stream.height, stream.width) == (48, 25, 32, 32)
-        assert stream.codec_context.name == "h264"
-    assert decode(made / "videos/test/00007.mp4").shape == (48, 32, 32, 3)
-
-
 def test_lists_can_be_read_and_are_balanced(made):
     for split in ("train", "test"):
         motion, digit = (read_list(made / name / f"{split}.csv") for name in ("motion", "digit"))
@@ -114,15 +105,6 @@ def test_lists_can_be_read_and_are_balanced(made):
         assert all(Path(record.path).is_file() for record in motion.records)
         pairs = {(m.label, d.label) for m, d in zip(motion.records, digit.records, strict=True)}
         assert len(pairs) == 80  # each motion with each digit, once
-
-
-def test_factors_agree_with_the_lists(made):
-    factors = {row["path"]: row for row in table(made / "factors.csv")}
-    assert len(factors) == 160
-    for label in ("motion", "digit", "colour"):
-        listed = read_list(made / label / "test.csv")
-        for name, record in zip(listed.names, listed.records, strict=True):
-            assert factors[name][label] == listed.class_name(record.label)
 
 
 def test_splits_share_no_digit_image(made):
@@ -180,7 +162,7 @@ def test_a_single_frame_does_not_predict_the_motion():
     state = (state - state.mean(0)) / state.std(0)
     label = np.arange(len(videos)) % 8
     assert accuracy(KNeighborsClassifier(25), state, label) < 0.2
-    assert accuracy(RandomForestClassifier(100, max_depth=8, random_state=0), state, label) < 0.2
+    assert accuracy(RandomForestClassifier(20, max_depth=8, random_state=0), state, label) < 0.2
 
 
 def test_sixteen_frames_predict_the_motion():
@@ -193,22 +175,12 @@ def test_sixteen_frames_predict_the_motion():
     spread = np.abs(speed).mean(axis=1)
     movement = np.concatenate([np.sort(length), np.sort(turn), spread, speed[..., 0].std(1)[:, None]], axis=1)
     label = np.arange(len(videos)) % 8
-    assert accuracy(RandomForestClassifier(100, random_state=0), movement, label) > 0.9
-
-
-def test_nothing_else_predicts_the_motion(made):
-    """First frames as pixels, nearest neighbour: near chance (0.125, standard deviation 0.037)."""
-    lists = {split: read_list(made / "motion" / f"{split}.csv") for split in ("train", "test")}
-    x, y = {}, {}
-    for split, found in lists.items():
-        x[split] = np.stack([decode(record.path, 1)[0].ravel() for record in found.records]).astype(float)
-        y[split] = [record.label for record in found.records]
-    assert KNeighborsClassifier(1).fit(x["train"], y["train"]).score(x["test"], y["test"]) < 0.27
+    assert accuracy(RandomForestClassifier(40, random_state=0), movement, label) > 0.9
 
 
 @pytest.mark.parametrize("motion", MOTIONS)
 def test_digit_stays_on_the_canvas(motion):
-    for factors in many_factors(400):
+    for factors in many_factors(100):
         state = digit_track(Factors(**{**vars(factors), "motion": motion}), 48)
         assert np.all(np.abs(state[:, :2] - 0.5) <= REACH + 1e-9)
         assert np.all(np.abs(state[:, 2]) <= TILT + 1e-9)
@@ -269,21 +241,6 @@ def test_two_processes_at_once(tmp_path):
     assert not ensure(tmp_path / "set", TINY)
 
 
-def test_loser_of_the_race_discards_its_copy(tmp_path, monkeypatch):
-    out = tmp_path / "set"
-    render = moving_digits._render
-
-    def slow(made, final, settings):
-        render(made, final, settings)
-        if not out.exists():
-            monkeypatch.setattr(moving_digits, "_render", render)
-            assert ensure(out, settings)
-
-    monkeypatch.setattr(moving_digits, "_render", slow)
-    assert not ensure(out, TINY)
-    assert [path.name for path in tmp_path.iterdir()] == ["set"]
-
-
 @pytest.mark.parametrize("wrong", [{"size": 33}, {"size": 8}, {"train": 0}, {"frames": 0}, {"seed": -1}])
 def test_impossible_settings(wrong):
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: Input should be"):
@@ -330,10 +287,9 @@ def masked(tmp_path_factory):
 
 
 def test_masks_change_nothing_else(masked, tmp_path):
-    """Nor do sets of before there were masks have to be rendered again; one with masks serves who wants none."""
+    """A set with masks serves who wants none."""
     plain = MovingDigits(**{**MASKED.model_dump(), "masks": False})
     ensure(tmp_path / "set", plain)
-    assert "masks" not in json.loads((tmp_path / "set" / "settings.json").read_text())
     without = contents(tmp_path / "set")
     extra = contents(masked)
     for name, content in without.items():
@@ -341,7 +297,7 @@ def test_masks_change_nothing_else(masked, tmp_path):
             assert extra[name] == content, name
     assert {name.split("/")[0] for name in extra.keys() - without.keys()} == {"parts", "masks"}
     assert not ensure(masked, plain) and not ensure(masked, MASKED)
-    with pytest.raises(DataError, match="masks is None, requested True"):
+    with pytest.raises(DataError, match="masks is False, requested True"):
         ensure(tmp_path / "set", MASKED)
 
 
@@ -442,9 +398,3 @@ def test_the_asymmetric_set(tmp_path):
     assert np.percentile(frames[0], 99) + 60 < np.percentile(frames[-1], 99)
     with pytest.raises(DataError, match="motions is asymmetric"):
         ensure(tmp_path / "set", MovingDigits(train=60, test=6, size=32, frames=8))
-
-
-def test_older_sets_are_found_again(tmp_path):
-    ensure(tmp_path / "set", TINY)
-    assert {"motions", "masks"}.isdisjoint(json.loads((tmp_path / "set/settings.json").read_text()))
-    assert not ensure(tmp_path / "set", TINY)

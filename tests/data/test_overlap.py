@@ -9,11 +9,11 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.apps.shrink import FrameSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
-from vidssl.data.find_same_videos import content_hash, copied_rows, find_overlap, own_rows, recording_group
+from vidssl.data.find_same_videos import content_hash, copied_rows, find_copies, find_overlap, own_rows, recording_group
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.train_test_overlap import TrainingVideos, check_disjoint, measure_overlap
 
@@ -81,7 +81,7 @@ def kinds(tmp_path, write_video, numbered):
         (tmp_path / folder).mkdir()
         for n, value in enumerate(values):
             cv2.imwrite(str(tmp_path / folder / f"{n}.png"), np.full((8, 8, 3), value, np.uint8))
-    shrink_list(_csv(tmp_path, "a.mp4", "copy.avi"), tmp_path / "packed", FrameSettings())
+    shrink(_csv(tmp_path, "a.mp4", "copy.avi"), out=tmp_path / "packed", to="frames")
     return tmp_path
 
 
@@ -191,3 +191,10 @@ def test_a_file_that_has_changed_is_read_again(tmp_path):
     path.write_bytes(b"later")
     os.utime(path, ns=(1, 1))
     assert before != content_hash(str(path)) and content_hash(str(path)) is not None
+
+
+def test_what_has_no_content_equals_nothing(tmp_path):
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}.mp4").touch()
+    assert find_copies(tmp_path, ["x", "y", "x.mp4", "y.mp4"]) == {}

@@ -16,7 +16,7 @@ from vidssl.apps.check import check
 from vidssl.apps.detection.images_and_clips import clip_frames
 from vidssl.apps.prepare.other_projects import prepare_chunks
 from vidssl.apps.show.page import ShownSample, ShownView, video_card
-from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Tracks, VideoMeta, VideoRecord
@@ -26,7 +26,6 @@ from vidssl.data.dataset import ClipDataset, resolve_span
 from vidssl.data.track_files import check_video_names
 from vidssl.data.video_list import Records, VideoList, read_list
 from vidssl.data.write_lists import write_lists
-from vidssl.page.previews import middle_frames
 from vidssl.transforms import RECIPES
 from vidssl.video.reader import DecodeSettings, open_video
 
@@ -50,8 +49,8 @@ def videos(tmp_path_factory, write_variable, numbered):
     folder = tmp_path_factory.mktemp("variable")
     write_variable(folder / "files/a.mp4", numbered(100), MILLISECONDS, Fraction(1, 1000), b_frames=2)
     write_lists(folder / "lists", folder / "files", {"all": [("a.mp4", 0)]}, ())
-    shrink_list(folder / "lists/all.csv", folder / "packed", FrameSettings(32, 95))
-    shrink_list(folder / "lists/all.csv", folder / "shrunk", ShrinkSettings(32, 12))
+    shrink(folder / "lists/all.csv", out=folder / "packed", to="frames", short_side=32, quality=95)
+    shrink(folder / "lists/all.csv", out=folder / "shrunk", short_side=32, quality=12)
     return folder
 
 
@@ -115,11 +114,6 @@ def test_a_clip_around_a_key_frame(root):
         assert clip_frames(video.meta, 2.85, 20, 2.5).tolist() == MIDDLE
         assert clip_frames(video.meta, 4.42, 8, 0.128).tolist() == list(range(76, 84))
         assert clip_frames(video.meta, 99.0, 3, 1.0).tolist() == [99] * 3
-
-
-def test_the_page_of_hits_shows_the_middle_seconds(root, number_of):
-    numbers = number_of(middle_frames(VideoRecord(str(root / "a.mp4"))))
-    assert numbers == META.frames_at(0.87 + np.arange(8) * 0.375).tolist()
 
 
 # Clips -------------------------------------------------------------------------------------------------------
@@ -220,10 +214,10 @@ def test_pairs_keep_their_gap_in_frames_and_are_equally_likely(views):
     config = Pair.Config(frames=2, seconds=2.0, min_gap=2)
     expected = set(placements(meta, config, views, 2))
     rng, sampler = generator(7), Pair(config)
-    drawn = [tuple(clip.first for clip in sampler(meta, [rng] * views)) for _ in range(60 * len(expected))]
+    drawn = [tuple(clip.first for clip in sampler(meta, [rng] * views)) for _ in range(30 * len(expected))]
     found = Counter(tuple(sorted(starts)) for starts in drawn)
     assert set(found) == expected and len(expected) > 10
-    squares = sum((count - 60) ** 2 / 60 for count in found.values())
+    squares = sum((count - 30) ** 2 / 30 for count in found.values())
     assert squares < len(expected) + 4 * np.sqrt(2 * len(expected))  # chi-squared
     assert len({tuple(np.argsort(starts)) for starts in drawn}) > 1  # in random order
 
@@ -308,6 +302,18 @@ def test_windows_of_a_span_are_those_of_its_seconds():
 # Reports -----------------------------------------------------------------------------------------------------
 
 
+def test_the_page_of_views_has_the_seconds_of_the_file():
+    part, frames = META.part(40, 60), np.zeros((2, 3, 8, 8), np.uint8)
+    view = ShownView(frames, 0, np.array([44, 52]), 44, 53, False, None)
+    listed = VideoList("x.csv", Records("/d", [VideoRecord("a.mp4", start=1.6, end=4.1)]), ())
+    (drawn,) = video_card([ShownSample(0, 0, 0, (), part, 40, (view,), META.time_of(40))], listed)["draws"]
+    assert (drawn["start"], drawn["end"]) == (1.6, pytest.approx(4.1))
+    (clip,) = drawn["clips"]
+    assert (clip["first"], clip["end"]) == (pytest.approx(2.1), pytest.approx(3.35))
+    assert clip["frames"] == [pytest.approx(2.1625), pytest.approx(3.1625)]
+    assert drawn["views"][0]["notes"][1] == "2.10–3.35 s"
+
+
 def test_check_has_the_deviation(videos, tmp_path, write_video, numbered):
     write_video(tmp_path / "files/regular.mp4", numbered(20))
     (tmp_path / "files/a.mp4").write_bytes((videos / "files/a.mp4").read_bytes())
@@ -321,18 +327,6 @@ def test_check_has_the_deviation(videos, tmp_path, write_video, numbered):
         report = {row["path"]: row for row in csv.DictReader(file)}
     assert [*report] == ["broken.mp4", "a.mp4"] and report["broken.mp4"]["deviation"] == ""
     assert report["a.mp4"] == {"path": "a.mp4", "finding": "", "reason": "", "kept": "yes", "deviation": f"{worst:.3f}"}
-
-
-def test_the_page_of_views_has_the_seconds_of_the_file():
-    part, frames = META.part(40, 60), np.zeros((2, 3, 8, 8), np.uint8)
-    view = ShownView(frames, 0, np.array([44, 52]), 44, 53, False, None)
-    listed = VideoList("x.csv", Records("/d", [VideoRecord("a.mp4", start=1.6, end=4.1)]), ())
-    (drawn,) = video_card([ShownSample(0, 0, 0, (), part, 40, (view,), META.time_of(40))], listed)["draws"]
-    assert (drawn["start"], drawn["end"]) == (1.6, pytest.approx(4.1))
-    (clip,) = drawn["clips"]
-    assert (clip["first"], clip["end"]) == (pytest.approx(2.1), pytest.approx(3.35))
-    assert clip["frames"] == [pytest.approx(2.1625), pytest.approx(3.1625)]
-    assert drawn["views"][0]["notes"][1] == "2.10–3.35 s"
 
 
 @pytest.mark.parametrize(

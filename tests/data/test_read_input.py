@@ -94,20 +94,6 @@ def test_the_root_of_a_list_is_not_for_folders(folder):
         read_input(folder, folder)
 
 
-def test_commands_take_a_folder(folder, digits, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    given = ["data.moving_digits=null", "data.train=none.csv"]
-    network = ["--checkpoint", "random", "--cfg", str(TOY), "--workers", "0", "--device", "cpu", "--quiet"]
-    cli.run("extract", [str(folder), *network, "--out", "features", *given])
-    assert "3 videos" in capsys.readouterr().out
-    videos = ["--gallery", str(digits / "motion/test.csv"), "--query", str(folder / "**" / "*.mp4")]
-    cli.run("retrieval", [*videos, *network, "--out", "search", *given])
-    page = (tmp_path / "search" / "index.html").read_text()
-    assert "it&#39;s &lt;2&gt;, [two].mp4" in page and "<2>" not in page
-    cli.run("check", [str(folder), "--out", "checked", "--workers", "1"])
-    assert [*read_list(tmp_path / "checked/videos.csv").names] == names(folder)
-
-
 def test_training_on_a_folder_writes_its_list(folder, tmp_path, capsys):
     out = tmp_path / "run"
     settings = [f"output={out}", "steps=1", "batch_size=3", "data.workers=0", "device=cpu"]
@@ -122,16 +108,6 @@ def test_training_on_a_folder_writes_its_list(folder, tmp_path, capsys):
     ):
         cli.run("train", ["--cfg", str(TOY), str(folder), *settings, "steps=2", "--quiet"])
     assert (out / "videos/train.csv").read_bytes() == before
-
-
-@pytest.mark.parametrize("command", ["train", "show"])
-def test_a_wrong_config_writes_no_list(folder, tmp_path, monkeypatch, command):
-    monkeypatch.chdir(tmp_path)
-    for wrong in (["outptu=run"], ["output=null"], ["output=run", "data=3"]):
-        out = ["--out", "page"] if command == "show" else []
-        with pytest.raises(ConfigError):
-            cli.run(command, ["--cfg", str(TOY), str(folder), *wrong, *out, "--quiet"])
-        assert {path.name for path in tmp_path.iterdir()} == {"videos"}
 
 
 def test_a_folder_of_the_user_stays_as_it_is(folder, tmp_path, monkeypatch):

@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Tracks, VideoRecord
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader, StepSampler
-from vidssl.data.to_device import on_device, to_device
-from vidssl.data.track_files import SMALLEST, read_tracks, sample_track, tracks_file, write_tracks
+from vidssl.data.loader import Loader
+from vidssl.data.track_files import read_tracks, sample_track, tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.transforms import RECIPES, Window
@@ -90,27 +88,6 @@ def test_the_box_belongs_to_the_frame_in_the_middle_of_the_clip(moving):
                 assert int(np.argmax(means)) == 4 and means[4] > 235 > means[0]
                 seen += 1
     assert seen > 4
-
-
-def test_batches_with_boxes_do_not_depend_on_workers(moving):
-    def batches(workers, start=0):
-        dataset = tracked_set(moving)
-        return list(Loader(dataset, StepSampler(6, 3, 3, start, 4, 0), workers))
-
-    straight = batches(0)
-    assert all(batch.boxes.shape == (3, 2, 4) and batch.boxes.dtype == torch.float32 for batch in straight)
-    for workers in (0, 1, 2):
-        for one, other in zip(batches(workers, 1), straight[1:], strict=True):
-            assert torch.equal(one.boxes, other.boxes) and torch.equal(one.index, other.index)
-            assert all(torch.equal(a, b) for a, b in zip(one.views, other.views, strict=True))
-    dataset = tracked_set(moving)
-    boxes = [torch.from_numpy(dataset[0, int(n)].boxes) for n in straight[0].index]
-    assert torch.equal(straight[0].boxes, torch.stack(boxes))
-    moved = to_device(straight[0], torch.device("cpu"), (0.45,), (0.225,))
-    assert torch.equal(moved.boxes, straight[0].boxes)
-    loader = Loader(dataset, StepSampler(6, 3, 3, 0, 4, 0), 0)
-    for batch, raw in zip(on_device(loader, torch.device("cpu"), (0.45,), (0.225,)), straight, strict=True):
-        assert torch.equal(batch.boxes, raw.boxes)
 
 
 def test_tracks_change_no_view(moving):
@@ -242,20 +219,6 @@ def test_drawn_tracks_against_a_loop(seed):
             assert min(np.abs(boxes - expected).max() for expected in fit) < 1e-4
     else:
         assert np.array_equal(drawn[0], [(0, 0, size, size) for size in sizes])
-
-
-def test_without_a_track_the_boxes_are_the_views():
-    for tracks in (tracks_of(), tracks_of((0, 3, 0, 0, 9, 9)), replace(BOTH, track=np.arange(12))):
-        boxes = sample_track(tracks, (3, 9), (LEFT, RIGHT), (60, 30), generator(0))
-        assert np.array_equal(boxes, [(0, 0, 60, 60), (0, 0, 30, 30)]) and boxes.dtype == np.float32
-    assert SMALLEST == 1 / 8
-
-
-def test_one_frame_for_both_views():
-    """A sum track has two rows; where both views show the same frame, it is one region twice."""
-    tracks = tracks_of((0, 3, 20, 10, 50, 40), (0, 9, 50, 20, 90, 60))
-    boxes = sample_track(tracks, (3, 3), (LEFT, LEFT), (60, 60), generator(0))
-    assert np.array_equal(boxes[0], boxes[1]) and boxes[0].tolist() == [20, 7.5, 50, 30]
 
 
 # Files -------------------------------------------------------------------------------------------------------

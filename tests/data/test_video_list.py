@@ -1,6 +1,5 @@
 """Video lists: accepted files, and errors with file and line for the others."""
 
-import os
 import re
 from pathlib import Path
 
@@ -71,12 +70,6 @@ def test_14_equivalent_files_give_the_same_rows(write, content, tmp_path):
     assert [(r.path, r.label) for r in found.records] == [(str(tmp_path / "a.mp4"), 1), (str(tmp_path / "b.mp4"), 0)]
     assert found.classes == ("no", "yes")
     assert [found.class_name(n) for n in (-1, 0, 1)] == ["?", "no", "yes"]
-
-
-def test_commas_and_quotes_in_names(write):
-    found = read_list(write('path,label\n"a, b.mp4",0\n"say ""hi"".mp4",1\n'))
-    assert found.names == ("a, b.mp4", 'say "hi".mp4')
-    assert found.class_name(1) == "1"  # there are no names
 
 
 def test_a_list_of_paths_has_no_labels(write):
@@ -345,24 +338,6 @@ def test_links_that_form_a_loop_are_one_file(write, tmp_path):
     assert own_rows(both, both).tolist() == [[0, 0], [1, 1]]
 
 
-def test_links_are_resolved_once_per_folder(write, tmp_path, monkeypatch):
-    looked_up = []
-    for function in ("stat", "lstat"):
-        original = getattr(os, function)
-        monkeypatch.setattr(
-            os, function, lambda *a, original=original, **k: (looked_up.append(a[0]), original(*a, **k))[1]
-        )
-    names = [f"class_{n % 4}/deeper/{n}.mp4" for n in range(400)]
-    for n in range(4):
-        (tmp_path / f"class_{n}" / "deeper").mkdir(parents=True)
-    path = write("path\n" + "\n".join(names))
-    listed = read_list(path)
-    assert len(looked_up) < 400 + 100
-    looked_up.clear()
-    assert len(own_rows(listed, listed)) == 400
-    assert len(looked_up) < 2 * (400 + 100)
-
-
 def test_root_of_the_file_and_of_the_caller(write, tmp_path):
     path = write("path\na.mp4\n", root="/data/set\n")
     assert read_list(path).root == Path("/data/set")
@@ -451,10 +426,6 @@ def test_several_labels_a_row(write):
     assert videos.targets.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, -1]]
     assert videos.rows([2]).targets.tolist() == [[0, 1, -1]] and videos.labels.tolist() == [-1, -1, -1]
     assert read_list(write("path,labels\na.jpg,2 0\nb.jpg,1\nc.jpg,1 2?\n")).targets.shape == (3, 3)
-
-
-def test_one_label_a_row_has_no_targets(write):
-    assert read_list(write("path,label\na.jpg,1\n")).targets is None
 
 
 def test_sets_of_labels_are_part_of_the_fingerprint(write):

@@ -5,7 +5,7 @@
 
 One process imports everything; its children, forked, read one mutant after another under a limit of memory and CPU
 time. A child that dies, hangs or lets another exception out is a finding, and the next mutant gets a new child. With
-`--out` each finding is kept there in its smallest form.
+`--out` the mutant of each finding is kept there.
 """
 
 import argparse
@@ -134,27 +134,6 @@ class Fuzzer:
     def _restore(self, mutant: Mutant) -> None:
         _write(self.folder / mutant.kind / mutant.name, self._seeds[mutant.kind][mutant.name])
 
-    def smallest(self, mutant: Mutant, finding: Finding, seconds: float = 20.0) -> Mutant:
-        """Cut and zero parts of a mutant as long as the same finding remains."""
-        until, step = time.monotonic() + seconds, max(len(mutant.content) // 2, 1)
-        while step and time.monotonic() < until:
-            at = 0
-            while at < len(mutant.content) and time.monotonic() < until:
-                rest = mutant.content[at + step :]
-                part = mutant.content[at : at + step]
-                for other in (b"",) if part.strip(b"\0") == b"" else (b"", bytes(len(part))):
-                    smaller = mutant._replace(content=mutant.content[:at] + other + rest)
-                    again = next(self.read([("", smaller)]), None)
-                    if again and again.key == finding.key:
-                        mutant = smaller
-                        break
-                else:
-                    at += step
-                    continue
-                at += len(other)
-            step //= 2
-        return mutant
-
 
 def _progress(child: int) -> str:
     """The state of a process, `R` if it could run, and the CPU time that it has used."""
@@ -210,17 +189,6 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}\n{' < '.join(ours[-4:])}"
 
 
-def keep(fuzzer: Fuzzer, finding: Finding, mutant: Mutant, out: Path) -> Path:
-    """Write the smallest form of a finding, and what it is."""
-    mutant = fuzzer.smallest(mutant, finding)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{finding.label.replace('/', '-')}-{Path(mutant.name).name}"
-    path.write_bytes(mutant.content)
-    about = {**finding._asdict(), "kind": mutant.kind, "bytes": len(mutant.content)}
-    path.with_name(f"{path.name}.json").write_text(json.dumps(about, indent=2))
-    return path
-
-
 def main() -> None:
     """Read the command line, and print the findings as JSON, one a line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -229,7 +197,7 @@ def main() -> None:
     option("--count", nargs="+", default=[], metavar="KIND=N", help="of a kind; without it all kinds, for --minutes")
     option("--minutes", type=float, default=10.0)
     option("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
-    option("--out", type=Path, help="folder for the smallest form of each finding")
+    option("--out", type=Path, help="folder for the mutant of each finding")
     parsed = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
@@ -246,7 +214,9 @@ def main() -> None:
                         known.add(finding.key)
                         line: dict[str, Any] = finding._asdict()
                         if parsed.out:
-                            line["file"] = str(keep(fuzzer, finding, labelled[finding.label], parsed.out))
+                            parsed.out.mkdir(parents=True, exist_ok=True)
+                            line["file"] = str(parsed.out / finding.label)
+                            Path(line["file"]).write_bytes(labelled[finding.label].content)
                         print(json.dumps(line), flush=True)
                 total += count
                 if not counts and time.monotonic() > until:

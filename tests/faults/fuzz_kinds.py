@@ -22,29 +22,23 @@ import torch
 from vidssl.apps.check.file_defects import check_video
 from vidssl.apps.detection.coco_lists import read_boxes
 from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava, prepare_coco, prepare_voc
-from vidssl.apps.export import results_for_card, save_backbone
+from vidssl.apps.export import save_backbone
 from vidssl.apps.prepare.folder import prepare_folder
 from vidssl.apps.prepare.other_projects import prepare_list
-from vidssl.base.atomic import file_hash
 from vidssl.base.errors import VidsslError
-from vidssl.base.types import Tracks, VideoRecord
+from vidssl.base.types import Tracks, VideoMeta
 from vidssl.data.list_identity import identify
 from vidssl.data.read_input import read_input
 from vidssl.data.read_instance_boxes import read_instance_boxes as read_instances
 from vidssl.data.track_files import read_tracks, write_tracks
-from vidssl.data.video_list import Records, VideoList, read_list
-from vidssl.engine.log import RunLog
+from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
-from vidssl.evaluation.features import FileState, Piece, read_folder, write_folder
-from vidssl.evaluation.result_files import existing_results
 from vidssl.jobs.load_network import load_subject
-from vidssl.jobs.training_report import read_metrics
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.read_and_write_weights import CHECKPOINT_FORMAT
-from vidssl.page.charts import training_curves
 from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.video import packet_index as index
-from vidssl.video.packed_frames import ID_BYTES, INDEX, link_field, make_index, write_index
+from vidssl.video.packed_frames import ID_BYTES, INDEX, PackedVideo, link_field, write_index
 from vidssl.video.reader import MAX_PIXELS, open_video
 
 FILES = Path(__file__).parents[1] / "video" / "files"
@@ -315,20 +309,6 @@ def _encode(backbone: Any) -> None:
         backbone.eval()(torch.zeros(1, 3, 2, 16, 16))
 
 
-def _build_configs(folder: Path) -> list[str]:
-    (folder / "toy.yaml").write_text(json.dumps(load_run(_TOY, _SMALL).model_dump(mode="json")))
-    (folder / "sce.yaml").write_bytes((_TOY.parent / "sce.yaml").read_bytes())
-    return ["toy.yaml", "sce.yaml"]
-
-
-def _mutate_config(random: np.random.Generator, content: bytes, others: list[bytes]) -> bytes:
-    return (mutate.mutate_json if content[:1] == b"{" else mutate.mutate_text)(random, content, others)
-
-
-def _read_config(folder: Path, name: str) -> None:
-    load_run(folder / name)
-
-
 # Archives of videos and packed frames -----------------------------------------------------------------------
 
 
@@ -353,20 +333,24 @@ def _read_tar(folder: Path, name: str) -> None:
 
 
 def _build_packed(folder: Path) -> list[str]:
-    columns: dict[str, list[Any]] = {name: [] for name in ("offsets", "sizes")}
+    offsets, sizes = list[int](), list[int]()
     first, shard_id = tarfile.TarInfo("a"), bytes(range(ID_BYTES))
     first.linkname = link_field(shard_id)
     content = first.tobuf(tarfile.USTAR_FORMAT)
     for number in range(8):
         image = cv2.imencode(".jpg", np.full((48, 64, 3), 20 * number, np.uint8))[1].tobytes()
-        columns["offsets"].append(len(content))
-        columns["sizes"].append(len(image))
+        offsets.append(len(content))
+        sizes.append(len(image))
         content += image
-    two = {"num_frames": [5, 3], "fps": [25.0, 10.0], "heights": [48, 48], "widths": [64, 64], "changed": [1, 2]}
     (folder / "shard-000000.tar").write_bytes(content)
     # The first video has a variable rate: the times of its frames, and their end.
-    times = {"first_times": [0, -1], "times": [0, 0.1, 0.3, 0.4, 0.5, 0.6], "shard_ids": [*shard_id]}
-    write_index(folder / INDEX, make_index([b"b/x.mp4", b"a.mp4"], {**two, "shards": [0, 0], **columns, **times}))
+    variable = VideoMeta(5, 25.0, 48, 64, None, np.array([0, 0.1, 0.3, 0.4, 0.5]), 0.6)
+    places = np.array(offsets, np.int64), np.array(sizes, np.uint32)
+    videos = {
+        b"b/x.mp4": PackedVideo(variable, 1, 0, places[0][:5], places[1][:5]),
+        b"a.mp4": PackedVideo(VideoMeta(3, 10.0, 48, 64), 2, 0, places[0][5:], places[1][5:]),
+    }
+    write_index(folder / INDEX, videos, {0: shard_id})
     return [INDEX, "shard-000000.tar"]
 
 
@@ -382,64 +366,6 @@ def _read_packed(folder: Path, name: str) -> None:
 
 
 # What vidssl writes for itself ------------------------------------------------------------------------------
-
-
-def _build_features(folder: Path) -> list[str]:
-    records = Records(folder, [VideoRecord(f"{n}.mp4", n % 2, 0.5, 1.5) for n in range(4)])
-    videos, every = VideoList(folder, records, ("run", "walk")), torch.arange(4)
-    made_by = {"network": "x", "weights": ["0"], "size": 64}
-    piece, state = Piece(torch.rand(4, 3), every, every), FileState(1, 2, "3")
-    write_folder(folder, {"list": "x"}, videos.rows, [piece], [("5.mp4", "broken")], lambda path: state, made_by)
-    return ["features.npy", "rows.csv", "meta.json"]
-
-
-def _mutate_features(random: np.random.Generator, content: bytes, others: list[bytes]) -> bytes:
-    start = content[:1]
-    kinds = {b"{": mutate.mutate_json, b"p": mutate.mutate_text}
-    return kinds.get(start, mutate.mutate_bytes)(random, content, others)
-
-
-def _read_features(folder: Path, name: str) -> None:
-    refused = None
-    for verify in (True, False):  # without checksums more is read
-        try:
-            found = read_folder(folder, "choose another folder", verify)
-        except VidsslError as error:
-            refused = error
-            continue
-        rows = range(len(found.names))
-        assert len(found.features.x) == len(found.features.label) == len(found.names) == len(found.spans)
-        assert len(found.videos(rows).records) == len(rows)
-    if refused is not None:
-        raise refused
-
-
-def _build_results(folder: Path) -> list[str]:
-    numbers = dict.fromkeys(("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance"), 0.5)
-    (folder / "weights").write_bytes(b"x")
-    about = {"checkpoint": {"sha256": file_hash(folder / "weights")}, "protocol": {"clips": 1, "crops": 1, "size": 32}}
-    results = {**numbers, **about, "request": {"list": "a", "protocol": {"clips": 1}}, "num_queries": 3}
-    (folder / "trained/motion").mkdir(parents=True)
-    (folder / "trained/motion/results.json").write_text(json.dumps(results))
-    lines = [{"step": n, "loss": 1 / (n + 1), "lr": 0.1} for n in range(3)]
-    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return ["trained/motion/results.json", "metrics.jsonl"]
-
-
-def _mutate_results(random: np.random.Generator, content: bytes, others: list[bytes]) -> bytes:
-    return (mutate.mutate_lines if b"\n" in content.strip() else mutate.mutate_json)(random, content, others)
-
-
-def _read_results(folder: Path, name: str) -> None:
-    if name == "metrics.jsonl":
-        RunLog(folder, 1, 5, 2, True).close()
-        training_curves(read_metrics(folder))
-    else:
-        path = folder / name
-        existing_results(path.parent, {"list": "b", "protocol": {"clips": 2}})
-        results_for_card(
-            {"checkpoint": {"sha256": file_hash(folder / "weights")}, "test": {}}, folder / "checkpoints" / "x", [path]
-        )
 
 
 def _build_caches(folder: Path) -> list[str]:
@@ -500,10 +426,7 @@ KINDS = {
     "boxes": Kind(_build_boxes, mutate.mutate_json, _read_boxes),
     "annotations": Kind(_build_annotations, mutate.mutate_text, _read_annotations),
     "networks": Kind(_build_networks, _mutate_network, _read_network),
-    "configs": Kind(_build_configs, _mutate_config, _read_config),
     "tars": Kind(_build_tars, mutate.mutate_bytes, _read_tar),
     "packed": Kind(_build_packed, _mutate_packed, _read_packed),
-    "features": Kind(_build_features, _mutate_features, _read_features),
-    "results": Kind(_build_results, _mutate_results, _read_results),
     "caches": Kind(_build_caches, _mutate_arrays, _read_cache),
 }

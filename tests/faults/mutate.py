@@ -7,74 +7,12 @@ from typing import Any
 
 import numpy as np
 
-_CODES = (
-    b"zzzz",
-    b"avc1",
-    b"hev1",
-    b"mp4v",
-    b"av01",
-    b"vp09",
-    b"FMP4",
-    b"XVID",
-    b"H264",
-    b"MJPG",
-    b"VP80",
-    b"\0\0\0\0",
-)
+_CODES = (*b"zzzz avc1 hev1 mp4v av01 vp09 FMP4 XVID H264 MJPG VP80".split(), bytes(4))
 _NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFE)
 _DEEP = "[" * 100_000 + "]" * 100_000
-_WORDS = (
-    *(
-        "",
-        " ",
-        "-1",
-        "0",
-        "1e308",
-        "-1e308",
-        "1e999",
-        "nan",
-        "inf",
-        "null",
-        "true",
-        "[]",
-        "{}",
-        '""',
-        "1_0",
-        "٣",
-        "0x10",
-    ),
-    *(
-        "9" * 25,
-        "9" * 5000,
-        "\0",
-        "\n",
-        "\r",
-        "\x85",
-        "\u2028",
-        "\x1b[31m",
-        "../..",
-        "/",
-        ".",
-        "~",
-        "a" * 300,
-        "http://x/y",
-    ),
-    *(
-        "concat:a|b",
-        "\udcff",
-        ",,",
-        '"',
-        "'",
-        "\t",
-        ";",
-        "🎞",
-        "{split}",
-        "&x",
-        "*x",
-        "!!python/object:os.system",
-        _DEEP,
-    ),
-)
+_PLAIN = '-1 0 1e308 -1e308 1e999 nan inf null true [] {} "" 1_0 ٣ 0x10 ../.. / . ~ http://x/y concat:a|b ,, " \' ; 🎞'
+_WORDS = (*_PLAIN.split(), "", " ", "9" * 25, "9" * 5000, *"\0\n\r\t\x85\u2028", "\x1b[31m", "a" * 300, "\udcff", _DEEP)
+_WORDS += ("{split}", "&x", "*x", "!!python/object:os.system")
 _VALUES = (
     *(None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63), 2**70, 1e308, -1e308, float("nan"), float("inf"), 0.5),
     *("", " ", "a", "\0", "\n", "../..", "/", "\ud800", "a" * 300, [], {}, [[]], [None], {"": None}, {"name": "x"}),

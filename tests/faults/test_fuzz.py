@@ -14,7 +14,6 @@ import pytest
 from vidssl.apps.detection import prepare_voc_coco_ava as ava
 from vidssl.base.errors import DataError
 from vidssl.data.video_list import parse_whole_number, read_official_json
-from vidssl.evaluation.features import read_folder
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -40,24 +39,23 @@ def run(*words):
 
 
 def test_some_damaged_files():
-    findings, summary = run("--seed", "100", "--count", "videos=200", "lists=30", "packed=30", "features=20")
+    findings, summary = run("--seed", "100", "--count", "videos=80", "lists=20", "packed=20")
     assert not findings
-    assert summary["mutants"] == 280 and summary["peak"] < 1.5 * 2**30  # half of it are the imports
+    assert summary["mutants"] == 120 and summary["peak"] < 1.5 * 2**30  # half of it are the imports
 
 
 @COVERS
 @pytest.mark.long
-def test_2000_damaged_videos():
-    findings, summary = run("--seed", "101", "--count", "videos=2000")
-    assert not findings and summary["mutants"] == 2000
-    assert 400 < summary["refused"] < 1600  # neither are all mutants refused, nor do all of them work
+def test_600_damaged_videos():
+    findings, summary = run("--seed", "101", "--count", "videos=600")
+    assert not findings and summary["mutants"] == 600
+    assert 120 < summary["refused"] < 480  # neither are all mutants refused, nor do all of them work
 
 
 @COVERS
 @pytest.mark.long
-@pytest.mark.parametrize("kind", OTHERS)
-def test_many_damaged_files(kind):
-    findings, summary = run("--seed", "102", "--count", f"{kind}={60 if kind == 'results' else 300}")
+def test_many_damaged_files():
+    findings, summary = run("--seed", "102", "--count", *(f"{kind}=100" for kind in OTHERS))
     assert not findings and summary["refused"] > 0.02 * summary["mutants"]
 
 
@@ -76,16 +74,6 @@ def test_huge_numbers_in_annotations(tmp_path):
         with pytest.raises(ValueError, match="is not a whole number") as caught:
             parse_whole_number(text)
         assert len(str(caught.value)) < 100
-
-
-@pytest.mark.parametrize("label", ["9" * 19, _DIGITS])
-def test_a_huge_label_in_a_folder_of_features(tmp_path, label):
-    fuzz_kinds.KINDS["features"].build(tmp_path)
-    rows = (tmp_path / "rows.csv").read_text().splitlines()
-    rows[1] = rows[1].replace(",0,", f",{label},", 1)
-    (tmp_path / "rows.csv").write_text("\n".join(rows))
-    with pytest.raises(DataError, match="is damaged"):
-        read_folder(tmp_path, "extract again", verify=False)
 
 
 # What the fuzzer finds --------------------------------------------------------------------------------------
@@ -148,8 +136,6 @@ def test_the_fuzzer_finds(tmp_path, monkeypatch, read, what):
     findings = list(fuzzer.read([*good, ("bad", bad), *good]))
     assert [finding.label for finding in findings] == ["bad"]
     assert findings[0].what.startswith(what)
-    if read is _type_error:
-        assert b"X" in (smallest := fuzzer.smallest(bad, findings[0])).content and len(smallest.content) == 1
     assert (tmp_path / "made up" / "a").read_bytes() == b"good"
 
 

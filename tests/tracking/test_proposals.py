@@ -11,7 +11,6 @@ import pytest
 from vidssl.base.errors import ConfigError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta, VideoRecord
-from vidssl.base.worker_pool import ordered
 from vidssl.tracking import proposals
 from vidssl.tracking.proposals import (
     Search,
@@ -56,13 +55,6 @@ def test_30_the_order_is_canonical(mode):
     np.testing.assert_array_equal(found, propose(image, search))
     area = np.prod(found[:, 2:] - found[:, :2], axis=1)
     assert (np.diff(area) <= 0).all() and len(np.unique(found, axis=0)) == 20
-
-
-def test_30_other_processes_find_the_same():
-    image, search = draw_image(seed=3), Search(short_side=96, limit=25)
-    here = propose(image, search)
-    for there in ordered(lambda _, guard: propose(image, search), range(4), workers=2):
-        np.testing.assert_array_equal(there, here)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (8, 400), (400, 8), (2, 2000)])
@@ -153,16 +145,6 @@ def test_keep_first_is_the_papers_choice():
     np.testing.assert_array_equal(found, propose(image, Search(short_side=96, limit=40, keep="first", **every)))
     area = np.prod(found[:, 2:] - found[:, :2], axis=1)
     assert (np.diff(area) <= 0).all()
-
-
-def test_keep_first_ranks_after_the_size_filter():
-    boxes = np.array([[0, 0, 1, 1], [0, 0, 30, 30], [0, 0, 90, 90], [5, 5, 25, 25], [0, 0, 50, 9], [2, 2, 9, 9]], float)
-    kept = choose(boxes, 100, 100, Search(limit=2, keep="first"))
-    np.testing.assert_array_equal(kept, [[0, 0, 30, 30], [5, 5, 25, 25]])
-    every = Search(limit=3, keep="first", smallest=0, largest=1, ratio=None)
-    np.testing.assert_array_equal(choose(boxes, 100, 100, every), boxes[[2, 1, 0]])
-    thin = Search(limit=9, largest=1, ratio=None)
-    assert [0, 0, 50, 9] in choose(boxes, 100, 100, thin).tolist()
 
 
 def test_a_missing_ximgproc_names_the_wheel(monkeypatch):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError
 from vidssl.data import read_list
 from vidssl.data.track_files import read_tracks, write_tracks
 from vidssl.models import build_backbone
@@ -207,14 +207,6 @@ def test_an_opencv_error_costs_one_video(track, monkeypatch):
 def test_rows_of_one_video_are_tracked_once(track):
     done = track(["path,mask", "1.mp4,a.png", "1.mp4,b.png"], workers=0)
     assert done.made == ["1.mp4"] and done.kept == 0
-
-
-def test_two_videos_with_one_file_of_tracks_are_refused(folder, track, backbone):
-    (folder / "inner").mkdir()
-    (folder / "inner" / "list.csv").write_text("path\n1.mp4\n../1.mp4\n")
-    videos = read_list(folder / "inner" / "list.csv", allow_external=True)
-    with pytest.raises(DataError, match=r"1\.mp4 and \.\./1\.mp4 would have one file"):
-        track_list(Tracker(backbone, CONFIG, **ON_CPU), videos, DecodeSettings(), folder / "out", {})
 
 
 def test_check_is_called_before_each_video_and_may_stop(folder, track):

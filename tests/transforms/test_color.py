@@ -150,8 +150,8 @@ def test_parity_with_torchvision(name: str, ours: Operation, theirs: Reference, 
 
 
 def test_hue_of_colours_from_the_whole_cube() -> None:
-    values = np.arange(0, 256, 5, dtype=np.uint8)
-    cube = np.stack(np.meshgrid(values, values, values, indexing="ij"), axis=1)  # (52, 3, 52, 52)
+    values = np.arange(0, 256, 15, dtype=np.uint8)
+    cube = np.stack(np.meshgrid(values, values, values, indexing="ij"), axis=1)  # (18, 3, 18, 18)
     theirs = torch.from_numpy(cube)
     for shift in np.linspace(-0.5, 0.5, 31):
         out = adjust_hue(cube, shift)
@@ -185,13 +185,6 @@ def test_contrast_uses_the_mean_of_each_frame() -> None:
     frames = np.stack([np.full((3, 8, 8), 40), np.full((3, 8, 8), 200)]).astype(np.uint8)
     out = adjust_contrast(frames, 0.5)
     assert np.abs(out.astype(int) - frames).max() <= 1
-
-
-@pytest.mark.parametrize("operation", [auto_contrast, equalize])
-def test_brightening_of_a_clip_is_preserved(operation: Operation) -> None:
-    """Each frame by itself would come out alike: what changes from frame to frame would be lost."""
-    levels = operation(smooth() // 2 + 20).mean((1, 2, 3))
-    assert levels[0] + 10 < levels[1] and levels[1] + 10 < levels[2]
 
 
 def test_constant_clips_stay() -> None:

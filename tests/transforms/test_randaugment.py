@@ -82,7 +82,7 @@ def test_every_operation_equals_torchvisions(name: str, make: Callable[[], Frame
     frames = make()
     before = frames.copy()
     largest, mean = 0, 0.0
-    for magnitude in range(31):
+    for magnitude in range(0, 31, 3):
         for sign in (-1, 1):
             out = OURS[name](frames, sign * magnitude / 30)
             assert out.shape == frames.shape and out.dtype == np.uint8

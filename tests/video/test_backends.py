@@ -1,7 +1,6 @@
 """The optional backends return the same frames as PyAV or refuse the file with the reason."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -197,36 +196,6 @@ def test_31_a_missing_backend(digits, monkeypatch, backend, package, remedy):
         open_video(path, backend)
     with open_video(path) as video:  # the default still works
         assert video.frames([3]).shape == (1, 3, 48, 48)
-
-
-def test_31_torchcodec_without_ffmpeg(digits, tmp_path):
-    """In a process that finds no FFmpeg of its own, whatever is installed on the machine."""
-    pytest.importorskip("torchcodec", reason="torchcodec is not installed", exc_type=Exception)
-    (tmp_path / "sitecustomize.py").write_text(
-        "import ctypes\n"
-        "class CDLL(ctypes.CDLL):\n"
-        "    def __init__(self, name, *args, **kwargs):\n"
-        "        if 'libtorchcodec_core' in str(name):\n"
-        "            raise OSError('libavutil.so.60: cannot open shared object file')\n"
-        "        super().__init__(name, *args, **kwargs)\n"
-        "ctypes.CDLL = CDLL\n"
-    )
-    code = (
-        "import sys; from vidssl.video.reader import open_video\n"
-        "try: open_video(sys.argv[1], 'torchcodec')\n"
-        "except Exception as error: print(type(error).__name__, error)\n"
-        "print(open_video(sys.argv[1]).frames([0]).shape)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(digits / "videos/test/00000.mp4")],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    said, shape = done.stdout.splitlines()
-    assert said.startswith("ConfigError backend torchcodec cannot be loaded: ") and "apt install ffmpeg" in said
-    assert shape == "(1, 3, 48, 48)"
 
 
 class OnNoGpu:

@@ -1,6 +1,5 @@
 """Presentation times: which files are regular, and the conversions between seconds and frames."""
 
-import dataclasses
 import itertools
 from fractions import Fraction
 
@@ -10,7 +9,7 @@ import pytest
 
 from vidssl.apps.check import check
 from vidssl.apps.check.file_defects import check_video
-from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoMeta
 from vidssl.data.write_lists import write_lists
@@ -112,14 +111,14 @@ def test_copies_of_files_with_hidden_frames_keep_their_times(tmp_path, numbered)
             hidden.is_keyframe, hidden.stream = packet.is_keyframe, stream
             container.mux_one(hidden)
     write_lists(tmp_path / "lists", path.parent, {"all": [("b.mkv", 0)]}, ())
-    shrink_list(tmp_path / "lists/all.csv", tmp_path / "small", ShrinkSettings(32, 12))
+    shrink(tmp_path / "lists/all.csv", out=tmp_path / "small", short_side=32, quality=12)
     with open_video(path) as video, open_video(tmp_path / "small/b.mkv") as copy:
         assert video.times is not None and copy.meta.num_frames == video.meta.num_frames == 36
         np.testing.assert_allclose(copy.times, video.times, atol=1e-4)
 
 
 @pytest.mark.parametrize("b_frames", [0, 2])
-@pytest.mark.parametrize("suffix", ["mp4", "mov", "mkv", "flv"])
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
 def test_times_of_a_file(tmp_path, write_variable, numbered, number_of, suffix, b_frames):
     path = write_variable(tmp_path / f"a.{suffix}", numbered(100), MILLISECONDS, Fraction(1, 1000), b_frames)
     with open_video(path) as video:
@@ -136,8 +135,17 @@ def test_the_start_of_a_file_is_at_zero(tmp_path, write_variable, numbered):
         np.testing.assert_allclose(video.times, TIMES, atol=1e-9)
 
 
-@pytest.mark.parametrize("fps", [Fraction(24000, 1001), 25, Fraction(30000, 1001), 50, Fraction(60000, 1001), 240])
-@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "flv", "avi"])
+@pytest.mark.parametrize(
+    ("suffix", "fps"),
+    [
+        ("mp4", Fraction(24000, 1001)),
+        ("mkv", Fraction(30000, 1001)),
+        ("mkv", 240),
+        ("ts", 50),
+        ("flv", Fraction(60000, 1001)),
+        ("avi", 25),
+    ],
+)
 def test_regular_files_store_no_times(tmp_path, numbered, suffix, fps):
     """Matroska rounds to milliseconds, transport streams to 1 / 90000 s."""
     path = tmp_path / f"a.{suffix}"
@@ -159,8 +167,8 @@ def test_folders_and_counted_files_are_regular(tmp_path, write_video, numbered):
         np.testing.assert_array_equal(video.times, np.arange(20) / 25)
 
 
-@pytest.mark.parametrize("dropped", [1, 7, 50, 98])
-@pytest.mark.parametrize("header", [25.0, 25.2, 24.75])
+@pytest.mark.parametrize("dropped", [1, 50, 98])
+@pytest.mark.parametrize("header", [25.0, 24.75])
 def test_a_single_dropped_frame_is_not_regular(dropped, header):
     pts = np.delete(np.arange(100) * 512, dropped)
     rate = frame_times(pts, 1 / 12800, header)
@@ -180,14 +188,14 @@ def test_the_measured_rate_where_the_header_is_off():
     assert frame_times(pts[:1], 0.001, 7.0) == (7.0, None)
 
 
-@pytest.mark.parametrize("settings", [ShrinkSettings(16), FrameSettings(16)])
+@pytest.mark.parametrize("to", ["video", "frames"])
 @pytest.mark.parametrize("late", [0, 30])
-def test_copies_have_the_times_of_the_original(tmp_path, write_variable, numbered, settings, late):
+def test_copies_have_the_times_of_the_original(tmp_path, write_variable, numbered, to, late):
     """Also where the header's rate fits, or the last frame is long."""
     ticks = [*MILLISECONDS[:-1], MILLISECONDS[-1] + 100 * late]
     write_variable(tmp_path / "v/a.mkv", numbered(100), ticks, Fraction(1, 1000), b_frames=2)
     write_lists(tmp_path / "lists", tmp_path / "v", {"all": [("a.mkv", 0)]}, ())
-    shrink_list(tmp_path / "lists/all.csv", tmp_path / "out", settings)
+    shrink(tmp_path / "lists/all.csv", out=tmp_path / "out", to=to, short_side=16, workers=1)
     with open_video(tmp_path / "v/a.mkv") as video, open_video(tmp_path / "out/a.mkv") as copy:
         np.testing.assert_allclose(copy.times, video.times, atol=1e-9)
         assert copy.meta.fps == pytest.approx(video.meta.fps) and copy.meta.end == pytest.approx(video.meta.end)
@@ -213,10 +221,8 @@ def change_stamps(source, path, stamps):
 
 
 @pytest.mark.parametrize("right", [REGULAR, MILLISECONDS], ids=["regular", "variable"])
-@pytest.mark.parametrize("suffix", ["mp4", "mov", "mkv", "ts"])
-@pytest.mark.parametrize(
-    ("place", "other"), [(0, 1), (1, 0), (50, 49), (49, 50), (99, 98), (98, 99)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
+@pytest.mark.parametrize(("place", "other"), [(0, 1), (50, 49), (99, 98)], ids=lambda value: str(value))
 def test_one_repeated_timestamp(tmp_path, write_variable, numbered, number_of, right, suffix, place, other):
     """It changes nothing but the time of its frame, by no more than the frame beside it lasts."""
     source = write_variable(tmp_path / "a.mp4", numbered(100), right, Fraction(1, 1000))
@@ -335,32 +341,3 @@ def test_spans_that_follow_one_another_leave_no_frame_out():
         cuts = [0, *np.round(np.sort(rng.uniform(0, meta.duration, 12)), 6), meta.duration]
         covered = {n for start, end in itertools.pairwise(cuts) for n in range(*meta.frames_between(start, end))}
         assert covered == set(range(meta.num_frames))
-
-
-def test_long_frames_begin_where_they_begin():
-    """A slide of eight seconds is shown at each of them, and is not the frame of the second before."""
-    meta = meta_of([*np.arange(50) / 25, 2, *(10 + np.arange(50) / 25)])
-    assert [meta.frame_at(s) for s in (1.96, 1.99, 2, 3, 9, 9.9, 10)] == [49, 50, 50, 50, 50, 50, 51]
-    assert meta.frames_between(3, 4) == meta.frames_between(7, 9) == (50, 51)
-    assert meta.frames_between(1, 3) == (25, 51)
-
-
-def test_regular_rates_round_as_ever():
-    meta = VideoMeta(100, 25.0, 32, 32)
-    for seconds in np.arange(0, 4.2, 0.013):
-        assert meta.frame_at(seconds) == min(round(seconds * 25), 99)
-        assert meta.frames_at(np.array([seconds])) == [meta.frame_at(seconds)]
-    assert meta.part(10, 20) == VideoMeta(10, 25.0, 32, 32) and meta.time_of(50) == 2.0
-
-
-@pytest.mark.parametrize(
-    ("times", "end"),
-    [([0, 1, 1], 2), ([0, 2, 1], 3), ([1, 2, 3], 4), ([0, 1], 2), ([0, 1, 2], 2), ([0, np.nan, 2], 3), (None, 3)],
-)
-def test_times_that_are_none(times, end):
-    with pytest.raises(ValueError, match="times"):
-        VideoMeta(3, 1.0, 32, 32, None, None if times is None else np.array(times, float), end)
-
-
-def test_times_stay_when_tracks_are_added():
-    assert dataclasses.replace(VARIABLE, tracks=None).times is VARIABLE.times

@@ -114,10 +114,10 @@ def one_pass(path, number_of):
 
 
 def assert_single_frames(path, number_of):
-    """Each frame of a freshly opened file is that of one pass, and so are all together and the pass of vidssl."""
+    """Frames of a freshly opened file are those of one pass, and so are all together and the pass of vidssl."""
     shown = one_pass(path, number_of)
     assert len({*shown}) == len(shown) and shown == sorted(shown)  # the reference is itself in order
-    for i, number in enumerate(shown):
+    for i, number in [*[*enumerate(shown)][::5], (len(shown) - 1, shown[-1])]:
         index._cache.clear()
         with open_video(path) as video:
             assert video.meta.num_frames == len(shown)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vidssl.apps.check import check
-from vidssl.apps.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.apps.shrink import shrink
 from vidssl.base.errors import ConfigError, DataError, DecodeError
 from vidssl.base.keyed_generators import generator
 from vidssl.data.list_identity import identify
@@ -77,10 +77,10 @@ def test_lists_and_commands(tmp_path, tar, number_of):
     assert state_of_video(by_list.records[1].path) == (sizes[1], tar.stat().st_mtime_ns)
     checked = check(tar, out=tmp_path / "checked")
     assert (checked.kept, checked.rows) == (3, 3)
-    small = shrink_list(tar, tmp_path / "small", FrameSettings(16, 95))
-    whole = shrink_list(tar, tmp_path / "files", ShrinkSettings(16, 12))
+    small = shrink(tar, out=tmp_path / "small", to="frames", short_side=16, quality=95)
+    whole = shrink(tar, out=tmp_path / "files", short_side=16, quality=12)
     assert small.made == whole.made == 3
-    assert shrink_list(tar, tmp_path / "small", FrameSettings(16, 95)).kept == 3
+    assert shrink(tar, out=tmp_path / "small", to="frames", short_side=16, quality=95).kept == 3
     for result in (small, whole):
         for number, record in enumerate(read_list(result.list).records):
             with open_video(record.path) as copy:

@@ -269,9 +269,10 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
         raise DataError(
             f"{out} is not a set of moving digits (settings.json is missing or unreadable): choose another folder"
         ) from None
+    requested = _describe(settings)
     if not settings.masks:
-        written.pop("masks", None)  # the videos are the same
-    changes = [f"{key} is {old}, requested {new}" for key, old, new in config_differences(written, _describe(settings))]
+        requested["masks"] = written.get("masks")  # the videos are the same
+    changes = [f"{key} is {old}, requested {new}" for key, old, new in config_differences(written, requested)]
     if changes:
         raise DataError(f"{out} has moving digits of other settings ({', '.join(changes)}): choose another folder")
     return True
@@ -279,11 +280,7 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
 
 def _describe(settings: MovingDigits) -> dict[str, object]:
     mnist = None if settings.mnist is None else str(settings.mnist.resolve())
-    # Keys that older sets lack are left out where they have the default.
-    older = {"masks"} if not settings.masks else set()
-    older |= {"motions"} if settings.motions == "periodic" else set()
-    described = set(MovingDigits.model_fields) - older
-    return {"format": DIGITS_FORMAT, **settings.model_dump(include=described), "mnist": mnist}
+    return {"format": DIGITS_FORMAT, **settings.model_dump(), "mnist": mnist}
 
 
 def _render(folder: Path, out: Path, settings: MovingDigits) -> None:

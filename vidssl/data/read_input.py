@@ -203,9 +203,7 @@ class FileIndex:
     num_files: int = 0  # of any kind, hidden ones too
     others: Counter[str] = field(default_factory=Counter)  # extensions of the files that are neither, not hidden
     outside: list[str] = field(default_factory=list)  # followed links that leave the root
-    unlisted: list[str] = field(default_factory=list)  # names of videos and folders that are not UTF-8
-    unread: dict[str, str] = field(default_factory=dict)  # what cannot be read, and why
-    written: list[str] = field(default_factory=list)  # what vidssl wrote into the folder
+    left_out: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # by reason, quoted
 
     def find(self, name: str, any_case: bool = True) -> FileMatch:
         """Find a path: exact, else with another extension, else (if `any_case`) in different case.
@@ -239,9 +237,7 @@ class FileIndex:
 
     def on_names(self) -> list[str]:
         """Notes on what was left out, if there is something."""
-        unread = [f"{name!r}: {reason}" for name, reason in sorted(self.unread.items())]
-        why = {NOT_UTF8: [*map(repr, self.unlisted)], UNREAD: unread, WRITTEN: [*map(repr, self.written)]}
-        return [left_out_line(self.root, reason, names) for reason, names in why.items() if names]
+        return [left_out_line(self.root, reason, sorted(names)) for reason, names in sorted(self.left_out.items())]
 
     def warn_of_others(self) -> None:
         """Log the number of files that are videos or images by their extensions, and that are not listed."""
@@ -309,14 +305,15 @@ def index_files(
                     suffix, is_link = _suffix(entry.name), entry.is_symlink()
                     is_known = is_folder or suffix in suffixes or suffix in IMAGE_SUFFIXES
                     if entry.name in written:
-                        index.written += [folder + entry.name] * is_known
+                        if is_known:
+                            index.left_out[WRITTEN].append(repr(folder + entry.name))
                         continue
                     if not is_utf8(entry.name):
                         if is_folder or suffix in suffixes:
-                            index.unlisted.append(folder + entry.name)
+                            index.left_out[NOT_UTF8].append(repr(folder + entry.name))
                         continue
                     if obstacle:
-                        index.unread[folder + entry.name] = obstacle
+                        index.left_out[UNREAD].append(f"{folder + entry.name!r}: {obstacle}")
                         continue
                     if is_link and is_known and not f"{os.path.realpath(entry.path)}/".startswith(real_root):
                         if not follow_links:
@@ -335,7 +332,7 @@ def index_files(
         except OSError as error:
             if not folder:
                 raise DataError(f"cannot read folder {root}: {error.strerror}") from None
-            index.unread[folder.rstrip("/")] = str(error.strerror)
+            index.left_out[UNREAD].append(f"{folder.rstrip('/')!r}: {error.strerror}")
             continue
         if images:
             is_video = is_sequence(numbers_by_name(images))

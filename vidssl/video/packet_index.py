@@ -546,24 +546,7 @@ def _load(file: Path) -> Packets | None:
         count, fps, height, width = saved["meta"].tolist()
         times, end = (saved["times"], float(saved["end"])) if "times" in saved else (None, None)
         arrays = {name: saved[name] for name in _ARRAYS if name in saved}
-    try:
-        packets = Packets(VideoMeta(int(count), fps, int(height), int(width), None, times, end), **arrays)
-    except ValueError:  # other times than frames
-        return None
-    return packets if _fits(packets) else None
-
-
-def _fits(packets: Packets) -> bool:
-    """Whether the arrays of an index have the right lengths and contents."""
-    frame_of, keys, key_times = packets.frame_of, packets.keys, packets.key_times
-    if frame_of is None or keys is None:
-        return frame_of is keys is key_times is None
-    return (
-        np.array_equal(np.sort(frame_of[frame_of >= 0]), np.arange(packets.meta.num_frames))
-        and len(keys) > 0
-        and bool((keys >= 0).all() and (keys < len(frame_of)).all())
-        and (key_times is None or len(key_times) == len(keys))
-    )
+    return Packets(VideoMeta(int(count), fps, int(height), int(width), None, times, end), **arrays)
 
 
 def _save(file: Path, packets: Packets) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -13,7 +13,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import av
 from annotated_types import Ge
 
-from vidssl.apps.shrink.encode_copies import encode_frames, encode_key_frames, sign, signature_of
+from vidssl.apps.shrink.encode_copies import encode_key_frames, original_of
+from vidssl.apps.shrink.pack_frames import PACKED_FILES, EncodedVideo, ShardWriter, encode_frames
 from vidssl.base.atomic import write_json
 from vidssl.base.config import config_differences
 from vidssl.base.errors import ConfigError, DataError, DecodeError
@@ -28,26 +29,11 @@ from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.jobs.job import Count, File, Positive, Videos, job, path_of, read_videos, reading
 from vidssl.video.frame_folder import is_image
-from vidssl.video.packed_frames import INDEX, EncodedVideo, ShardWriter
-from vidssl.video.reader import MAX_PIXELS, open_video, state_of_video
+from vidssl.video.reader import MAX_PIXELS, Video, open_video, state_of_video
+
+__all__ = ["FrameSettings", "ShrinkSettings", "Shrunk", "shrink"]
 
 SHARD_SIZE = 512  # MB
-
-
-class Copied(NamedTuple):
-    """The result for a video."""
-
-    is_new: bool  # not a copy of an earlier run
-    before: int  # bytes of the original
-    after: int  # bytes of the copy
-
-
-class EncodedCopy(NamedTuple):
-    """A video that is to be stored."""
-
-    before: int  # bytes of the original
-    changed: int  # its modification time, nanoseconds
-    video: EncodedVideo
 
 
 @dataclass(frozen=True)
@@ -62,83 +48,91 @@ class ShrinkSettings:
 
 
 @dataclass(frozen=True)
-class FrameSettings:
+class FrameSettings(ShrinkSettings):
     """The format of the copies in a folder, written to its `shrink.json`: packed frames."""
 
-    short_side: int = 128  # pixels
     quality: int = 90  # of JPEG or WebP: 100 is the best
-    fps: float | None = None  # of image folders if the list has no column fps
     format: str = "jpeg"  # or "webp"
 
     qualities: ClassVar[tuple[int, int]] = (1, 100)
 
 
-def original_state(size: int, changed: int) -> int:
-    """A number (63 bits) that is another one if the size or the modification time of an original is."""
-    digest = hashlib.sha256(f"{size} {changed}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+class Original(NamedTuple):
+    """A file that is to be copied."""
+
+    name: str  # in the list, and of the copy
+    fps: float | None  # of an image folder
+    path: Path
+    size: int  # bytes
+    changed: int  # modification time, nanoseconds
+
+    def state(self) -> int:
+        """A number (63 bits) that is another one if the size or the modification time is."""
+        digest = hashlib.sha256(f"{self.size} {self.changed}".encode()).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
 
 
 class KeyFrameVideos:
     """Copies that are H.264 in MP4 with key frames only and without sound, whatever their suffix.
 
     FFmpeg detects the format by content. An image folder becomes a video file of the folder's name. A copy gets its
-    name, its signature and its original's modification time when it is complete.
+    name and its original's modification time when it is complete: workers write them one by one.
     """
 
     files = ()  # of the folder, beside the copies
 
-    def __init__(self, root: Path, out: Path, settings: ShrinkSettings, max_pixels: int) -> None:
-        self._root, self._out, self._settings, self._max_pixels = root, out, settings, max_pixels
+    def __init__(self, out: Path, settings: ShrinkSettings) -> None:
+        self._out, self._settings = out, settings
 
     def open(self) -> None:
         """Do nothing: the copies are their own index."""
 
-    def __enter__(self) -> "KeyFrameVideos":
-        return self
+    def close(self) -> None:
+        """Do nothing, likewise."""
 
-    def __exit__(self, *_: object) -> None:
-        pass  # copies are complete one by one
+    def size_of(self, original: Original) -> int | None:
+        """Return the bytes of a copy that is there; None: there is none of this original."""
+        target = self._out / original.name
+        current = target.exists() and original_of(target) == (original.size, original.changed)
+        return target.stat().st_size if current else None
 
-    def copy(self, name: str, fps: float | None, alive: Callable[[], None]) -> Copied | str:
-        """Make a copy, unless it is there; called in a worker. Returns the reason if the file cannot be decoded."""
-        source, target = Path(existing_path(self._root, name)), self._out / name
+    def encode(self, original: Original, video: Video, max_pixels: int, alive: Callable[[], None]) -> int:
+        """Make a copy; return its bytes."""
+        target = self._out / original.name
         part = _partial(target)
         try:
-            size, changed = state_of_video(str(source)) or (0, 0)  # if it is missing, opening it says so
-            signature = signature_of(target) if target.exists() else None
-            if signature is not None and (signature.size, signature.changed) == (size, changed):
-                return Copied(False, size, target.stat().st_size)
             target.parent.mkdir(parents=True, exist_ok=True)
             if part.is_symlink():  # nothing is written through it
                 part.unlink()
-            with open_video(source, max_pixels=self._max_pixels, fps=fps) as video:
-                short_side, quality = self._settings.short_side, self._settings.quality
-                encode_key_frames(video, part, short_side, quality, self._max_pixels, alive)
+            state = original.size, original.changed
+            encode_key_frames(video, part, state, self._settings.short_side, self._settings.quality, max_pixels, alive)
             with open_video(part) as copy:
                 count, expected = copy.meta.num_frames, video.meta.num_frames
             if count != expected:
                 raise DecodeError(f"its copy has {count} of {expected} frames")
-            sign(part, size, changed)
-            os.utime(part, ns=(changed, changed))
+            os.utime(part, ns=(original.changed, original.changed))
             os.replace(part, target)
-            return Copied(True, size, target.stat().st_size)
-        except DecodeError as error:
-            return str(error).removeprefix(f"{source}: ")
+            return target.stat().st_size
         except (OSError, av.FFmpegError) as error:
             raise DataError(f"cannot write {target}: {error.strerror or error}") from None
+        finally:
+            self.clean(original.name)
 
-    def check(self, names: Iterable[str]) -> None:
+    def store(self, original: Original, size: int) -> int:
+        """Return the bytes of the copy, which the worker has stored."""
+        return size
+
+    def check(self, root: Path, names: Iterable[str]) -> None:
         """Raise a DataError if a file under the name of a copy is not one: call it before the work."""
         check_file_names(self._out, names)
         for name in names:
-            source, target = Path(existing_path(self._root, name)), self._out / name
+            source, target = Path(existing_path(root, name)), self._out / name
             try:
                 if not os.path.lexists(target):
                     continue
                 if source.exists() and target.samefile(source):
                     raise DataError(f"{target} is the original: choose another folder for the copies")
-                if not target.is_file() or signature_of(target) is None:
+                if not target.is_file() or original_of(target) is None:
                     raise DataError(
                         f"{target} is there already and is no copy that vidssl made, or was changed since: choose "
                         "another folder for the copies, or move it away"
@@ -151,71 +145,51 @@ class KeyFrameVideos:
         with suppress(OSError):  # a complete copy has another name
             _partial(self._out / name).unlink()
 
-    def store(self, name: str, copied: Copied) -> Copied:
-        """Return the sizes: the worker has stored the copy."""
-        return copied
-
 
 def _partial(target: Path) -> Path:
     """The path that is written first, short and the same in each run: the next one overwrites what was left."""
     return target.parent / f".{hashlib.sha256(target.name.encode()).hexdigest()[:16]}.part"
 
 
-class PackedFormat:
+class PackedCopies:
     """Copies whose frames are images in tar files with an index.
 
     Workers encode whole videos in memory, and the main process writes them in the order of the list: the shards do not
-    depend on the number of workers. A changed original is added again; the frames of before stay in their shard, where
-    the index no longer refers to them.
+    depend on the number of workers.
     """
 
-    files = (INDEX, "shard-*.tar", ".shard-*.index", ".shard.part")  # of the folder
+    files = PACKED_FILES
 
-    def __init__(self, root: Path, out: Path, settings: FrameSettings, max_pixels: int, shard_size: int) -> None:
-        self._root, self._settings, self._max_pixels = root, settings, max_pixels
-        self._out, self._shard_bytes = out, shard_size * 10**6
+    def __init__(self, out: Path, settings: FrameSettings, shard_size: int) -> None:
+        self._out, self._settings, self._shard_bytes = out, settings, shard_size * 10**6
 
     def open(self) -> None:
         """Read the index of what is packed already, with the folder locked."""
         self._writer = ShardWriter(self._out, self._settings.format, self._shard_bytes)
 
-    def __enter__(self) -> "PackedFormat":
-        self._writer.__enter__()
-        return self
+    def close(self) -> None:
+        """Complete the shard that is being written, and the index."""
+        self._writer.close()
 
-    def __exit__(self, *error: object) -> None:
-        self._writer.__exit__(*error)
+    def size_of(self, original: Original) -> int | None:
+        """Return the bytes of a copy that is there; None: there is none of this original."""
+        video = self._writer.videos.get(os.fsencode(original.name))
+        return int(video.sizes.sum()) if video is not None and video.changed == original.state() else None
 
-    def copy(self, name: str, fps: float | None, alive: Callable[[], None]) -> Copied | EncodedCopy | str:
-        """Encode a video, unless it is packed already; called in a worker. Returns the reason if that is impossible."""
-        source = Path(existing_path(self._root, name))
-        size, changed = state_of_video(str(source)) or (0, 0)
-        row = self._writer.index.find(name)
-        if row is not None and self._writer.index.state(row)[1] == original_state(size, changed):
-            return Copied(False, size, self._writer.index.state(row)[0])
-        try:
-            with open_video(source, max_pixels=self._max_pixels, fps=fps) as video:
-                settings = self._settings
-                encoded = encode_frames(video, settings.short_side, settings.format, settings.quality, alive)
-        except DecodeError as error:
-            return str(error).removeprefix(f"{source}: ")
-        return EncodedCopy(size, changed, encoded)
+    def encode(self, original: Original, video: Video, max_pixels: int, alive: Callable[[], None]) -> EncodedVideo:
+        """Encode a video, in a worker."""
+        return encode_frames(video, self._settings.short_side, self._settings.format, self._settings.quality, alive)
 
-    def check(self, names: Iterable[str]) -> None:
-        """Do nothing: `claim` has checked the files of the folder."""
+    def store(self, original: Original, video: EncodedVideo) -> int:
+        """Write an encoded video to a shard, and return its bytes."""
+        self._writer.add(original.name, original.state(), video)
+        return len(video.content)
+
+    def check(self, root: Path, names: Iterable[str]) -> None:
+        """Do nothing: `claim` checks the files of the folder."""
 
     def clean(self, name: str) -> None:
         """Do nothing: workers write no files."""
-
-    def store(self, name: str, copied: Copied | EncodedCopy) -> Copied:
-        """Write an encoded video to a shard, and return the sizes."""
-        if isinstance(copied, Copied):
-            return copied
-        self._writer.add(name, original_state(copied.before, copied.changed), copied.video)
-        return Copied(True, copied.before, len(copied.video.content))
-
-
-__all__ = ["FrameSettings", "ShrinkSettings", "Shrunk", "shrink", "shrink_list"]
 
 
 @dataclass
@@ -289,101 +263,95 @@ def shrink(
         pool: Runs the workers, such as on other machines.
         progress: As of `check`.
     """
-    if to == "frames":
-        default: ShrinkSettings | FrameSettings = FrameSettings(short_side, 90, fps, format or "jpeg")
-    else:
-        of_frames = [] if format is None else [f'format="{format}"']
-        of_frames += [] if shard_size is None else [f"shard_size={shard_size}"]
-        if of_frames:
-            raise ConfigError(f'{" and ".join(of_frames)} are for to="frames": leave them out, or add it')
-        default = ShrinkSettings(short_side, 18, fps)
-    settings = default if quality is None else replace(default, quality=quality)
-    low, high = settings.qualities
-    if not low <= settings.quality <= high:
-        raise ConfigError(f'quality={quality} is not from {low} to {high}, the range of to="{to}"')
-    return shrink_list(
-        videos,
-        Path(out),
-        settings,
-        root=root,
-        max_pixels=max_pixels,
-        timeout=timeout,
-        workers=workers or usable_cpus(),
-        shard_size=shard_size or SHARD_SIZE,
-        pool=pool,
-    )
-
-
-def shrink_list(
-    videos: Videos,
-    out: Path,
-    settings: ShrinkSettings | FrameSettings,
-    *,
-    root: File | None = None,
-    max_pixels: int | None = None,
-    timeout: float = 120.0,
-    workers: int = 1,
-    shard_size: int = SHARD_SIZE,
-    pool: Pool = ordered,
-) -> Shrunk:
-    """Copy every file of a list into a folder, under the name that it has in its root; write the list there too.
-
-    The settings choose the format: `KeyFrameVideos` or `PackedFrames` describe it. A copy has the frames of the
-    original, upright, in the same order and at the same times, so spans in lists stay valid. An interrupted run
-    resumes, and a changed original is copied again. `shard_size` is in MB. `pool` runs the workers.
-    """
-    started = time.monotonic()
+    settings = _settings(to, short_side, quality, format, fps, shard_size)
+    started, out = time.monotonic(), Path(out)
     listed = read_videos(videos, reading(root))
     if out.resolve() == listed.root.resolve():
         raise DataError(f"{out} is the folder of the originals: choose another folder for the copies")
     _check_settings(out, settings)
-    rates = _frame_rates(listed, settings)
-    pixels = max_pixels or MAX_PIXELS
-    copies: KeyFrameVideos | PackedFormat
-    if isinstance(settings, FrameSettings):
-        copies = PackedFormat(listed.root, out, settings, pixels, shard_size)
-    else:
-        copies = KeyFrameVideos(listed.root, out, settings, pixels)
-    copies.check(rates)
+    files = [*_frame_rates(listed, settings).items()]
+    copies: KeyFrameVideos | PackedCopies = (
+        PackedCopies(out, settings, shard_size or SHARD_SIZE)
+        if isinstance(settings, FrameSettings)
+        else KeyFrameVideos(out, settings)
+    )
+    copies.check(listed.root, [name for name, _ in files])
     result = Shrunk(place_of_copy(listed, out, out))
     claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[path_of(videos)])
     with only_run_in(out):  # two runs would write to the same files
         copies.open()
         if not (out / COPIES).exists():
             write_json(out / COPIES, asdict(settings))
-
+        work = partial(_copy, copies, listed.root, files, max_pixels or MAX_PIXELS)
         # A failed item becomes the reason why its file is left out.
-        copy = partial(_copy, copies, [*rates.items()])
-        results = pool(copy, range(len(rates)), workers, timeout=timeout, on_failure=lambda number, reason: None)
-        with copies:
-            for name, copied in zip(rates, bar(results, title="shrink", unit="file", total=len(rates)), strict=True):
-                if isinstance(copied, str):
-                    result.left_out[name] = copied
+        results = pool(
+            work, range(len(files)), workers or usable_cpus(), timeout=timeout, on_failure=lambda number, reason: None
+        )
+        try:
+            for original, content in bar(results, title="shrink", unit="file", total=len(files)):
+                if isinstance(content, str):
+                    result.left_out[original.name] = content
                     continue
-                is_new, before, after = copies.store(name, copied)
-                result.made, result.kept = result.made + is_new, result.kept + (not is_new)
-                result.before, result.after = result.before + before, result.after + after
+                if content is None:
+                    result.kept += 1
+                    result.after += copies.size_of(original) or 0
+                else:
+                    result.made += 1
+                    result.after += copies.store(original, content)
+                result.before += original.size
+        finally:
+            copies.close()
         copy_list(listed, out, out, [None if _normal(name) in result.left_out else name for name in listed.names])
     result.seconds = time.monotonic() - started
     return result
 
 
+def _settings(
+    to: str, short_side: int, quality: int | None, kind: str | None, fps: float | None, shard_size: int | None
+) -> ShrinkSettings:
+    """The format of the copies; a ConfigError for options of the other one."""
+    if to == "frames":
+        settings: ShrinkSettings = FrameSettings(short_side, fps=fps, format=kind or "jpeg")
+    else:
+        of_frames = [] if kind is None else [f'format="{kind}"']
+        of_frames += [] if shard_size is None else [f"shard_size={shard_size}"]
+        if of_frames:
+            raise ConfigError(f'{" and ".join(of_frames)} are for to="frames": leave them out, or add it')
+        settings = ShrinkSettings(short_side, fps=fps)
+    if quality is not None:
+        settings = replace(settings, quality=quality)
+    low, high = settings.qualities
+    if not low <= settings.quality <= high:
+        raise ConfigError(f'quality={quality} is not from {low} to {high}, the range of to="{to}"')
+    return settings
+
+
 def _copy(
-    copies: KeyFrameVideos | PackedFormat, files: Sequence[tuple[str, float | None]], number: int, guard: ItemGuard
-) -> Copied | EncodedCopy | str:
-    """Make the copy of a file, of which name and frame rate are in `files`."""
+    copies: KeyFrameVideos | PackedCopies,
+    root: Path,
+    files: list[tuple[str, float | None]],
+    max_pixels: int,
+    number: int,
+    guard: ItemGuard,
+) -> tuple[Original, int | EncodedVideo | str | None]:
+    """Make the copy of a file in a worker: None if it is there, or the reason why it cannot be decoded."""
     name, fps = files[number]
-    try:
-        if number in guard.failed:
-            return guard.failed[number]
-        alive = partial(guard.at, number)
-        alive()
-        return copies.copy(name, fps, alive)
-    finally:
+    path = Path(existing_path(root, name))
+    original = Original(name, fps, path, *(state_of_video(str(path)) or (0, 0)))  # if it is missing, opening it says so
+    if number in guard.failed:
         copies.clean(name)
+        return original, guard.failed[number]
+    guard.at(number)
+    try:
+        if copies.size_of(original) is not None:
+            return original, None
+        with open_video(path, max_pixels=max_pixels, fps=fps) as video:
+            return original, copies.encode(original, video, max_pixels, partial(guard.at, number))
+    except DecodeError as error:
+        return original, str(error).removeprefix(f"{path}: ")
 
 
-def _frame_rates(listed: VideoList, settings: ShrinkSettings | FrameSettings) -> dict[str, float | None]:
+def _frame_rates(listed: VideoList, settings: ShrinkSettings) -> dict[str, float | None]:
     """The files of a list, and the frame rates of those that are image folders."""
     rates: dict[str, float | None] = {}
     for written, record in zip(listed.names, listed.records, strict=True):
@@ -397,7 +365,7 @@ def _frame_rates(listed: VideoList, settings: ShrinkSettings | FrameSettings) ->
                 raise ConfigError(f"{name} is an image folder without a frame rate: give fps=RATE or a column fps")
             if rates.setdefault(name, rate) != rate:
                 raise ConfigError(f"{name} has {rates[name]} and {rate} fps in {listed.path}: a copy has one rate")
-        elif is_image(Path(record.path)) and isinstance(settings, ShrinkSettings):
+        elif is_image(Path(record.path)) and not isinstance(settings, FrameSettings):
             raise DataError(
                 f"{name!r} in {listed.path} is an image, and only videos are shrunk: remove the row, or use "
                 'to="frames", which takes images too'
@@ -411,7 +379,7 @@ def _normal(name: str) -> str:
     return str(PurePosixPath(name))
 
 
-def _check_settings(out: Path, settings: ShrinkSettings | FrameSettings) -> None:
+def _check_settings(out: Path, settings: ShrinkSettings) -> None:
     """Compare the `shrink.json` that is there with the settings."""
     file = out / COPIES
     if not file.exists():

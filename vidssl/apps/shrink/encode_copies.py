@@ -1,13 +1,9 @@
-"""Encode a video so that any frame decodes on its own: as H.264 with key frames only, or as images."""
+"""Copies of videos in which any frame decodes on its own: H.264 with key frames only."""
 
 import itertools
-import json
-import os
-import struct
-import uuid
-from array import array
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,25 +12,31 @@ import av
 import cv2
 import numpy as np
 
+from vidssl.base.atomic import sync
 from vidssl.base.errors import DecodeError
 from vidssl.video.decode import Image
-from vidssl.video.open_container import DECODER_ERRORS, open_container, video_packets, video_stream
-from vidssl.video.packed_frames import FORMATS, EncodedVideo
-from vidssl.video.packet_index import is_regular
-from vidssl.video.reader import Video, is_video_file
+from vidssl.video.open_container import DECODER_ERRORS, open_container, video_stream
+from vidssl.video.reader import MAX_PIXELS, Video, is_video_file
 
 
 def encode_key_frames(
-    video: Video, path: Path, short_side: int, quality: int, max_pixels: int, alive: Callable[[], None]
+    video: Video,
+    path: Path,
+    original: tuple[int, int],
+    short_side: int,
+    quality: int,
+    max_pixels: int,
+    alive: Callable[[], None],
 ) -> None:
-    """Write all frames of a video as MP4 without sound, at the times of the original.
+    """Write all frames of a video as MP4 without sound, at the times of the original; synced to disk.
 
     Videos with a shorter side below `short_side` pixels keep their size. `quality` is the CRF of x264, 0 is lossless;
-    `alive` is called once per frame.
+    `alive` is called once per frame. `original` is the size and modification time that `original_of` returns.
     """
     ticks, base = _ticks(video, max_pixels)
     cv2.setNumThreads(0)  # the caller runs one process per CPU
     with av.open(f"file:{path}", "w", format="mp4") as container:
+        container.metadata["comment"] = f"vidssl shrink: original of {original[0]} bytes, {original[1]} ns"
         codec = (stream := container.add_stream("libx264", rate=25)).codec_context  # time stamps replace the rate
         codec.time_base, codec.thread_count, codec.pix_fmt = base, 1, "yuv420p"
         codec.gop_size, codec.max_b_frames = 1, 0  # key frames only
@@ -50,35 +52,19 @@ def encode_key_frames(
                 codec.height, codec.width = frame.height, frame.width
             _mux(stream.encode(frame), spans, container)
         _mux(stream.encode(), spans, container)
+    sync(path)
 
 
 def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
-    """The time of each frame, from 0, then the end of the last one, and their unit in seconds.
-
-    These are the file's timestamps if they are its `times`, or agree with its frame rate if that is regular: the copy
-    must have the same. Else they are regular.
-    """
+    """The time of each frame, from 0, then the end of the last one, and their unit in seconds."""
     meta = video.meta
-    count, rate = meta.num_frames, Fraction(meta.fps).limit_denominator(100_000)
-    regular = list(range(count + 1)), 1 / rate
-    path = Path(video.path)
-    if not is_video_file(path):
-        return regular
-    with open_container(path, max_pixels) as container:
-        base = video_stream(container).time_base
-        if meta.times is not None:
-            finest = min(base, Fraction(1, 90_000))
-            return [round(time / finest) for time in (*meta.times.tolist(), meta.duration)], finest
-        packets = video_packets(container, path)
-        stamps = sorted({packet.pts for packet in packets if packet.pts is not None and not packet.is_discard})
-    finer = max(1, round(90_000 * base))  # the end of the last frame need not be a multiple of the base
-    base /= finer
-    ticks = [finer * (stamp - stamps[0]) for stamp in stamps]
-    if len(ticks) != count:
-        return regular
-    end = round(count / rate / base)
-    agrees = is_regular(np.array(ticks) * float(base), meta.fps, float(base) * finer)
-    return ([*ticks, end], base) if agrees and end > ticks[-1] else regular
+    if meta.times is None:
+        return list(range(meta.num_frames + 1)), 1 / Fraction(meta.fps).limit_denominator(100_000)
+    unit = Fraction(1, 90_000)
+    if is_video_file(Path(video.path)):
+        with open_container(Path(video.path), max_pixels) as container:
+            unit = min(video_stream(container).time_base, unit)
+    return [round(time / unit) for time in (*meta.times.tolist(), meta.duration)], unit
 
 
 def safe_frames(video: Video) -> Iterator[Image]:
@@ -105,79 +91,12 @@ def resized(image: Image, short_side: int) -> Image:
     return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def encode_frames(video: Video, short_side: int, kind: str, quality: int, alive: Callable[[], None]) -> EncodedVideo:
-    """Encode every frame of a video as JPEG or WebP; `alive` is called once per frame.
-
-    Frames with a shorter side above `short_side` pixels are shrunk. `quality` is 1 to 100.
-    """
-    suffix, setting = FORMATS[kind]
-    cv2.setNumThreads(0)  # the caller runs one process per CPU
-    content, sizes = bytearray(), array("I")
-    height = width = 0
-    for image in safe_frames(video):
-        alive()
-        shrunk = _shrunk(image, short_side)
-        height, width = shrunk.shape[:2]
-        done, encoded = cv2.imencode(suffix, cv2.cvtColor(shrunk, cv2.COLOR_RGB2BGR), [setting, quality])
-        if not done:
-            raise DecodeError(f"{width}x{height} cannot be encoded as {kind}")
-        content += encoded.data
-        sizes.append(len(encoded))
-    meta = replace(video.meta, height=height, width=width, tracks=None)
-    return EncodedVideo(meta, np.array(sizes, np.uint32), np.frombuffer(content, np.uint8))
+_MARK = re.compile(r"vidssl shrink: original of (\d+) bytes, (-?\d+) ns")
 
 
-def _shrunk(image: Image, short_side: int) -> Image:
-    """Shrink an image, unless it is small already."""
-    scale = short_side / min(image.shape[:2])
-    if scale >= 1:
-        return image
-    height, width = (max(1, round(side * scale)) for side in image.shape[:2])
-    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
-
-
-_UUID = uuid.uuid5(uuid.NAMESPACE_URL, "vidssl shrink").bytes
-_HEAD = struct.Struct(">I4s16s")  # size of the box with its head, type, UUID
-_MOST = 4096  # bytes of a box: the name of a file has at most 255
-
-
-@dataclass(frozen=True)
-class CopySignature:
-    """What a copy was made of."""
-
-    size: int  # bytes of the original; of an image folder, of all its files
-    changed: int  # modification time of the original, nanoseconds; of an image folder, the newest
-    copy: int  # bytes of the copy, without the signature
-
-
-def sign(path: Path, size: int, changed: int) -> None:
-    """Append the signature to a complete MP4 file, and sync it to disk."""
-    with open(path, "rb+") as file:
-        length = file.seek(0, os.SEEK_END)
-        content = json.dumps(asdict(CopySignature(size, changed, length))).encode()
-        total = _HEAD.size + len(content) + 4
-        # The size stands at the end too, where it is looked up.
-        file.write(_HEAD.pack(total, b"uuid", _UUID) + content + struct.pack(">I", total))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def signature_of(path: Path) -> CopySignature | None:
-    """Read the signature of a copy; None if the file is not one, or was cut or lengthened since."""
-    with open(path, "rb") as file:
-        length = file.seek(0, os.SEEK_END)
-        if length < _HEAD.size + 4:
-            return None
-        file.seek(length - 4)
-        (total,) = struct.unpack(">I", file.read(4))
-        if not _HEAD.size + 4 < total <= min(_MOST, length):
-            return None
-        file.seek(length - total)
-        box = file.read(total)
-    if box[: _HEAD.size] != _HEAD.pack(total, b"uuid", _UUID):
-        return None
-    try:
-        signature = CopySignature(**json.loads(box[_HEAD.size : -4]))
-    except (ValueError, TypeError):
-        return None
-    return signature if signature.copy == length - total else None
+def original_of(path: Path) -> tuple[int, int] | None:
+    """Read size and modification time of the original of a copy; None if the file is no copy, or was cut since."""
+    with suppress(DecodeError), open_container(path, MAX_PIXELS) as container:
+        if match := _MARK.fullmatch(container.metadata.get("comment", "")):
+            return int(match[1]), int(match[2])
+    return None

@@ -5,11 +5,7 @@ import io
 import json
 import os
 import resource
-import signal
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 
 import cv2
@@ -17,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vidssl import cli
-from vidssl.apps.shrink import FrameSettings, ShrinkSettings, original_state, shrink_list
+from vidssl.apps.shrink import Original, shrink
+from vidssl.apps.shrink.pack_frames import ShardWriter, encode_frames
 from vidssl.base.errors import ConfigError, DataError, DecodeError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import MARK
@@ -27,18 +23,11 @@ from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.list_identity import identify
 from vidssl.data.loader import Loader, StepSampler
-from vidssl.data.read_input import read_input
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
-from vidssl.engine.run_config import load_run
-from vidssl.engine.train import train
 from vidssl.transforms import RECIPES
-from vidssl.video import decode
-from vidssl.video.packed_frames import ShardWriter, read_index
+from vidssl.video.packed_frames import read_index
 from vidssl.video.reader import open_video, state_of_video
-
-TOP = Path(__file__).parents[2]
-SMALL = FrameSettings(16, 95)
 
 
 def write_list(folder, rows, header="path,label", name="all.csv"):
@@ -58,9 +47,10 @@ def videos(tmp_path):
 def packed(tmp_path):
     """Pack files below `videos` into `packed`."""
 
-    def run(names, settings=SMALL, name="all.csv", **options):
+    def run(names, name="all.csv", **options):
         listed = write_list(tmp_path / "lists", [[file, 0] for file in names], name=name)
-        return shrink_list(listed, tmp_path / "packed", settings, root=tmp_path / "videos", **options)
+        settings = {"to": "frames", "short_side": 16, "quality": 95, "workers": 1, **options}
+        return shrink(listed, out=tmp_path / "packed", root=tmp_path / "videos", **settings)
 
     return run
 
@@ -107,7 +97,7 @@ def test_frames_equal_those_of_pillow(tmp_path, packed, real, kind):
     """The frame is the image in the tar as Pillow decodes it, and as near to the source as Pillow's own encoding."""
     names = ["fight/fi001.mp4", "noFight/nofi001.mp4"]
     (tmp_path / "videos").symlink_to(real / "surveillance")
-    assert not packed(names, FrameSettings(120, 90, format=kind)).left_out
+    assert not packed(names, short_side=120, quality=90, format=kind).left_out
     tar = by_tarfile(tmp_path / "packed")
     for name in names:
         with open_video(tmp_path / "videos" / name) as source, open_video(tmp_path / "packed" / name) as copy:
@@ -135,7 +125,7 @@ def test_small_images_are_kept_exactly_in_size(tmp_path, packed, videos):
         (videos / name).parent.mkdir(exist_ok=True)
         smooth = cv2.resize(rng.integers(0, 255, (4, 4, 3), np.uint8), (33, 31 + n % 2), interpolation=cv2.INTER_CUBIC)
         cv2.imwrite(str(videos / name), smooth[..., ::-1])
-    result = packed(names, FrameSettings(64, 95, format="webp"), workers=2)
+    result = packed(names, short_side=64, quality=95, format="webp", workers=2)
     assert (result.made, result.kept, result.left_out) == (200, 0, {})
     assert (tmp_path / "packed/frame_index.safetensors").stat().st_size < 1500 + 100 * 200
     for n, record in enumerate(read_list(result.list).records):
@@ -149,7 +139,7 @@ def test_webdataset_reads_the_shards(tmp_path, packed, videos, write_video, numb
     names = [f"deep/{n}.v.mp4" for n in range(7)]
     for n, name in enumerate(names):
         write_video(videos / name, numbered(30)[n : n + 12], fps=10)
-    packed(names, FrameSettings(32, 95), shard_size=1, workers=2)
+    packed(names, short_side=32, quality=95, shard_size=1, workers=2)
     urls = [str(tmp_path / "packed" / name) for name in shards(tmp_path / "packed")]
     samples = list(webdataset.WebDataset(urls, shardshuffle=False).decode("rgb8"))
     assert [sample["json"]["name"] for sample in samples] == names
@@ -166,7 +156,7 @@ def test_any_order_of_reading(tmp_path, packed, videos, write_video, numbered):
     names = [f"{n}.mkv" for n in range(9)]
     for n, name in enumerate(names):
         write_video(videos / name, numbered(60)[n : n + 5 + 3 * n], gop=1 + n)
-    packed(names, FrameSettings(32, 95))
+    packed(names, short_side=32, quality=95)
     whole = {}
     for n, name in enumerate(names):
         with open_video(tmp_path / "packed" / name) as video:
@@ -199,7 +189,7 @@ def test_spans_and_batches_after_a_resume(tmp_path, packed, videos, write_video,
     names = [f"{n}.mp4" for n in range(6)]
     for name in names:
         write_video(videos / name, numbered(100), fps=25, b_frames=2)
-    packed(names, FrameSettings(32, 95))
+    packed(names, short_side=32, quality=95)
     listed = write_list(tmp_path / "lists", [[n, 0, 1, 2.2] for n in names], "path,label,start,end", "spans.csv")
     sampler = Random(Random.Config(frames=4, seconds=0.32))
     recipes = [RECIPES["weak"](RECIPES["weak"].Config(size=32, area=(1, 1), ratio=(2, 2), flip_probability=0))]
@@ -224,7 +214,7 @@ def test_spans_and_batches_after_a_resume(tmp_path, packed, videos, write_video,
 def test_tracks_of_the_originals(tmp_path, packed, videos, write_video, numbered):
     """At the size of the originals their tracks stay valid; for smaller frames they are an error, not wrong boxes."""
     write_video(videos / "a.mp4", numbered(60))
-    listed = packed(["a.mp4"], FrameSettings(32, 95)).list
+    listed = packed(["a.mp4"], short_side=32, quality=95).list
     numbers = np.arange(60)
     boxes = np.stack([numbers * 0, numbers * 0, 20 + numbers * 0.5, 20 + numbers * 0.2], axis=1).astype(np.float32)
     tracks = Tracks(numbers, boxes, np.ones(60, np.float32), numbers * 0)
@@ -240,18 +230,11 @@ def test_tracks_of_the_originals(tmp_path, packed, videos, write_video, numbered
     np.testing.assert_array_equal(samples[0].boxes, samples[1].boxes)
     for one, other in zip(samples[0].views, samples[1].views, strict=True):
         assert np.abs(one.astype(int) - other).mean() < 5
-    small = shrink_list(tmp_path / "lists/all.csv", tmp_path / "small", SMALL, root=videos).list
+    small = shrink(
+        tmp_path / "lists/all.csv", out=tmp_path / "small", to="frames", short_side=16, quality=95, root=videos
+    ).list
     with pytest.raises(ConfigError, match=r"the tracks of .* extend to .* 50x32, the video has 60 frames of 32x16"):
         ClipDataset(read_list(small), sampler, recipes, tracks=tmp_path / "tracks")[0, 0]
-
-
-def test_a_run_trains_from_another_root(tmp_path, digits):
-    listed = digits / "motion/train.csv"
-    result = shrink_list(listed, tmp_path / "packed", FrameSettings(48, 95), workers=2)
-    assert read_list(result.list).fingerprint == read_list(listed).fingerprint
-    more = ["data.moving_digits=null", "steps=2", "data.workers=0", f"data.train={listed}"]
-    more += [f"data.root={tmp_path}/packed", f"output={tmp_path}/run"]
-    assert train(load_run(TOP / "configs/toy/supervised.yaml", more)).exists()
 
 
 def test_fingerprints_tell_copies_from_originals(tmp_path, packed, videos, write_video, numbered):
@@ -266,40 +249,9 @@ def test_fingerprints_tell_copies_from_originals(tmp_path, packed, videos, write
     write_list(tmp_path / "packed", [["a.mp4", 0], ["none.mp4", 0]], name="other.csv")
     assert identify(read_list(tmp_path / "packed/other.csv"))["missing"] == 1
     original = (videos / "a.mp4").stat()
-    changed = original_state(original.st_size, original.st_mtime_ns)
+    changed = Original("a.mp4", None, videos, original.st_size, original.st_mtime_ns).state()
     assert state_of_video(str(tmp_path / "packed/a.mp4")) == (sum(map(len, frames["a.mp4"][0])), changed)
     assert identify(read_list(tmp_path / "lists/all.csv", videos))["copies"] is None
-
-
-def test_broken_and_missing_videos_are_left_out(tmp_path, packed, videos, write_video, numbered, monkeypatch):
-    original = decode.PyAV.iter_frames
-
-    def iter_frames(self):
-        for number, image in enumerate(original(self)):
-            if number == 3 and "hang" in self._path.name:
-                time.sleep(60)
-            if number == 3 and "crash" in self._path.name:
-                os._exit(7)
-            yield image
-
-    monkeypatch.setattr(decode.PyAV, "iter_frames", iter_frames)
-    for name in ("a.mp4", "half.mkv", "hang.mp4", "crash.mp4", "b.mp4"):
-        write_video(videos / name, numbered(40), gop=5)
-    content = bytearray((videos / "half.mkv").read_bytes())
-    content[len(content) // 2 : len(content) // 2 + 400] = bytes(400)
-    (videos / "half.mkv").write_bytes(content)
-    (videos / "text.mp4").write_text("<html>")
-    result = packed(
-        ["a.mp4", "half.mkv", "hang.mp4", "none.mp4", "text.mp4", "crash.mp4", "b.mp4"], timeout=1.0, workers=2
-    )
-    assert list(result.left_out) == ["half.mkv", "hang.mp4", "none.mp4", "text.mp4", "crash.mp4"]
-    assert "timed out after 1 s, twice" in result.left_out["hang.mp4"] and result.left_out["none.mp4"].startswith(
-        "No such"
-    )
-    assert read_list(result.list).names == ("a.mp4", "b.mp4")
-    assert [*by_tarfile(tmp_path / "packed")] == ["a.mp4", "b.mp4"]  # no half video in the shard
-    with pytest.raises(DecodeError, match=r"packed/half\.mkv: not among the 2 videos of .*frame_index"):
-        open_video(tmp_path / "packed/half.mkv")
 
 
 def test_shards_do_not_depend_on_workers(tmp_path, videos, write_video, numbered):
@@ -311,69 +263,13 @@ def test_shards_do_not_depend_on_workers(tmp_path, videos, write_video, numbered
     listed, contents = write_list(tmp_path / "lists", [[name, 0] for name in names]), []
     for workers in (1, 2):
         out = tmp_path / f"by{workers}"
-        shrink_list(listed, out, FrameSettings(128, 90), root=videos, workers=workers, shard_size=1)
+        shrink(listed, out=out, to="frames", short_side=128, quality=90, root=videos, workers=workers, shard_size=1)
         contents.append(
             {path.name: path.read_bytes() for path in out.iterdir() if path.suffix != ".txt" and path.name != MARK}
         )
         sizes = [(out / name).stat().st_size for name in shards(out)]
         assert len(sizes) > 2 and all(size <= 1_000_000 for size in sizes)
     assert contents[0] == contents[1]
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-from vidssl.video import decode
-from vidssl.apps.shrink import original_state
-from vidssl.apps.shrink import FrameSettings, shrink_list
-original = decode.PyAV.iter_frames
-def iter_frames(self):
-    for number, image in enumerate(original(self)):
-        if number == 15 and self._path.name == "6.mp4":
-            print("half way", flush=True)
-            time.sleep(600)
-        yield image
-decode.PyAV.iter_frames = iter_frames
-source, target, root = map(Path, sys.argv[1:])
-print(shrink_list(source, target, FrameSettings(128, 90), root=root, workers=1, shard_size=1))
-"""
-
-
-def test_a_killed_run_is_taken_up_again(tmp_path, videos, write_video):
-    """Killed in the middle: complete shards stay, the half one is neither read nor kept."""
-    names, rng = [f"{n}.mp4" for n in range(8)], generator(0)
-    for name in names:
-        write_video(videos / name, rng.integers(0, 255, (20, 128, 128, 3), np.uint8))
-    listed, out = write_list(tmp_path / "lists", [[name, 0] for name in names]), tmp_path / "packed"
-    command = [sys.executable, "-c", KILLED, str(listed), str(out), str(videos)]
-    running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    )
-    assert running.stdout.readline() == "half way\n"
-    time.sleep(0.5)  # the main process writes what it has received
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
-    running.stdout.close()
-    there = {name: (out / name).read_bytes() for name in shards(out)}
-    assert there and (out / ".shard.part").exists() and not (out / "frame_index.safetensors").exists()
-    with pytest.raises(DecodeError, match="No such file"):  # without an index nothing is read
-        open_video(out / "0.mp4")
-    for _ in range(100):  # until the kernel has cleared away the last of its processes
-        try:
-            result = shrink_list(listed, out, FrameSettings(128, 90), root=videos, shard_size=1)
-            break
-        except ConfigError as error:
-            assert "another run is writing to" in str(error)
-            time.sleep(0.1)
-    assert result.kept >= 2 * len(there) and result.made == 8 - result.kept
-    assert all((out / name).read_bytes() == content for name, content in there.items())
-    left = {path.name for path in out.iterdir()} - {*shards(out)}
-    assert left == {".lock", ".vidssl.json", "all.csv", "root.txt", "frame_index.safetensors", "shrink.json"}
-    assert sorted(by_tarfile(out)) == names
-    for name in names:
-        with open_video(out / name) as copy, open_video(videos / name) as source:
-            assert psnr(copy.frames([0, 19]), source.frames([0, 19])) > 20
-    assert shrink_list(listed, out, FrameSettings(128, 90), root=videos, shard_size=1).kept == 8
 
 
 def test_what_is_complete_survives_an_error(tmp_path, packed, videos, write_video, numbered, monkeypatch):
@@ -432,7 +328,7 @@ def test_damaged_shards_and_indices(tmp_path, packed, videos, write_video, numbe
     content, index = shard.read_bytes(), file.read_bytes()
     found = read_index(file)
     row = found.find("b.mp4")
-    start = int(found.offsets[found.frames(row)][4])
+    start = int(found.video(row).offsets[4])
     shard.write_bytes(content[:start] + bytes(100) + content[start + 100 :])
     with open_video(tmp_path / "packed/b.mp4") as video:
         assert number_of(video.frames([3, 5])) == [3, 5]
@@ -462,34 +358,6 @@ def test_too_large_frames_are_refused(tmp_path, packed, videos, write_video, num
         open_video(tmp_path / "packed/a.mp4", max_pixels=32 * 16 - 1)
 
 
-def test_folders_of_images_and_awkward_names(tmp_path, packed, videos, write_video, numbered):
-    names = [
-        "a#b;c&d!.mp4",
-        "(x) [y] 'z'.mp4",
-        " two  blanks .mp4",
-        "動画 é.mp4",
-        "%d.tar#a.mp4",
-        'a,"b".mp4',
-        "a",
-        "a.a",
-    ]
-    for n, name in enumerate(names[:-2]):
-        write_video(videos / name, numbered(20)[n : n + 3])
-    for name in names[-2:]:
-        (videos / name).mkdir()
-        for n, image in enumerate(numbered(5)):
-            cv2.imwrite(str(videos / name / f"{n}.png"), image)
-    result = packed(names, FrameSettings(16, 95, fps=12.5))
-    assert result.made == len(names)
-    assert sorted(read_input(tmp_path / "packed").names) == sorted(names)
-    for n, record in enumerate(read_list(result.list).records):
-        with open_video(record.path) as copy:
-            if n < len(names) - 2:
-                assert number_of(copy.frames([0, 2])) == [n, n + 2]
-            else:
-                assert copy.meta.fps == 12.5 and number_of(copy.frames([4, 1])) == [4, 1]
-
-
 def test_a_full_disk(tmp_path, packed, videos, write_video, monkeypatch):
     write_video(videos / "a.mp4", generator(0).integers(0, 255, (20, 64, 64, 3), np.uint8))
     limit, original = resource.getrlimit(resource.RLIMIT_FSIZE), ShardWriter._write
@@ -504,48 +372,32 @@ def test_a_full_disk(tmp_path, packed, videos, write_video, monkeypatch):
             with pytest.raises(
                 DataError, match=r"cannot write .*packed/shard-0+\.tar: File too large; free disk space"
             ):
-                packed(["a.mp4"], FrameSettings(64, 95))
+                packed(["a.mp4"], short_side=64, quality=95)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert shards(tmp_path / "packed") == [] and not (tmp_path / "packed/.shard.part").exists()
-    assert packed(["a.mp4"], FrameSettings(64, 95)).made == 1
-
-
-def test_options_of_the_command(tmp_path, packed, videos, write_video, numbered, monkeypatch, capsys):
-    write_video(videos / "a.mp4", numbered(9))
-    listed = write_list(tmp_path / "lists", [["a.mp4", 0]])
-
-    def status(*more):
-        given = [str(listed), "--root", str(videos), "--out", str(tmp_path / "packed"), *more]
-        monkeypatch.setattr(sys, "argv", ["vidssl", "shrink", *given])
-        try:
-            cli.main()
-        except SystemExit as end:
-            return end.code
-        return 0
-
-    assert status("--format", "webp") == 2
-    assert "--format webp are for --to frames" in capsys.readouterr().err
-    assert status("--to", "frames", "--quality", "0") == 2
-    assert "--quality 0 is not from 1 to 100, the range of --to frames" in capsys.readouterr().err
-    assert status("--to", "frames", "--format", "webp", "--short-side", "16") == 0
-    assert "1 files: 1 copied, 0 were there, 0 left out" in capsys.readouterr().out
-    wanted = {"short_side": 16, "quality": 90, "fps": None, "format": "webp"}
-    assert json.loads((tmp_path / "packed/shrink.json").read_text()) == wanted
-    assert by_tarfile(tmp_path / "packed")["a.mp4"][0][0][8:12] == b"WEBP"
-    assert status("--short-side", "16") == 2  # video files do not go into a folder of packed frames
-    assert "packed holds copies of other settings" in capsys.readouterr().err
-    assert status("--to", "frames", "--short-side", "16") == 2
-    assert "format is webp, not jpeg" in capsys.readouterr().err
+    assert packed(["a.mp4"], short_side=64, quality=95).made == 1
 
 
 def test_packed_frames_can_be_copied_again(tmp_path, packed, videos, write_video, numbered):
     """From packed frames to video files, at regular times, and to smaller frames."""
     write_video(videos / "a.mp4", numbered(9), fps=10)
-    listed = packed(["a.mp4"], FrameSettings(32, 95)).list
-    again = shrink_list(listed, tmp_path / "files", ShrinkSettings(16, 12))
-    small = shrink_list(listed, tmp_path / "small", FrameSettings(16, 95))
+    listed = packed(["a.mp4"], short_side=32, quality=95).list
+    again = shrink(listed, out=tmp_path / "files", short_side=16, quality=12)
+    small = shrink(listed, out=tmp_path / "small", to="frames", short_side=16, quality=95)
     for path in (again.list, small.list):
         with open_video(read_list(path).records[0].path) as copy:
             assert (copy.meta.num_frames, copy.meta.fps, copy.meta.height) == (9, 10, 16)
             assert number_of(copy.frames(range(9))) == list(range(9))
+
+
+def test_the_newer_of_two_videos_of_one_name_counts(tmp_path, packed, videos, write_video, numbered):
+    """A run that was killed had packed a changed original again, and not written the index."""
+    write_video(videos / "a.mp4", numbered(9))
+    packed(["a.mp4"])
+    writer = ShardWriter(tmp_path / "packed", "jpeg", 10**6)
+    with open_video(videos / "a.mp4") as video:
+        writer.add("a.mp4", 7, encode_frames(video, 16, "jpeg", 90, lambda: None))
+    writer._complete_shard()
+    newest = ShardWriter(tmp_path / "packed", "jpeg", 10**6).videos[b"a.mp4"]
+    assert (newest.shard, newest.changed) == (1, 7)

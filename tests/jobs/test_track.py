@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vidssl import cli
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data import read_list
 from vidssl.data.track_files import read_tracks, tracks_file
@@ -77,3 +78,36 @@ def test_other_networks_are_refused(digits, few, tmp_path):
     other = {**options(digits), "settings": ["data.moving_digits=null", "backbone={name: r2plus1d_18}"]}
     with pytest.raises(ConfigError, match="no layer 3"):
         track("random", few, out=tmp_path / "out", tracker=QUICK, **other)
+
+
+def test_the_command(digits, tmp_path, capsys):
+    """Parts, a resumed run, overlays, and the exit status."""
+    names = [*read_list(digits / "motion/test.csv").names[:2], "gone.mp4"]
+    (tmp_path / "few.csv").write_text("\n".join(["path", *names]) + "\n")
+    words = [tmp_path / "few.csv", "--checkpoint", "random", "--cfg", CFG, "data.moving_digits=null", "--workers", 0]
+    words += ["--root", digits, "--out", tmp_path / "out", "--tracker", *QUICK]
+
+    def run(*more):
+        status = 0
+        try:
+            cli.guarded(lambda: cli.run("track", [str(word) for word in (*words, *more)]))
+        except SystemExit as end:
+            status = end.code
+        printed = capsys.readouterr()
+        return status, printed.out + printed.err
+
+    status, printed = run("--shard", "1/3")
+    assert status == 0 and "1 videos: 1 tracked" in printed and "frames/s" in printed
+    status, printed = run("--overlay", "1")
+    assert status == 1 and "3 videos: 1 tracked, 1 kept, 1 left out" in printed
+    assert "left out: gone.mp4: No such file" in printed
+    assert len(list((tmp_path / "out" / "overlays").rglob("*.mp4"))) == 1
+    assert run("--allow-missing")[0] == 0
+    mistakes = {
+        ("--shard", "3/3"): "3/3",
+        ("--clips", "3"): "leave out clips",
+        ("--overlay", "-1"): "-1 is less than 1",
+    }
+    for more, reason in mistakes.items():
+        status, printed = run(*more)
+        assert status == 2 and "error: " in printed.strip().splitlines()[-1] and reason in printed

@@ -549,7 +549,7 @@ def claim_features(path: Path, read: Sequence[Path | None] = ()) -> None:
     with suppress(OSError, ValueError, AttributeError):
         if {"format", "sha256", "request"} <= read_json(path / _META).keys():
             return
-    claim(path, "features", ["[!.]*", ".parts"], read=read)
+    claim(path, "features", read=read)
 
 
 @dataclass(frozen=True)

@@ -27,26 +27,13 @@ from vidssl.jobs.load_network import Subject, brings_config, class_hash, device_
 from vidssl.models.external import is_external
 
 BACKBONE = "features of the backbone"
-# Files that commands write beside `results.json`, by the kind of results.
-_BESIDE = {
-    "test": ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"),
-    "retrieval": ("index.html", "previews", "retrieval.png"),
-    "map": ("index.html", "videos.csv", "videos.parquet"),
-    "invariance": ("invariance.png",),
-    "robustness": ("robustness.png", "examples.png"),
-    "classes": ("classes.png",),
-    "background": ("background.png", "examples.png"),
-    "gradcam": ("index.html", "gradcam.png", "overlays"),
-    "analysis": ("index.html",),
-}
 
 
 def claim_results(
     out: Path, kind: str, inputs: Mapping[str, Path | None], read: Iterable[str | Path | None] = ()
 ) -> None:
     """Decide that results of a kind may be written to a folder, as `claim`; `read` are checkpoints and the like."""
-    files = [None if path is None else Path(path) for path in read]
-    claim(out, kind, ["results.json", *_BESIDE.get(kind, ())], inputs=inputs, read=files)
+    claim(out, kind, inputs=inputs, read=[None if path is None else Path(path) for path in read])
 
 
 def format_videos(results: Results) -> str:

@@ -265,7 +265,7 @@ def _write_page(
     trains: bool = True,
 ) -> Path:
     """Write the page and its still."""
-    claim(out, "views", ["index.html", "views.png"], read=[listed.path])
+    claim(out, "views", read=[listed.path])
     cards: list[VideoCard] = []
     still: list[tuple[str, DrawViews, list[Frames]]] = []
     for samples in bar(samples_of_videos, title="show", unit="video", total=total, leave=False):

@@ -28,7 +28,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.jobs.job import Count, File, Positive, Videos, job, path_of, read_videos, reading
 from vidssl.video.frame_folder import is_image
-from vidssl.video.packed_frames import INDEX, EncodedVideo, ShardWriter
+from vidssl.video.packed_frames import EncodedVideo, ShardWriter
 from vidssl.video.reader import MAX_PIXELS, open_video, state_of_video
 
 SHARD_SIZE = 512  # MB
@@ -85,8 +85,6 @@ class KeyFrameVideos:
     FFmpeg detects the format by content. An image folder becomes a video file of the folder's name. A copy gets its
     name, its signature and its original's modification time when it is complete.
     """
-
-    files = ()  # of the folder, beside the copies
 
     def __init__(self, root: Path, out: Path, settings: ShrinkSettings, max_pixels: int) -> None:
         self._root, self._out, self._settings, self._max_pixels = root, out, settings, max_pixels
@@ -168,8 +166,6 @@ class PackedFormat:
     depend on the number of workers. A changed original is added again; the frames of before stay in their shard, where
     the index no longer refers to them.
     """
-
-    files = (INDEX, "shard-*.tar", ".shard-*.index", ".shard.part")  # of the folder
 
     def __init__(self, root: Path, out: Path, settings: FrameSettings, max_pixels: int, shard_size: int) -> None:
         self._root, self._settings, self._max_pixels = root, settings, max_pixels
@@ -346,7 +342,7 @@ def shrink_list(
         copies = KeyFrameVideos(listed.root, out, settings, pixels)
     copies.check(rates)
     result = Shrunk(place_of_copy(listed, out, out))
-    claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[path_of(videos)])
+    claim(out, "copies", inputs={"root": listed.root}, read=[path_of(videos)])
     with only_run_in(out):  # two runs would write to the same files
         copies.open()
         if not (out / COPIES).exists():

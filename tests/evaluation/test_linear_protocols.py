@@ -11,7 +11,7 @@ from sklearn.svm import LinearSVC
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
-from vidssl.evaluation.logistic_and_multilabel import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
+from vidssl.evaluation.protocols import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
 from vidssl.evaluation.metrics import average_precision
 
 NO_PAIRS = torch.empty(0, 2, dtype=torch.int64)

@@ -564,7 +564,7 @@ class FeatureFolder:
     spans: Sequence[tuple[float | None, float | None, float | None]]
     root: Path  # the folder that the paths are relative to
     classes: tuple[str, ...]  # empty if the list has no class names
-    files: Mapping[str, FileState]  # by full path, also of missing videos; empty: not recorded
+    files: Mapping[str, FileState]  # by full path, also of missing videos
 
     def row(self, number: int) -> VideoRecord:
         """Return a row, with the path of the list."""
@@ -679,19 +679,16 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
                     column.append(text)
         label, index = (torch.from_numpy(np.fromiter(map(int, columns[key]), np.int64)) for key in ("label", "index"))
         missing = tuple((gap["path"], gap["reason"]) for gap in meta["missing"])
-        made_by = meta.get("made_by") or describe_network(meta["network"], meta["request"])
-        feature_difference(made_by, made_by)  # is complete
+        feature_difference(meta["made_by"], meta["made_by"])  # is complete
         spans = [[float(text) if text else None for text in columns[key]] if key in columns else None for key in _SPAN]
-        root, files = Path(meta["root"]), {}
-        if "size" in columns:
-            files = {gap["path"]: FileState(gap["size"], gap["changed"], gap["content"]) for gap in meta["missing"]}
-            states = zip(columns["path"], *(columns[key] for key in FileState._fields), strict=True)
-            for name, size, changed, content in states:
-                files[existing_path(root, name)] = FileState(int(size), int(changed), content)
+        root = Path(meta["root"])
+        files = {gap["path"]: FileState(gap["size"], gap["changed"], gap["content"]) for gap in meta["missing"]}
+        for name, size, changed, content in zip(*(columns[key] for key in ("path", *FileState._fields)), strict=True):
+            files[existing_path(root, name)] = FileState(int(size), int(changed), content)
         return FeatureFolder(
             path,
             meta["request"],
-            Features(x, label, index, missing, made_by=made_by),
+            Features(x, label, index, missing, made_by=meta["made_by"]),
             columns["path"],
             [*zip(*(column or [None] * len(x) for column in spans), strict=True)],
             root,

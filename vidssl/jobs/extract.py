@@ -230,11 +230,8 @@ class _Kept:
         self._folders = [stored for stored in (folder, *parts) if stored is not None]
         if folder is None or folder.classes != videos.classes:
             return False
-        if folder.files:
-            same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
-            there = same and folder.root == videos.root.resolve() and features.Files(videos).have(folder.files)
-        else:
-            there = _deciding(folder.request) == _deciding(self._request)
+        same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
+        there = same and folder.root == videos.root.resolve() and features.Files(videos).have(folder.files)
         if there:
             _check_missing(folder, self._subject.test)
             _log.info(_THERE, self._path)
@@ -249,8 +246,6 @@ class _Kept:
             dropped = sum(len(folder.names) for folder in self._folders) - len(self._taken)
             there = f"{len(self._taken)} of {len(rows)} {videos.unit}s were there"
             _log.info("%s: %s%s", self._path, there, f"; {dropped} other rows are dropped" if dropped else "")
-        if any(len(folder.names) and not folder.files for folder in self._folders):
-            _log.info("%s does not record its files, which may have changed: all are encoded again", self._path)
         lacking = [n for n in rows if n not in self._taken]
         paths, again = ({videos.records[n].path for n in some} for some in (rows, lacking))
         return lacking, len(paths - again)

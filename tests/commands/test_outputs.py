@@ -24,7 +24,7 @@ from vidssl.apps.check.file_defects import check_video
 from vidssl.apps.shrink.encode_copies import CopySignature, sign, signature_of
 from vidssl.base import output_folder
 from vidssl.base.errors import DataError, VidsslError
-from vidssl.base.output_folder import MARK, claim, only_run_in, remove_unused
+from vidssl.base.output_folder import MARK, claim, only_run_in, remove_unused, write_files
 from vidssl.base.registry import APPS
 from vidssl.cli import COMMANDS, Group, parser_of
 from vidssl.cli.options_from_signatures import config_file
@@ -239,34 +239,29 @@ def contents(folder):
     }
 
 
-FILES = [(*key, file, "file") for key, (_, files) in OUTPUTS.items() for file in files]
-FILES += [(*key, files[0], kind) for key, (_, files) in OUTPUTS.items() if files for kind in ("link", "broken link")]
-
-
-@pytest.mark.parametrize(("name", "option", "file", "kind"), FILES, ids=lambda value: str(value))
-def test_files_that_vidssl_did_not_write_stay(run, tmp_path, name, option, file, kind):
-    out, precious = tmp_path / "out", tmp_path / "precious"
-    (out / file).parent.mkdir(parents=True)
-    precious.write_text("precious")
-    if kind == "file":
-        (out / file).write_text("precious")
-    else:
-        (out / file).symlink_to(precious if kind == "link" else tmp_path / "nothing")
-    before = contents(out)
-    with pytest.raises(VidsslError) as caught:
-        run(name, option, out)
-    assert str(out) in str(caught.value) and "\n" not in str(caught.value) and "delete" not in str(caught.value)
-    assert contents(out) == before and precious.read_text() == "precious" and not (tmp_path / "nothing").exists()
-
-
-@pytest.mark.parametrize("kind", ["a file", "below a file"])
 @pytest.mark.parametrize(("name", "option"), OUTPUTS, ids=lambda value: str(value))
-def test_places_that_cannot_be_written_are_named_before_the_work(run, tmp_path, name, option, kind):
-    (tmp_path / "out").write_text("precious")
-    with pytest.raises(VidsslError) as caught:
-        run(name, option, tmp_path / "out" / ("x" if kind == "below a file" else ""))
-    assert str(tmp_path / "out") in str(caught.value) and "\n" not in str(caught.value)
-    assert (tmp_path / "out").read_text() == "precious"
+def test_a_command_replaces_nothing_and_writes_through_no_link(run, tmp_path, name, option):
+    """Nor does it begin its work before it has said so."""
+
+    def refused(out, place):
+        with pytest.raises(VidsslError) as caught:
+            run(name, option, out)
+        message = str(caught.value)
+        assert str(place) in message and "\n" not in message and "delete" not in message
+
+    precious, files = tmp_path / "precious", OUTPUTS[name, option][1]
+    precious.write_text("precious")
+    for kind, target in (("file", None), ("link", precious), ("broken", tmp_path / "nothing")):
+        for file in files[: 1 if target else None]:
+            out = tmp_path / kind / file.replace("/", "-")
+            (out / file).parent.mkdir(parents=True)
+            (out / file).write_text("precious") if target is None else (out / file).symlink_to(target)
+            before = contents(out)
+            refused(out, out)
+            assert contents(out) == before and not (tmp_path / "nothing").exists()
+    for out in (precious, precious / "x"):
+        refused(out, precious)
+    assert precious.read_text() == "precious"
 
 
 INPUT_FILES = [
@@ -287,9 +282,9 @@ INPUT_FILES = [
 ]
 
 
-@pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize(("name", "words", "source", "file"), INPUT_FILES, ids=lambda value: str(value)[:20])
-def test_inputs_are_not_replaced(run, sets, digits, tmp_path, monkeypatch, name, words, source, file, linked):
+def test_inputs_are_not_replaced(run, sets, digits, tmp_path, monkeypatch, name, words, source, file):
+    linked = name in ("prepare list", "export")
     out = tmp_path / "out"
     out.mkdir()
     (sets / "labels.csv").write_text("path,label,person\nwave/a.avi,wave,1\nwave/b.avi,wave,2\n")
@@ -377,12 +372,11 @@ def write_list(path, rows):
     return path
 
 
-@pytest.mark.parametrize("to", ["video", "frames"])
-def test_copies_of_two_roots_do_not_share_a_folder(tmp_path, write_video, numbered, to):
+def test_copies_of_two_roots_do_not_share_a_folder(tmp_path, write_video, numbered):
     for root in ("train", "val"):
         write_video(tmp_path / root / "run/0.mp4", numbered(6))
         words = [write_list(tmp_path / f"{root}.csv", ["run/0.mp4"]), "--root", tmp_path / root, "--out"]
-        words = [str(word) for word in (*words, tmp_path / "small", "--to", to, "--workers", "1")]
+        words = [str(word) for word in (*words, tmp_path / "small", "--workers", "1")]
         if root == "train":
             cli.run("shrink", words)
             before = contents(tmp_path / "small")
@@ -486,14 +480,6 @@ with only_run_in(Path(sys.argv[1])):
         running.stdout.close()
 
 
-def test_features_are_extracted_by_one_run_at_a_time(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(output_folder, "_PATIENCE", 0.0)
-    words = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOP / "configs/toy/moco.yaml"]
-    words = [str(word) for word in (*words, "data.moving_digits=null", "--workers", "0", "--out", tmp_path / "x")]
-    with only_run_in(tmp_path / "x"), pytest.raises(VidsslError, match="another run is writing"):
-        cli.run("extract", words)
-
-
 # Results ---------------------------------------------------------------------------------------------------------
 
 
@@ -505,23 +491,29 @@ def test_a_folder_holds_one_kind_of_results_of_the_same_inputs(tmp_path):
     claim_results(out, "test", {"list": tmp_path / "b.csv"})
     with pytest.raises(VidsslError, match=r"holds test of other inputs .*list \.\./b\.csv, now \.\./a\.csv"):
         claim_results(out, "test", lists)
-    with pytest.raises(VidsslError, match=r"results\.json is there already, and vidssl has no record"):
+    with pytest.raises(VidsslError, match=r"results\.json is there already, and the folder holds test: choose another"):
         claim_results(out, "robustness", {"list": tmp_path / "b.csv"})
+    with pytest.raises(VidsslError, match=r"results\.json is an input, and would be replaced"):
+        claim_results(out, "test", {}, [out / "results.json"])
+    (out / "link").symlink_to(tmp_path / "b.csv")
+    with pytest.raises(VidsslError, match=r"out/link is a link, and nothing is written through links"):
+        claim_results(out, "test", {})
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/results.json").write_text('{"request": {"protocols": []}}')  # without a mark
-    with pytest.raises(VidsslError, match="no record"):
+    (tmp_path / "mine/notes.txt").write_text("mine")  # without a mark
+    with pytest.raises(
+        VidsslError, match=r"notes\.txt is there already, and vidssl has no record of writing it as test"
+    ):
         claim_results(tmp_path / "mine", "test", lists)
 
 
 # Before the work -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["check", "shrink"])
-def test_names_that_no_list_can_hold_are_found_before_a_video_is_decoded(tmp_path, write_video, numbered, command):
+def test_names_that_no_list_can_hold_are_found_before_a_video_is_decoded(tmp_path, write_video, numbered):
     write_video(tmp_path / "videos/a.mp4", numbered(6))
     write_video(tmp_path / "videos/b\nc.mp4", numbered(6))
     with pytest.raises(VidsslError, match="holds a line break"):
-        cli.run(command, [str(tmp_path / "videos"), "--out", str(tmp_path / "out"), "--workers", "1"])
+        cli.run("check", [str(tmp_path / "videos"), "--out", str(tmp_path / "out"), "--workers", "1"])
     assert not (tmp_path / "out").exists()
 
 
@@ -553,17 +545,18 @@ def test_subfolders_are_not_written_through_links(digits, tmp_path):
 
 
 def test_claims_of_a_failed_command_are_taken_back(tmp_path):
-    """Else a file that the user puts there later would count as one of vidssl."""
+    """Else a file that the user puts there later would count as one of vidssl; lists that are there stay known."""
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/notes.txt").write_text("mine")
-    for name in ("mine", "new"):
-        claim(tmp_path / name, "results", ["results.json"])
-        claim(tmp_path / name, "map", ["map.html"])
+    write_files(tmp_path / "lists", {"a.csv": b"path"})
+    for name in ("mine", "new", "lists"):
+        claim(tmp_path / name, "results")
     remove_unused()
-    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "notes.txt"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"mine", "lists", "a.csv", MARK}
     (tmp_path / "mine/results.json").write_text("mine")
     with pytest.raises(DataError, match=r"results.json is there already, and vidssl has no record"):
-        claim(tmp_path / "mine", "results", ["results.json"])
+        claim(tmp_path / "mine", "results")
+    write_files(tmp_path / "lists", {"a.csv": b"path,label"})
+    claim(tmp_path / "lists", "map")
 
 
 def test_a_failed_command_leaves_no_mark(tmp_path, monkeypatch):
@@ -578,13 +571,11 @@ def test_a_failed_command_leaves_no_mark(tmp_path, monkeypatch):
     assert not (tmp_path / "out/images/Tiny").exists() and not [*tmp_path.rglob(MARK)]
 
 
-def test_a_failed_command_leaves_the_marks_of_others(tmp_path):
-    claim(tmp_path, "results", ["results.json"])
-    (tmp_path / "results.json").write_text("{}")
-    claim(tmp_path, "map", ["map.html"])
-    remove_unused()
-    assert [*json.loads((tmp_path / MARK).read_text())["outputs"]] == ["results"]
-    with only_run_in(tmp_path):
-        claim(tmp_path, "page", ["index.html"])
+def test_a_failed_command_leaves_what_others_write(tmp_path):
+    claim(tmp_path, "results")
+    with only_run_in(tmp_path):  # of another run, that has begun since
         remove_unused()
-    assert {*json.loads((tmp_path / MARK).read_text())["outputs"]} == {"results", "page"}
+    claim(tmp_path, "results")
+    (tmp_path / "results.json").write_text("{}")
+    remove_unused()
+    assert json.loads((tmp_path / MARK).read_text())["kind"] == "results"

@@ -1,7 +1,6 @@
 """`tools/test_net.py` and the splits of `tools/train_net.py`, from the command line to the files and the one line."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -80,32 +79,6 @@ def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, cap
     assert not (tmp_path / "out/results.json").exists()
 
 
-def test_a_missing_list_and_a_checkpoint_that_is_none(checkpoint, digits, tmp_path, monkeypatch, capsys):
-    given = [digits / "motion/test.csv", "--out", tmp_path / "out"]
-    (tmp_path / "text.pt").write_text("no weights")
-    for path, message in (
-        (tmp_path / "none.pt", "No such file"),
-        (tmp_path / "text.pt", "is not a checkpoint; expected"),
-    ):
-        _, error, status = asked(monkeypatch, capsys, "--checkpoint", path, *given)
-        assert status == 2 and error.count("\n") == 1 and message in error
-
-
-def test_splits_of_a_training(digits, tmp_path, monkeypatch, capsys):
-    for split in (1, 2):
-        shutil.copytree(digits / "motion", tmp_path / f"lists{split}")
-    given = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1", "evaluate.clips=1"]
-    where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
-    monkeypatch.chdir(tmp_path)
-    cli.run("train", ["--cfg", str(TOY), "--splits", "1", "2", *given, *where])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("16 videos, 16 videos; 1 clip x 1 crop") and lines[-1] == "out/results.json"
-    results = json.loads((tmp_path / "out/results.json").read_text())
-    assert set(results["splits"]) == {"1", "2"}
-    assert results["spread"]["top1"] == 0  # the same lists: the same numbers
-    assert results["splits"]["1"]["checkpoint"]["path"] == "out/split1/checkpoints/last.pt"
-
-
 def test_settings_of_the_config_after_the_protocols(monkeypatch, capsys, digits, tmp_path):
     """They are separated from those of the protocols; what both have is the protocol's."""
     lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
@@ -128,11 +101,3 @@ def test_settings_of_a_protocol_of_a_plug_in_stay_with_it():
     assert plain(choices, "") == [{"name": "mine", "seed": 1, "k": 2}] and rest == []
     with pytest.raises(ConfigError, match=r"protocol data\.workers=0 names no protocol"):
         protocol_choices(["data.workers=0"])
-
-
-def test_an_unknown_setting_of_a_protocol(monkeypatch, capsys, checkpoint, digits, tmp_path):
-    lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
-    given = ["--checkpoint", checkpoint, *lists, "--out", tmp_path, "--protocol"]
-    assert "unknown key" in asked(monkeypatch, capsys, *given, "knn", "kk=3")[1]
-    message = asked(monkeypatch, capsys, *given, "k=3", "knn")[1]
-    assert "protocol begins with the setting k=3" in message

@@ -1,8 +1,6 @@
 """Measure a network on a list with the evaluation protocols, and beside it what learned nothing, the floors."""
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vidssl import cli
-from vidssl.base.command_line_and_notices import leave_out, left_out, named_at_end, named_at_once
+from vidssl.base.command_line_and_notices import leave_out, left_out, naming_at_once, noticing
 from vidssl.base.errors import VidsslError
 from vidssl.data.dataset import most_broken
 from vidssl.evaluation.features import TestClips
@@ -271,17 +271,17 @@ def test_a_file_of_several_rows_counts_once():
 
 
 def test_only_the_outer_block_names_and_a_failed_one_none(caplog):
-    with named_at_end():
-        with named_at_end():
+    with noticing():
+        with noticing():
             leave_out([("b", "b: gone"), ("a", "a: gone")])
         assert not said(caplog) and left_out() == {"a": "a: gone", "b": "b: gone"}
         leave_out([("a", "a: gone")])
-        with named_at_once():
+        with naming_at_once():
             leave_out([("c", "c: gone")])
-            assert said(caplog) == ["1 video cannot be read and is left out:\n  c: gone"]
+        assert said(caplog) == ["1 video cannot be read and is left out:\n  c: gone"]
     assert said(caplog)[1:] == ["2 videos cannot be read and are left out:\n  a: gone\n  b: gone"]
     caplog.clear()
-    with pytest.raises(VidsslError), named_at_end():
+    with pytest.raises(VidsslError), noticing():
         leave_out([("a", "a: gone")])
         raise VidsslError("another one")
     assert not said(caplog) and left_out() == {}

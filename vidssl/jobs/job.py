@@ -13,7 +13,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import nn
 
-from vidssl.base.command_line_and_notices import messages_once, named_at_end
+from vidssl.base.command_line_and_notices import noticing
 from vidssl.base.config import in_home
 from vidssl.base.errors import ConfigError, Interrupted, hint_at_device
 from vidssl.base.output_folder import remove_unused
@@ -110,7 +110,7 @@ def job(function: Callable[P, _T]) -> Callable[P, _T]:
         report: Report = arguments.get("progress")
         # Without a report of its own, a job leaves that of the block around it.
         own_report = nullcontext() if report is None else reporting(report)
-        with own_report, _torch_state_kept(), messages_once(), named_at_end():
+        with own_report, _torch_state_kept(), noticing():
             try:
                 return function(*bound.args, **bound.kwargs)
             except BaseException as error:

@@ -15,7 +15,7 @@ from vidssl.engine.train import train
 from vidssl.jobs.extract import extract
 from vidssl.jobs.test import test as measure
 
-TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from vidssl.cli import COMMANDS, Group, Job, parser_of
 from vidssl.cli.options_from_signatures import (
     OTHER_NAMES,
     REQUIRED,
-    Argument,
     above_zero,
     at_least,
     config_file,
@@ -203,22 +202,6 @@ def test_a_function_is_where_the_command_says(check_all):
     check_all(check, {name: (name,) for name in JOBS})
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("Report", None),
-        ("Callable[..., Tracked]", None),
-        ("TestClips", None),
-        ('Literal["a", "b"]', {"choices": ("a", "b")}),
-        ('Literal["a"]', {"choices": ("a",)}),
-        ('Sequence[Literal["a", "b"]]', {"choices": ("a", "b"), "nargs": "+"}),
-        ("bool", {"action": "store_true"}),
-    ],
-)
-def test_types_become_options(kind, expected):
-    assert option_of(Argument("name", kind, None, "", False)) == expected
-
-
 # Parsing ----------------------------------------------------------------------------------------------------
 
 
@@ -377,15 +360,6 @@ def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["kept"], found["findings"]) == (16, 16, [])
     assert found["list"] == str(tmp_path / "checked/test.csv")
-    network = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", "--workers", "0", "--json"]
-    network += ["data.moving_digits=null"]
-    cli.run("extract", [str(w) for w in (digits / "motion/test.csv", *network, "--out", tmp_path / "x")])
-    found = json.loads(capsys.readouterr().out)
-    assert found["count"] == 16 and found["path"] == str(tmp_path / "x")
-    lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
-    cli.run("retrieval", [str(w) for w in (*lists, *network, "--out", tmp_path / "page", "--page-queries", 0)])
-    found = json.loads(capsys.readouterr().out)
-    assert found == json.loads((tmp_path / "page/results.json").read_text())
     cli.run("prepare", ["folder", str(digits), "--out", str(tmp_path / "lists"), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert [*found] == ["report"] and found["report"].startswith("112 videos found")

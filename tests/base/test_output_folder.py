@@ -372,41 +372,6 @@ def write_list(path, rows):
     return path
 
 
-def test_copies_of_two_roots_do_not_share_a_folder(tmp_path, write_video, numbered):
-    for root in ("train", "val"):
-        write_video(tmp_path / root / "run/0.mp4", numbered(6))
-        words = [write_list(tmp_path / f"{root}.csv", ["run/0.mp4"]), "--root", tmp_path / root, "--out"]
-        words = [str(word) for word in (*words, tmp_path / "small", "--workers", "1")]
-        if root == "train":
-            cli.run("shrink", words)
-            before = contents(tmp_path / "small")
-        else:
-            with pytest.raises(VidsslError, match=r"holds copies of other inputs \(.*root \.\./train, now \.\./val\)"):
-                cli.run("shrink", words)
-            assert contents(tmp_path / "small") == before
-
-
-@pytest.mark.parametrize("to", ["video", "frames"])
-def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_video, numbered, capsys, to):
-    """The time to the nanosecond and the size count: a changed original may have the second of its copy."""
-    video, other = tmp_path / "videos/a.mp4", write_video(tmp_path / "b.mp4", numbered(9))
-    words = [write_list(tmp_path / "all.csv", ["a.mp4"]), "--root", tmp_path / "videos", "--out", tmp_path / "small"]
-
-    def shrink():
-        cli.run("shrink", [*map(str, words), "--to", to, "--workers", "1", "--json"])
-        found = json.loads(capsys.readouterr().out)
-        return found["made"], found["kept"]
-
-    write_video(video, numbered(6))
-    os.utime(video, ns=(10**18, 10**18))
-    assert shrink() == (1, 0) and shrink() == (0, 1)
-    os.utime(video, ns=(10**18 + 1, 10**18 + 1))
-    assert shrink() == (1, 0) and shrink() == (0, 1)
-    video.write_bytes(other.read_bytes())
-    os.utime(video, ns=(10**18 + 1, 10**18 + 1))
-    assert shrink() == (1, 0) and shrink() == (0, 1)
-
-
 def test_a_file_without_a_signature_is_no_copy(tmp_path, write_video, numbered):
     write_video(tmp_path / "videos/a.mp4", numbered(6))
     words = ["--out", str(tmp_path / "small"), "--workers", "1", "--short-side", "16"]

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl import cli
 from vidssl.base.errors import DataError, DecodeError
 from vidssl.base.worker_pool import ItemGuard, ordered
 
@@ -125,13 +124,6 @@ def test_workers_do_not_wait_for_a_slow_consumer(tmp_path):
     results.close()
 
 
-def test_two_at_once():
-    pairs = zip(
-        ordered(lambda task, guard: task, range(12), 2), ordered(lambda task, guard: -task, range(12), 2), strict=True
-    )
-    assert list(pairs) == [(n, -n) for n in range(12)]
-
-
 # Values -----------------------------------------------------------------------------------------------------
 
 
@@ -186,11 +178,6 @@ def test_sockets_with_a_small_buffer_by_default(monkeypatch):
 def test_more_than_containers_have_of_shared_memory():
     (result,) = ordered(lambda task, guard: np.full(100 << 20, task, np.uint8), [7], 1)
     assert result.nbytes == 100 << 20 and result[0] == result[-1] == 7
-
-
-def test_large_tasks_and_small_results():
-    tasks = [np.full(1 << 20, n, np.uint8) for n in range(6)]
-    assert list(ordered(lambda task, guard: int(task.sum()), tasks, 2)) == [n << 20 for n in range(6)]
 
 
 def test_results_that_are_kept_cost_no_open_files():
@@ -662,12 +649,3 @@ def test_a_daemonic_process_does_the_work_itself():
         "nothing stops a video at which its decoder hangs or crashes"
     ]
     assert in_a_daemonic_process(lambda: list(ordered(lambda task, guard: task, range(2), 0))) == ([0, 1], [])
-
-
-def test_jobs_work_in_a_daemonic_process(digits, tmp_path):
-    """Several pools of one job are one line."""
-    lists = f"--gallery {digits}/motion/train.csv --query {digits}/motion/test.csv --out {tmp_path}/out"
-    network = "--checkpoint vidssl-small --clips 1 --crops 1 --size 32 --short-side 32 --workers 2 --device cpu"
-    _, log = in_a_daemonic_process(lambda: str(cli.run("retrieval", [*lists.split(), *network.split()])))
-    assert sum("may not start workers" in line for line in log) == 1
-    assert (tmp_path / "out/index.html").exists()

@@ -314,25 +314,6 @@ def test_every_command_is_given_the_home_folder(name, tmp_path, monkeypatch):
     assert str(given["out"]) == str(tmp_path / "here")
 
 
-@pytest.mark.parametrize(
-    ("text", "root"),
-    [
-        ("videos", "videos"),
-        ("../other", "../other"),
-        ("./videos/", "videos"),
-        ("/abs/x", "/abs/x"),
-        ("videos \n", "videos "),
-    ],
-)
-def test_a_relative_root_counts_from_its_list(tmp_path, monkeypatch, text, root):
-    monkeypatch.chdir("/")
-    path = write(tmp_path / "lists/t.csv", "path\na.mp4\n")
-    write(tmp_path / "lists/root.txt", text)
-    found = read_list(path)
-    assert found.root == tmp_path / "lists" / root
-    assert found.records[0].path == f"{tmp_path / 'lists' / root}/a.mp4"
-
-
 @pytest.mark.parametrize("text", ["\nvideos\n", "  \n", "videos\nother\n", "videos\n\nother\n"])
 def test_a_root_of_no_or_several_lines_is_refused(tmp_path, text):
     path = write(tmp_path / "t.csv", "path\na.mp4\n")
@@ -496,14 +477,6 @@ def test_other_devices(videos, capsys):
         vidssl.extract("vidssl-small", videos, device=device)
     with pytest.raises(ConfigError, match=hint):
         load_run(TOY, [f"device='{device}'"])
-
-
-def test_folders_that_look_like_settings(videos, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    videos.rename("site=north")
-    with pytest.raises(SystemExit):
-        cli.run("train", ["--cfg", str(TOY), "site=north"])
-    assert "write ./site=north for it" in capsys.readouterr().err
 
 
 def test_a_mistyped_run_is_not_asked_for_on_the_hub(tmp_path, monkeypatch):

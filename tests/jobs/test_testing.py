@@ -391,17 +391,6 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
     assert undated(train_splits(toy, *splits, splits=(1, 2))) == undated(results)
 
 
-def test_a_split_that_is_done_is_tested_as_it_is_told_now(splits, tmp_path):
-    toy = CONFIGS / "toy" / "supervised.yaml"
-    train_splits(toy, *splits, "evaluate.crops=1", splits=(1,))
-    given = ["evaluate.clips=2", "evaluate.crops=3", "evaluate.size=24", "evaluate.precision=bfloat16"]
-    names = ("clips", "crops", "size", "short_side", "precision")
-    results = train_splits(toy, *splits, *given, splits=(1,))
-    assert [results["protocol"][name] for name in names] == [2, 3, 24, 24, "bfloat16"]
-    results = train_splits(toy, *splits, *given, "evaluate.short_side=32", splits=(1,))
-    assert [results["protocol"][name] for name in names] == [2, 3, 24, 32, "bfloat16"]
-
-
 def test_a_signal_ends_a_test_between_two_trainings(splits, tmp_path, monkeypatch):
     """With the status that brings a job back; then what is done is not done again."""
     toy = CONFIGS / "toy" / "supervised.yaml"
@@ -445,21 +434,6 @@ def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, t
 
 
 def test_splits_can_be_seeds(digits, tmp_path):
-    lists = [f"{role}={digits}/motion/{half}.csv" for role, half in
-             (("data.train", "train"), ("evaluate.gallery", "train"), ("evaluate.query", "test"))]  # fmt: skip
-    given = [
-        *lists,
-        f"data.moving_digits.out={digits}",
-        f"output={tmp_path}/out",
-        "device=cpu",
-        "data.workers=0",
-        "steps=2",
-        "seed={split}",
-    ]
-    results = train_splits(CONFIGS / "toy" / "moco.yaml", *given, splits=(3, 4))
-    seeds = [load_run(tmp_path / f"out/split{n}/config.yaml").seed for n in (3, 4)]
-    assert seeds == [3, 4] and results["spread"]["knn"] >= 0
-    assert results["splits"]["3"]["uniformity_loss"] != results["splits"]["4"]["uniformity_loss"]
     tested = measure(
         "random",
         digits / "motion/test.csv",
@@ -467,8 +441,9 @@ def test_splits_can_be_seeds(digits, tmp_path):
         train_list=digits / "motion/train.csv",
         splits=(3, 4),
         cfg=CONFIGS / "toy" / "moco.yaml",
-        settings=tuple(given),
+        settings=("data.moving_digits=null", "data.workers=0", "device=cpu", "seed={split}"),
     )
+    assert [tested["splits"][n]["checkpoint"]["seed"] for n in ("3", "4")] == [3, 4] and tested["spread"]["knn"] >= 0
     assert tested["splits"]["3"]["uniformity_loss"] != tested["splits"]["4"]["uniformity_loss"]
 
 
@@ -586,39 +561,6 @@ def test_a_run_starts_from_weights(trained, digits, tmp_path, caplog):
     train(half)
     with pytest.raises(CheckpointError, match=r"gone.pt: No such file"):
         train(run_of("supervised", digits, tmp_path / "other", *learned))
-
-
-def test_a_frozen_backbone_without_weights_is_told(digits, tmp_path, caplog):
-    with caplog.at_level("WARNING"):
-        train(run_of("supervised", digits, tmp_path / "a", "method.freeze=true", "steps=1"))
-    assert "the frozen backbone is untrained: name its weights with init=FILE" in caplog.text
-
-
-def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
-    run = run_of(
-        "supervised", digits, tmp_path / "c", f"init={{file: {trained['sce']}, partial: true}}", "backbone.width=4"
-    )
-    with pytest.raises(CheckpointError, match="100 do not"):  # only the counters of the batch norms do
-        train(run)
-    run = run_of("supervised", digits, tmp_path / "a", f"init={trained['sce']}", "backbone.width=4")
-    with pytest.raises(CheckpointError, match=r"20 weights fit, 100 do not .* use the backbone that was trained"):
-        train(run)
-    run = run_of("supervised", digits, tmp_path / "a", "init=vidssl-small")
-    with pytest.raises(
-        CheckpointError, match=r"use the backbone that was trained, 'backbone=.*two_streams.*' \(Python: arch=\)$"
-    ):
-        train(run)
-    run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")
-    with pytest.raises(ConfigError, match=r"method.classes is 9, and .* has 8 classes: set method.classes=8"):
-        train(run)
-    for label, message in (
-        (8, r"method.classes is 8, and .* has 9 classes: set method.classes=9"),
-        (-1, r"supervised needs labels, but .* videos of .*list.csv have none"),
-    ):
-        videos = listing(tmp_path / f"label{label}", digits, [], label, count=8)
-        given = f"data.train={videos}", "data.allow_external=true"
-        with pytest.raises(ConfigError, match=message):
-            train(run_of("supervised", digits, tmp_path / "c", *given))
 
 
 def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):

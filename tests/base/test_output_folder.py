@@ -3,7 +3,6 @@
 A new option of a command that takes a path must be added here: to `INPUTS`, or with a command line to `OUTPUTS`.
 """
 
-import csv
 import json
 import os
 import runpy
@@ -363,13 +362,6 @@ def test_lists_of_one_folder(sets, tmp_path):
     for name in ("../train", "a/b", "x" * 300):
         with pytest.raises(VidsslError, match="cannot be the name of a file"):
             prepare("mmaction2", name)
-
-
-def write_list(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
-        csv.writer(file).writerows([["path"], *[[row] for row in rows]])
-    return path
 
 
 def test_a_file_without_a_signature_is_no_copy(tmp_path, write_video, numbered):

@@ -87,8 +87,8 @@ def measure_floors(
         "left_out": left_out,
         "num_videos": len(q),
         "num_train": None if g is None else len(g),
-        "missing": [{"path": path, "reason": reason} for path, reason in q.missing],
-        "missing_train": [{"path": path, "reason": reason} for path, reason in (g.missing if g else ())],
+        "missing": q.describe()["missing"],
+        "missing_train": [] if g is None else g.describe()["missing"],
     }
     dims = dict(zip(floors, encoder.dims, strict=True))
     queries = query.rows(q.index.tolist())

@@ -1,7 +1,9 @@
 """Every tool from its command line to its files, and every mistake to its one line."""
 
+import contextlib
+import io
 import json
-import os
+import logging
 import re
 import sys
 import time
@@ -17,19 +19,6 @@ from vidssl.engine.train import train
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
-
-
-@pytest.fixture(scope="session")
-def command(run_script):
-    """Run a script as a user does; give what it prints, and what it says beside that."""
-
-    def run(script, *arguments, cwd):
-        status, out, err = run_script(TOP / script, *arguments, cwd=cwd)
-        assert status == 0, err
-        assert "Traceback" not in err
-        return out, err
-
-    return run
 
 
 def vidssl_command(monkeypatch, capsys, *arguments):
@@ -48,18 +37,22 @@ def settings(digits, output, *more):
 
 
 @pytest.fixture(scope="module")
-def trained(command, digits, tmp_path_factory):
-    """Folder of a run that was interrupted after step 4 and finished by the tool; and what the tool said."""
-    folder = tmp_path_factory.mktemp("run")
-    given = settings(digits, "run", "data.workers=0")  # relative to where the tool is started
-    here = Path.cwd()
-    os.chdir(folder)
+def trained(digits, tmp_path_factory):
+    """Folder of a run that was interrupted after step 4 and finished by the command; what it printed and logged."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    given = settings(digits, folder, "data.workers=0")
+    train(load_run(TOY, given), until=4)
+    log = logging.Handler()
+    lines = []
+    log.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("vidssl").addHandler(log)
+    logging.getLogger("vidssl").setLevel(logging.INFO)
     try:
-        train(load_run(TOY, given), until=4)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            cli.run("train", ["--cfg", str(TOY), *given])
     finally:
-        os.chdir(here)
-    out, log = command("tools/train_net.py", "--cfg", TOY, *given, cwd=folder)
-    return folder / "run", out, log
+        logging.getLogger("vidssl").removeHandler(log)
+    return folder, out.getvalue(), "\n".join(lines)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +63,11 @@ def checkpoint(trained):
 def test_training_is_taken_up_again(trained, digits):
     folder, out, log = trained
     assert out.strip().endswith("run/checkpoints/last.pt")
-    assert "resumed run at step 4" in log and "supervised on resnet3d18" in log and "40 videos" in log
+    assert f"resumed {folder} at step 4" in log and "supervised on resnet3d18" in log and "40 videos" in log
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in steps if "loss" in line] == [1, 2, 3, 4, 5, 6]
     times = [line["time"] for line in steps]
     assert times == sorted(times) and 0 <= time.time() - times[-1] < 3600
-    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO \w", log)
     names = {path.name for path in (folder / "checkpoints").iterdir()}
     assert {"step-00000006.pt", "step-00000004.pt", "last.pt"} <= names
     assert not [name for name in names if "tmp" in name]
@@ -84,11 +76,10 @@ def test_training_is_taken_up_again(trained, digits):
     assert (again.steps, again.batch_size, again.data.train) == (6, 8, f"{digits}/motion/train.csv")
 
 
-def test_a_finished_run_is_left_as_it_is(trained, digits, monkeypatch, capsys):
+def test_a_finished_run_is_left_as_it_is(trained, digits, capsys):
     folder = trained[0]
     before = (folder / "metrics.jsonl").read_bytes(), sorted((folder / "checkpoints").iterdir())
-    monkeypatch.chdir(folder.parent)
-    cli.run("train", ["--cfg", str(TOY), *settings(digits, "run", "data.workers=0")])
+    cli.run("train", ["--cfg", str(TOY), *settings(digits, folder, "data.workers=0")])
     assert capsys.readouterr().out.strip().endswith("last.pt")
     assert before == ((folder / "metrics.jsonl").read_bytes(), sorted((folder / "checkpoints").iterdir()))
 
@@ -190,21 +181,17 @@ def test_mistakes_about_checkpoints(refused, digits, tmp_path, checkpoint):
     assert not (tmp_path / "x").exists()
 
 
-def test_log_lines_have_time_and_rank(run_script, tmp_path):
+def test_log_lines_have_time_and_rank(monkeypatch, capsys):
     """The rank is that of the environment, which Slurm's processes set after the start."""
-    (tmp_path / "script.py").write_text(
-        "import logging, os\n"
-        "from vidssl.cli import guarded\n"
-        "def work():\n"
-        "    log = logging.getLogger('vidssl.some')\n"
-        "    log.info('alone')\n"
-        "    os.environ.update(WORLD_SIZE='4', RANK='3')\n"
-        "    log.warning('together')\n"
-        "guarded(work)\n"
-    )
-    status, _, err = run_script(tmp_path / "script.py", cwd=tmp_path)
-    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
-    assert status == 0 and re.fullmatch(f"{stamp} INFO alone\n{stamp} WARNING rank 3 together\n", err), err
+    monkeypatch.setattr(logging.root, "handlers", [])
+    cli.start_log()
+    log = logging.getLogger("vidssl.some")
+    log.warning("alone")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    log.warning("together")
+    stamp, shown = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", capsys.readouterr().err
+    assert re.fullmatch(f"{stamp} WARNING alone\n{stamp} WARNING rank 3 together\n", shown), shown
 
 
 def test_ctrl_c_is_one_line(capsys):

@@ -237,7 +237,7 @@ def test_what_is_replaced_is_named(data, tmp_path, caplog):
     with caplog.at_level("INFO"):
         run(data, tmp_path / "out", [*MEASURES["retrieval"], "--k", "3"])  # other lists are refused
     (line,) = (r.getMessage() for r in caplog.records if "replacing it" in r.getMessage())
-    assert "holds results of another test (k " in line
+    assert "holds results of another test (options.k 10 stored, 3 requested)" in line
 
 
 def test_the_format_is_raised_with_each_change_of_numbers():

@@ -1,4 +1,4 @@
-"""`tools/test_net.py` and the splits of `tools/train_net.py`, from the command line to the files and the one line."""
+"""The command test, from the command line to the files and the one line."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def checkpoint(digits, tmp_path_factory):
     return train(load_run(TOY, [*given, f"output={output}", "steps=2"]))
 
 
-def asked(monkeypatch, capsys, *words):
+def asked(capsys, *words):
     """Run a command in this process; give what it prints, what it says as an error, and its status."""
     capsys.readouterr()
     status = 0
@@ -35,16 +35,15 @@ def asked(monkeypatch, capsys, *words):
     return given.out, given.err, status
 
 
-def test_the_script(run_script, checkpoint, digits, tmp_path):
-    arguments = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", "out"]
+def test_the_command(checkpoint, digits, tmp_path, capsys):
+    arguments = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out"]
     more = ["--train-list", digits / "motion/train.csv", "--clips", "2", "--crops", "5", "--workers", "0"]
     given = ["--protocol", "accuracy", "knn", "k=3", "temperature=0.5", "lowshot", "shots=[1, 2]"]
-    status, out, err = run_script(TOP / "tools/test_net.py", *arguments, *more, *given, cwd=tmp_path)
+    out, err, status = asked(capsys, *arguments, *more, *given)
     assert status == 0, err
-    assert "Traceback" not in err
     results = json.loads((tmp_path / "out/results.json").read_text())
     lines = out.splitlines()
-    assert lines[0] == "16 videos; 2 clips x 5 crops of 32², percent" and lines[-1] == "out/results.json"
+    assert lines[0] == "16 videos; 2 clips x 5 crops of 32², percent" and lines[-1] == f"{tmp_path}/out/results.json"
     shown = {line.split()[0]: line.split()[1] for line in lines[1:-1]}
     assert list(shown) == ["top1", "top5", "mean_class", "ece", "knn", "knn_mean_class", "lowshot@1", "lowshot@2"]
     assert all(value == f"{100 * results[name]:.1f}" for name, value in shown.items())
@@ -71,21 +70,21 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
         (["--crops", "0"], "0 is less than 1"),
     ],
 )
-def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, capsys):
+def test_mistakes(words, message, checkpoint, digits, tmp_path, capsys):
     given = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out", *words]
-    out, error, status = asked(monkeypatch, capsys, *given)
+    out, error, status = asked(capsys, *given)
     assert status == 2 and not out
     assert message in error and "Traceback" not in error
     assert not (tmp_path / "out/results.json").exists()
 
 
-def test_settings_of_the_config_after_the_protocols(monkeypatch, capsys, digits, tmp_path):
+def test_settings_of_the_config_after_the_protocols(capsys, digits, tmp_path):
     """They are separated from those of the protocols; what both have is the protocol's."""
     lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
     where = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0"]
     given = ["--protocol", "knn", "k=3", *where, "svm", "seed=5", "costs=[1.0]", "device=cpu"]
     chosen = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", *lists]
-    _, err, status = asked(monkeypatch, capsys, *chosen, "--out", tmp_path, *given)
+    _, err, status = asked(capsys, *chosen, "--out", tmp_path, *given)
     assert status == 0, err
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["config"]["data"]["workers"] == 0 and results["config"]["device"] == "cpu"

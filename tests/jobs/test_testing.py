@@ -144,22 +144,6 @@ def test_no_batch_size_and_no_number_of_workers_changes_the_results(nine_views, 
         assert len(written) == 1
 
 
-def in_a_world(folder, options):
-    results = measure(out=folder, protocol=["accuracy", "svm", "uniformity"], **options)
-    return results, sorted(path.name for path in Path(folder).iterdir())
-
-
-def test_no_number_of_processes_changes_the_results(run_world, options, digits, tmp_path):
-    given = options | {"videos": digits / "motion/test.csv", "train_list": digits / "motion/train.csv"}
-    alone = measure(out=tmp_path / "alone", protocol=["accuracy", "svm", "uniformity"], **given)
-    found = run_world(3, in_a_world, str(tmp_path / "several"), given)
-    for results, files in found:
-        assert results == found[0][0] and "results.json" in files
-        for name in (*NUMBERS, "svm", "uniformity_loss"):
-            assert results[name] == pytest.approx(alone[name], abs=1e-6), name
-        assert results["details"] == alone["details"]
-
-
 def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path):
     """With the classifier asked too, the features are the same."""
     lists = [digits / f"motion/{half}.csv" for half in ("test", "train")]

@@ -99,9 +99,50 @@ def alternatives(kind):
     return [kind]
 
 
+def check_source(name, expected):
+    """What is read from the source is what Python has: names, their order, defaults; a text states other defaults."""
+    read = {argument.name: argument for argument in JOBS[name].signature.arguments}
+    assert [n for n in expected if n not in read] == ["settings"] * JOBS[name].signature.takes_settings
+    assert [each for each in expected if each in read] == [each for each in read if each in expected]
+    for argument, about in read.items():
+        # It is an option, or of a type of Python: a new type must be added to the table of options.
+        assert (option_of(about) is not None) == (argument in expected), f"{name}: {about.type}"
+        if argument in expected:
+            same = about.default == expected[argument][1]
+            assert same or (about.default is None and "(default" in about.text), argument
+
+
+def check_option(action, kind, default, unnamed):
+    """An option has the name, the need, the choices and limits of its argument, and says what it is."""
+    required = default is REQUIRED or action.dest == "out"  # a command writes what it finds
+    assert action.default == (None if unnamed else SUPPRESS), "what is not given is left to the function"
+    if unnamed:
+        assert not action.option_strings and (action.nargs == "?") is not required
+    else:
+        assert action.option_strings == [f"--{OTHER_NAMES.get(action.dest, action.dest).replace('_', '-')}"]
+        assert action.required is required
+    assert action.help and len(action.help) >= 5 and not action.help.endswith(".")
+    if default not in (REQUIRED, None, (), "") and not isinstance(default, bool):
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        shown = {" ": "space"}.get(shown, f"{shown:g}" if isinstance(shown, float) else shown)
+        assert f"(default {shown})" in action.help or "(default: all)" in action.help
+    kind, *others = alternatives(kind)
+    kind, least = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
+    inner = get_args(kind)[0] if get_origin(kind) is Sequence else kind
+    choices = list(get_args(inner)) if get_origin(inner) is Literal else None
+    assert others or (action.choices and [*action.choices]) == choices
+    if least is not None:
+        right = least.ge if isinstance(least, Ge) else least.gt + 0.5
+        wrong = least.ge - 1 if isinstance(least, Ge) else least.gt
+        assert action.type(str(right)) == right
+        with pytest.raises(ArgumentTypeError, match=f"^{wrong} is (less than {right}|not above {wrong})$"):
+            action.type(str(wrong))
+
+
 def test_the_options_of_a_command_are_the_arguments_of_its_function(check_all):
     def check(name):
         expected, actions = expected_of(name), actions_of(name)
+        check_source(name, expected)
         if name in TAKES_INPUT:
             del expected["videos"]
         assert {*actions} == {*expected}
@@ -109,72 +150,13 @@ def test_the_options_of_a_command_are_the_arguments_of_its_function(check_all):
             settings = actions.pop("settings")
             assert (settings.option_strings, settings.nargs, settings.metavar) == ([], "*", "KEY=VALUE")
         # The input is written without its name: the first argument that has no option of another name.
-        plain = [
-            n
-            for n, one in inspect.signature(function_of(JOBS[name])).parameters.items()
-            if one.kind is one.POSITIONAL_OR_KEYWORD
-        ]
-        unnamed = [each for each in plain if each not in ("model", "cfg", "out", "videos" * (name in TAKES_INPUT))][:1]
+        parameters = inspect.signature(function_of(JOBS[name])).parameters.values()
+        plain = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        others = ("model", "cfg", "out", "videos" * (name in TAKES_INPUT))
+        unnamed = [each for each in plain if each not in others][:1]
         assert [dest for dest, action in actions.items() if not action.option_strings] == unnamed
         for dest, action in actions.items():
-            required = expected[dest][1] is REQUIRED or dest == "out"  # a command writes what it finds
-            assert action.default == (None if dest in unnamed else SUPPRESS), (
-                "what is not given is left to the function"
-            )
-            if dest in unnamed:
-                assert (action.nargs == "?") is not required
-            else:
-                assert action.option_strings == [f"--{OTHER_NAMES.get(dest, dest).replace('_', '-')}"]
-                assert action.required is required
-
-    check_all(check, {name: (name,) for name in JOBS})
-
-
-def test_what_is_read_from_a_source_is_what_python_has(check_all):
-    """Names, their order, and defaults; if a default is no literal, the text states it."""
-
-    def check(name):
-        found = expected_of(name)
-        read = {argument.name: argument for argument in JOBS[name].signature.arguments}
-        takes_settings = [n for n in found if n not in read]
-        assert takes_settings == ["settings"] * JOBS[name].signature.takes_settings
-        assert [each for each in found if each in read] == [each for each in read if each in found]
-        for argument in read.keys() & found.keys():
-            same = read[argument].default == found[argument][1]
-            assert same or (read[argument].default is None and "(default" in read[argument].text), argument
-
-    check_all(check, {name: (name,) for name in JOBS})
-
-
-def test_every_option_says_what_it_is_and_its_default(check_all):
-    def check(name):
-        expected = expected_of(name)
-        for dest, action in actions_of(name).items():
-            assert action.help and len(action.help) >= 5 and not action.help.endswith("."), dest
-            default = () if dest == "settings" else expected[dest][1]
-            if default not in (REQUIRED, None, (), "") and not isinstance(default, bool):
-                shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-                shown = {" ": "space"}.get(shown, f"{shown:g}" if isinstance(shown, float) else shown)
-                assert f"(default {shown})" in action.help or "(default: all)" in action.help, dest
-
-    check_all(check, {name: (name,) for name in JOBS})
-
-
-def test_choices_and_limits_are_those_of_the_types(check_all):
-    def check(name):
-        expected = expected_of(name)
-        for dest, action in actions_of(name).items():
-            (kind, *others) = alternatives(expected[dest][0])
-            kind, least = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
-            inner = get_args(kind)[0] if get_origin(kind) is Sequence else kind
-            choices = list(get_args(inner)) if get_origin(inner) is Literal else None
-            assert others or (action.choices and [*action.choices]) == choices, dest
-            if least is not None:
-                right = least.ge if isinstance(least, Ge) else least.gt + 0.5
-                wrong = least.ge - 1 if isinstance(least, Ge) else least.gt
-                assert action.type(str(right)) == right
-                with pytest.raises(ArgumentTypeError, match=f"^{wrong} is (less than {right}|not above {wrong})$"):
-                    action.type(str(wrong))
+            check_option(action, *expected[dest], dest in unnamed)
 
     check_all(check, {name: (name,) for name in JOBS})
 
@@ -182,14 +164,6 @@ def test_choices_and_limits_are_those_of_the_types(check_all):
 def test_options_of_networks_come_last_in_their_order():
     options = [*get_type_hints(NetworkOptions)]
     assert [argument.name for argument in JOBS["test"].signature.arguments][-len(options) :] == options
-
-
-def test_no_argument_is_of_an_unknown_type():
-    """An argument is an option, or of a type of Python: a new type must be added to the table of options."""
-    for name, job in JOBS.items():
-        known = expected_of(name)
-        for argument in job.signature.arguments:
-            assert (option_of(argument) is not None) == (argument.name in known), f"{name}: {argument.type}"
 
 
 def test_a_function_is_where_the_command_says(check_all):

@@ -207,35 +207,6 @@ def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_
         extract_features(Pixels(), gaps, clips(**settings), CPU)
 
 
-def share_of(monkeypatch, rank, world, *arguments, **settings):
-    """What this process would tell the others, if it were the rank-th of so many."""
-    given = []
-
-    def end(work):
-        given.append(work())
-        raise InterruptedError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(distributed, "rank", lambda: rank)
-        patch.setattr(distributed, "world", lambda: world)
-        patch.setattr(distributed, "gather_outcomes", end)
-        with pytest.raises(InterruptedError):
-            extract_features(*arguments, **settings)
-    return given[0]
-
-
-@pytest.mark.parametrize("world", [2, 12])
-def test_fault_4_missing_videos_are_gathered_over_processes(gaps, world, monkeypatch):
-    settings = clips(clips=2, allow_missing=True, batch_size=2)
-    alone = extract_features(Pixels(), gaps, settings, CPU)
-    parts = [share_of(monkeypatch, rank, world, Pixels(), gaps, settings, CPU) for rank in range(world)]
-    monkeypatch.setattr(distributed, "gather_outcomes", lambda work: parts)
-    together = extract_features(Pixels(), gaps, settings, CPU)
-    assert torch.equal(together.index, alone.index) and torch.equal(together.label, alone.label)
-    torch.testing.assert_close(together.x, alone.x, rtol=1e-5, atol=1e-6)
-    assert together.missing == alone.missing
-
-
 def test_fault_4_nothing_that_can_be_read(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.mp4").write_text("<html>")
@@ -257,26 +228,6 @@ def test_fault_28_each_video_is_in_one_part(few, backbone, parts):
         torch.testing.assert_close(part.x, alone.x[n::parts], rtol=0, atol=1e-6)
         assert torch.equal(part.label, alone.label[n::parts])
     assert sorted(row for part in found for row in part.index.tolist()) == list(range(5))
-
-
-@pytest.mark.parametrize(("world", "parts", "number"), [(2, 2, 1), (3, 2, 7), (7, 5, 5)])
-def test_fault_28_parts_on_several_processes(digits, tmp_path, world, parts, number, monkeypatch):
-    """However many videos, parts and processes: each video once, and in the part that it belongs to."""
-    lines = (digits / "motion/test.csv").read_text().splitlines()[: number + 1]
-    (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
-    videos = read_list(tmp_path / "list.csv", root=digits)
-    settings = clips(clips=1, crops=1, clip=ClipSettings(frames=1, sampling_rate=1))
-    seen = []
-    for part in range(parts):
-        of_part = []
-        for rank in range(world):
-            rows = range(part, number, parts)
-            given = share_of(monkeypatch, rank, world, Pixels(), videos, settings, CPU, rows=rows)
-            columns = given[0]  # none without videos
-            of_part += columns[0].tolist() if columns else []
-        assert all(index % parts == part for index in of_part)
-        seen += of_part
-    assert sorted(seen) == list(range(number))
 
 
 def written(folder, name, videos):

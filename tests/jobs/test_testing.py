@@ -125,25 +125,6 @@ def test_accuracy_is_that_by_hand(nine_views, digits, tmp_path):
     assert (tmp_path / "confusion_accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_batch_size_and_no_number_of_workers_changes_the_results(nine_views, digits, tmp_path):
-    one, *others = (
-        measure(
-            videos=digits / "motion/test.csv",
-            out=tmp_path / str(batch_size),
-            train_list=digits / "motion/train.csv",
-            protocol=["accuracy", "retrieval", "knn", "uniformity"],
-            **nine_views | {"batch_size": batch_size, "workers": workers},
-        )
-        for batch_size, workers in ((3, 0), (5, 2))
-    )
-    for other in others:
-        for name in (*NUMBERS, "R@1", "R@50", "knn", "uniformity_loss"):
-            assert one[name] == pytest.approx(other[name], abs=1e-6), name
-    for name in ("accuracy", "knn"):
-        written = {(tmp_path / n / f"predictions_{name}.csv").read_text() for n in ("3", "5")}
-        assert len(written) == 1
-
-
 def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path):
     """With the classifier asked too, the features are the same."""
     lists = [digits / f"motion/{half}.csv" for half in ("test", "train")]
@@ -468,23 +449,6 @@ def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(splits, 
     with pytest.raises(CheckpointError, match=r"run2/last.pt: No such file"):
         network, gallery = tmp_path / "run{split}/last.pt", tmp_path / "lists{split}/train.csv"
         measure(network, train_list=gallery, protocol=["knn"], **given)
-
-
-def test_testing_every_split(splits, trained, tmp_path):
-    test, gallery = (tmp_path / "lists{split}" / f"{half}.csv" for half in ("test", "train"))
-    given = {"clips": 1, "crops": 1, "workers": 0, "device": "cpu"}
-    protocol, splits = [{"name": "knn", "k": 1}], (1, 2)
-    results = measure(
-        trained["sce"], test, out=tmp_path / "o", train_list=gallery, protocol=protocol, splits=splits, **given
-    )
-    one, other = (results["splits"][split]["knn"] for split in ("1", "2"))
-    assert results["mean"]["knn"] == pytest.approx((one + other) / 2)
-    for split in (1, 2):
-        alone = json.loads((tmp_path / f"o/split{split}/results.json").read_text())
-        assert (
-            alone["list"] == f"{tmp_path}/lists{split}/test.csv"
-            and alone["knn"] == results["splits"][str(split)]["knn"]
-        )
 
 
 # Weights of others --------------------------------------------------------------------------------------------

@@ -474,7 +474,7 @@ class MultilabelLogistic(MultilabelSVM):
     """The same by L2-regularised logistic regression on features of any length, as SCE's transfer to VOC2007."""
 
     name: ClassVar[str] = "multilabel_logistic"
-    rows, model = Logistic.rows, Logistic.model  # type: ignore[assignment]
+    rows, model = Logistic.rows, Logistic.model
 
     class Config(_SeveralSettings):
         costs: _Costs = _LOGISTIC_COSTS

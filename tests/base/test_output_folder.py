@@ -47,55 +47,37 @@ INPUTS = {
         "labels",
     ),
     *("masks", "metrics", "mnist", "proposals", "query", "results", "root", "splits", "test", "train", "train_boxes"),
-    *("train_list", "videos"),
+    *("labels", "train_list", "videos"),
 }
 NETWORK = "--checkpoint random --cfg CFG data.moving_digits=null --workers 0 --device cpu"
-# By command and option: its words, and files that it writes into OUT.
-OUTPUTS = {
-    ("train", "settings"): (
-        "--cfg CFG PLACED",
-        ["config.yaml", "metrics.jsonl", "training.html", "training.json", "checkpoints/last.pt"],
-    ),
-    ("show", "out"): ("--cfg CFG PLACED --out OUT", ["index.html", "views.png"]),
-    ("test", "out"): (f"LIST --train-list TRAIN --out OUT {NETWORK}", ["results.json", "predictions_knn.csv"]),
-    ("test of boxes", "out"): ("SETS/boxes.json --checkpoint none --out OUT", ["results.json"]),
-    ("test of splits", "out"): (f"DIGITS/motion/{{split}}.csv --splits 1 2 --out OUT {NETWORK}", ["results.json"]),
-    ("retrieval", "out"): (
-        f"--gallery TRAIN --query LIST --out OUT {NETWORK}",
-        ["results.json", "index.html", "retrieval.png", "previews/notes.txt"],
-    ),
-    ("retrieval", "index"): (
-        f"--gallery TRAIN --query LIST --index OUT --out ELSE {NETWORK}",
-        ["features.npy", "notes.txt"],
-    ),
-    ("extract", "out"): (f"LIST --out OUT {NETWORK}", ["features.npy", "rows.csv", "meta.json", "notes.txt"]),
-    ("merge", "out"): ("--out OUT", ["features.npy", "rows.csv", "meta.json", "notes.txt"]),
-    ("map", "out"): (f"LIST --out OUT {NETWORK}", ["results.json", "index.html", "videos.csv"]),
+# Words of the commands that fill a folder, by command and option: no file may be there.
+FOLDERS = {
+    ("train", "settings"): "--cfg CFG PLACED",
+    ("show", "out"): "--cfg CFG PLACED --out OUT",
+    ("test", "out"): f"LIST --train-list TRAIN --out OUT {NETWORK}",
+    ("test of boxes", "out"): "SETS/boxes.json --checkpoint none --out OUT",
+    ("test of splits", "out"): f"DIGITS/motion/{{split}}.csv --splits 1 2 --out OUT {NETWORK}",
+    ("retrieval", "out"): f"--gallery TRAIN --query LIST --out OUT {NETWORK}",
+    ("retrieval", "index"): f"--gallery TRAIN --query LIST --index OUT --out ELSE {NETWORK}",
+    ("extract", "out"): f"LIST --out OUT {NETWORK}",
+    ("merge", "out"): "--out OUT",
+    ("map", "out"): f"LIST --out OUT {NETWORK}",
+    ("track", "out"): f"LIST --out OUT {NETWORK}",
+    ("shrink", "out"): "LIST --out OUT",
+    ("shrink to frames", "out"): "LIST --to frames --out OUT",
+    ("check", "out"): "LIST --out OUT",
+    ("compare", "out"): "LIST --checkpoint floor:thumbnails --out OUT",
+    **{
+        (f"analyze {name}", "out"): f"LIST --out OUT {NETWORK} {'--boxes SETS/none' if name == 'background' else ''}"
+        for name in ("invariance", "robustness", "uniformity", "background", "gradcam", "all")
+    },
+    ("prepare colorful-moving-mnist", "out"): "--share digit --train 1 --test 1 --out OUT",
+}
+# Of commands that write single files, which may be beside others: the words, and the files.
+FILES = {
     ("export", "out"): ("vidssl-small --to safetensors --out OUT/a.safetensors", ["a.safetensors"]),
     ("export of a folder", "out"): ("vidssl-small --to folder --out OUT", ["README.md"]),
-    ("track", "out"): (f"LIST --out OUT {NETWORK}", ["tracks/a.npz", "proposals/a.npz", "overlays/a.mp4"]),
-    ("check", "out"): ("LIST --out OUT", ["test.csv", "report.csv", "root.txt"]),
-    ("shrink", "out"): ("LIST --out OUT", ["videos/test/00000.mp4", "test.csv", "classes.txt", "shrink.json"]),
-    ("shrink to frames", "out"): (
-        "LIST --to frames --out OUT",
-        ["shard-000000.tar", "frame_index.safetensors", "test.csv", ".shard.part", ".shard-000000.index"],
-    ),
-    ("compare", "out"): (
-        "LIST --checkpoint floor:thumbnails --out OUT",
-        ["results.json", "index.html", "features/notes.txt"],
-    ),
     ("launch", "folder"): ("--cfg CFG PLACED_ELSE --cluster local --folder OUT", []),
-    **{
-        (f"analyze {name}", "out"): (f"LIST --out OUT {NETWORK} {more}", ["results.json", *files])
-        for name, more, files in (
-            ("invariance", "", ["invariance.png"]),
-            ("robustness", "", ["robustness.png", "examples.png"]),
-            ("uniformity", "", ["classes.png"]),
-            ("background", "--boxes SETS/none", ["background.png"]),
-            ("gradcam", "", ["index.html", "overlays/00000.mp4"]),
-            ("all", "", ["index.html"]),
-        )
-    },
     **{
         (f"prepare {name}", "out"): (f"{words} --out OUT", files)
         for name, words, files in (
@@ -112,12 +94,12 @@ OUTPUTS = {
             ("ava", "SETS/ava --annotations SETS/none", ["train.json", "val.json"]),
             ("chunks", "LIST --frames 4", ["test.csv", "root.txt"]),
             ("torchvision", "Tiny --root SETS", ["train.csv", "images/Tiny/train/0/000000.png"]),
-            ("colorful-moving-mnist", "--share digit --train 1 --test 1", ["notes.txt"]),
             ("moving-digits", "--train 1 --test 1", ["settings.json"]),
         )
     },
     ("prepare torchvision", "images"): ("Tiny --root SETS --out ELSE --images OUT", ["Tiny/train/0/000000.png"]),
 }
+OUTPUTS = {key: (words, ["notes.txt"]) for key, words in FOLDERS.items()} | FILES
 
 
 def path_options():

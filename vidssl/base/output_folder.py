@@ -117,7 +117,10 @@ def outputs_in(folder: Path, root: Path) -> set[str]:
 def _unrecorded(folder: Path, mark: Mapping[str, Any]) -> list[Path]:
     """List what is in a folder beside mark, lock and the single files that vidssl wrote."""
     known = {MARK, ".lock", *mark["files"]}
-    return sorted(path for path in folder.iterdir() if path.name not in known) if folder.exists() else []
+    try:
+        return sorted(path for path in folder.iterdir() if path.name not in known) if folder.exists() else []
+    except OSError as error:
+        raise DataError(f"cannot write to {folder}: {error.strerror}; {ELSEWHERE}") from None
 
 
 # Single files -----------------------------------------------------------------------------------------------

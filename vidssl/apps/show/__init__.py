@@ -129,6 +129,7 @@ def show(
         raise ConfigError(f"{source} is for several splits: replace {{split}} in its settings")
     run = bind_run(tree, source)
     if new is not None:
+        claim(Path(out), "views")
         new.write()
     return show_run(run, Path(out), limit, draws, source)
 

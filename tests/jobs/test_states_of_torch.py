@@ -152,7 +152,8 @@ def test_every_public_function_is_a_job():
     plain = {name for name, function in functions.items() if not hasattr(function, "__wrapped__")}
     # These run no network.
     listed = {name for name in plain if name.startswith("list_")}
-    assert plain - listed == {"build_backbone", "doctor", "load_features", "open_video", "read_input", "schema"}
+    others = {"build_backbone", "doctor", "load_features", "open_video", "prepare_folder", "read_input", "schema"}
+    assert plain - listed == others
 
 
 def test_a_module_in_float64_is_refused_with_the_remedy(place):

@@ -57,11 +57,12 @@ def claim(
         read: Other files that the command reads. No input may be a file of the folder.
     """
     _check_is_folder(folder)
-    mark = _read_mark(folder)
-    there = _unrecorded(folder, mark)
+    there, mark = _contents(folder)
     if there and mark["kind"] != kind:
         known = f"the folder holds {mark['kind']}" if mark["kind"] else f"vidssl has no record of writing it as {kind}"
         raise DataError(f"{there[0]} is there already, and {known}: {ELSEWHERE}")
+    if not distributed.is_main():  # known before the processes are joined: one of them writes the mark
+        return
     _check_plain(there, [*(inputs or {}).values(), *read])
     made_of = {name: _relative(path, folder) for name, path in (inputs or {}).items() if path is not None}
     known_inputs = mark["inputs"] if there else {}  # while nothing is written, a mistyped input may be corrected
@@ -72,8 +73,6 @@ def claim(
     ]
     if changes:
         raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {'; '.join(changes)}): {ELSEWHERE}")
-    if not distributed.is_main():  # known before the processes are joined: one of them writes the mark
-        return
     check_writable(folder)
     if mark["kind"] is None:
         _claimed.append((folder, not folder.exists()))
@@ -85,8 +84,8 @@ def remove_unused() -> None:
     while _claimed:
         folder, created = _claimed.pop()
         with suppress(OSError, DataError), ExitStack() as stack:
-            mark = _read_mark(folder)
-            if _unrecorded(folder, mark):
+            there, mark = _contents(folder)
+            if there:
                 continue
             if (folder / ".lock").exists():  # an OSError if another run has locked it since
                 _lock_file(folder, stack, fcntl.LOCK_EX)
@@ -114,13 +113,15 @@ def outputs_in(folder: Path, root: Path) -> set[str]:
     return set()
 
 
-def _unrecorded(folder: Path, mark: Mapping[str, Any]) -> list[Path]:
-    """List what is in a folder beside mark, lock and the single files that vidssl wrote."""
-    known = {MARK, ".lock", *mark["files"]}
+def _contents(folder: Path) -> tuple[list[Path], dict[str, Any]]:
+    """List what is in a folder beside mark, lock and the single files that vidssl wrote; return also the mark."""
     try:
-        return sorted(path for path in folder.iterdir() if path.name not in known) if folder.exists() else []
+        paths = sorted(folder.iterdir()) if folder.exists() else []
     except OSError as error:
         raise DataError(f"cannot write to {folder}: {error.strerror}; {ELSEWHERE}") from None
+    mark = _read_mark(folder)  # after the list: the main process of a run writes the mark before all else
+    known = {MARK, ".lock", *mark["files"]}
+    return [path for path in paths if path.name not in known and not path.name.startswith(f".{MARK}.")], mark
 
 
 # Single files -----------------------------------------------------------------------------------------------

@@ -478,7 +478,7 @@ def test_subfolders_are_not_written_through_links(digits, tmp_path):
         (tmp_path / "out" / name).symlink_to(tmp_path / "precious")
     words = [str(digits / "videos/test"), "--cfg", str(TOP / "configs/toy/moco.yaml"), "--out", str(tmp_path / "out")]
     for command in (["show"], ["map", "--checkpoint", "random"], ["analyze", "all", "--checkpoint", "random"]):
-        with pytest.raises(VidsslError, match=r"is not a folder|is a link"):
+        with pytest.raises(VidsslError, match=r"is not a folder|is a link|is there already"):
             cli.run(command[0], [*command[1:], *words])
     assert not [*(tmp_path / "precious").iterdir()]
 

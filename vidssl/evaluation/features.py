@@ -348,17 +348,18 @@ class KeptFeatures:
         encoder: Backbone,
         videos: VideoList,
         test: TestClips,
-        *how: Any,
+        device: torch.device,
+        title: str = "features",
+        check: Callable[[], None] = lambda: None,
         classify: Classifier | None = None,
         reverse: bool = False,
-        **more: Any,
     ) -> Features:
         """Return what `extract` does."""
         clips = test.model_dump_json(exclude={"batch_size", "workers", "timeout"})
         key = (videos.fingerprint, str(videos.root), clips)
         if key not in self._kept:
             whole = self._classify if test.layer is None else None
-            self._kept[key] = extract_features(encoder, videos, test, *how, classify=whole, reverse=True, **more)
+            self._kept[key] = extract_features(encoder, videos, test, device, title, check, whole, reverse=True)
         kept = self._kept[key]
         x = kept.x if classify is not None else kept.x[:, : encoder.dim]
         return replace(kept, x=x, reverse=kept.reverse if reverse else None)

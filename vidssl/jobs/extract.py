@@ -159,8 +159,8 @@ def load_features(path: File) -> Features:
 def loaded(path: Path, verify: bool = False) -> Features:
     """Return the features of a folder as `load_features`; `verify` reads all files, to compare their checksums."""
     folder = features.read_folder(path, "name a folder that vidssl extract wrote", verify)
-    about = {"classes": folder.classes, "records": folder.records, "windows": "windows" in folder.request}
-    return replace(folder.features, path=path, **about)
+    windows = "windows" in folder.request
+    return replace(folder.features, classes=folder.classes, records=folder.records, windows=windows, path=path)
 
 
 def extract_to(

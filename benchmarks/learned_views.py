@@ -27,8 +27,7 @@ from vidssl.base.types import Batch, Features
 from vidssl.data.video_list import read_list
 from vidssl.engine.optim import build_optimizer, set_lr
 from vidssl.engine.run_config import Run, load_run
-from vidssl.evaluation.logistic_and_multilabel import Logistic
-from vidssl.evaluation.protocols import KNN
+from vidssl.evaluation.protocols import KNN, Logistic
 from vidssl.methods import METHODS
 from vidssl.methods.base import Method
 from vidssl.models.backbones import build_backbone

@@ -21,7 +21,6 @@ from vidssl import cli
 from vidssl.base.config import read
 from vidssl.base.errors import ConfigError, DataError, VidsslError
 from vidssl.data import read_list
-from vidssl.evaluation.metrics import recall
 from vidssl.losses import unit
 from vidssl.models.read_and_write_weights import read_checkpoint
 
@@ -72,11 +71,11 @@ def test_training_is_that_of_the_command(settings, tmp_path):
     assert json.dumps(given) == before  # the dictionary of the caller is not changed
 
 
-@pytest.mark.parametrize("kind", ["folder", "list", "csv"])
+@pytest.mark.parametrize("kind", ["list", "csv"])
 def test_videos_replace_the_list(kind, settings, digits, tmp_path):
-    folder, listed = digits / "motion", digits / "motion" / "train.csv"
+    listed = digits / "motion" / "train.csv"
     listed_rows = vidssl.read_input(listed)
-    videos = {"folder": listed_rows.root, "list": listed_rows.rows([3, 1]), "csv": str(listed)}[kind]
+    videos = {"list": listed_rows.rows([3, 1]), "csv": str(listed)}[kind]
     del settings["data.train"], settings["data.moving_digits"]
     last = vidssl.train("toy/sce", settings, f"output={tmp_path}", "steps=1", "batch_size=2", videos=videos)
     config = read_checkpoint(last)["config"]
@@ -86,11 +85,8 @@ def test_videos_replace_the_list(kind, settings, digits, tmp_path):
         return
     trained = read_list(config["data"]["train"])
     assert trained.path == tmp_path / "videos" / "train.csv"
-    if kind == "list":
-        assert [*trained.records] == [listed_rows.records[3], listed_rows.records[1]]
-        assert trained.classes == listed_rows.classes
-    else:
-        assert len(trained) >= len(listed_rows) and folder.exists()
+    assert [*trained.records] == [listed_rows.records[3], listed_rows.records[1]]
+    assert trained.classes == listed_rows.classes
 
 
 def test_a_thread_trains_with_workers_and_resumes(settings, tmp_path):
@@ -133,19 +129,6 @@ def test_an_interrupt_saves_and_the_next_call_goes_on(settings, tmp_path):
     assert same(weights(last), weights(whole))
 
 
-def test_an_interrupt_of_splits(settings, digits, tmp_path):
-    def stop(done, total, title):
-        if title == "train" and done == 1:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    lists = {
-        f"evaluate.{name}": f"{digits}/motion/{file}.csv" for name, file in (("query", "test"), ("gallery", "train"))
-    }
-    arguments = ["toy/sce", {**settings, "steps": 3, "seed": "{split}", **lists}]
-    with pytest.raises(KeyboardInterrupt):
-        vidssl.train_splits(*arguments, f"output={tmp_path}/a", splits=[1, 2], progress=stop)
-
-
 def test_an_exception_of_the_progress_ends_the_training(settings, tmp_path):
     def stop(*_):
         raise KeyError("stop")
@@ -186,23 +169,16 @@ def commanded(digits, tmp_path_factory):
     return np.load(out / "features.npy")
 
 
-@pytest.mark.parametrize("model", ["name", "file", "folder", "backbone", "module"])
+@pytest.mark.parametrize("model", ["folder", "module"])
 def test_features_are_those_of_the_command(model, digits, commanded, tmp_path):
     listed, options = digits / "motion" / "test.csv", dict(CLIPS)
-    backbone, file = vidssl.load_backbone("vidssl-small"), tmp_path / "x.safetensors"
-    vidssl.save_backbone("vidssl-small", file)
+    backbone = vidssl.load_backbone("vidssl-small")
     if model == "folder":
         cli.run("export", ["vidssl-small", "--to", "folder", "--out", str(tmp_path / "net"), "--quiet"])
     if model == "module":  # its clips as the card of the network states them
         clip = vidssl.ClipSettings(frames=4, seconds=1.28)
         options = {"test": vidssl.TestClips(clip=clip, size=64, mean=(0.45,), std=(0.225,), **CLIPS)}
-    models = {
-        "name": "vidssl-small",
-        "file": file,
-        "folder": tmp_path / "net",
-        "backbone": backbone,
-        "module": nn.Sequential(backbone).train(),
-    }
+    models = {"folder": tmp_path / "net", "module": nn.Sequential(backbone).train()}
     calls = []
     found = vidssl.extract(models[model], listed, progress=lambda *call: calls.append(call), **options)
     assert isinstance(found, vidssl.Features)
@@ -284,26 +260,6 @@ def test_a_list_that_was_read_has_its_root(digits):
 
 
 # Search -----------------------------------------------------------------------------------------------------
-
-
-def test_search_has_the_numbers_of_retrieval(digits, tmp_path):
-    lists = {name: digits / "motion" / f"{name}.csv" for name in ("train", "test")}
-    given = ["--checkpoint", "vidssl-small", *OPTIONS, "--quiet", "--page-queries", "0", "--out", str(tmp_path)]
-    cli.run("retrieval", [*given, "--gallery", str(lists["train"]), "--query", str(lists["test"])])
-    results = json.loads((tmp_path / "results.json").read_text())
-    gallery, query = (vidssl.extract("vidssl-small", path, progress=False, **CLIPS) for path in lists.values())
-    for center, numbers in ((False, results), (True, results["centered_features"])):
-        found = recall(vidssl.search(gallery, query, k=10, center=center), query, gallery, (1, 5, 10))
-        assert found == {name: numbers[name] for name in found} and len(found) == 3
-
-
-def test_search_in_itself_and_what_is_excluded():
-    x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-    assert vidssl.search(x, k=1).index[:, 0].tolist() == [1, 0, 3, 2]
-    assert vidssl.search(x, k=9).index.shape == (4, 3)
-    assert vidssl.search(x, k=1, exclude=torch.tensor([[0, 1]])).index[:, 0].tolist() == [3, 0, 3, 2]
-    with pytest.raises(DataError, match="the queries have 3 features, the gallery 2: extract both with"):
-        vidssl.search(x, torch.ones(1, 3))
 
 
 # Programs ---------------------------------------------------------------------------------------------------

@@ -81,8 +81,7 @@ def segment_parts(
         DataError: The list, a crop or a mask cannot be read.
     """
     out, videos, file = Path(out), Path(videos), file_of(model)
-    names = ("results.json", "per_class.csv", "parts.png")
-    claim(out, "parts", names, inputs={"list": videos}, read=[file])
+    claim(out, "parts", inputs={"list": videos}, read=[file])
     if options.get("clips", 1) != 1 or options.get("crops", 1) != 1:
         raise ConfigError("parts are measured on one clip and its center crop: leave out clips and crops")
     with distributed.joined(device_of(model, options)):

@@ -224,7 +224,7 @@ def unlike(name, data, output, overrides):
 def without_a_row(name, data, output, overrides):
     """Train with a list that lacks its last row on process 1."""
     rows = (Path(data) / "motion/train.csv").read_text().splitlines(keepends=True)
-    own = Path(output) / f"list-{os.environ['RANK']}" / "train.csv"
+    own = Path(f"{output}-list-{os.environ['RANK']}") / "train.csv"
     own.parent.mkdir(parents=True)
     own.write_text("".join(rows[: len(rows) - int(os.environ["RANK"])]))
     root = (Path(data) / "motion/root.txt").read_text().strip()

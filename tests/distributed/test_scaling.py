@@ -16,12 +16,7 @@ sys.path.pop(0)
 
 @pytest.mark.parametrize(
     ("name", "world", "more"),
-    [
-        ("sce", 2, ()),
-        ("moco", 3, ("batch_size=12", "micro_batch_size=2", "method.key_views=[1]")),
-        ("supervised", 2, ()),
-        ("sce", 2, ("sync_bn=local",)),
-    ],
+    [("moco", 3, ("batch_size=12", "micro_batch_size=2", "method.key_views=[1]")), ("sce", 2, ("sync_bn=local",))],
 )
 def test_a_step_sends_what_the_model_says(name, world, more, run_world, toy_data, tmp_path):
     overrides = ("steps=3", "log_every=3", *more)

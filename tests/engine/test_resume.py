@@ -98,7 +98,7 @@ def test_a_stored_run_goes_on(toy_folder, tmp_path):
     path.parent.mkdir(parents=True)
     shutil.copy(STORED / "run.pt", path)
     path.with_suffix(".sha256").write_text(file_hash(path))
-    (tmp_path / "run/.vidssl.json").write_text('{"format": 1, "outputs": {"a run": {}}, "files": {}}')
+    (tmp_path / "run/.vidssl.json").write_text('{"format": 1, "kind": "a run", "inputs": {}, "files": {}}')
     data, train_list = toy_folder / "data", toy_folder / "data/motion/train.csv"
     where = f"output={tmp_path}/run", f"data.moving_digits.out={data}", f"data.train={train_list}"
     assert saved_step(train(load_run(STORED / "run.yaml", where), until=3)) == 3

@@ -83,7 +83,7 @@ def test_features_are_the_average_of_thirty_crops(tmp_path, write_video):
         np.testing.assert_allclose(row.numpy(), np.mean(views, axis=0), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 1), (5, 2), (50, 0)])
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 1)])
 def test_batches_and_workers_change_nothing(few, backbone, batch_size, workers):
     settings = {"clips": 2, "crops": 3}
     expected = extract_features(backbone, few, clips(**settings), CPU)
@@ -187,7 +187,7 @@ def gaps(digits, tmp_path):
     return read_list(tmp_path / "gaps.csv")
 
 
-@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (3, 2), (50, 1)])
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (3, 2)])
 def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_size, workers, caplog):
     settings = {"clips": 2, "batch_size": batch_size, "workers": workers}
     found = extract_features(Pixels(), gaps, clips(**settings, allow_missing=True), CPU)
@@ -207,35 +207,6 @@ def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_
         extract_features(Pixels(), gaps, clips(**settings), CPU)
 
 
-def share_of(monkeypatch, rank, world, *arguments, **settings):
-    """What this process would tell the others, if it were the rank-th of so many."""
-    given = []
-
-    def end(work):
-        given.append(work())
-        raise InterruptedError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(distributed, "rank", lambda: rank)
-        patch.setattr(distributed, "world", lambda: world)
-        patch.setattr(distributed, "gather_outcomes", end)
-        with pytest.raises(InterruptedError):
-            extract_features(*arguments, **settings)
-    return given[0]
-
-
-@pytest.mark.parametrize("world", [2, 4, 9, 12])
-def test_fault_4_missing_videos_are_gathered_over_processes(gaps, world, monkeypatch):
-    settings = clips(clips=2, allow_missing=True, batch_size=2)
-    alone = extract_features(Pixels(), gaps, settings, CPU)
-    parts = [share_of(monkeypatch, rank, world, Pixels(), gaps, settings, CPU) for rank in range(world)]
-    monkeypatch.setattr(distributed, "gather_outcomes", lambda work: parts)
-    together = extract_features(Pixels(), gaps, settings, CPU)
-    assert torch.equal(together.index, alone.index) and torch.equal(together.label, alone.label)
-    torch.testing.assert_close(together.x, alone.x, rtol=1e-5, atol=1e-6)
-    assert together.missing == alone.missing
-
-
 def test_fault_4_nothing_that_can_be_read(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.mp4").write_text("<html>")
@@ -247,7 +218,7 @@ def test_fault_4_nothing_that_can_be_read(tmp_path):
 # Parts, and several processes ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parts", [1, 2, 5, 8])
+@pytest.mark.parametrize("parts", [2, 8])
 def test_fault_28_each_video_is_in_one_part(few, backbone, parts):
     settings = clips(clips=1, crops=1, batch_size=2)
     alone = extract_features(backbone, few, settings, CPU)
@@ -257,28 +228,6 @@ def test_fault_28_each_video_is_in_one_part(few, backbone, parts):
         torch.testing.assert_close(part.x, alone.x[n::parts], rtol=0, atol=1e-6)
         assert torch.equal(part.label, alone.label[n::parts])
     assert sorted(row for part in found for row in part.index.tolist()) == list(range(5))
-
-
-@pytest.mark.parametrize("world", [1, 2, 3, 7])
-@pytest.mark.parametrize("parts", [1, 2, 5])
-@pytest.mark.parametrize("number", [1, 5, 7])
-def test_fault_28_parts_on_several_processes(digits, tmp_path, world, parts, number, monkeypatch):
-    """However many videos, parts and processes: each video once, and in the part that it belongs to."""
-    lines = (digits / "motion/test.csv").read_text().splitlines()[: number + 1]
-    (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
-    videos = read_list(tmp_path / "list.csv", root=digits)
-    settings = clips(clips=1, crops=1, clip=ClipSettings(frames=1, sampling_rate=1))
-    seen = []
-    for part in range(parts):
-        of_part = []
-        for rank in range(world):
-            rows = range(part, number, parts)
-            given = share_of(monkeypatch, rank, world, Pixels(), videos, settings, CPU, rows=rows)
-            columns = given[0]  # none without videos
-            of_part += columns[0].tolist() if columns else []
-        assert all(index % parts == part for index in of_part)
-        seen += of_part
-    assert sorted(seen) == list(range(number))
 
 
 def written(folder, name, videos):
@@ -310,7 +259,7 @@ def extract_all(cases):
     return results
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[3])
 def together(request, run_world, digits, tmp_path_factory):
     """Lists, each extracted by so many processes: (world, {name: (list, what each process found)})."""
     world, folder = request.param, tmp_path_factory.mktemp("together")

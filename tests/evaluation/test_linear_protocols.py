@@ -11,8 +11,8 @@ from sklearn.svm import LinearSVC
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
-from vidssl.evaluation.logistic_and_multilabel import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
 from vidssl.evaluation.metrics import average_precision
+from vidssl.evaluation.protocols import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
 
 NO_PAIRS = torch.empty(0, 2, dtype=torch.int64)
 CLASSES = 3

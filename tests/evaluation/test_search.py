@@ -59,8 +59,7 @@ def blocks(monkeypatch):
     return lambda numbers: monkeypatch.setattr(search, "_BLOCK", numbers)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 512])
-@pytest.mark.parametrize("k", [1, 5, 40])
+@pytest.mark.parametrize(("k", "chunk"), [(1, 1), (5, 7), (40, 512)])
 def test_nearest_is_the_reference(k, chunk):
     assert assert_near_reference(drawn(23, 6, 0), drawn(40, 6, 1), k, chunk=chunk) == 0
 
@@ -98,10 +97,10 @@ def test_fault_29_duplicates_of_a_video_keep_their_order():
         assert found.index[n].tolist() == list(range(n, 400, 20))
 
 
-@pytest.mark.parametrize("numbers", [2**24, 1500, 1])
-@pytest.mark.parametrize("count", [37, 101, 403])
-@pytest.mark.parametrize("queries", [1, 3, 23])
-@pytest.mark.parametrize("dim", [6, 64, 513])
+@pytest.mark.parametrize(
+    ("dim", "queries", "count", "numbers"),
+    [(6, 1, 37, 1), (64, 3, 403, 2**24), (513, 23, 101, 1500), (513, 3, 403, 2**24)],
+)
 def test_fault_29_duplicates_tie_wherever_they_lie(blocks, count, queries, dim, numbers):
     """In float32 the products of equal rows differ in the last bit, by their place in the matrix."""
     gallery = drawn(20, dim, 4)[torch.arange(count) % 20]
@@ -155,8 +154,7 @@ def test_neighbours_are_plain():
     assert isinstance(found, Neighbours) and not found.similarity.requires_grad
 
 
-@pytest.mark.parametrize("numbers", [2**24, 300, 64, 1])
-@pytest.mark.parametrize("k", [1, 7, 90])
+@pytest.mark.parametrize(("k", "numbers"), [(1, 300), (7, 64), (90, 1)])
 def test_blocks_change_nothing(blocks, numbers, k):
     query, gallery = drawn(13, 16, 0), drawn(90, 16, 1)
     exclude = {(n, row) for n in range(13) for row in range(n, 90, 7)} | {(4, row) for row in range(88)}
@@ -165,8 +163,7 @@ def test_blocks_change_nothing(blocks, numbers, k):
     assert assert_near_reference(query, gallery, k, sorted(exclude)[::-1], chunk=5) == 0
 
 
-@pytest.mark.parametrize("numbers", [2**24, 200])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "numbers"), [(0, 2**24), (1, 200)])
 def test_near_ties_are_within_rounding(blocks, seed, numbers):
     """All similarities are within a few roundings of each other."""
     random = generator(seed)
@@ -244,8 +241,7 @@ def test_nothing_to_search_with_or_in():
     assert nearest(drawn(3, 4, 0), drawn(0, 4, 1), 3).similarity.shape == (3, 0)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize(("center", "value"), [(False, math.nan), (True, -math.inf)])
 def test_fault_29_a_feature_that_is_not_finite_is_named(value, center):
     bad = drawn(4, 3, 0)
     bad[2, 1] = value

@@ -236,25 +236,6 @@ def kept_features(folder):
     return folder
 
 
-KEPT_OPTIONS = {name: value for name, value in OPTIONS.items() if name != "batch_size"}
-
-
-def test_features_that_do_not_record_their_files(encoded, tmp_path, caplog):
-    """They are used as they are; of another list all rows are computed again."""
-    caplog.set_level(logging.INFO)
-    folder = kept_features(tmp_path / "kept")
-    x = vidssl.load_features(folder / "features").x.clone()
-    assert x.shape == (3, 32)
-    extract("random", folder / "list.csv", out=folder / "features", **KEPT_OPTIONS)
-    assert encoded() == "" and "holds these features already" in caplog.text
-    torch.testing.assert_close(extract("random", folder / "list.csv", **KEPT_OPTIONS).x, x)
-    encoded()
-    third = kept_features(tmp_path / "third")
-    (third / "list.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
-    extract("random", third / "list.csv", out=third / "features", **KEPT_OPTIONS)
-    assert encoded() == "ab" and "features does not record its files, which may have changed: all are" in caplog.text
-
-
 def test_results_of_before_are_read(tmp_path, monkeypatch):
     folder = kept_features(tmp_path / "kept")
     stored = json.loads((folder / "found/results.json").read_text())

@@ -147,4 +147,4 @@ def test_what_floors_do_not_have(network, lists, monkeypatch):
 
 def test_a_list_of_boxes_has_no_floors(tmp_path):
     with pytest.raises(ConfigError, match="floors does not fit a list of boxes: leave it out"):
-        measure("none", tmp_path / "boxes.json", out=tmp_path, floors=True)
+        measure("none", tmp_path / "boxes.json", out=tmp_path / "out", floors=True)

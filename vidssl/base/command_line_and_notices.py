@@ -3,12 +3,13 @@
 import logging
 import shlex
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,14 @@ class _Command:
     worded: Callable[[str], str]  # writes a message as that of the command: with options for arguments of Python
 
 
+@dataclass(frozen=True)
+class _Notices:
+    said: set[str] = field(default_factory=set)  # messages of `log_once`
+    left_out: dict[str, str] = field(default_factory=dict)  # videos so far, path to reason
+
+
 _running: ContextVar[_Command | None] = ContextVar("command", default=None)
-_said: ContextVar[set[str] | None] = ContextVar("said", default=None)
+_notices: ContextVar[_Notices | None] = ContextVar("notices", default=None)
 
 
 @contextmanager
@@ -26,21 +33,39 @@ def running(command: str, arguments: Sequence[str], worded: Callable[[str], str]
     """State in this block that a command of vidssl runs; `worded` writes messages of `log_once` with its options."""
     token = _running.set(_Command(shlex.join(["vidssl", command, *arguments]), worded))
     try:
-        with messages_once():
+        with noticing():
             yield
     finally:
         _running.reset(token)
 
 
 @contextmanager
-def messages_once() -> Iterator[None]:
-    """Log each message of `log_once` once in this block, a command or a job; nested blocks are one."""
-    said = _said.get()
-    token = _said.set(set() if said is None else said)
+def noticing() -> Iterator[None]:
+    """Log each message of `log_once` once in this block, a command or a job, and name the videos left out at its end.
+
+    Nested blocks are one. A block that fails names none.
+    """
+    if _notices.get() is not None:
+        yield
+        return
+    token = _notices.set(_Notices())
     try:
         yield
+        _name(left_out())
     finally:
-        _said.reset(token)
+        _notices.reset(token)
+
+
+@contextmanager
+def naming_at_once() -> Iterator[None]:
+    """Name the videos that this block leaves out at its end: that of a training may be days away."""
+    outer = _notices.get()
+    token = _notices.set(_Notices() if outer is None else _Notices(outer.said))
+    try:
+        yield
+        _name(left_out())
+    finally:
+        _notices.reset(token)
 
 
 def command_line() -> str:
@@ -51,58 +76,30 @@ def command_line() -> str:
 
 def log_once(log: logging.Logger, level: int, message: str) -> None:
     """Log a message, unless the running command or job, which may consist of several measurements, has logged it."""
-    command, said = _running.get(), _said.get()
-    if said is None or message not in said:
+    command, notices = _running.get(), _notices.get()
+    if notices is None or message not in notices.said:
         log.log(level, "%s", command.worded(message) if command else message)
-    if said is not None:
-        said.add(message)
-
-
-_log = logging.getLogger(__name__)
-_thread = threading.local()  # the videos that the job of each thread has left out so far, path to reason
+    if notices is not None:
+        notices.said.add(message)
 
 
 def leave_out(videos: Iterable[tuple[str, str]]) -> None:
     """Note videos, path and reason, to be named at the end of the job; outside of one they are named now."""
-    with named_at_end():
-        _thread.noted.update(videos)
+    with noticing():
+        notices = _notices.get()
+        assert notices is not None
+        notices.left_out.update(videos)
 
 
 def left_out() -> dict[str, str]:
     """Return all videos that the job has left out so far: by path the reason, which names the path."""
-    noted: dict[str, str] = getattr(_thread, "noted", None) or {}
+    notices = _notices.get()
+    noted = {} if notices is None else notices.left_out
     # The reason can be in another file, such as that of a background.
     return {path: why if why.startswith(path) else f"{path}: {why}" for path, why in sorted(noted.items())}
 
 
-@contextmanager
-def named_at_end() -> Iterator[None]:
-    """Name the videos that this block leaves out at its end; within another such block, that one does.
-
-    A block that fails names none.
-    """
-    if getattr(_thread, "noted", None) is not None:
-        yield
-        return
-    _thread.noted = {}
-    try:
-        yield
-        _name()
-    finally:
-        _thread.noted = None
-
-
-@contextmanager
-def named_at_once() -> Iterator[None]:
-    """Name the videos that this block leaves out at once: the end of a training may be days away."""
-    noted, _thread.noted = getattr(_thread, "noted", None), None
-    try:
-        yield
-    finally:
-        _thread.noted = noted
-
-
-def _name() -> None:
-    if reasons := [*left_out().values()]:
-        head = f"{len(reasons)} videos cannot be read and are" if len(reasons) > 1 else "1 video cannot be read and is"
-        _log.warning("%s left out:%s", head, "".join(f"\n  {reason}" for reason in reasons))
+def _name(videos: dict[str, str]) -> None:
+    if videos:
+        head = f"{len(videos)} videos cannot be read and are" if len(videos) > 1 else "1 video cannot be read and is"
+        _log.warning("%s left out:%s", head, "".join(f"\n  {reason}" for reason in videos.values()))

@@ -23,7 +23,9 @@ from vidssl.base.errors import Interrupted, PeerError, TrainingError, VidsslErro
 _T = TypeVar("_T")
 
 _MEETING = timedelta(minutes=10)  # imports from a slow network drive take minutes
+_WAITING = timedelta(days=365)  # for the main process, which may compute for hours; if it ends, the others know at once
 _groups = itertools.count()  # of this process; all processes join equally often
+_alone: list[Any] = []  # the group in which the others wait for the main process, while the processes are joined
 
 
 @contextmanager
@@ -53,6 +55,7 @@ def joined(device: torch.device) -> Iterator[None]:
         # Leaving an nccl group waits for the other processes of the machine. If this one fails alone they wait for it
         # in a collective, so it must not leave, but end. A signal ends all of them.
         if not outer and dist.is_initialized() and not (failed and device.type == "cuda"):
+            _alone.clear()
             dist.destroy_process_group()
 
 
@@ -66,6 +69,7 @@ def _start(device: torch.device) -> None:
     store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=count)
+    _alone.append(dist.new_group(backend="gloo", timeout=_WAITING))
 
 
 @functools.cache  # the store is kept: a process that joins again must not meet the others at one that is being closed
@@ -188,16 +192,16 @@ def union(bits: int) -> int:
     return int(combined)
 
 
-def gather_objects(value: _T) -> list[_T]:
+def gather_objects(value: _T, group: Any = None) -> list[_T]:
     """List the picklable values of all processes in rank order."""
     if world() == 1:
         return [value]
     values: list[Any] = [None] * world()
-    dist.all_gather_object(values, value)
+    dist.all_gather_object(values, value, group)
     return values
 
 
-def together(work: Callable[[], _T]) -> _T:
+def together(work: Callable[[], _T], group: Any = None) -> _T:
     """Call a function on every process and return this one's result; if it raises on one, all raise, and none waits.
 
     A VidsslError of another process is raised as a PeerError, an Interrupted as itself.
@@ -209,9 +213,9 @@ def together(work: Callable[[], _T]) -> _T:
     except (VidsslError, Interrupted) as error:
         failure = error
     if isinstance(failure, VidsslError):
-        gather_objects((str(failure), None))
+        gather_objects((str(failure), None), group)
         raise failure
-    outcomes = gather_objects((None, failure.signal if failure else None))
+    outcomes = gather_objects((None, failure.signal if failure else None), group)
     for number, (message, _) in enumerate(outcomes):
         if message is not None:
             raise PeerError(f"process {number}: {message}")
@@ -227,8 +231,9 @@ def gather_outcomes(work: Callable[[], _T]) -> list[_T]:
 
 
 def on_main(work: Callable[[], _T]) -> _T:
-    """Call a function on the main process while the others wait; all return its result, or raise."""
-    return cast(_T, gather_outcomes(lambda: work() if is_main() else None)[0])
+    """Call a function on the main process while the others wait, however long; all return its result, or raise."""
+    group = _alone[0] if _alone else None
+    return cast(_T, gather_objects(together(lambda: work() if is_main() else None, group), group)[0])
 
 
 class _Gather(Function):

@@ -1,15 +1,15 @@
 """What a command may write: it never replaces what vidssl did not write.
 
-Every command decides before its work begins, by one of three functions:
+Every command decides before its work begins, by one of two rules:
 
-* `claim`, for a folder that a command fills, such as results, features, copies or a run. The hidden file `.vidssl.json`
-  in it, the *mark*, records the kind of output and its inputs.
-* `check_files` and `write_files`, for single files in a folder that belongs to the user, such as lists. The mark of the
-  folder has the sha256 of each file: a file that vidssl did not write, or that was edited since, is not replaced.
-* `check_file` and `writing_file`, likewise, for a single file that the block writes.
+* A folder that a command fills, such as results, features, copies or a run, is empty or bears the *mark* of this kind
+  of output, the hidden file `.vidssl.json`, with the same inputs: `claim`.
+* A single file in a folder that belongs to the user, such as a list, is new, or the mark of the folder has its sha256:
+  one that vidssl did not write, or that was edited since, is not replaced: `check_files` and `write_files`, and
+  `check_file` and `writing_file` for a file that the block writes.
 
-They raise a DataError, and leave all as it is, if a file to be written is there and is not of vidssl, is an input or a
-link; or if the folder cannot be written, or holds the same kind of output of other inputs.
+They raise a DataError, and leave all as it is, also if what is to be written is an input or a link, or cannot be
+written.
 
 What takes long also locks its folder with `only_run_in`, so that one run at a time writes there: a training, features,
 a retrieval, each network of a test or an analysis, a check, copies, tracks. Other outputs have no lock, nor has a file
@@ -19,14 +19,12 @@ system without locks: there a warning says so.
 import errno
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import tempfile
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -34,102 +32,96 @@ from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing, write_json
 from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.safe_parse import read_json
 
 _log = logging.getLogger(__name__)
 MARK = ".vidssl.json"
 _FORMAT = 1
 _LONGEST = 255  # bytes of a file name
 _PATIENCE = 2.0  # seconds until the workers of a killed run have ended: they look for their parent every 0.5 s
-# What this process has claimed first: folder, kind, names, and whether the folder did not exist before.
-_claimed: list[tuple[Path, str, tuple[str, ...], bool]] = []
+_claimed: list[tuple[Path, bool]] = []  # folders that this process marked, and whether it created them
 _DATA = ("copies", "images")  # kinds of outputs that are inputs of other commands
 ELSEWHERE = "choose another folder to write to"
 
 
 def claim(
-    folder: Path,
-    kind: str,
-    names: Iterable[str],
-    *,
-    inputs: Mapping[str, Path | None] | None = None,
-    read: Iterable[Path | None] = (),
+    folder: Path, kind: str, *, inputs: Mapping[str, Path | None] | None = None, read: Iterable[Path | None] = ()
 ) -> None:
     """Decide that a command may fill a folder, create it, and mark it. Call it before the work, on any process.
 
     Args:
         folder: It may be reached through a link; what is written in it may not.
-        kind: Of the output. Several kinds may be in a folder if they have no file in common.
-        names: Files and folders that the command writes there, relative to it: glob patterns.
+        kind: Of the output.
         inputs: What the output is made of, by name. The folder is refused if it holds this kind of other inputs; an
             input that is None is not compared.
-        read: Other files that the command reads. No input may be among the files to be written.
+        read: Other files that the command reads. No input may be a file of the folder.
     """
-    names = tuple(names)
-    made_of = {name: _relative(path, folder) for name, path in (inputs or {}).items() if path is not None}
     _check_is_folder(folder)
-    mark = _read_mark(folder)
-    there = _existing(folder, names)
-    _check_plain(there, [*(inputs or {}).values(), *read])
-    stored = mark["outputs"].get(kind)
-    if stored is None and there:
-        raise DataError(f"{there[0]} is there already, and vidssl has no record of writing it as {kind}: {ELSEWHERE}")
-    known = stored if stored and there else {}  # while nothing is written, a mistyped input may be corrected
-    changes = [f"{name} {known[name]}, now {path}" for name, path in made_of.items() if known.get(name, path) != path]
-    if changes:
-        raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {'; '.join(changes)}): {ELSEWHERE}")
+    there, mark = _contents(folder)
+    if there and mark["kind"] != kind:
+        known = f"the folder holds {mark['kind']}" if mark["kind"] else f"vidssl has no record of writing it as {kind}"
+        raise DataError(f"{there[0]} is there already, and {known}: {ELSEWHERE}")
     if not distributed.is_main():  # known before the processes are joined: one of them writes the mark
         return
+    _check_plain(there, [*(inputs or {}).values(), *read])
+    made_of = {name: _relative(path, folder) for name, path in (inputs or {}).items() if path is not None}
+    known_inputs = mark["inputs"] if there else {}  # while nothing is written, a mistyped input may be corrected
+    changes = [
+        f"{name} {known_inputs[name]}, now {path}"
+        for name, path in made_of.items()
+        if known_inputs.get(name, path) != path
+    ]
+    if changes:
+        raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {'; '.join(changes)}): {ELSEWHERE}")
     check_writable(folder)
-    mark["outputs"][kind] = {**known, **made_of}
-    mark.setdefault("names", {})[kind] = [*names]
-    if stored is None:
-        _claimed.append((folder, kind, names, not folder.exists()))
-    _write_mark(folder, mark)
+    if mark["kind"] is None:
+        _claimed.append((folder, not folder.exists()))
+    _write_mark(folder, {**mark, "kind": kind, "inputs": {**known_inputs, **made_of}})
 
 
 def remove_unused() -> None:
     """Take back claims by which nothing was written, and remove folders made for them: after a command that failed."""
     while _claimed:
-        folder, kind, names, created = _claimed.pop()
+        folder, created = _claimed.pop()
         with suppress(OSError, DataError), ExitStack() as stack:
-            if _existing(folder, names):
+            there, mark = _contents(folder)
+            if there:
                 continue
             if (folder / ".lock").exists():  # an OSError if another run has locked it since
-                descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-                stack.callback(os.close, descriptor)
-                _flock(descriptor, fcntl.LOCK_EX)
-            mark = _read_mark(folder)
-            mark["outputs"].pop(kind, None)
-            mark.get("names", {}).pop(kind, None)
-            if mark["outputs"] or mark["files"]:
-                _write_mark(folder, mark)
+                _lock_file(folder, stack, fcntl.LOCK_EX)
+            if mark["files"]:
+                _write_mark(folder, {**mark, "kind": None, "inputs": {}})
                 continue
             (folder / MARK).unlink(missing_ok=True)
-            if created and {path.name for path in folder.iterdir()} <= {".lock"}:
+            if created:
                 (folder / ".lock").unlink(missing_ok=True)
                 folder.rmdir()
 
 
 def outputs_in(folder: Path, root: Path) -> set[str]:
-    """Return the names in a folder below `root` that vidssl wrote there: no videos of the user.
+    """Return the names in a folder below `root` that a command filled, which are no videos of the user.
 
-    Those are what `claim` named, but for sets of data, and all of a folder of copies whose originals are below the root
-    too. None of a folder without a mark, or with one of a version that did not keep the names.
+    Those are all, but for sets of data; and of copies too, if their originals are below the root.
     """
-    if not os.path.lexists(folder / MARK):
-        return set()
     with suppress(DataError):  # a damaged mark is an error where something is written
         mark = _read_mark(folder)
-        named = mark.get("names", {}).items()
-        patterns = [name.partition("/")[0] for kind, names in named if kind not in _DATA for name in names]
-        originals = mark["outputs"].get("copies", {}).get("root")
-        if originals is not None and folder != root:
-            source = os.path.realpath(folder / originals)
-            if Path(source).is_relative_to(os.path.realpath(root)) and os.path.isdir(source):  # noqa: PTH112
-                patterns.append("*")
-        names = [path.name for path in folder.iterdir()]
-        return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
+        is_output = mark["kind"] is not None and mark["kind"] not in _DATA
+        if mark["kind"] == "copies" and folder != root:
+            originals = Path(os.path.realpath(folder / mark["inputs"]["root"]))
+            is_output = originals.is_dir() and originals.is_relative_to(os.path.realpath(root))
+        return {path.name for path in folder.iterdir()} if is_output else set()
     return set()
+
+
+def _contents(folder: Path) -> tuple[list[Path], dict[str, Any]]:
+    """List what is in a folder beside mark, lock and the single files that vidssl wrote; return also the mark."""
+    try:
+        paths = sorted(folder.iterdir()) if folder.exists() else []
+    except OSError as error:
+        raise DataError(f"cannot write to {folder}: {error.strerror}; {ELSEWHERE}") from None
+    mark = _read_mark(folder)  # after the list: the main process of a run writes the mark before all else
+    known = {MARK, ".lock", *mark["files"]}
+    return [path for path in paths if path.name not in known and not path.name.startswith(f".{MARK}.")], mark
 
 
 # Single files -----------------------------------------------------------------------------------------------
@@ -154,12 +146,11 @@ def check_files(
             raise DataError(f"{name[:60]!r} cannot be the name of a file in {folder}: choose another name")
     there = [folder / name for name in names if os.path.lexists(folder / name)]
     _check_plain(there, inputs)
-    for path in there:
-        if path.is_dir():
-            raise DataError(f"cannot write {path}: it is a folder; {ELSEWHERE}")
     recorded, source = _read_mark(folder)["files"], _source(folder, inputs)
     unknown = []
     for path in there:
+        if path.is_dir():
+            raise DataError(f"cannot write {path}: it is a folder; {ELSEWHERE}")
         entry = recorded.get(path.name)
         if entry is None or not {None, file_hash(path)} & {*entry["sha256"]}:
             unknown.append(path)
@@ -178,9 +169,8 @@ def write_files(
         DataError: As of `check_files`, or a file that vidssl did not write has other content.
         OSError: They cannot be written.
     """
-    for path in check_files(folder, contents, inputs, shared):
-        if path.read_bytes() != contents[path.name]:
-            raise DataError(f"{path} is there already, and was not written by vidssl or was changed since: {ELSEWHERE}")
+    unknown = check_files(folder, contents, inputs, shared)
+    _refuse([path for path in unknown if path.read_bytes() != contents[path.name]])
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as written:  # the files are renamed when all of them are on disk, and recorded before
         for name, content in contents.items():
@@ -198,24 +188,30 @@ def writing_file(path: Path, inputs: Sequence[Path] = ()) -> Iterator[None]:
         DataError: As of `check_file`.
     """
     check_file(path, inputs)
-    before = _read_mark(path.parent)["files"].get(path.name)
+    before = _read_mark(path.parent)["files"]
     _record(path.parent, {path.name: None}, inputs)  # None: any content, should the process be killed in the block
     try:
         yield
         _record(path.parent, {path.name: file_hash(path)}, inputs)
     except BaseException:
         mark = _read_mark(path.parent)
-        mark["files"].pop(path.name, None)
-        _write_mark(path.parent, {**mark, "files": mark["files"] | ({path.name: before} if before else {})})
+        del mark["files"][path.name]
+        mark["files"] |= {path.name: before[path.name]} if path.name in before else {}
+        _write_mark(path.parent, mark)
         raise
 
 
 def check_file(path: Path, inputs: Sequence[Path] = ()) -> None:
     """Decide that `writing_file` may write a file; call it before the work."""
     # An export of a run that has gone on replaces the one of before: another source is no reason to refuse it.
-    if unknown := check_files(path.parent, [path.name], inputs, shared=(path.name,)):
+    _refuse(check_files(path.parent, [path.name], inputs, shared=(path.name,)))
+
+
+def _refuse(unknown: Sequence[Path]) -> None:
+    if unknown:
         raise DataError(
-            f"{unknown[0]} is there already, and was not written by vidssl or was changed since: choose another name"
+            f"{unknown[0]} is there already, and was not written by vidssl or was changed since: choose another name "
+            "or folder"
         )
 
 
@@ -240,8 +236,7 @@ def check_file_names(folder: Path, names: Iterable[str]) -> None:
         if too_long:
             raise DataError(f"{too_long[0][:60]}… cannot be the name of a file in {folder}: it is too long; rename it")
         path = folder / name
-        if path.is_symlink():
-            raise DataError(f"{path} is a link, and nothing is written through links: {ELSEWHERE}")
+        _check_plain([path] if path.is_symlink() else [], ())
         for above in path.parents:
             if above == folder or above in checked:
                 break
@@ -257,15 +252,15 @@ def _read_mark(folder: Path) -> dict[str, Any]:
     file = folder / MARK
     try:
         if not os.path.lexists(file):
-            return {"format": _FORMAT, "outputs": {}, "files": {}}
+            return {"format": _FORMAT, "kind": None, "inputs": {}, "files": {}}
         _check_plain([file], ())
-        mark = json.loads(file.read_text(encoding="utf-8"))
-        if mark["format"] != _FORMAT or not all(isinstance(mark[name], dict) for name in ("outputs", "files")):
+        mark: dict[str, Any] = read_json(file)
+        if mark["format"] != _FORMAT or not all(isinstance(mark[name], dict) for name in ("inputs", "files")):
             raise ValueError(f"its format is not {_FORMAT}")
-        return dict(mark)
+        return {**mark, "kind": mark["kind"]}
     except OSError as error:
         raise DataError(f"cannot write to {folder}: {error.strerror}; {ELSEWHERE}") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file}, vidssl's record of what it wrote there, is damaged: {error}; {ELSEWHERE}") from None
 
 
@@ -280,17 +275,6 @@ def _write_mark(folder: Path, mark: Mapping[str, Any]) -> None:
 def _check_is_folder(folder: Path) -> None:
     if os.path.lexists(folder) and not folder.is_dir():
         raise DataError(f"cannot write to {folder}: it is a file; name a folder")
-
-
-def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """The paths in a folder that patterns match; those of a pattern without a wildcard are tested, not searched."""
-    paths: list[Path] = []
-    for pattern in patterns:
-        if "*" in pattern:
-            paths += sorted(path for path in folder.glob(pattern) if path.name not in (MARK, ".lock"))
-        elif os.path.lexists(folder / pattern):
-            paths.append(folder / pattern)
-    return paths
 
 
 def _check_plain(paths: Iterable[Path], inputs: Iterable[Path | None]) -> None:
@@ -338,8 +322,11 @@ def only_run_in(folder: Path, shared: bool = False) -> Iterator[None]:
         yield
 
 
-def _flock(descriptor: int, kind: int) -> None:
-    """Lock an open file; a BlockingIOError if another run has locked it."""
+def _lock_file(folder: Path, stack: ExitStack, kind: int) -> None:
+    """Lock a folder by the file `.lock` in it; a BlockingIOError if another run has locked it."""
+    # Not truncated, and not opened through a link: the name may be that of a file of the user.
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    stack.callback(os.close, descriptor)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
@@ -352,15 +339,12 @@ def _flock(descriptor: int, kind: int) -> None:
 def _lock(folder: Path, stack: ExitStack, kind: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Not truncated, and not opened through a link: the name may be that of a file of the user.
-        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        stack.callback(os.close, descriptor)
         # The kernel releases the lock when all processes that have the descriptor have ended, even if they are killed.
         # Workers inherit it on purpose: until they have ended too, a new run would write to the same files.
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                _flock(descriptor, kind)
+                _lock_file(folder, stack, kind)
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:

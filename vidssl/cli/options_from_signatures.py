@@ -133,30 +133,24 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
-def at_least(least: int) -> Callable[[str], int]:
+def _limited(kind: type[int] | type[float], limit: int, text: str) -> float:
+    """Parse an integer of at least `limit`, or a number above it."""
+    whole = kind is int
+    try:
+        number = kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not {'an integer' if whole else 'a number'}") from None
+    if number < limit or (not whole and not limit < number < float("inf")):
+        raise argparse.ArgumentTypeError(f"{text} is {'less than' if whole else 'not above'} {limit}")
+    return number
+
+
+def at_least(least: int) -> Callable[[str], float]:
     """Make the type of an option that is an integer of at least `least`."""
-    return partial(_parse_integer, least)
+    return partial(_limited, int, least)
 
 
-def _parse_integer(least: int, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is not an integer") from None
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-    return number
-
-
-def above_zero(text: str) -> float:
-    """Parse a number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is not a number") from None
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
+above_zero = partial(_limited, float, 0)
 
 
 def config_file(text: str) -> Path:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_model, model_validator
@@ -44,9 +44,6 @@ class Checkpoints(Settings):
 
 class RunSettings(Settings):
     """What the configs of all runs have. Fields of type `Any` get theirs from the registries, see `schema`."""
-
-    # The files and folders that a run writes to its output: glob patterns.
-    outputs: ClassVar[tuple[str, ...]] = ("config.yaml", "metrics.jsonl", "checkpoints", "not-finite-step-*.json")
 
     imports: tuple[str, ...] = ()  # your modules that register methods, backbones, samplers, recipes or protocols
     output: str
@@ -185,10 +182,6 @@ class TrackFiles(Settings):
 class Run(RunSettings):
     """A run of a method on videos. `schema` adds what plug-ins register."""
 
-    outputs: ClassVar[tuple[str, ...]] = (
-        *RunSettings.outputs,
-        *("broken-videos.csv", "tracks/step-*", "training.html", "training.json"),
-    )
     compile: bool = False  # torch.compile of the backbone and the target backbone
     tracks: TrackFiles | None = None  # None: no patch pairs
     data: Data

@@ -213,7 +213,7 @@ def training_dataset(run: Run, videos: VideoList, tracks: Path | None, on_device
 def claim_output(run: RunSettings) -> None:
     """Decide that a run may write to its output folder: it is new, or holds a run."""
     init = None if run.init is None else Path(run.init.file)
-    claim(Path(run.output), "a run", run.outputs, read=[init])
+    claim(Path(run.output), "a run", read=[init])
 
 
 def set_determinism(deterministic: bool, device: torch.device) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from itertools import islice
+from itertools import islice, repeat, starmap
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -549,7 +549,7 @@ def claim_features(path: Path, read: Sequence[Path | None] = ()) -> None:
     with suppress(OSError, ValueError, AttributeError):
         if {"format", "sha256", "request"} <= read_json(path / _META).keys():
             return
-    claim(path, "features", ["[!.]*", ".parts"], read=read)
+    claim(path, "features", read=read)
 
 
 @dataclass(frozen=True)
@@ -559,24 +559,19 @@ class FeatureFolder:
     path: Path
     request: Tree  # what decides the features: weights, list, files and protocol
     features: Features  # memory-mapped
-    names: Sequence[str]  # (N,) paths as in the list
-    # (N,) start and end in seconds, None: those of the video; frame rate of image folders, None: not given.
-    spans: Sequence[tuple[float | None, float | None, float | None]]
-    root: Path  # the folder that the paths are relative to
+    records: Records  # file and span of each row, as in the list
     classes: tuple[str, ...]  # empty if the list has no class names
-    files: Mapping[str, FileState]  # by full path, also of missing videos; empty: not recorded
+    files: Mapping[str, FileState]  # by full path, also of missing videos
 
-    def row(self, number: int) -> VideoRecord:
-        """Return a row, with the path of the list."""
-        return VideoRecord(self.names[number], int(self.features.label[number]), *self.spans[number])
+    @property
+    def root(self) -> Path:
+        """The folder that the paths are relative to."""
+        return self.records.roots[0]
 
     def videos(self, rows: Sequence[int], root: Path | None = None) -> VideoList:
         """List the videos of some rows; `root` replaces the stored one if the videos were moved."""
-        try:
-            records = Records(self.root if root is None else root, map(self.row, rows))
-            return VideoList(self.path, records, self.classes)
-        except ValueError as error:
-            raise DamagedFolderError(f"{self.path} is damaged ({_ROWS}: {error})") from None
+        records = Records(self.root if root is None else root, map(self.records.row, rows))
+        return VideoList(self.path, records, self.classes)
 
 
 class Piece(NamedTuple):
@@ -590,6 +585,10 @@ class Piece(NamedTuple):
     def of(cls, features: Features) -> "Piece":
         """Return all rows of features."""
         return cls(features.x, torch.arange(len(features)), features.index)
+
+
+def _span(record: VideoRecord) -> tuple[float | None, float | None, float | None]:
+    return record.start, record.end, record.fps
 
 
 def write_folder(
@@ -607,7 +606,7 @@ def write_folder(
     """
     index, state_of = torch.cat([piece.rows for piece in pieces]).sort().values, cache(state_of)
     videos = listed(index.tolist())
-    spans = [(record.start, record.end, record.fps) for record in videos.records]
+    spans = [*map(_span, videos.records)]
     used = 3 if any(span[2] for span in spans) else 2 if any(span[:2] != (None, None) for span in spans) else 0
     rows = zip(index.tolist(), videos.names, videos.records, spans, strict=True)
     lines = ((name, row.label, n, *span[:used], *state_of(row.path)) for n, name, row, span in rows)
@@ -679,27 +678,26 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
                     column.append(text)
         label, index = (torch.from_numpy(np.fromiter(map(int, columns[key]), np.int64)) for key in ("label", "index"))
         missing = tuple((gap["path"], gap["reason"]) for gap in meta["missing"])
-        made_by = meta.get("made_by") or describe_network(meta["network"], meta["request"])
-        feature_difference(made_by, made_by)  # is complete
-        spans = [[float(text) if text else None for text in columns[key]] if key in columns else None for key in _SPAN]
-        root, files = Path(meta["root"]), {}
-        if "size" in columns:
-            files = {gap["path"]: FileState(gap["size"], gap["changed"], gap["content"]) for gap in meta["missing"]}
-            states = zip(columns["path"], *(columns[key] for key in FileState._fields), strict=True)
-            for name, size, changed, content in states:
-                files[existing_path(root, name)] = FileState(int(size), int(changed), content)
+        feature_difference(meta["made_by"], meta["made_by"])  # is complete
+        spans = (map(_number, columns[key]) if key in columns else repeat(None) for key in _SPAN)
+        root, rows = Path(meta["root"]), zip(columns["path"], label.tolist(), *spans)  # noqa: B905 - of any length
+        files = {gap["path"]: FileState(gap["size"], gap["changed"], gap["content"]) for gap in meta["missing"]}
+        for name, size, changed, content in zip(*(columns[key] for key in ("path", *FileState._fields)), strict=True):
+            files[existing_path(root, name)] = FileState(int(size), int(changed), content)
         return FeatureFolder(
             path,
             meta["request"],
-            Features(x, label, index, missing, made_by=made_by),
-            columns["path"],
-            [*zip(*(column or [None] * len(x) for column in spans), strict=True)],
-            root,
+            Features(x, label, index, missing, made_by=meta["made_by"]),
+            Records(root, starmap(VideoRecord, rows)),
             tuple(meta["classes"]),
             files,
         )
     except _DAMAGED as error:
         raise DamagedFolderError(f"{path} is damaged ({type(error).__name__}: {error})") from None
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
 
 
 def find_rows(
@@ -709,16 +707,15 @@ def find_rows(
     known: dict[tuple[object, ...], tuple[int, int, str]] = {}  # folder, row and content, by file and by content
     sizes = set()
     for number, folder in enumerate(stored):
-        for row, (name, span) in enumerate(zip(folder.names, folder.spans, strict=True)):
-            path = existing_path(folder.root, name)
-            state = folder.files.get(path, FileState())
+        for row, record in enumerate(folder.records):
+            state, span = folder.files.get(record.path, FileState()), _span(record)
             entry = number, row, state.content
-            known[files.real_path(path), state[:2], span] = known[state.content, span] = entry
+            known[files.real_path(record.path), state[:2], span] = known[state.content, span] = entry
             sizes.add(state.size)
     matches = {}
     for n in rows:
         record = videos.records[n]
-        path, span = files.real_path(record.path), (record.start, record.end, record.fps)
+        path, span = files.real_path(record.path), _span(record)
         now = files.states[path]
         same = known.get((path, now[:2], span))
         if same is None and now.size in sizes and (content := files.content(path)):

@@ -1,11 +1,13 @@
-"""Protocols: metrics of query features against gallery features, as kNN and a linear SVM. None trains a network."""
+"""Protocols: metrics of query features against gallery features: kNN, linear classifiers. None trains a network."""
 
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isnan
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vidssl.base.config import Settings
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import progress
 from vidssl.base.registry import Registry
@@ -24,6 +26,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.evaluation import metrics
 from vidssl.evaluation.search import check_finite, nearest
 
+_log = logging.getLogger(__name__)
 FitScore = Callable[[Any, Any, Any], float]  # of a fitted model, features and labels, as scikit-learn's scoring
 
 
@@ -90,12 +93,6 @@ def choose_cost(
     scores = dict(zip(costs, np.average(of_folds, axis=0, weights=sizes).tolist(), strict=True))
     best = [cost for cost in costs if scores[cost] == max(scores.values())]
     return best[(len(best) - 1) // 2 if equal == "middle" else 0], scores
-
-
-if TYPE_CHECKING:
-    from sklearn.svm import LinearSVC
-
-_FIT_MEMORY = 4 << 30  # bytes of SVM fits that run at a time
 
 
 @dataclass(frozen=True)
@@ -217,85 +214,162 @@ class Uniformity(EvaluationProtocol):
         return Measured({"uniformity_loss": loss}, details={"rows": used} if used < count else {})
 
 
-class _SvmSettings(Settings):
-    costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
+# Linear classifiers on frozen features ----------------------------------------------------------------------
+
+_FIT_MEMORY = 4 << 30  # bytes of SVM fits that run at a time
+_Rows = NDArray[Any]
+_Costs = tuple[Annotated[float, Field(gt=0)], ...]
+_LOGISTIC_COSTS: Any = Field(default=tuple(10.0**n for n in range(-6, 6)), min_length=1)
+
+
+class _Shots(Settings):
+    """The shots are those of Goyal et al. (2019), whose protocol InterCLR follows."""
+
+    shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1)
+    draws: int = Field(default=5, ge=2)
+
+
+class _LinearSettings(Settings):
     folds: int = Field(default=3, ge=2)  # of the cross-validation
-    seed: int = Field(default=0, ge=0)  # of the folds, and of the draws of `lowshot`
+    seed: int = Field(default=0, ge=0)  # of the folds, and of the draws of few videos
+
+
+class _SvmSettings(_LinearSettings):
+    costs: _Costs = Field(default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
+
+
+class _Linear(EvaluationProtocol):
+    """Learns linear classifiers on frozen features."""
+
+    learns: ClassVar[bool] = True
+    name: ClassVar[str]
+
+    def rows(self, name: str, x: Tensor) -> _Rows:
+        """Return the features as they are classified, here of unit length, in float64."""
+        check_finite(name, x)
+        return functional.normalize(x.double(), dim=1).numpy()
+
+    def model(self) -> Any:
+        """Return the classifier, whose parameter C is the cost."""
+        from sklearn.svm import LinearSVC
+
+        # "auto": primal, unless there are fewer rows than features: the dual converges slowly on many overlapping rows.
+        return LinearSVC(dual="auto", max_iter=20_000, random_state=0)
+
+    def over_draws(self, smallest: int, score: Callable[[int, int], float]) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return mean and standard deviation of `score(k, draw)` for each number of shots, and what was left out."""
+        numbers: dict[str, float] = {}
+        for k in [k for k in self.config.shots if k <= smallest]:
+            draws = progress(range(self.config.draws), title=f"{k} videos a class", unit="draw", leave=False)
+            scores = [score(k, draw) for draw in draws]
+            numbers |= {f"{self.name}@{k}": mean(scores), f"{self.name}@{k}_spread": stdev(scores)}
+        skipped = [k for k in self.config.shots if k > smallest]
+        return numbers, {"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
 
 
 @PROTOCOLS.register("svm")
-class LinearSVM(EvaluationProtocol):
+class LinearSVM(_Linear):
     """Accuracy of one-against-rest linear SVMs on unit features, as InterCLR; the cost is found by cross-validation."""
 
-    learns: ClassVar[bool] = True
+    name: ClassVar[str] = "svm"
 
     class Config(_SvmSettings):
         """Settings of the protocol."""
 
     @of_many_classes()
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Return `svm` and `svm_mean_class`; `details` hold the cost and the cross-validation accuracy of each."""
+        """Return the accuracies by `name`; `details` hold the cost and the cross-validation accuracy of each."""
         self.check(gallery.label)
-        x, queries = unit_rows("gallery", gallery.x), unit_rows("query", query.x)
-        label = gallery.label.numpy()
-        cost, scores = _choose_cost(x, label, self.config, self.config.folds)
-        predicted = _predict(x, label, cost, queries)
+        x, queries = self.rows("gallery", gallery.x), self.rows("query", query.x)
+        predicted, cost, scores = self.predict(x, gallery.label.numpy(), queries, self.config.folds)
         details = {"cost": cost, "cross_validation": {str(c): score for c, score in scores.items()}}
-        return Measured(accuracies("svm", predicted, query.label), predicted, details)
+        return Measured(accuracies(self.name, predicted, query.label), predicted, details)
+
+    def predict(self, x: _Rows, label: _Rows, queries: _Rows, folds: int) -> tuple[Tensor, float, dict[float, float]]:
+        """Fit with the smallest cost of the highest accuracy; return the classes (Q,), the cost, and all accuracies."""
+        # Each fit holds its rows in float64, and again as nodes of 16 bytes in liblinear.
+        threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
+        if len(x) * (folds - 1) < x.shape[1] * folds:
+            threads = 1  # the dual solver of liblinear uses one random generator per process
+        model, splits = self.model(), stratified_folds(folds, self.config.seed)
+        cost, scores = choose_cost(model, x, label, self.config.costs, splits, pooled=True, threads=threads)
+        return torch.from_numpy(model.set_params(C=cost).fit(x, label).predict(queries)), cost, scores
 
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the folds."""
         needed = self.config.folds if len(self.config.costs) > 1 else 1
-        check_class_sizes("svm", label, needed, "lower folds, give one cost")
+        _check_class_sizes(self.name, label, needed, "lower folds, give one cost")
+
+
+@PROTOCOLS.register("logistic")
+class Logistic(LinearSVM):
+    """Accuracy of L2-regularised multinomial logistic regression, as SCE's transfer (Table 9; Ericsson et al., 2021).
+
+    The cost, the inverse of the regularisation, is chosen by cross-validation on the gallery.
+    """
+
+    name: ClassVar[str] = "logistic"
+
+    class Config(_LinearSettings):
+        # The published protocol has 45 costs, evenly spaced in their logarithm from 1e-6 to 1e5.
+        costs: _Costs = _LOGISTIC_COSTS
+        iterations: int = Field(default=5000, ge=1)  # maximum of L-BFGS
+
+    def rows(self, name: str, x: Tensor) -> _Rows:
+        """Return the features, float64."""
+        check_finite(name, x)
+        return x.double().numpy()
+
+    def model(self) -> Any:
+        """Return the classifier."""
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(max_iter=self.config.iterations)
+
+    def predict(self, x: _Rows, label: _Rows, queries: _Rows, folds: int) -> tuple[Tensor, float, dict[float, float]]:
+        """Fit and predict as `LinearSVM`, with the mean over folds as the accuracy of a cost."""
+        model, splits = self.model(), stratified_folds(folds, self.config.seed)
+        cost, scores = choose_cost(model, x, label, self.config.costs, splits)
+        return torch.from_numpy(model.set_params(C=cost).fit(x, label).predict(queries)), cost, scores
 
 
 @PROTOCOLS.register("lowshot")
-class LowShot(EvaluationProtocol):
+class LowShot(LinearSVM):
     """Accuracy of a linear SVM trained on k videos of each class, over several draws, as InterCLR.
 
     The cost of each draw is chosen by cross-validation on its own videos, with k folds if k is less than `folds`. A
     draw of more videos contains the draw of fewer. A k that exceeds the smallest class is skipped, and in the details.
     """
 
-    learns: ClassVar[bool] = True
+    name: ClassVar[str] = "lowshot"
 
-    class Config(_SvmSettings):
-        """The shots are those of Goyal et al. (2019), whose protocol InterCLR follows."""
-
-        shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1)
-        draws: int = Field(default=5, ge=2)
+    class Config(_Shots, _SvmSettings):
+        """Settings of the protocol."""
 
     @of_many_classes()
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
         self.check(gallery.label)
-        x, queries, label = unit_rows("gallery", gallery.x), unit_rows("query", query.x), gallery.label.numpy()
+        x, queries, label = self.rows("gallery", gallery.x), self.rows("query", query.x), gallery.label.numpy()
         members = {n: np.flatnonzero(label == n) for n in np.unique(label).tolist()}  # rows of each class
-        smallest = min(map(len, members.values()))
-        numbers: dict[str, float] = {}
         costs: dict[str, list[float]] = {}
-        for k in [k for k in self.config.shots if k <= smallest]:
-            scores = []
-            for draw in progress(range(self.config.draws), title=f"{k} videos a class", unit="draw", leave=False):
-                parts = [generator(self.config.seed, draw, n).permutation(rows)[:k] for n, rows in members.items()]
-                rows = np.concatenate(parts)
-                cost, _ = _choose_cost(x[rows], label[rows], self.config, min(k, self.config.folds))
-                scores.append(metrics.accuracy(_predict(x[rows], label[rows], cost, queries), query.label))
-                costs.setdefault(str(k), []).append(cost)
-            numbers |= {f"lowshot@{k}": mean(scores), f"lowshot@{k}_spread": stdev(scores)}
-        skipped = [k for k in self.config.shots if k > smallest]
-        details: dict[str, Any] = {"costs": costs} if len(self.config.costs) > 1 else {}
-        if skipped:
-            details |= {"left_out": skipped, "videos_of_the_smallest_class": smallest}
-        return Measured(numbers, details=details)
+
+        def score(k: int, draw: int) -> float:
+            parts = [generator(self.config.seed, draw, n).permutation(rows)[:k] for n, rows in members.items()]
+            rows = np.concatenate(parts)
+            predicted, cost, _ = self.predict(x[rows], label[rows], queries, min(k, self.config.folds))
+            costs.setdefault(str(k), []).append(cost)
+            return metrics.accuracy(predicted, query.label)
+
+        numbers, left_out = self.over_draws(min(map(len, members.values())), score)
+        return Measured(numbers, details=({"costs": costs} if len(self.config.costs) > 1 else {}) | left_out)
 
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the fewest shots."""
-        check_class_sizes("lowshot", label, min(self.config.shots), "lower shots")
+        _check_class_sizes(self.name, label, min(self.config.shots), "lower shots")
 
 
-def check_class_sizes(name: str, label: Tensor, needed: int, remedy: str) -> None:
-    """Raise a DataError if there are fewer than two classes, or fewer than `needed` videos of one."""
+def _check_class_sizes(name: str, label: Tensor, needed: int, remedy: str) -> None:
     counts = np.unique(label.numpy(), return_counts=True)[1]
     if len(counts) < 2 or counts.min() < needed:
         raise DataError(
@@ -304,37 +378,145 @@ def check_class_sizes(name: str, label: Tensor, needed: int, remedy: str) -> Non
         )
 
 
-def unit_rows(name: str, x: Tensor) -> np.ndarray:
-    """Scale rows (N, D) to unit length, in float64; a DataError if a number is not finite."""
-    check_finite(name, x)
-    return functional.normalize(x.double(), dim=1).numpy()
-
-
-def _choose_cost(
-    x: np.ndarray, label: np.ndarray, config: _SvmSettings, folds: int
-) -> tuple[float, dict[float, float]]:
-    """Return the smallest cost of the highest cross-validation accuracy, and all accuracies."""
-    # Each fit holds its rows in float64, and again as nodes of 16 bytes in liblinear.
-    threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
-    if len(x) * (folds - 1) < x.shape[1] * folds:
-        threads = 1  # the dual solver of liblinear uses one random generator per process
-    splits = stratified_folds(folds, config.seed)
-    return choose_cost(_machine(), x, label, config.costs, splits, pooled=True, threads=threads)
-
-
-def _machine(cost: float = 1.0) -> "LinearSVC":
-    from sklearn.svm import LinearSVC
-
-    # "auto": primal, unless there are fewer rows than features: the dual converges slowly on many overlapping rows.
-    return LinearSVC(C=cost, dual="auto", max_iter=20_000, random_state=0)
-
-
-def _predict(x: np.ndarray, label: np.ndarray, cost: float, queries: np.ndarray) -> Tensor:
-    """Fit a linear SVM on unit features and predict the classes (Q,) of others."""
-    return torch.from_numpy(_machine(cost).fit(x, label).predict(queries))
-
-
 def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
     """Return the accuracy and the mean of the per-class accuracies of a protocol."""
     mean_class = metrics.mean_class_accuracy(predicted, label)
     return {name: metrics.accuracy(predicted, label), f"{name}_mean_class": mean_class}
+
+
+# Several labels a row ---------------------------------------------------------------------------------------
+
+
+class _SeveralSettings(_LinearSettings):
+    # Goyal et al. (2019) choose from 2^-19 to 2^-4 and 10^-7 to 10^2.
+    costs: _Costs = Field(default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
+    interpolation: metrics.Interpolation = "area"  # of the average precision; VOC2007's own is 11-point
+
+
+@PROTOCOLS.register("multilabel_svm")
+class MultilabelSVM(_Linear):
+    """Mean average precision of one linear SVM a class on unit features, as on VOC07 (Goyal et al., 2019; InterCLR).
+
+    Videos that are not counted for a class neither train nor test its SVM. The cost of each class is chosen by
+    cross-validation.
+    """
+
+    several: ClassVar[bool] = True
+    name: ClassVar[str] = "multilabel_svm"
+
+    class Config(_SeveralSettings):
+        """Settings of the protocol."""
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Return the mean over classes, by `name`; `details` hold the precision and the cost of each class."""
+        x, queries, classes, undefined = self.prepare(gallery, query)
+        found = []
+        for target, tested in progress(classes, title=self.name, unit="label", leave=False):
+            known = target >= 0
+            found.append(self.precision(x[known], target[known] == 1, queries, tested, self.config.folds))
+        precisions = [None if isnan(precision) else precision for precision, _ in found]
+        details = {"average_precision": precisions, "costs": [cost for _, cost in found]}
+        number = mean(precision for precision in precisions if precision is not None)
+        return Measured({self.name: number}, details={**details, **undefined})
+
+    def prepare(
+        self, gallery: Features, query: Features
+    ) -> tuple[_Rows, _Rows, list[tuple[_Rows, _Rows]], dict[str, list[str]]]:
+        """Return the rows of both, the targets of each class, and the classes without a tested video that was read."""
+        assert gallery.targets is not None and query.targets is not None
+        self.check(gallery.targets)
+        undefined = _undefined(self.name, query)
+        classes = [*zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True)]
+        return self.rows("gallery", gallery.x), self.rows("query", query.x), classes, undefined
+
+    def model(self) -> Any:
+        """Return the classifier of a class."""
+        return super().model().set_params(class_weight={True: 2.0, False: 1.0})  # as Goyal et al.
+
+    def precision(self, x: _Rows, present: _Rows, queries: _Rows, tested: _Rows, folds: int) -> tuple[float, float]:
+        """Fit a classifier; return its average precision on the queries that count, and its cost.
+
+        The cost is the smallest one of the highest average precision in cross-validation.
+        """
+
+        def score(fitted: Any, rows: _Rows, label: _Rows) -> float:
+            scores = torch.from_numpy(fitted.decision_function(rows))
+            return metrics.average_precision(scores, torch.from_numpy(label), self.config.interpolation)
+
+        model, splits = self.model(), stratified_folds(folds, self.config.seed)
+        cost, _ = choose_cost(model, x, present, self.config.costs, splits, scoring=score)
+        known = tested >= 0
+        return score(model.set_params(C=cost).fit(x, present), queries[known], tested[known] == 1), cost
+
+    def check(self, label: Tensor) -> None:
+        """Check that each class has enough videos with and without it; `label` are the targets (N, classes)."""
+        needed = min(self.config.shots) if isinstance(self.config, _Shots) else self.config.folds
+        fewest = min(int((label == value).sum(dim=0).min()) for value in (0, 1))
+        if fewest < needed:
+            raise DataError(
+                f"protocol {self.name} needs at least {needed} training videos with each class and without it, and "
+                f"there are {fewest} for one: add videos, or lower folds or shots"
+            )
+
+    def check_lists(self, gallery: VideoList, query: VideoList) -> None:
+        """Check that each class has a tested video: else its average precision is undefined."""
+        assert query.targets is not None
+        if empty := [query.class_name(n) for n in np.flatnonzero(~(query.targets == 1).any(axis=0)).tolist()]:
+            raise DataError(
+                f"protocol {self.name} is undefined: {query.path} has no video of {len(empty)} "
+                f"class{'es' * (len(empty) > 1)}, {first_few(empty)}; add videos, or leave these classes out of both "
+                "lists"
+            )
+
+
+@PROTOCOLS.register("multilabel_logistic")
+class MultilabelLogistic(MultilabelSVM):
+    """The same by L2-regularised logistic regression on features of any length, as SCE's transfer to VOC2007."""
+
+    name: ClassVar[str] = "multilabel_logistic"
+    rows, model = Logistic.rows, Logistic.model
+
+    class Config(_SeveralSettings):
+        costs: _Costs = _LOGISTIC_COSTS
+        iterations: int = Field(default=5000, ge=1)  # maximum of L-BFGS
+
+
+@PROTOCOLS.register("multilabel_lowshot")
+class MultilabelLowShot(MultilabelSVM):
+    """The same with k videos of each class and k (classes - 1) others, over several draws (Goyal et al., 2019)."""
+
+    name: ClassVar[str] = "multilabel_lowshot"
+
+    class Config(_Shots, _SeveralSettings):
+        """Settings of the protocol."""
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Return `multilabel_lowshot@k`, the mean over draws, and `multilabel_lowshot@k_spread`."""
+        x, queries, classes, undefined = self.prepare(gallery, query)
+
+        def score(k: int, draw: int) -> float:
+            precisions = []
+            for n, (target, tested) in enumerate(classes):
+                rows = []
+                for value, count in ((1, k), (0, k * (len(classes) - 1))):
+                    source = generator(self.config.seed, draw, n, value)
+                    rows += source.permutation(np.flatnonzero(target == value))[:count].tolist()
+                folds = min(k, self.config.folds)
+                precisions.append(self.precision(x[rows], target[rows] == 1, queries, tested, folds)[0])
+            return mean(value for value in precisions if not isnan(value))
+
+        numbers, left_out = self.over_draws(min(int((target == 1).sum()) for target, _ in classes), score)
+        return Measured(numbers, details={**left_out, **undefined})
+
+
+def _undefined(name: str, query: Features) -> dict[str, list[str]]:
+    """Return the classes whose tested videos could not be read, with a warning: they are not in the mean."""
+    assert query.targets is not None
+    rows = (~(query.targets == 1).any(dim=0)).nonzero()[:, 0].tolist()
+    if not rows:
+        return {}
+    names = [query.classes[n] if n < len(query.classes) else str(n) for n in rows]
+    if len(rows) == query.targets.shape[1]:
+        raise DataError(f"protocol {name} is undefined: no video of any class could be read")
+    _log.warning("%s: no video of %s could be read: the mean is over the other classes", name, first_few(names))
+    return {"undefined": names}

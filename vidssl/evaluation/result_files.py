@@ -29,7 +29,7 @@ _HASHED = {  # what they are of, where the name does not say it
         for key in ("sizes", "changed")
     },
 }
-# The number of entries "Numbers change" in CHANGELOG.md, as tests/commands/test_overlap.py checks: results of another
+# The number of entries "Numbers change" in CHANGELOG.md, as tests/jobs/test_overlap.py checks: results of another
 # format are measured again.
 RESULTS_FORMAT = 43
 

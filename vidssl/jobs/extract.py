@@ -21,7 +21,6 @@ from vidssl.base.output_folder import only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.types import Features
 from vidssl.base.worker_pool import Pool, ordered
-from vidssl.data.allowed_paths import existing_path
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows, parse_windows
 from vidssl.data.list_identity import identify
 from vidssl.data.loader import file_numbers
@@ -117,20 +116,17 @@ def merge(out: File) -> Features:
     if there is not None and (there.request, there.classes, there.files) == (request, first.classes, files):
         _log.info(_THERE, out)
     else:
-        if not any(part.names for part in parts):
+        if not any(len(part.records) for part in parts):
             raise _nothing(missing)
         features.claim_features(out)
         with only_run_in(out):
-            rows = {int(n): part.row(row) for part in parts for row, n in enumerate(part.features.index)}
+            rows = {n: part.records.row(row) for part in parts for row, n in enumerate(part.features.index.tolist())}
 
             def videos_of(index: list[int]) -> VideoList:
                 return VideoList(out, Records(first.root, (rows[n] for n in index)), first.classes)
 
-            def state_of(path: str) -> features.FileState:
-                return files.get(path, features.FileState())  # parts of before have no states of their files
-
             pieces = [features.Piece.of(part.features) for part in parts]
-            features.write_folder(out, request, videos_of, pieces, missing, state_of, made_by)
+            features.write_folder(out, request, videos_of, pieces, missing, files.__getitem__, made_by)
     leave_out(missing)
     return loaded(out)
 
@@ -163,10 +159,8 @@ def load_features(path: File) -> Features:
 def loaded(path: Path, verify: bool = False) -> Features:
     """Return the features of a folder as `load_features`; `verify` reads all files, to compare their checksums."""
     folder = features.read_folder(path, "name a folder that vidssl extract wrote", verify)
-    listed = folder.videos(range(len(folder.features.x)))
-    return replace(
-        folder.features, classes=folder.classes, records=listed.records, windows="windows" in folder.request, path=path
-    )
+    windows = "windows" in folder.request
+    return replace(folder.features, classes=folder.classes, records=folder.records, windows=windows, path=path)
 
 
 def extract_to(
@@ -230,11 +224,8 @@ class _Kept:
         self._folders = [stored for stored in (folder, *parts) if stored is not None]
         if folder is None or folder.classes != videos.classes:
             return False
-        if folder.files:
-            same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
-            there = same and folder.root == videos.root.resolve() and features.Files(videos).have(folder.files)
-        else:
-            there = _deciding(folder.request) == _deciding(self._request)
+        same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
+        there = same and folder.root == videos.root.resolve() and features.Files(videos).have(folder.files)
         if there:
             _check_missing(folder, self._subject.test)
             _log.info(_THERE, self._path)
@@ -246,11 +237,9 @@ class _Kept:
         self._taken = features.find_rows(self._folders, videos, rows, self._files)
         if self._folders:
             self._check_videos(self._folders[0], videos)
-            dropped = sum(len(folder.names) for folder in self._folders) - len(self._taken)
+            dropped = sum(len(folder.records) for folder in self._folders) - len(self._taken)
             there = f"{len(self._taken)} of {len(rows)} {videos.unit}s were there"
             _log.info("%s: %s%s", self._path, there, f"; {dropped} other rows are dropped" if dropped else "")
-        if any(len(folder.names) and not folder.files for folder in self._folders):
-            _log.info("%s does not record its files, which may have changed: all are encoded again", self._path)
         lacking = [n for n in rows if n not in self._taken]
         paths, again = ({videos.records[n].path for n in some} for some in (rows, lacking))
         return lacking, len(paths - again)
@@ -258,7 +247,7 @@ class _Kept:
     def _check_videos(self, folder: features.FeatureFolder, videos: VideoList) -> None:
         """Raise a DataError if no video of a folder is in a list: its features would be lost by mistake."""
         real_path = self._files.real_path
-        paths = {real_path(existing_path(folder.root, name)) for name in folder.names}
+        paths = {real_path(record.path) for record in folder.records}
         if paths and not self._taken and paths.isdisjoint(real_path(record.path) for record in videos.records):
             raise DataError(f"{folder.path} holds features of other videos, and of none of {videos.path}: {_REMEDY}")
 
@@ -309,7 +298,7 @@ def open_index(path: Path, subject: Subject) -> features.FeatureFolder:
 def _check_missing(folder: features.FeatureFolder, test: features.TestClips) -> None:
     """Note the videos that features lack; a DataError if they are too many for these settings."""
     missing = folder.features.missing
-    test.check_skipped(missing, len({*folder.names}) + len(dict(missing)), folder.path)
+    test.check_skipped(missing, len({*folder.records.names}) + len(dict(missing)), folder.path)
     leave_out(missing)
 
 

@@ -13,7 +13,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import nn
 
-from vidssl.base.command_line_and_notices import messages_once, named_at_end
+from vidssl.base.command_line_and_notices import noticing
 from vidssl.base.config import in_home
 from vidssl.base.errors import ConfigError, Interrupted, hint_at_device
 from vidssl.base.output_folder import remove_unused
@@ -110,7 +110,7 @@ def job(function: Callable[P, _T]) -> Callable[P, _T]:
         report: Report = arguments.get("progress")
         # Without a report of its own, a job leaves that of the block around it.
         own_report = nullcontext() if report is None else reporting(report)
-        with own_report, _torch_state_kept(), messages_once(), named_at_end():
+        with own_report, _torch_state_kept(), noticing():
             try:
                 return function(*bound.args, **bound.kwargs)
             except BaseException as error:
@@ -164,30 +164,28 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
         hint = did_you_mean(unknown, hints)
         raise TypeError(f"{function.__name__} has no option '{unknown}'{hint}; there are: {', '.join(sorted(hints))}")
     for name, value in {**arguments, **options}.items():
-        for kind in _alternatives(hints.get(name, Any)):
+        kind = _checked_type(hints.get(name))
+        if value is not None and kind is not None:
             _check_one(name, value, kind)
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """Return the type that is checked, of `X` and of `X | None`; nothing of other unions, which are not checked."""
-    if get_origin(hint) in (Annotated, Literal) or hint in (int, float, bool):
-        return (hint,)
+def _checked_type(hint: Any) -> Any:
+    """Return the type that is checked, of `X` and of `X | None`; None of other unions, which are not checked."""
     parts = [part for part in get_args(hint) if part is not NoneType]
-    return (parts[0],) if len(parts) == 1 and NoneType in get_args(hint) else ()
+    if len(parts) == 1 and NoneType in get_args(hint):
+        return parts[0]
+    return hint if get_origin(hint) in (Annotated, Literal) or hint in (int, float, bool) else None
 
 
 def _check_one(name: str, value: Any, kind: Any) -> None:
-    if value is None:
-        return
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise ConfigError(
-                f"{name} is {value!r}: choose one of {', '.join(map(str, get_args(kind)))}{hint_at_device(name)}"
-            )
+            choices = ", ".join(map(str, get_args(kind)))
+            raise ConfigError(f"{name} is {value!r}: choose one of {choices}{hint_at_device(name)}")
         return
     base, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    allowed = (int, float) if base is float else (base,)
-    if base in (int, float) and (not isinstance(value, allowed) or isinstance(value, bool)):
+    allowed = {int: (int,), float: (int, float)}.get(base)
+    if allowed is not None and (not isinstance(value, allowed) or isinstance(value, bool)):
         raise ConfigError(f"{name} is {value!r}, and it is {'a whole number' if base is int else 'a number'}")
     for limit in limits:
         if isinstance(limit, Ge) and value < limit.ge:

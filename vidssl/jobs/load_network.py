@@ -266,15 +266,6 @@ def _all_training(lists: Sequence[Callable[[], TrainingVideos]]) -> TrainingVide
     return TrainingVideos(name, replace(known[0], records=records, joined=()), reasons)
 
 
-def brings_config(model: Model, options: NetworkOptions) -> bool:
-    """Whether a network has a config of its own: then it ignores one that several networks share."""
-    if isinstance(model, nn.Module) or model == RANDOM:
-        return False
-    if is_external(model):
-        return True
-    return is_checkpoint(read_anything(weights_file(model), options.get("trust", False)))
-
-
 def _load_checkpoint(
     name: str, path: Path, content: dict[str, Any], options: NetworkOptions, device: torch.device
 ) -> Subject:

@@ -23,31 +23,18 @@ from vidssl.engine.run_config import fill_split
 from vidssl.evaluation.result_files import Results, complete, complete_splits, existing_results, write_results
 from vidssl.evaluation.train_test_overlap import report_equal_features
 from vidssl.jobs.job import Model, NetworkOptions, Videos, file_of, path_of, read_videos
-from vidssl.jobs.load_network import Subject, brings_config, class_hash, device_of, load_subject
+from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
 from vidssl.models.external import is_external
 from vidssl.page.section import format_table as format_table
 
 BACKBONE = "features of the backbone"
-# Files that commands write beside `results.json`, by the kind of results.
-_BESIDE = {
-    "test": ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"),
-    "retrieval": ("index.html", "previews", "retrieval.png"),
-    "map": ("index.html", "videos.csv", "videos.parquet"),
-    "invariance": ("index.html",),
-    "robustness": ("index.html", "examples.png"),
-    "classes": ("index.html",),
-    "background": ("index.html", "examples.png"),
-    "gradcam": ("index.html", "overlays"),
-    "analysis": ("index.html",),
-}
 
 
 def claim_results(
     out: Path, kind: str, inputs: Mapping[str, Path | None], read: Iterable[str | Path | None] = ()
 ) -> None:
     """Decide that results of a kind may be written to a folder, as `claim`; `read` are checkpoints and the like."""
-    files = [None if path is None else Path(path) for path in read]
-    claim(out, kind, ["results.json", *_BESIDE.get(kind, ())], inputs=inputs, read=files)
+    claim(out, kind, inputs=inputs, read=[None if path is None else Path(path) for path in read])
 
 
 def format_videos(results: Results) -> str:
@@ -238,18 +225,13 @@ class Work:
 
     def over_splits(self, splits: Sequence[int], out: Path | None) -> Results:
         """Measure each split, whose number replaces `{split}` in all arguments; errors come before the first one."""
-        if not self._depends_on_split():
+        named = (self.videos, self.model, self.train_list, self.options.get("settings"))
+        if not any("{split}" in str(argument) for argument in named):
             raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
         of_split = {split: self._fill(split) for split in splits}
         for work in of_split.values():
             work.prepare()  # and again when it is measured: networks of all splits may not fit into memory at once
         return over_splits(splits, out, lambda split, folder: of_split[split].measure(folder))
-
-    def _depends_on_split(self) -> bool:
-        if any("{split}" in str(argument) for argument in (self.videos, self.model, self.train_list)):
-            return True
-        seeded = "{split}" in str(self.options.get("settings"))
-        return seeded and not (self.shared_config and brings_config(self.model, self.options))
 
     def _fill(self, split: int) -> "Work":
         filled: dict[str, Any] = fill_split(vars(self) | {"measurement": vars(self.measurement)}, split)

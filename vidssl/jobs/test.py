@@ -1,8 +1,6 @@
 """Measure a network on a list with the evaluation protocols, and beside it what learned nothing, the floors."""
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -89,8 +87,8 @@ def measure_floors(
         "left_out": left_out,
         "num_videos": len(q),
         "num_train": None if g is None else len(g),
-        "missing": [{"path": path, "reason": reason} for path, reason in q.missing],
-        "missing_train": [{"path": path, "reason": reason} for path, reason in (g.missing if g else ())],
+        "missing": q.describe()["missing"],
+        "missing_train": [] if g is None else g.describe()["missing"],
     }
     dims = dict(zip(floors, encoder.dims, strict=True))
     queries = query.rows(q.index.tolist())
@@ -320,22 +318,12 @@ def describe_protocols(protocols: NamedProtocols) -> Tree:
 
 def _write(measured: Measured, out: Path) -> None:
     """Write the files of protocols that predict classes, and remove those of other protocols."""
-    names = _measured_before(out)
-    (out / "results.json").unlink(missing_ok=True)
-    for name in names:
-        for file in (f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"):
-            (out / file).unlink(missing_ok=True)
+    for pattern in ("results.json", "predictions_*.csv", "per_class_*.csv", "confusion_*.png"):
+        for file in out.glob(pattern):
+            file.unlink()
     for name, of_protocol in measured.by_protocol.items():
         if of_protocol.predicted is not None:
             _write_predictions(out, name, measured.query, of_protocol.predicted)
-
-
-def _measured_before(out: Path) -> list[str]:
-    """Names of the protocols whose results are in a folder."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        earlier = json.loads((out / "results.json").read_text(encoding="utf-8"))
-        return [str(protocol["name"]) for protocol in earlier["protocols"]]
-    return []
 
 
 def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:

@@ -80,7 +80,7 @@ def track(
 def _claim(out: Path, videos: VideoList) -> None:
     """Decide that tracks of a list may be written to a folder."""
     names = ("tracks", "proposals", "overlays")
-    claim(out, "tracks", names, inputs={"root": videos.root}, read=[videos.path])
+    claim(out, "tracks", inputs={"root": videos.root}, read=[videos.path])
     files = [tracks_name(name, record) for name, record in zip(videos.names, videos.records, strict=True)]
     for folder in names:
         check_file_names(out / folder, [f"{file}.npz" for file in files])

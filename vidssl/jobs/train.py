@@ -137,7 +137,7 @@ def _test(run: Run, checkpoint: Path, out: Path | None, check: Callable[[], None
     protocols = None if chosen is None else [protocol.model_dump(mode="json") for protocol in chosen]
     query, gallery = Path(str(run.evaluate.query)), run.evaluate.gallery
     work = Work(Protocols(protocols, check), checkpoint, query, options, None if gallery is None else Path(gallery))
-    return work.measure(out)
+    return work.prepare().measure(out)  # the folder is that of the run, which has claimed it
 
 
 def read_config(config: Config, settings: Sequence[Setting]) -> tuple[Tree, str]:

@@ -116,7 +116,7 @@ def check(
     copy, report = place_of_copy(listed, out, listed.root), out / "report.csv"
     if report == copy:
         raise DataError(f"{report} would be the clean list and the report: rename the list")
-    claim(out, "report of a check", [report.name], inputs={"list": path_of(videos)}, read=[listed.path])
+    claim(out, "report of a check", inputs={"list": path_of(videos)}, read=[listed.path])
     rows = list(zip(listed.names, listed.records, strict=True))
     for name, record in rows:
         timed = (min_seconds, record.start, record.end) != (None, None, None)

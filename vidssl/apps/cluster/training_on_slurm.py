@@ -131,7 +131,7 @@ def launch(
     training, _ = bind_config(tree, source)  # reports mistakes now, not after hours in the queue
     claim_output(training)
     logs_in = Path(training.output) / "jobs" if folder is None else Path(folder)
-    claim(logs_in, "logs of jobs", ())  # submitit's files have the number of the job in their names
+    claim(logs_in, "logs of jobs")
     try:
         import submitit
     except ImportError:

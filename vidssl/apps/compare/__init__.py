@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from vidssl.apps.compare.features_and_predictions import (
-    OUTPUTS,
     ComparedEncoder,
     common_rows,
     extract_all,
@@ -96,9 +95,8 @@ def compare(
         What results.json has.
     """
     folder = Path(out)
-    outputs = ["results.json", "index.html", DISAGREEMENTS, *(f"{name}/*" for name in OUTPUTS)]
     inputs = {"videos": path_of(videos), **{f"labels.{n}": Path(path) for n, path in enumerate(labels)}}
-    claim(folder, "encoder comparison", outputs, inputs=inputs)
+    claim(folder, "encoder comparison", inputs=inputs)
     start = time.perf_counter()
     with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
         listed = read_videos(videos, options)

@@ -36,7 +36,7 @@ from vidssl.models.joined_features import parts_of
 
 _log = logging.getLogger(__name__)
 _FEATURES, _PREDICTIONS = "features", "predictions"
-OUTPUTS = (_FEATURES, _PREDICTIONS)  # folders of a comparison
+
 SAME_CLIPS = 4  # of a video
 _FLOOR = "floor:"
 _VERSION = 2  # of the predictions

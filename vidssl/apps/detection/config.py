@@ -1,6 +1,6 @@
 """The configs of runs of detectors: of objects in images, and of actions in videos."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
@@ -91,7 +91,6 @@ class ActionDetectorSettings(Settings):
 class DetectionRun(RunSettings):
     """A run of a detector on images with boxes: the config has `detector` instead of `method`."""
 
-    outputs: ClassVar[tuple[str, ...]] = (*RunSettings.outputs, "results.json")
     data: DetectionData
     detector: DetectorSettings
     evaluate: DetectionEvaluate = DetectionEvaluate()
@@ -100,7 +99,6 @@ class DetectionRun(RunSettings):
 class ActionRun(RunSettings):
     """A run of a detector of actions on key frames of videos: the config has `action_detector` instead of `method`."""
 
-    outputs: ClassVar[tuple[str, ...]] = DetectionRun.outputs
     data: ActionData
     action_detector: ActionDetectorSettings
     evaluate: ActionEvaluate = ActionEvaluate()

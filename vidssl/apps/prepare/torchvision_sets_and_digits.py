@@ -95,7 +95,7 @@ def prepare_torchvision(
     folder = (out / "images" if images is None else images) / name
     opened = _open_splits(name, root, download, train_split)
     check_beside(out, folder, None, opened)
-    claim(folder, "images", opened)
+    claim(folder, "images")
     rows: dict[str, list[VideoRecord]] = {split: [] for split in opened}
     written = 0
     for split, dataset in opened.items():

@@ -86,6 +86,7 @@ def show(
         raise ConfigError(f"{source} is for several splits: replace {{split}} in its settings")
     run = bind_run(tree, source)
     if new is not None:
+        claim(Path(out), "views")
         new.write()
     return show_run(run, Path(out), limit, draws, source)
 
@@ -221,7 +222,7 @@ def _write_page(
     total: int,
     trains: bool = True,
 ) -> Path:
-    claim(out, "views", ["index.html"], read=[listed.path])
+    claim(out, "views", read=[listed.path])
     cards = []
     for samples in bar(samples_of_videos, title="show", unit="video", total=total, leave=False):
         leave_out(pair for sample in samples for pair in sample.replaced)

@@ -14,7 +14,7 @@ import av
 from annotated_types import Ge
 
 from vidssl.apps.shrink.encode_copies import encode_key_frames, original_of
-from vidssl.apps.shrink.pack_frames import PACKED_FILES, EncodedVideo, ShardWriter, encode_frames
+from vidssl.apps.shrink.pack_frames import EncodedVideo, ShardWriter, encode_frames
 from vidssl.base.atomic import write_json
 from vidssl.base.config import config_differences
 from vidssl.base.errors import ConfigError, DataError, DecodeError
@@ -78,8 +78,6 @@ class KeyFrameVideos:
     FFmpeg detects the format by content. An image folder becomes a video file of the folder's name. A copy gets its
     name and its original's modification time when it is complete: workers write them one by one.
     """
-
-    files = ()  # of the folder, beside the copies
 
     def __init__(self, out: Path, settings: ShrinkSettings) -> None:
         self._out, self._settings = out, settings
@@ -157,8 +155,6 @@ class PackedCopies:
     Workers encode whole videos in memory, and the main process writes them in the order of the list: the shards do not
     depend on the number of workers.
     """
-
-    files = PACKED_FILES
 
     def __init__(self, out: Path, settings: FrameSettings, shard_size: int) -> None:
         self._out, self._settings, self._shard_bytes = out, settings, shard_size * 10**6
@@ -277,7 +273,7 @@ def shrink(
     )
     copies.check(listed.root, [name for name, _ in files])
     result = Shrunk(place_of_copy(listed, out, out))
-    claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[path_of(videos)])
+    claim(out, "copies", inputs={"root": listed.root}, read=[path_of(videos)])
     with only_run_in(out):  # two runs would write to the same files
         copies.open()
         if not (out / COPIES).exists():

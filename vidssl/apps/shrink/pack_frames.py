@@ -33,7 +33,6 @@ from vidssl.video.packed_frames import (
 from vidssl.video.reader import Video
 
 FORMATS = {"jpeg": (".jpg", cv2.IMWRITE_JPEG_QUALITY), "webp": (".webp", cv2.IMWRITE_WEBP_QUALITY)}
-PACKED_FILES = (INDEX, "shard-*.tar", ".shard-*.index", ".shard.part")  # of a folder of packed frames
 _BLOCK = 512  # bytes; a member of a tar is a header of one block, then its content, filled up to whole blocks
 
 

@@ -1,7 +1,6 @@
-"""`tools/test_net.py` and the splits of `tools/train_net.py`, from the command line to the files and the one line."""
+"""The command test, from the command line to the files and the one line."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ def checkpoint(digits, tmp_path_factory):
     return train(load_run(TOY, [*given, f"output={output}", "steps=2"]))
 
 
-def asked(monkeypatch, capsys, *words):
+def asked(capsys, *words):
     """Run a command in this process; give what it prints, what it says as an error, and its status."""
     capsys.readouterr()
     status = 0
@@ -36,16 +35,15 @@ def asked(monkeypatch, capsys, *words):
     return given.out, given.err, status
 
 
-def test_the_script(run_script, checkpoint, digits, tmp_path):
-    arguments = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", "out"]
+def test_the_command(checkpoint, digits, tmp_path, capsys):
+    arguments = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out"]
     more = ["--train-list", digits / "motion/train.csv", "--clips", "2", "--crops", "5", "--workers", "0"]
     given = ["--protocol", "accuracy", "knn", "k=3", "temperature=0.5", "lowshot", "shots=[1, 2]"]
-    status, out, err = run_script(TOP / "tools/test_net.py", *arguments, *more, *given, cwd=tmp_path)
+    out, err, status = asked(capsys, *arguments, *more, *given)
     assert status == 0, err
-    assert "Traceback" not in err
     results = json.loads((tmp_path / "out/results.json").read_text())
     lines = out.splitlines()
-    assert lines[0] == "16 videos; 2 clips x 5 crops of 32², percent" and lines[-1] == "out/results.json"
+    assert lines[0] == "16 videos; 2 clips x 5 crops of 32², percent" and lines[-1] == f"{tmp_path}/out/results.json"
     shown = {line.split()[0]: line.split()[1] for line in lines[1:-1]}
     assert list(shown) == ["top1", "top5", "mean_class", "ece", "knn", "knn_mean_class", "lowshot@1", "lowshot@2"]
     assert all(value == f"{100 * results[name]:.1f}" for name, value in shown.items())
@@ -72,47 +70,21 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
         (["--crops", "0"], "0 is less than 1"),
     ],
 )
-def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, capsys):
+def test_mistakes(words, message, checkpoint, digits, tmp_path, capsys):
     given = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out", *words]
-    out, error, status = asked(monkeypatch, capsys, *given)
+    out, error, status = asked(capsys, *given)
     assert status == 2 and not out
     assert message in error and "Traceback" not in error
     assert not (tmp_path / "out/results.json").exists()
 
 
-def test_a_missing_list_and_a_checkpoint_that_is_none(checkpoint, digits, tmp_path, monkeypatch, capsys):
-    given = [digits / "motion/test.csv", "--out", tmp_path / "out"]
-    (tmp_path / "text.pt").write_text("no weights")
-    for path, message in (
-        (tmp_path / "none.pt", "No such file"),
-        (tmp_path / "text.pt", "is not a checkpoint; expected"),
-    ):
-        _, error, status = asked(monkeypatch, capsys, "--checkpoint", path, *given)
-        assert status == 2 and error.count("\n") == 1 and message in error
-
-
-def test_splits_of_a_training(digits, tmp_path, monkeypatch, capsys):
-    for split in (1, 2):
-        shutil.copytree(digits / "motion", tmp_path / f"lists{split}")
-    given = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1", "evaluate.clips=1"]
-    where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
-    monkeypatch.chdir(tmp_path)
-    cli.run("train", ["--cfg", str(TOY), "--splits", "1", "2", *given, *where])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("16 videos, 16 videos; 1 clip x 1 crop") and lines[-1] == "out/results.json"
-    results = json.loads((tmp_path / "out/results.json").read_text())
-    assert set(results["splits"]) == {"1", "2"}
-    assert results["spread"]["top1"] == 0  # the same lists: the same numbers
-    assert results["splits"]["1"]["checkpoint"]["path"] == "out/split1/checkpoints/last.pt"
-
-
-def test_settings_of_the_config_after_the_protocols(monkeypatch, capsys, digits, tmp_path):
+def test_settings_of_the_config_after_the_protocols(capsys, digits, tmp_path):
     """They are separated from those of the protocols; what both have is the protocol's."""
     lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
     where = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0"]
     given = ["--protocol", "knn", "k=3", *where, "svm", "seed=5", "costs=[1.0]", "device=cpu"]
     chosen = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", *lists]
-    _, err, status = asked(monkeypatch, capsys, *chosen, "--out", tmp_path, *given)
+    _, err, status = asked(capsys, *chosen, "--out", tmp_path, *given)
     assert status == 0, err
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["config"]["data"]["workers"] == 0 and results["config"]["device"] == "cpu"
@@ -128,11 +100,3 @@ def test_settings_of_a_protocol_of_a_plug_in_stay_with_it():
     assert plain(choices, "") == [{"name": "mine", "seed": 1, "k": 2}] and rest == []
     with pytest.raises(ConfigError, match=r"protocol data\.workers=0 names no protocol"):
         protocol_choices(["data.workers=0"])
-
-
-def test_an_unknown_setting_of_a_protocol(monkeypatch, capsys, checkpoint, digits, tmp_path):
-    lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
-    given = ["--checkpoint", checkpoint, *lists, "--out", tmp_path, "--protocol"]
-    assert "unknown key" in asked(monkeypatch, capsys, *given, "knn", "kk=3")[1]
-    message = asked(monkeypatch, capsys, *given, "k=3", "knn")[1]
-    assert "protocol begins with the setting k=3" in message

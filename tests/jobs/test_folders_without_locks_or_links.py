@@ -52,21 +52,10 @@ KINDS = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP]
 NETWORK = "--checkpoint RUN --workers 0 --device cpu"
 COMMANDS = [
     "train --cfg CFG PLACED",
-    "show --cfg CFG PLACED --out OUT",
-    f"test LIST --train-list TRAIN --out OUT {NETWORK}",
     f"retrieval --gallery TRAIN --query LIST --index OUT/index --out OUT/page {NETWORK}",
     f"extract LIST --out OUT {NETWORK}",
-    f"map TRAIN --out OUT {NETWORK}",
-    "compare TRAIN --checkpoint RUN floor:thumbnails --out OUT --workers 0 --device cpu",
-    "export RUN --to safetensors --out OUT/a.safetensors",
     "export RUN --to folder --out OUT/a",
-    f"track LIST --out OUT {NETWORK}",
-    "check LIST --out OUT",
-    "shrink LIST --out OUT",
     "shrink LIST --to frames --out OUT",
-    f"analyze uniformity LIST --out OUT {NETWORK}",
-    f"analyze invariance LIST --out OUT {NETWORK}",
-    "prepare folder DIGITS/videos/test --unlabeled --out OUT",
 ]
 
 
@@ -78,7 +67,7 @@ def test_every_command_that_writes_works_and_warns_once(words, place, digits, tm
     monkeypatch.setattr(os, "link", _fail(errno.ENOTSUP))
     out = tmp_path / "out"
     places = {"OUT": out, "LIST": place / "test.csv", "TRAIN": place / "train.csv", "RUN": place / "run"}
-    places |= {"CFG": CFG, "PLACED": " ".join(settings(place, digits, out)), "DIGITS": digits}
+    places |= {"CFG": CFG, "PLACED": " ".join(settings(place, digits, out))}
     for name, path in places.items():
         words = words.replace(name, str(path))
     for _ in range(2):  # the second time outputs are there, and a run is complete
@@ -113,86 +102,40 @@ def test_jobs_of_python_warn_once_too(place, digits, tmp_path, monkeypatch, capl
 # Runs that were copied --------------------------------------------------------------------------------------
 
 
-def copied(place, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(place / "run", folder, symlinks=True)
-    return folder / "checkpoints"
-
-
-def as_text(folder):
-    (folder / "last.pt").unlink()
-    (folder / "last.pt").write_text("step-00000004.pt")
-
-
-def as_text_with_a_line_break(folder):
-    as_text(folder)
-    (folder / "last.pt").write_text("step-00000004.pt\r\n")
-
-
-def as_copy(folder):
-    (folder / "last.pt").unlink()
-    shutil.copy(folder / "step-00000004.pt", folder / "last.pt")
-
-
-def as_old_copy(folder):
-    (folder / "last.pt").unlink()
-    shutil.copy(folder / "step-00000002.pt", folder / "last.pt")
-
-
-def as_old_text(folder):
-    (folder / "last.pt").unlink()
-    (folder / "last.pt").write_text("step-00000002.pt")
-
-
-def as_old_link(folder):
-    (folder / "last.pt").unlink()
-    (folder / "last.pt").symlink_to("step-00000002.pt")
-
-
-def as_dangling_link(folder):
-    (folder / "last.pt").unlink()
-    (folder / "last.pt").symlink_to("step-00000099.pt")
-
-
-def as_text_of_nothing(folder):
-    (folder / "last.pt").unlink()
-    (folder / "last.pt").write_text("step-00000099.pt")
-
-
-def as_newer_copy(folder):
-    as_copy(folder)
-    for suffix in ("pt", "sha256"):
-        (folder / f"step-00000004.{suffix}").unlink()
-
-
-def as_only_copy(folder):
-    as_newer_copy(folder)
-    for path in folder.glob("step-*"):
-        path.unlink()
-
-
-def missing(folder):
-    (folder / "last.pt").unlink()
-
-
-def empty(folder):
-    (folder / "last.pt").unlink()
-    (folder / "last.pt").touch()
-
-
-def without_hashes(folder):
-    missing(folder)
-    for path in folder.glob("*.sha256"):
-        path.unlink()
-
-
+# What `last.pt` is in the copy: a text, a link or a copy of another file; and patterns of files that were not copied.
 COPIES = {
-    function.__name__: function
-    for function in (
-        *(as_text, as_text_with_a_line_break, as_copy, as_old_copy, as_old_text, as_old_link, as_dangling_link),
-        *(as_text_of_nothing, as_newer_copy, as_only_copy, missing, empty, without_hashes),
-    )
+    "a text": ("text", "step-00000004.pt", ()),
+    "a text with a line break": ("text", "step-00000004.pt\r\n", ()),
+    "a copy": ("copy", "step-00000004.pt", ()),
+    "an old copy": ("copy", "step-00000002.pt", ()),
+    "an old text": ("text", "step-00000002.pt", ()),
+    "an old link": ("link", "step-00000002.pt", ()),
+    "a dangling link": ("link", "step-00000099.pt", ()),
+    "a text of nothing": ("text", "step-00000099.pt", ()),
+    "a newer copy": ("copy", "step-00000004.pt", ("step-00000004.*",)),
+    "the only copy": ("copy", "step-00000004.pt", ("step-*",)),
+    "missing": ("", "", ()),
+    "empty": ("text", "", ()),
+    "without hashes": ("", "", ("*.sha256",)),
 }
+
+
+def copied(place, tmp_path, name):
+    """Copy the run as a file system without links does."""
+    folder, (kind, target, gone) = tmp_path / "run/checkpoints", COPIES[name]
+    shutil.copytree(place / "run", folder.parent, symlinks=True)
+    last = folder / "last.pt"
+    last.unlink()
+    if kind == "text":
+        last.write_text(target)
+    elif kind == "link":
+        last.symlink_to(target)
+    elif kind == "copy":
+        shutil.copy(folder / target, last)
+    for pattern in gone:
+        for path in folder.glob(pattern):
+            path.unlink()
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -202,21 +145,19 @@ def newest(place):
 
 @pytest.mark.parametrize("name", COPIES)
 def test_the_newest_checkpoint_of_a_copied_run_is_found(name, place, newest, tmp_path, caplog):
-    folder = copied(place, tmp_path)
-    COPIES[name](folder)
+    folder = copied(place, tmp_path, name)
     for given in (folder.parent, folder / "last.pt"):
         caplog.clear()
         found = vidssl.load_backbone(given).state_dict()
         assert all(torch.equal(found[key], newest[key]) for key in newest)
         assert torch.load(weights_file(given), weights_only=True)["step"] == 4
         is_warned = any("is used, the newest that is valid" in line for line in caplog.messages)
-        assert is_warned == (name in ("as_dangling_link", "as_text_of_nothing") or "old" in name)
+        assert is_warned == (name in ("a dangling link", "a text of nothing") or "old" in name)
 
 
-@pytest.mark.parametrize("name", [name for name in COPIES if name != "without_hashes"])
+@pytest.mark.parametrize("name", ["a text", "an old copy", "the only copy", "missing"])
 def test_a_copied_run_goes_on_at_its_newest_step(name, place, digits, tmp_path, caplog):
-    folder = copied(place, tmp_path)
-    COPIES[name](folder)
+    folder = copied(place, tmp_path, name)
     with caplog.at_level(logging.INFO):
         assert torch.load(vidssl.train(CFG, *settings(place, digits, folder.parent)), weights_only=True)["step"] == 4
     assert f"resumed {folder.parent} at step 4" in caplog.messages

@@ -60,15 +60,6 @@ def test_edited_code_is_measured_again(measure, tmp_path):
     assert described["name"] == "of_a_user" and len(described["code"]) == 64
 
 
-def test_what_is_wrong_is_one_line(measure):
-    with pytest.raises(ConfigError, match=r"^protocol OfAUser returns dict, not `Measured`: see docs/extend.md$"):
-        measure('{"number": 0.25}')
-    with pytest.raises(
-        ConfigError, match=r"no 'of_a_usr' \(did you mean 'of_a_user'\?\).*; of a module of your own: imports="
-    ):
-        measure("None", "of_a_usr")
-
-
 def test_a_module_that_is_not_there():
     remedy = r"cannot import 'no_such': .*; name the module, and have its folder on PYTHONPATH"
     with pytest.raises(ConfigError, match=remedy):

@@ -12,7 +12,6 @@ import pytest
 import vidssl
 from vidssl import cli
 from vidssl.base.errors import DataError
-from vidssl.cli import COMMANDS, Group, parser_of
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -32,25 +31,7 @@ MEASURES = {
     "retrieval --index": [*QUERY, "--index", "INDEX"],
     "retrieval --window": [*QUERY, "--gallery", "TRAIN", "--window", "0.4"],
     "map": ["map", "INPUT", "--layout", "pca", "--thumbnails", "0"],
-    "analyze robustness": [
-        *("analyze", "robustness", "INPUT", "--train-list", "TRAIN"),
-        *("--corruptions", "contrast", "--severities", "1"),
-    ],
     "analyze uniformity": ["analyze", "uniformity", "INPUT"],
-    "analyze invariance": ["analyze", "invariance", "INPUT", "--transformations", "reverse", "--top-k", "1"],
-    "analyze background": ["analyze", "background", "INPUT", "--boxes", "BOXES"],
-    "analyze gradcam": [
-        "analyze",
-        "gradcam",
-        "INPUT",
-        "--target",
-        "similarity",
-        "--gallery",
-        "TRAIN",
-        "--overlays",
-        "0",
-    ],
-    "analyze all": ["analyze", "all", "INPUT", "--train-list", "TRAIN", "--limit", "all"],
 }
 
 
@@ -91,10 +72,6 @@ def data(digits, tmp_path_factory):
     lists = {"train": write(folder / "train", "list", trained, classes, root)}
     for name in ("test", "test1", "test2"):  # the last two are splits
         write(folder / name, "list", tested, classes, root)
-    with open(folder / "boxes.csv", "w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["path", "frame", "x1", "y1", "x2", "y2"])
-        rows.writerows([name, frame, 10, 10, 30, 30] for name, _ in tested for frame in range(24))
     given = [f"data.train={lists['train']}", "data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1"]
     given += [f"output={folder}/run", "batch_size=4", "evaluate.clips=1"]
     train(load_run(TOY, given))
@@ -108,7 +85,7 @@ def network(folder):
 
 def words_of(folder, words):
     places = {"INPUT{split}": f"{folder}/test{{split}}/list.csv", "INPUT": f"{folder}/test/list.csv"}
-    places |= {"TRAIN": f"{folder}/train/list.csv", "BOXES": f"{folder}/boxes.csv", "INDEX": f"{folder}/index"}
+    places |= {"TRAIN": f"{folder}/train/list.csv", "INDEX": f"{folder}/index"}
     return [places.get(word, word) for word in words]
 
 
@@ -119,19 +96,7 @@ def run(folder, out, words, *more):
     return json.loads((out / "results.json").read_text())
 
 
-def test_every_command_that_writes_results_is_among_them():
-    """Those whose help names results.json; `train` does with --splits, and for detectors (tests/apps/detection)."""
-    every = [[name] for name, job in COMMANDS.items() if not isinstance(job, Group)]
-    every += [[group, name] for group, jobs in COMMANDS.items() if isinstance(jobs, Group) for name in jobs.jobs]
-    helps = {" ".join(words): parser_of(words[0], words[1:])[1].format_help() for words in every}
-    found = {name for name, text in helps.items() if "results.json" in text or name == "analyze all"}
-    assert found - {"export", "compare"} == {name for name in MEASURES if "--" not in name}
-
-
-SLOW = [pytest.param(name, marks=pytest.mark.long) if name == "analyze all" else name for name in MEASURES]
-
-
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", MEASURES)
 def test_results_state_what_they_are_of(data, tmp_path, name, caplog):
     words = MEASURES[name]
     compares = not {"TRAIN", "INDEX"}.isdisjoint(words)
@@ -166,27 +131,14 @@ def test_results_state_what_they_are_of(data, tmp_path, name, caplog):
     assert len({*lines}) == len(lines), "a command says it once"
 
 
-@pytest.mark.parametrize(
-    ("protocol", "shared"),
-    [
-        ("svm", "train/0.mp4"),
-        ("svm", "test/link.mp4"),
-        ("svm", "test/copy.mp4"),
-        *((protocol, "test/copy.mp4") for protocol in ("logistic", "lowshot", "order")),
-    ],
-)
-def test_what_learns_refuses_its_own_videos(data, tmp_path, protocol, shared):
+@pytest.mark.parametrize("shared", ["train/0.mp4", "test/link.mp4", "test/copy.mp4"])
+def test_what_learns_refuses_its_own_videos(data, tmp_path, shared):
     """By path, by a link, and by content."""
     rows = [row for row in csv.reader(open(data / "test/list.csv")) if row[0] == shared or re.match(r"test/\d", row[0])]
     folder = tmp_path / "lists"
     query = write(folder, "list", rows, read_list(data / "test/list.csv").classes, data / "videos")
-    words = ["test", str(query), "--train-list", "TRAIN", "--protocol", protocol]
-    with pytest.raises(
-        DataError, match=f"1 videos of .* are in .* too, the first '{shared}'.*{protocol} would be tested"
-    ):
-        run(data, tmp_path / "out", words)
-    words = ["analyze", "background", str(query), "--train-list", "TRAIN", "--boxes", "BOXES"]
-    with pytest.raises(DataError, match="the search would be tested"):
+    words = ["test", str(query), "--train-list", "TRAIN", "--protocol", "svm"]
+    with pytest.raises(DataError, match=f"1 videos of .* are in .* too, the first '{shared}'.*svm would be tested"):
         run(data, tmp_path / "out", words)
 
 
@@ -280,15 +232,12 @@ def test_results_of_another_format_or_version_are_measured_again(data, tmp_path,
         assert ("vidssl 0.0.1" if "versions" in change else "format") in line
 
 
-@pytest.mark.parametrize("name", ["retrieval", "map", "analyze gradcam"])
-def test_what_is_replaced_is_named(data, tmp_path, caplog, name):
-    words = MEASURES[name]
-    run(data, tmp_path / "out", words)
-    other = [*words, *(("--k", "3") if name == "retrieval" else ("--seed", "1"))]  # other lists are refused
+def test_what_is_replaced_is_named(data, tmp_path, caplog):
+    run(data, tmp_path / "out", MEASURES["retrieval"])
     with caplog.at_level("INFO"):
-        run(data, tmp_path / "out", other)
+        run(data, tmp_path / "out", [*MEASURES["retrieval"], "--k", "3"])  # other lists are refused
     (line,) = (r.getMessage() for r in caplog.records if "replacing it" in r.getMessage())
-    assert "holds results of another test (" in line and ("k " if name == "retrieval" else "seed 0") in line
+    assert "holds results of another test (options.k 10 stored, 3 requested)" in line
 
 
 def test_the_format_is_raised_with_each_change_of_numbers():

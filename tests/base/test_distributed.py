@@ -35,7 +35,7 @@ def collectives():
         }
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 3])
 def test_collectives_give_all_processes_the_same(world, run_world):
     rows = torch.cat([torch.arange(6.0).view(3, 2) + 10 * rank for rank in range(world)])
     for rank, found in enumerate(run_world(world, collectives)):

@@ -185,7 +185,7 @@ def test_15_all_mistakes_at_once(write):
 
 
 def test_15_a_mistake_inside_of_a_list_is_one_mistake():
-    configs = Path(__file__).parents[1] / "configs"
+    configs = Path(__file__).parents[2] / "configs"
     with pytest.raises(ConfigError, match=r"1 mistake\n.*knn") as caught:
         load_run(configs / "toy" / "moco.yaml", ["evaluate.protocols=[{name: kn}]"])
     assert len(str(caught.value).splitlines()) == 2

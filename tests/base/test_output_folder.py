@@ -22,7 +22,7 @@ import vidssl.jobs
 from vidssl import cli
 from vidssl.base import output_folder
 from vidssl.base.errors import DataError, VidsslError
-from vidssl.base.output_folder import MARK, claim, only_run_in, remove_unused
+from vidssl.base.output_folder import MARK, claim, only_run_in, remove_unused, write_files
 from vidssl.base.registry import APPS
 from vidssl.cli import COMMANDS, Group, parser_of
 from vidssl.cli.options_from_signatures import config_file
@@ -45,55 +45,37 @@ INPUTS = {
         "labels",
     ),
     *("masks", "metrics", "mnist", "proposals", "query", "results", "root", "splits", "test", "train", "train_boxes"),
-    *("train_list", "videos"),
+    *("labels", "train_list", "videos"),
 }
 NETWORK = "--checkpoint random --cfg CFG data.moving_digits=null --workers 0 --device cpu"
-# By command and option: its words, and files that it writes into OUT.
-OUTPUTS = {
-    ("train", "settings"): (
-        "--cfg CFG PLACED",
-        ["config.yaml", "metrics.jsonl", "training.html", "training.json", "checkpoints/last.pt"],
-    ),
-    ("show", "out"): ("--cfg CFG PLACED --out OUT", ["index.html"]),
-    ("test", "out"): (f"LIST --train-list TRAIN --out OUT {NETWORK}", ["results.json", "predictions_knn.csv"]),
-    ("test of boxes", "out"): ("SETS/boxes.json --checkpoint none --out OUT", ["results.json"]),
-    ("test of splits", "out"): (f"DIGITS/motion/{{split}}.csv --splits 1 2 --out OUT {NETWORK}", ["results.json"]),
-    ("retrieval", "out"): (
-        f"--gallery TRAIN --query LIST --out OUT {NETWORK}",
-        ["results.json", "index.html", "retrieval.png", "previews/notes.txt"],
-    ),
-    ("retrieval", "index"): (
-        f"--gallery TRAIN --query LIST --index OUT --out ELSE {NETWORK}",
-        ["features.npy", "notes.txt"],
-    ),
-    ("extract", "out"): (f"LIST --out OUT {NETWORK}", ["features.npy", "rows.csv", "meta.json", "notes.txt"]),
-    ("merge", "out"): ("--out OUT", ["features.npy", "rows.csv", "meta.json", "notes.txt"]),
-    ("map", "out"): (f"LIST --out OUT {NETWORK}", ["results.json", "index.html", "videos.csv"]),
+# Words of the commands that fill a folder, by command and option: no file may be there.
+FOLDERS = {
+    ("train", "settings"): "--cfg CFG PLACED",
+    ("show", "out"): "--cfg CFG PLACED --out OUT",
+    ("test", "out"): f"LIST --train-list TRAIN --out OUT {NETWORK}",
+    ("test of boxes", "out"): "SETS/boxes.json --checkpoint none --out OUT",
+    ("test of splits", "out"): f"DIGITS/motion/{{split}}.csv --splits 1 2 --out OUT {NETWORK}",
+    ("retrieval", "out"): f"--gallery TRAIN --query LIST --out OUT {NETWORK}",
+    ("retrieval", "index"): f"--gallery TRAIN --query LIST --index OUT --out ELSE {NETWORK}",
+    ("extract", "out"): f"LIST --out OUT {NETWORK}",
+    ("merge", "out"): "--out OUT",
+    ("map", "out"): f"LIST --out OUT {NETWORK}",
+    ("track", "out"): f"LIST --out OUT {NETWORK}",
+    ("shrink", "out"): "LIST --out OUT",
+    ("shrink to frames", "out"): "LIST --to frames --out OUT",
+    ("check", "out"): "LIST --out OUT",
+    ("compare", "out"): "LIST --checkpoint floor:thumbnails --out OUT",
+    **{
+        (f"analyze {name}", "out"): f"LIST --out OUT {NETWORK} {'--boxes SETS/none' if name == 'background' else ''}"
+        for name in ("invariance", "robustness", "uniformity", "background", "gradcam", "all")
+    },
+    ("prepare colorful-moving-mnist", "out"): "--share digit --train 1 --test 1 --out OUT",
+}
+# Of commands that write single files, which may be beside others: the words, and the files.
+FILES = {
     ("export", "out"): ("vidssl-small --to safetensors --out OUT/a.safetensors", ["a.safetensors"]),
     ("export of a folder", "out"): ("vidssl-small --to folder --out OUT", ["README.md"]),
-    ("track", "out"): (f"LIST --out OUT {NETWORK}", ["tracks/a.npz", "proposals/a.npz", "overlays/a.mp4"]),
-    ("check", "out"): ("LIST --out OUT", ["test.csv", "report.csv", "root.txt"]),
-    ("shrink", "out"): ("LIST --out OUT", ["videos/test/00000.mp4", "test.csv", "classes.txt", "shrink.json"]),
-    ("shrink to frames", "out"): (
-        "LIST --to frames --out OUT",
-        ["shard-000000.tar", "frame_index.safetensors", "test.csv", ".shard.part", ".shard-000000.index"],
-    ),
-    ("compare", "out"): (
-        "LIST --checkpoint floor:thumbnails --out OUT",
-        ["results.json", "index.html", "features/notes.txt"],
-    ),
     ("launch", "folder"): ("--cfg CFG PLACED_ELSE --cluster local --folder OUT", []),
-    **{
-        (f"analyze {name}", "out"): (f"LIST --out OUT {NETWORK} {more}", ["results.json", *files])
-        for name, more, files in (
-            ("invariance", "", ["index.html"]),
-            ("robustness", "", ["index.html", "examples.png"]),
-            ("uniformity", "", ["index.html"]),
-            ("background", "--boxes SETS/none", ["index.html"]),
-            ("gradcam", "", ["index.html", "overlays/00000.mp4"]),
-            ("all", "", ["index.html"]),
-        )
-    },
     **{
         (f"prepare {name}", "out"): (f"{words} --out OUT", files)
         for name, words, files in (
@@ -110,12 +92,12 @@ OUTPUTS = {
             ("ava", "SETS/ava --annotations SETS/none", ["train.json", "val.json"]),
             ("chunks", "LIST --frames 4", ["test.csv", "root.txt"]),
             ("torchvision", "Tiny --root SETS", ["train.csv", "images/Tiny/train/0/000000.png"]),
-            ("colorful-moving-mnist", "--share digit --train 1 --test 1", ["notes.txt"]),
             ("moving-digits", "--train 1 --test 1", ["settings.json"]),
         )
     },
     ("prepare torchvision", "images"): ("Tiny --root SETS --out ELSE --images OUT", ["Tiny/train/0/000000.png"]),
 }
+OUTPUTS = {key: (words, ["notes.txt"]) for key, words in FOLDERS.items()} | FILES
 
 
 def path_options():
@@ -236,34 +218,29 @@ def contents(folder):
     }
 
 
-FILES = [(*key, file, "file") for key, (_, files) in OUTPUTS.items() for file in files]
-FILES += [(*key, files[0], kind) for key, (_, files) in OUTPUTS.items() if files for kind in ("link", "broken link")]
-
-
-@pytest.mark.parametrize(("name", "option", "file", "kind"), FILES, ids=lambda value: str(value))
-def test_files_that_vidssl_did_not_write_stay(run, tmp_path, name, option, file, kind):
-    out, precious = tmp_path / "out", tmp_path / "precious"
-    (out / file).parent.mkdir(parents=True)
-    precious.write_text("precious")
-    if kind == "file":
-        (out / file).write_text("precious")
-    else:
-        (out / file).symlink_to(precious if kind == "link" else tmp_path / "nothing")
-    before = contents(out)
-    with pytest.raises(VidsslError) as caught:
-        run(name, option, out)
-    assert str(out) in str(caught.value) and "\n" not in str(caught.value) and "delete" not in str(caught.value)
-    assert contents(out) == before and precious.read_text() == "precious" and not (tmp_path / "nothing").exists()
-
-
-@pytest.mark.parametrize("kind", ["a file", "below a file"])
 @pytest.mark.parametrize(("name", "option"), OUTPUTS, ids=lambda value: str(value))
-def test_places_that_cannot_be_written_are_named_before_the_work(run, tmp_path, name, option, kind):
-    (tmp_path / "out").write_text("precious")
-    with pytest.raises(VidsslError) as caught:
-        run(name, option, tmp_path / "out" / ("x" if kind == "below a file" else ""))
-    assert str(tmp_path / "out") in str(caught.value) and "\n" not in str(caught.value)
-    assert (tmp_path / "out").read_text() == "precious"
+def test_a_command_replaces_nothing_and_writes_through_no_link(run, tmp_path, name, option):
+    """Nor does it begin its work before it has said so."""
+
+    def refused(out, place):
+        with pytest.raises(VidsslError) as caught:
+            run(name, option, out)
+        message = str(caught.value)
+        assert str(place) in message and "\n" not in message and "delete" not in message
+
+    precious, files = tmp_path / "precious", OUTPUTS[name, option][1]
+    precious.write_text("precious")
+    for kind, target in (("file", None), ("link", precious), ("broken", tmp_path / "nothing")):
+        for file in files[: 1 if target else None]:
+            out = tmp_path / kind / file.replace("/", "-")
+            (out / file).parent.mkdir(parents=True)
+            (out / file).write_text("precious") if target is None else (out / file).symlink_to(target)
+            before = contents(out)
+            refused(out, out)
+            assert contents(out) == before and not (tmp_path / "nothing").exists()
+    for out in (precious, precious / "x"):
+        refused(out, precious)
+    assert precious.read_text() == "precious"
 
 
 INPUT_FILES = [
@@ -284,9 +261,9 @@ INPUT_FILES = [
 ]
 
 
-@pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize(("name", "words", "source", "file"), INPUT_FILES, ids=lambda value: str(value)[:20])
-def test_inputs_are_not_replaced(run, sets, digits, tmp_path, monkeypatch, name, words, source, file, linked):
+def test_inputs_are_not_replaced(run, sets, digits, tmp_path, monkeypatch, name, words, source, file):
+    linked = name in ("prepare list", "export")
     out = tmp_path / "out"
     out.mkdir()
     (sets / "labels.csv").write_text("path,label,person\nwave/a.avi,wave,1\nwave/b.avi,wave,2\n")
@@ -469,14 +446,6 @@ with only_run_in(Path(sys.argv[1])):
         running.stdout.close()
 
 
-def test_features_are_extracted_by_one_run_at_a_time(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(output_folder, "_PATIENCE", 0.0)
-    words = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOP / "configs/toy/moco.yaml"]
-    words = [str(word) for word in (*words, "data.moving_digits=null", "--workers", "0", "--out", tmp_path / "x")]
-    with only_run_in(tmp_path / "x"), pytest.raises(VidsslError, match="another run is writing"):
-        cli.run("extract", words)
-
-
 # Results ---------------------------------------------------------------------------------------------------------
 
 
@@ -488,23 +457,29 @@ def test_a_folder_holds_one_kind_of_results_of_the_same_inputs(tmp_path):
     claim_results(out, "test", {"list": tmp_path / "b.csv"})
     with pytest.raises(VidsslError, match=r"holds test of other inputs .*list \.\./b\.csv, now \.\./a\.csv"):
         claim_results(out, "test", lists)
-    with pytest.raises(VidsslError, match=r"results\.json is there already, and vidssl has no record"):
+    with pytest.raises(VidsslError, match=r"results\.json is there already, and the folder holds test: choose another"):
         claim_results(out, "robustness", {"list": tmp_path / "b.csv"})
+    with pytest.raises(VidsslError, match=r"results\.json is an input, and would be replaced"):
+        claim_results(out, "test", {}, [out / "results.json"])
+    (out / "link").symlink_to(tmp_path / "b.csv")
+    with pytest.raises(VidsslError, match=r"out/link is a link, and nothing is written through links"):
+        claim_results(out, "test", {})
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/results.json").write_text('{"request": {"protocols": []}}')  # without a mark
-    with pytest.raises(VidsslError, match="no record"):
+    (tmp_path / "mine/notes.txt").write_text("mine")  # without a mark
+    with pytest.raises(
+        VidsslError, match=r"notes\.txt is there already, and vidssl has no record of writing it as test"
+    ):
         claim_results(tmp_path / "mine", "test", lists)
 
 
 # Before the work -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["check", "shrink"])
-def test_names_that_no_list_can_hold_are_found_before_a_video_is_decoded(tmp_path, write_video, numbered, command):
+def test_names_that_no_list_can_hold_are_found_before_a_video_is_decoded(tmp_path, write_video, numbered):
     write_video(tmp_path / "videos/a.mp4", numbered(6))
     write_video(tmp_path / "videos/b\nc.mp4", numbered(6))
     with pytest.raises(VidsslError, match="holds a line break"):
-        cli.run(command, [str(tmp_path / "videos"), "--out", str(tmp_path / "out"), "--workers", "1"])
+        cli.run("check", [str(tmp_path / "videos"), "--out", str(tmp_path / "out"), "--workers", "1"])
     assert not (tmp_path / "out").exists()
 
 
@@ -530,23 +505,24 @@ def test_subfolders_are_not_written_through_links(digits, tmp_path):
         (tmp_path / "out" / name).symlink_to(tmp_path / "precious")
     words = [str(digits / "videos/test"), "--cfg", str(TOP / "configs/toy/moco.yaml"), "--out", str(tmp_path / "out")]
     for command in (["show"], ["map", "--checkpoint", "random"], ["analyze", "all", "--checkpoint", "random"]):
-        with pytest.raises(VidsslError, match=r"is not a folder|is a link"):
+        with pytest.raises(VidsslError, match=r"is not a folder|is a link|is there already"):
             cli.run(command[0], [*command[1:], *words])
     assert not [*(tmp_path / "precious").iterdir()]
 
 
 def test_claims_of_a_failed_command_are_taken_back(tmp_path):
-    """Else a file that the user puts there later would count as one of vidssl."""
+    """Else a file that the user puts there later would count as one of vidssl; lists that are there stay known."""
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/notes.txt").write_text("mine")
-    for name in ("mine", "new"):
-        claim(tmp_path / name, "results", ["results.json"])
-        claim(tmp_path / name, "map", ["map.html"])
+    write_files(tmp_path / "lists", {"a.csv": b"path"})
+    for name in ("mine", "new", "lists"):
+        claim(tmp_path / name, "results")
     remove_unused()
-    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "notes.txt"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"mine", "lists", "a.csv", MARK}
     (tmp_path / "mine/results.json").write_text("mine")
     with pytest.raises(DataError, match=r"results.json is there already, and vidssl has no record"):
-        claim(tmp_path / "mine", "results", ["results.json"])
+        claim(tmp_path / "mine", "results")
+    write_files(tmp_path / "lists", {"a.csv": b"path,label"})
+    claim(tmp_path / "lists", "map")
 
 
 def test_a_failed_command_leaves_no_mark(tmp_path, monkeypatch):
@@ -561,13 +537,11 @@ def test_a_failed_command_leaves_no_mark(tmp_path, monkeypatch):
     assert not (tmp_path / "out/images/Tiny").exists() and not [*tmp_path.rglob(MARK)]
 
 
-def test_a_failed_command_leaves_the_marks_of_others(tmp_path):
-    claim(tmp_path, "results", ["results.json"])
-    (tmp_path / "results.json").write_text("{}")
-    claim(tmp_path, "map", ["map.html"])
-    remove_unused()
-    assert [*json.loads((tmp_path / MARK).read_text())["outputs"]] == ["results"]
-    with only_run_in(tmp_path):
-        claim(tmp_path, "page", ["index.html"])
+def test_a_failed_command_leaves_what_others_write(tmp_path):
+    claim(tmp_path, "results")
+    with only_run_in(tmp_path):  # of another run, that has begun since
         remove_unused()
-    assert {*json.loads((tmp_path / MARK).read_text())["outputs"]} == {"results", "page"}
+    claim(tmp_path, "results")
+    (tmp_path / "results.json").write_text("{}")
+    remove_unused()
+    assert json.loads((tmp_path / MARK).read_text())["kind"] == "results"

@@ -70,7 +70,7 @@ def permissions():
 # Times --------------------------------------------------------------------------------------------------------
 
 SECOND = 10**9
-TIMES = {"1969": -14 * SECOND, "-1 ns": -1, "1970": 0, "2107": 4_354_819_198 * SECOND, "1901": -(2**31) * SECOND}
+TIMES = {"1969": -14 * SECOND, "2107": 4_354_819_198 * SECOND}
 
 
 @pytest.mark.parametrize("time", TIMES)
@@ -185,8 +185,10 @@ MIXED = {  # beside img_00001.jpg … img_00008.jpg
 }
 
 
-@pytest.mark.parametrize("others", MIXED)
-@pytest.mark.parametrize("which", ["every", "some", "only one", "below a class"])
+@pytest.mark.parametrize(
+    ("others", "which"),
+    [*((others, "every") for others in MIXED), *(("flow", which) for which in ("some", "only one", "below a class"))],
+)
 def test_frames_and_other_images_in_one_folder(tmp_path, others, which):
     """`prepare` says it, and every reader of a folder: no video is lost, and no flow map becomes one."""
     root = tmp_path / "raw" if which != "below a class" else tmp_path / "raw" / "class"
@@ -312,25 +314,6 @@ def test_every_command_is_given_the_home_folder(name, tmp_path, monkeypatch):
     assert str(given["out"]) == str(tmp_path / "here")
 
 
-@pytest.mark.parametrize(
-    ("text", "root"),
-    [
-        ("videos", "videos"),
-        ("../other", "../other"),
-        ("./videos/", "videos"),
-        ("/abs/x", "/abs/x"),
-        ("videos \n", "videos "),
-    ],
-)
-def test_a_relative_root_counts_from_its_list(tmp_path, monkeypatch, text, root):
-    monkeypatch.chdir("/")
-    path = write(tmp_path / "lists/t.csv", "path\na.mp4\n")
-    write(tmp_path / "lists/root.txt", text)
-    found = read_list(path)
-    assert found.root == tmp_path / "lists" / root
-    assert found.records[0].path == f"{tmp_path / 'lists' / root}/a.mp4"
-
-
 @pytest.mark.parametrize("text", ["\nvideos\n", "  \n", "videos\nother\n", "videos\n\nother\n"])
 def test_a_root_of_no_or_several_lines_is_refused(tmp_path, text):
     path = write(tmp_path / "t.csv", "path\na.mp4\n")
@@ -340,9 +323,8 @@ def test_a_root_of_no_or_several_lines_is_refused(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("stored", ["NFC", "NFD"])
-def test_composed_and_decomposed_names(videos, tmp_path, stored):
-    other = {"NFC": "NFD", "NFD": "NFC"}[stored]
+def test_composed_and_decomposed_names(videos, tmp_path):
+    stored, other = "NFD", "NFC"
     name = normalize(stored, "Vidéos ñ/café 가.mp4")
     (videos / name).parent.mkdir()
     (videos / "a.mp4").rename(videos / name)
@@ -408,11 +390,9 @@ OBJECTS = {
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
-@pytest.mark.parametrize("function", [read_input, lambda given: vidssl.check(given, out="x")])
-def test_objects_that_are_no_videos(kind, function, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_objects_that_are_no_videos(kind):
     with pytest.raises(DataError, match=r"videos are named by text or Path, got .*: name a list") as caught:
-        function(io.BytesIO(b"a.mp4") if kind == "a file object" else OBJECTS[kind])
+        read_input(io.BytesIO(b"a.mp4") if kind == "a file object" else OBJECTS[kind])
     assert "\n" not in str(caught.value)
 
 
@@ -431,9 +411,7 @@ WORDS = {  # commands that write pictures or videos, with their words
     "check": ["--workers", "1"],
     "extract": [*NETWORK, "--clips", "1", "--crops", "1"],
     "map": [*NETWORK, "--clips", "1", "--crops", "1"],
-    "analyze gradcam": NETWORK,
     "track": NETWORK,
-    "show": ["--cfg", str(TOY)],
     "train": ["--cfg", str(TOY), "steps=1", "batch_size=2", "data.workers=0", "device=cpu"],
     "retrieval": [*NETWORK, "--clips", "1", "--crops", "1"],
     "compare": ["--checkpoint", "floor:thumbnails", "floor:colours"],
@@ -450,40 +428,32 @@ def run_inside(name, given, out):
         assert not done.code
 
 
-OF_VIDEOS = ("shrink", "train", "show", "track", "analyze gradcam")  # only
+def test_an_output_in_its_input_is_not_read(videos, caplog):
+    """Whatever its kind, also by a pattern, and the second run of the same command sees the videos of before."""
+    pattern = str(videos / "**" / "*.mp4")
+    for name in ("shrink", "shrink"):
+        run_inside(name, videos, videos / "out")
+        assert names(videos) == names(pattern) == ["a.mp4", "b.mp4"]
+    assert "left out, as vidssl wrote them" in caplog.text
+    claim(videos / "page", "retrieval")
+    (videos / "page/previews").mkdir()
+    (videos / "page/previews/0.mp4").write_bytes((videos / "a.mp4").read_bytes())
+    assert names(videos) == names(pattern) == ["a.mp4", "b.mp4"]
 
 
-@pytest.mark.parametrize("name", [name for name in WORDS if name not in ("show", "analyze gradcam")])  # without lock
+@pytest.mark.parametrize("name", WORDS)
 def test_an_output_is_locked_before_the_work(videos, tmp_path, monkeypatch, name):
     def decoded(*_, **__):
         raise AssertionError("decoded before the folder was locked")
 
     monkeypatch.setattr("vidssl.base.output_folder._PATIENCE", 0.0)
     monkeypatch.setattr(av, "open", decoded)
-    locked = tmp_path / "out" / ("features" if name == "map" else "")
+    locked = tmp_path / "out"
+    if name == "map":
+        claim(locked, "map")
+        locked /= "features"
     with only_run_in(locked), pytest.raises(ConfigError, match="another run is writing"):
         run_inside(name, videos, tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [(name, kind) for name in WORDS for kind in ("videos", "images") if kind == "videos" or name not in OF_VIDEOS],
-)
-def test_an_output_in_its_input_is_not_read(videos, tmp_path, name, kind, caplog):
-    """The second run sees the videos of the first one, also by a pattern."""
-    if kind == "images":
-        for n, path in enumerate(sorted(videos.iterdir())):
-            path.unlink()
-            picture(videos / f"{['cat', 'dog'][n]}.jpg", 100 * n)
-    pattern = str(videos / "**" / ("*.mp4" if kind == "videos" else "*.*g"))
-    before = names(videos)
-    assert len(before) == 2 and names(pattern) == before
-    for _ in range(2):
-        run_inside(name, videos, videos / "out")
-        assert names(videos) == before and names(pattern) == before
-    written = {path.suffix for path in (videos / "out").rglob("*")}
-    if written & {".mp4", ".png", ".jpg"} - ({".png", ".jpg"} if kind == "videos" else set()):
-        assert "left out, as vidssl wrote them" in caplog.text or name == "shrink to frames"
 
 
 def test_outputs_of_other_videos_are_read(videos, tmp_path):
@@ -492,7 +462,7 @@ def test_outputs_of_other_videos_are_read(videos, tmp_path):
     assert names(tmp_path / "copies") == ["small/a.mp4", "small/b.mp4"]
     assert names(tmp_path / "copies/small") == ["a.mp4", "b.mp4"]
     assert names(tmp_path) == ["videos/a.mp4", "videos/b.mp4"]
-    claim(tmp_path / "images/Tiny", "images", ["train"])  # of `prepare torchvision`
+    claim(tmp_path / "images/Tiny", "images")  # of `prepare torchvision`
     picture(tmp_path / "images/Tiny/train/cat.png")
     assert names(tmp_path / "images") == ["Tiny/train/cat.png"] and names(tmp_path / "images/Tiny") == ["train/cat.png"]
 
@@ -500,8 +470,8 @@ def test_outputs_of_other_videos_are_read(videos, tmp_path):
 # Mistakes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["cuda:1", "0", "mps"])
-def test_other_devices(videos, tmp_path, capsys, device):
+def test_other_devices(videos, capsys):
+    device = "cuda:1"
     hint = "CUDA_VISIBLE_DEVICES=1 names one GPU"
     with pytest.raises(SystemExit):
         cli.run("extract", [str(videos), "--checkpoint", "vidssl-small", "--out", "x", "--device", device])
@@ -510,14 +480,6 @@ def test_other_devices(videos, tmp_path, capsys, device):
         vidssl.extract("vidssl-small", videos, device=device)
     with pytest.raises(ConfigError, match=hint):
         load_run(TOY, [f"device='{device}'"])
-
-
-def test_folders_that_look_like_settings(videos, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    videos.rename("site=north")
-    with pytest.raises(SystemExit):
-        cli.run("train", ["--cfg", str(TOY), "site=north"])
-    assert "write ./site=north for it" in capsys.readouterr().err
 
 
 def test_a_mistyped_run_is_not_asked_for_on_the_hub(tmp_path, monkeypatch):
@@ -531,7 +493,7 @@ def test_a_mistyped_run_is_not_asked_for_on_the_hub(tmp_path, monkeypatch):
 # A terminal of ascii ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["prepare", "check", "extract", "shrink", "map", "compare"])
+@pytest.mark.parametrize("command", ["prepare", "extract"])
 def test_an_ascii_terminal(digits, tmp_path, monkeypatch, command):
     """What cannot be shown is escaped: no traceback after the work."""
     root = tmp_path / "走る"
@@ -539,11 +501,7 @@ def test_an_ascii_terminal(digits, tmp_path, monkeypatch, command):
         path = root / ("évolution", "走る")[n] / f"é{n}.mp4"
         path.parent.mkdir(parents=True)
         path.write_bytes(Path(record.path).read_bytes())
-    words = {
-        "prepare": ["folder", str(root), "--test", "0"],
-        "compare": [str(root), "--checkpoint", "floor:thumbnails"],
-        **{name: [str(root), *WORDS[name]] for name in ("check", "extract", "shrink", "map")},
-    }
+    words = {"prepare": ["folder", str(root), "--test", "0"], "extract": [str(root), *WORDS["extract"]]}
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "argv", ["vidssl", command, *words[command], "--out", str(tmp_path / "é")])

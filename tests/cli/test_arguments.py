@@ -17,7 +17,6 @@ from annotated_types import Ge
 
 import vidssl
 from vidssl import cli
-from vidssl.base import progress
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
 from vidssl.base.worker_pool import Pool
@@ -25,7 +24,6 @@ from vidssl.cli import COMMANDS, Group, Job, parser_of
 from vidssl.cli.options_from_signatures import (
     OTHER_NAMES,
     REQUIRED,
-    Argument,
     above_zero,
     at_least,
     config_file,
@@ -101,9 +99,50 @@ def alternatives(kind):
     return [kind]
 
 
+def check_source(name, expected):
+    """What is read from the source is what Python has: names, their order, defaults; a text states other defaults."""
+    read = {argument.name: argument for argument in JOBS[name].signature.arguments}
+    assert [n for n in expected if n not in read] == ["settings"] * JOBS[name].signature.takes_settings
+    assert [each for each in expected if each in read] == [each for each in read if each in expected]
+    for argument, about in read.items():
+        # It is an option, or of a type of Python: a new type must be added to the table of options.
+        assert (option_of(about) is not None) == (argument in expected), f"{name}: {about.type}"
+        if argument in expected:
+            same = about.default == expected[argument][1]
+            assert same or (about.default is None and "(default" in about.text), argument
+
+
+def check_option(action, kind, default, unnamed):
+    """An option has the name, the need, the choices and limits of its argument, and says what it is."""
+    required = default is REQUIRED or action.dest == "out"  # a command writes what it finds
+    assert action.default == (None if unnamed else SUPPRESS), "what is not given is left to the function"
+    if unnamed:
+        assert not action.option_strings and (action.nargs == "?") is not required
+    else:
+        assert action.option_strings == [f"--{OTHER_NAMES.get(action.dest, action.dest).replace('_', '-')}"]
+        assert action.required is required
+    assert action.help and len(action.help) >= 5 and not action.help.endswith(".")
+    if default not in (REQUIRED, None, (), "") and not isinstance(default, bool):
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        shown = {" ": "space"}.get(shown, f"{shown:g}" if isinstance(shown, float) else shown)
+        assert f"(default {shown})" in action.help or "(default: all)" in action.help
+    kind, *others = alternatives(kind)
+    kind, least = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
+    inner = get_args(kind)[0] if get_origin(kind) is Sequence else kind
+    choices = list(get_args(inner)) if get_origin(inner) is Literal else None
+    assert others or (action.choices and [*action.choices]) == choices
+    if least is not None:
+        right = least.ge if isinstance(least, Ge) else least.gt + 0.5
+        wrong = least.ge - 1 if isinstance(least, Ge) else least.gt
+        assert action.type(str(right)) == right
+        with pytest.raises(ArgumentTypeError, match=f"^{wrong} is (less than {right}|not above {wrong})$"):
+            action.type(str(wrong))
+
+
 def test_the_options_of_a_command_are_the_arguments_of_its_function(check_all):
     def check(name):
         expected, actions = expected_of(name), actions_of(name)
+        check_source(name, expected)
         if name in TAKES_INPUT:
             del expected["videos"]
         assert {*actions} == {*expected}
@@ -111,72 +150,13 @@ def test_the_options_of_a_command_are_the_arguments_of_its_function(check_all):
             settings = actions.pop("settings")
             assert (settings.option_strings, settings.nargs, settings.metavar) == ([], "*", "KEY=VALUE")
         # The input is written without its name: the first argument that has no option of another name.
-        plain = [
-            n
-            for n, one in inspect.signature(function_of(JOBS[name])).parameters.items()
-            if one.kind is one.POSITIONAL_OR_KEYWORD
-        ]
-        unnamed = [each for each in plain if each not in ("model", "cfg", "out", "videos" * (name in TAKES_INPUT))][:1]
+        parameters = inspect.signature(function_of(JOBS[name])).parameters.values()
+        plain = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        others = ("model", "cfg", "out", "videos" * (name in TAKES_INPUT))
+        unnamed = [each for each in plain if each not in others][:1]
         assert [dest for dest, action in actions.items() if not action.option_strings] == unnamed
         for dest, action in actions.items():
-            required = expected[dest][1] is REQUIRED or dest == "out"  # a command writes what it finds
-            assert action.default == (None if dest in unnamed else SUPPRESS), (
-                "what is not given is left to the function"
-            )
-            if dest in unnamed:
-                assert (action.nargs == "?") is not required
-            else:
-                assert action.option_strings == [f"--{OTHER_NAMES.get(dest, dest).replace('_', '-')}"]
-                assert action.required is required
-
-    check_all(check, {name: (name,) for name in JOBS})
-
-
-def test_what_is_read_from_a_source_is_what_python_has(check_all):
-    """Names, their order, and defaults; if a default is no literal, the text states it."""
-
-    def check(name):
-        found = expected_of(name)
-        read = {argument.name: argument for argument in JOBS[name].signature.arguments}
-        takes_settings = [n for n in found if n not in read]
-        assert takes_settings == ["settings"] * JOBS[name].signature.takes_settings
-        assert [each for each in found if each in read] == [each for each in read if each in found]
-        for argument in read.keys() & found.keys():
-            same = read[argument].default == found[argument][1]
-            assert same or (read[argument].default is None and "(default" in read[argument].text), argument
-
-    check_all(check, {name: (name,) for name in JOBS})
-
-
-def test_every_option_says_what_it_is_and_its_default(check_all):
-    def check(name):
-        expected = expected_of(name)
-        for dest, action in actions_of(name).items():
-            assert action.help and len(action.help) >= 5 and not action.help.endswith("."), dest
-            default = () if dest == "settings" else expected[dest][1]
-            if default not in (REQUIRED, None, (), "") and not isinstance(default, bool):
-                shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-                shown = {" ": "space"}.get(shown, f"{shown:g}" if isinstance(shown, float) else shown)
-                assert f"(default {shown})" in action.help or "(default: all)" in action.help, dest
-
-    check_all(check, {name: (name,) for name in JOBS})
-
-
-def test_choices_and_limits_are_those_of_the_types(check_all):
-    def check(name):
-        expected = expected_of(name)
-        for dest, action in actions_of(name).items():
-            (kind, *others) = alternatives(expected[dest][0])
-            kind, least = get_args(kind) if get_origin(kind) is Annotated else (kind, None)
-            inner = get_args(kind)[0] if get_origin(kind) is Sequence else kind
-            choices = list(get_args(inner)) if get_origin(inner) is Literal else None
-            assert others or (action.choices and [*action.choices]) == choices, dest
-            if least is not None:
-                right = least.ge if isinstance(least, Ge) else least.gt + 0.5
-                wrong = least.ge - 1 if isinstance(least, Ge) else least.gt
-                assert action.type(str(right)) == right
-                with pytest.raises(ArgumentTypeError, match=f"^{wrong} is (less than {right}|not above {wrong})$"):
-                    action.type(str(wrong))
+            check_option(action, *expected[dest], dest in unnamed)
 
     check_all(check, {name: (name,) for name in JOBS})
 
@@ -184,14 +164,6 @@ def test_choices_and_limits_are_those_of_the_types(check_all):
 def test_options_of_networks_come_last_in_their_order():
     options = [*get_type_hints(NetworkOptions)]
     assert [argument.name for argument in JOBS["test"].signature.arguments][-len(options) :] == options
-
-
-def test_no_argument_is_of_an_unknown_type():
-    """An argument is an option, or of a type of Python: a new type must be added to the table of options."""
-    for name, job in JOBS.items():
-        known = expected_of(name)
-        for argument in job.signature.arguments:
-            assert (option_of(argument) is not None) == (argument.name in known), f"{name}: {argument.type}"
 
 
 def test_a_function_is_where_the_command_says(check_all):
@@ -202,22 +174,6 @@ def test_a_function_is_where_the_command_says(check_all):
             assert getattr(vidssl, job.function) is function_of(job)
 
     check_all(check, {name: (name,) for name in JOBS})
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("Report", None),
-        ("Callable[..., Tracked]", None),
-        ("TestClips", None),
-        ('Literal["a", "b"]', {"choices": ("a", "b")}),
-        ('Literal["a"]', {"choices": ("a",)}),
-        ('Sequence[Literal["a", "b"]]', {"choices": ("a", "b"), "nargs": "+"}),
-        ("bool", {"action": "store_true"}),
-    ],
-)
-def test_types_become_options(kind, expected):
-    assert option_of(Argument("name", kind, None, "", False)) == expected
 
 
 # Parsing ----------------------------------------------------------------------------------------------------
@@ -369,17 +325,6 @@ def test_other_spellings_name_the_right_one(command, words, message, capsys):
     assert message in error_of(capsys, command, *words)
 
 
-def test_settings_may_follow_several_values(digits, tmp_path, capsys):
-    """`--splits 1 2 seed=3`: the setting is none of the splits."""
-    where = ["--out", tmp_path / "out", "--clips", "1", "--crops", "1", "--workers", "0"]
-    where += ["--train-list", digits / "motion/train.csv"]
-    words = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOY, "--protocol", "uniformity", *where]
-    words += ["--splits", "1", "2", "seed={split}", "data.moving_digits=null"]
-    cli.run("test", [str(word) for word in words])
-    results = json.loads((tmp_path / "out/results.json").read_text())
-    assert [*results["splits"]] == ["1", "2"] and results["config"]["data"]["moving_digits"] is None
-
-
 # What all commands share ------------------------------------------------------------------------------------
 
 
@@ -389,15 +334,6 @@ def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["kept"], found["findings"]) == (16, 16, [])
     assert found["list"] == str(tmp_path / "checked/test.csv")
-    network = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", "--workers", "0", "--json"]
-    network += ["data.moving_digits=null"]
-    cli.run("extract", [str(w) for w in (digits / "motion/test.csv", *network, "--out", tmp_path / "x")])
-    found = json.loads(capsys.readouterr().out)
-    assert found["count"] == 16 and found["path"] == str(tmp_path / "x")
-    lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
-    cli.run("retrieval", [str(w) for w in (*lists, *network, "--out", tmp_path / "page", "--page-queries", 0)])
-    found = json.loads(capsys.readouterr().out)
-    assert found == json.loads((tmp_path / "page/results.json").read_text())
     cli.run("prepare", ["folder", str(digits), "--out", str(tmp_path / "lists"), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert [*found] == ["report"] and found["report"].startswith("112 videos found")
@@ -413,20 +349,10 @@ def test_a_command_returns_what_its_function_returns(digits, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == vidssl.schema()
 
 
-def test_quiet_hides_progress_and_information(digits, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "_INTERVAL", 0.0)  # lines of progress at once
+def test_quiet_hides_information():
+    assert "quiet" not in parsed("check", "list.csv", "--out", "x", "--quiet")
     log = logging.getLogger("vidssl")
-    level = log.level
-    words = [str(digits / "motion/test.csv"), "--out", str(tmp_path / "a"), "--workers", "1"]
-    try:
-        cli.run("check", words)
-        assert "check:" in capsys.readouterr().err
-        cli.run("check", [*words[:2], str(tmp_path / "b"), *words[3:], "--quiet"])
-        assert not log.isEnabledFor(logging.INFO) and log.isEnabledFor(logging.WARNING)
-        shown = capsys.readouterr()
-        assert not shown.err and "16 rows kept" in shown.out
-    finally:
-        log.setLevel(level)
+    assert not log.isEnabledFor(logging.INFO) and log.isEnabledFor(logging.WARNING)
 
 
 def test_errors_name_options(digits, tmp_path, capsys):

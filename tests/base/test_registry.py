@@ -90,10 +90,6 @@ assert len(results) == 8 and all(each == results[0] for each in results), result
 assert ("ignore", None, Warning, None, 0) not in warnings.filters, "that of an import is still there"
 """
 USES = {
-    "load_backbone": (
-        "from vidssl import load_backbone",
-        "return sum(p.double().sum().item() for p in load_backbone('vidssl-small').parameters())",
-    ),
     "extract": ("import vidssl", "return vidssl.extract('vidssl-small', FILE, progress=False, workers=0).x.tolist()"),
     "registries": (
         "from vidssl.data.clip_samplers import SAMPLERS\nfrom vidssl.evaluation.protocols import PROTOCOLS\n"
@@ -118,7 +114,7 @@ USES = {
 def test_eight_threads_may_be_first(use):
     """In a process of its own, in which nothing is loaded."""
     setup, line = USES[use]
-    file = Path(__file__).parent / "video" / "files" / "xvid_b_frames.avi"
+    file = Path(__file__).parents[1] / "video" / "files" / "xvid_b_frames.avi"
     code = textwrap.dedent(THREADS).format(setup=f"FILE = {str(file)!r}\n{setup}", use=line)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -133,29 +129,30 @@ def test_threads_wait_until_a_package_is_imported(package, tmp_path):
         assert {*pool.map(lambda _: tuple(THINGS), range(8))} == {("apple", "fig", "pear")}
 
 
-@pytest.mark.parametrize("kind", ["backbone", "method", "protocol"])
-def test_names_of_apps_are_known_without_importing_them(kind):
-    code = f"""
+def test_names_of_apps_are_known_without_importing_them():
+    code = """
 import sys
-from vidssl.jobs.list_names import list_{kind}s
+from vidssl.jobs import list_names
 from vidssl.base.config import bind_choice
 from vidssl.base.errors import ConfigError
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
 from vidssl.base.registry import APPS
-registry = {{"backbone": BACKBONES, "method": METHODS, "protocol": PROTOCOLS}}["{kind}"]
-names = APPS["{kind}"]
-assert {{*names}} < {{*list_{kind}s()}} and all(name in registry for name in names)
-for name in names:
-    try:
-        registry[name + "x"]
-    except ConfigError as error:
-        assert f"did you mean '{{name}}'" in str(error)
+for registry in (BACKBONES, METHODS, PROTOCOLS):
+    kind, names = registry.kind, APPS[registry.kind]
+    listed = getattr(list_names, f"list_{kind}s")()
+    assert {*names} < {*listed} and all(name in registry for name in names)
+    for name in names:
+        try:
+            registry[name + "x"]
+        except ConfigError as error:
+            assert f"did you mean '{name}'" in str(error)
 assert not [module for module in sys.modules if module.startswith("vidssl.apps.")]
-for name, module in names.items():
-    assert registry[name].__module__ == module and module in sys.modules
-    assert bind_choice(registry, {{"name": name}}, "test").name == name
+for registry in (BACKBONES, METHODS, PROTOCOLS):
+    for name, module in APPS[registry.kind].items():
+        assert registry[name].__module__ == module and module in sys.modules
+        assert bind_choice(registry, {"name": name}, "test").name == name
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -1,5 +1,6 @@
 """What a notebook has switched in torch: public functions give the same results, and leave it as it is."""
 
+import inspect
 import runpy
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -112,20 +113,7 @@ JOBS = {
     "module": lambda run, train, test, out, _: vidssl.extract(vidssl.load_backbone(run), train, **CLIPS).x,
     "test": lambda run, train, test, out, _: vidssl.test(run, test, train_list=train, out=out, **CLIPS),
     "search": lambda run, train, test, out, _: vidssl.search(vidssl.extract(run, train, **CLIPS), k=2).similarity,
-    "load_features": lambda run, train, test, out, _: vidssl.search(vidssl.load_features(run / "features"), k=2),
-    "retrieval": lambda run, train, test, out, _: vidssl.retrieval(run, gallery=train, query=test, out=out, **CLIPS),
-    "compare": lambda run, train, test, out, _: vidssl.compare(train, model=run, out=out, workers=0, device="cpu"),
-    "map": lambda run, train, test, out, _: vidssl.map(train, run, layout="pca", out=out, **CLIPS),
-    "export": lambda run, train, test, out, _: vidssl.export(run, to="safetensors", out=out / "a.safetensors"),
-    "onnx": lambda run, train, test, out, _: vidssl.export(run, to="onnx", out=out / "a.onnx"),
     "save_backbone": lambda run, train, test, out, _: save(run, out),
-    "show": lambda run, train, test, out, settings: vidssl.show(CFG, *settings, out=out),
-    "check": lambda run, train, test, out, _: vidssl.check(train, out=out),
-    "shrink": lambda run, train, test, out, _: vidssl.shrink(test, out=out),
-    "track": lambda run, train, test, out, _: vidssl.track(run, test, out=out, workers=0, device="cpu"),
-    "gradcam": lambda run, train, test, out, _: vidssl.analyze_gradcam(run, test, out=out, workers=0, device="cpu"),
-    "uniformity": lambda run, train, test, out, _: vidssl.analyze_uniformity(run, test, out=out, **CLIPS),
-    "invariance": lambda run, train, test, out, _: vidssl.analyze_invariance(run, test, out=out, **CLIPS),
 }
 
 
@@ -156,6 +144,16 @@ def test_a_public_function_does_not_depend_on_the_state_of_torch(job, place, dig
         )
 
     check_all(check, {name: (name,) for name in STATES})
+
+
+def test_every_public_function_is_a_job():
+    """Or applies `usual_torch` itself: what holds for those above holds for all."""
+    functions = {name: getattr(vidssl, name) for name in vidssl._PUBLIC if inspect.isfunction(getattr(vidssl, name))}
+    plain = {name for name, function in functions.items() if not hasattr(function, "__wrapped__")}
+    # These run no network.
+    listed = {name for name in plain if name.startswith("list_")}
+    others = {"build_backbone", "doctor", "load_features", "open_video", "prepare_folder", "read_input", "schema"}
+    assert plain - listed == others
 
 
 def test_a_module_in_float64_is_refused_with_the_remedy(place):

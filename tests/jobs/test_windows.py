@@ -8,7 +8,6 @@ import av
 import cv2
 import numpy as np
 import pytest
-import torch
 
 import vidssl
 from vidssl import cli
@@ -183,40 +182,6 @@ def test_a_query_does_not_find_itself(run, folder, tmp_path, search_page):
 # In Python --------------------------------------------------------------------------------------------------
 
 CLIPS = {"cfg": "toy/supervised", "clips": 1, "crops": 1, "size": 24, "workers": 0, "progress": False}
-
-
-@pytest.mark.parametrize("stride", [None, 0.7])
-def test_python_has_the_windows_of_the_command(stride, run, folder, tmp_path):
-    (folder / "broken.mp4").write_bytes(b"no video")
-    steps = () if stride is None else ("--stride", stride)
-    run("extract", folder, "--window", 1.2, *steps, "--allow-missing", "--out", tmp_path / "w")
-    found = vidssl.extract("random", folder, window=1.2, stride=stride, allow_missing=True, **CLIPS)
-    assert np.array_equal(found.x.numpy(), np.load(tmp_path / "w/features.npy"))
-    rows = rows_of(tmp_path / "w")
-    spans = [(record.path, str(record.start), str(record.end)) for record in found.records]
-    assert spans == [(str(folder / row["path"]), row["start"], row["end"]) for row in rows]
-    assert found.index.tolist() == [int(row["index"]) for row in rows]
-    assert found.windows and len(found.missing) == 1
-    with pytest.raises(ConfigError, match=r"a stride of 0\.5 s needs a window"):
-        vidssl.extract("random", folder, stride=0.5, **CLIPS)
-
-
-@pytest.mark.parametrize("asked", ["another", "long.mp4", "short.mp4"])
-@pytest.mark.parametrize("one_per_video", [False, True])
-def test_python_finds_the_moments_of_the_command(asked, one_per_video, run, folder, query, tmp_path):
-    """Also of a file of the gallery, which does not find its own windows."""
-    asked = query if asked == "another" else folder / asked
-    given = ("--window", 0.8, "--stride", 0.4, "--k", 4, *["--one-per-video"][:one_per_video])
-    run("retrieval", "--gallery", folder, "--query", asked, *given, "--out", tmp_path / "r")
-    expected = json.loads((tmp_path / "r/results.json").read_text())["neighbours"]
-    windows = vidssl.extract("random", folder, window=0.8, stride=0.4, **CLIPS)
-    found = vidssl.search(windows, vidssl.extract("random", asked, **CLIPS), 4, one_per_video=one_per_video)
-    count = int(torch.isfinite(found.similarity[0]).sum())
-    records = [windows.records[row] for row in found.index[0, :count].tolist()]
-    assert [(record.path, record.start, record.end) for record in records] == [
-        (str(folder / hit["path"]), hit["start"], hit["end"]) for hit in expected
-    ]
-    assert found.similarity[0, :count].tolist() == [hit["similarity"] for hit in expected]
 
 
 def test_windows_that_are_searched_in_each_other(folder):

@@ -125,7 +125,7 @@ def test_mistakes_are_found_before_training(toy_run, shapes, tmp_path, setting, 
 def test_other_lists_refuse_a_detector_in_one_line(trained, tmp_path, monkeypatch, capsys):
     videos = tmp_path / "videos.csv"
     videos.write_text("path,label\na.mp4,0\nb.mp4,1\n")
-    options = ["--checkpoint", str(trained[1]), "--out", str(tmp_path)]
+    options = ["--checkpoint", str(trained[1]), "--out", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", ["vidssl", "test", str(videos), *options])
     with pytest.raises(SystemExit) as end:
         main()

@@ -15,7 +15,7 @@ from vidssl.apps.analysis.invariance import MOVES
 from vidssl.apps.check import check
 from vidssl.apps.detection.images_and_clips import clip_frames
 from vidssl.apps.prepare.other_projects import prepare_chunks
-from vidssl.apps.show.page import ShownSample, ShownView, video_card
+from vidssl.apps.show import ShownSample, ShownView, video_card
 from vidssl.apps.shrink import shrink
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator

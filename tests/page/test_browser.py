@@ -17,7 +17,7 @@ from vidssl.apps.analysis.page import analysis_page
 from vidssl.apps.compare.page import write_encoders_page
 from vidssl.apps.map.page import classes_column, map_column, write_map_page
 from vidssl.apps.search.page import FoundVideo, Hit, QueryRow, store_preview, write_retrieval_page
-from vidssl.apps.show.page import write_views_page
+from vidssl.apps.show import write_views_page
 from vidssl.base.atomic import write_whole
 from vidssl.base.types import VideoRecord
 from vidssl.data.video_list import read_list

@@ -280,7 +280,7 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
 
 def _describe(settings: MovingDigits) -> dict[str, object]:
     mnist = None if settings.mnist is None else str(settings.mnist.resolve())
-    return {"format": DIGITS_FORMAT, **settings.model_dump(), "mnist": mnist}
+    return {"format": DIGITS_FORMAT, **settings.model_dump(include={*MovingDigits.model_fields}), "mnist": mnist}
 
 
 def _render(folder: Path, out: Path, settings: MovingDigits) -> None:

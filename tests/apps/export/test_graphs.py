@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from vidssl.apps.export.graph import OPSET, save_graph
+from vidssl.apps.export import OPSET, save_graph
 from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.layer_features import LayerFeatures

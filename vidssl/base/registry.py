@@ -51,7 +51,7 @@ _APPS: dict[str, dict[str, str]] = {
     # Of `vidssl doctor`, by what they are called: version
     "part": {
         "maps of features by UMAP": "map.layout_2d",
-        "export to ONNX": "export.graph",
+        "export to ONNX": "export",
         "object detection": "detection.average_precision",
     },
     "function": {"save_backbone": "export"},  # of Python, beside the commands

@@ -360,6 +360,7 @@ def test_what_is_refused(tmp_path, videos, shrunk, write_video, numbered):
     for options, error, words in MESSAGES:
         with pytest.raises(error, match=words):
             shrunk(**{"names": ["a.mp4"], **options})
+    (tmp_path / "small/link.mp4").unlink()
     with only_run_in(tmp_path / "small"), pytest.raises(ConfigError, match="another run is writing to"):
         shrunk(["a.mp4"])
     (tmp_path / "linked").symlink_to(videos)

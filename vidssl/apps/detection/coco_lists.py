@@ -294,7 +294,11 @@ def check_boxes(out: Path, root: Path, names: Iterable[str], inputs: Sequence[Pa
     Raises:
         DataError: `root.txt` of the folder has another root, or the reasons of `vidssl.base.output_folder.check_files`.
     """
-    check_files(out, [*(f"{name}.json" for name in names), "root.txt"], inputs, ["root.txt"])
+    unknown = check_files(out, [*(f"{name}.json" for name in names), "root.txt"], inputs, ["root.txt"])
+    for path in unknown:  # a list may be the one that is written again; that is known when it is written
+        with open(path, "rb") as file:
+            if path.name != "root.txt" and b'"images"' not in file.read(4096):
+                raise DataError(f"{path} is no list of boxes, and vidssl has no record of it: choose another folder")
     beside = out / "root.txt"
     if beside.exists() and read_text(beside, "choose another folder to write to") != f"{root.resolve()}\n":
         raise DataError(f"{beside} belongs to other lists: choose another folder to write to")

@@ -97,12 +97,17 @@ def same_threads() -> Iterator[None]:
     assert threads == 1, f"the test left torch with {threads} threads"
 
 
+def _usual_log_levels() -> None:
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("vidssl").setLevel(logging.NOTSET)
+
+
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """Undo `--quiet` of a command that a test or a fixture ran in this process."""
-    logging.getLogger("vidssl").setLevel(logging.NOTSET)
+    """Undo the log levels of a command, as of `--quiet`, that a test or a fixture ran in this process."""
+    _usual_log_levels()
     yield
-    logging.getLogger("vidssl").setLevel(logging.NOTSET)
+    _usual_log_levels()
 
 
 @pytest.fixture(autouse=True)

@@ -459,11 +459,15 @@ def test_a_folder_holds_one_kind_of_results_of_the_same_inputs(tmp_path):
         claim_results(out, "test", lists)
     with pytest.raises(VidsslError, match=r"results\.json is there already, and the folder holds test: choose another"):
         claim_results(out, "robustness", {"list": tmp_path / "b.csv"})
-    with pytest.raises(VidsslError, match=r"results\.json is an input, and would be replaced"):
+    with pytest.raises(VidsslError, match=r"results\.json is an input, and an output could replace it"):
         claim_results(out, "test", {}, [out / "results.json"])
     (out / "link").symlink_to(tmp_path / "b.csv")
     with pytest.raises(VidsslError, match=r"out/link is a link, and nothing is written through links"):
         claim_results(out, "test", {})
+    (out / "link").unlink()
+    write_files(out, {"videos.csv": b"path\n"})
+    with pytest.raises(VidsslError, match=r"videos\.csv is an input"):
+        claim_results(out, "test", {}, [out / "videos.csv"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("mine")  # without a mark
     with pytest.raises(

@@ -228,11 +228,11 @@ def test_what_is_asked_for_no_longer_leaves_no_files(options, digits, tmp_path):
     lists = {"videos": digits / "motion/test.csv", "train_list": digits / "motion/train.csv"}
     for name in ("knn", "accuracy"):
         measure(out=tmp_path, protocol=[name], **lists, **options)
-        (tmp_path / "notes.csv").write_text("mine")
+        (tmp_path / "predictions_mine.csv").write_text("mine")
         files = {path.name for path in tmp_path.iterdir()} - {MARK}
         written = {f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"}
-        assert files - {"notes.csv"} == {"results.json", ".lock", *written}
-    assert (tmp_path / "notes.csv").exists()
+        assert files - {"predictions_mine.csv"} == {"results.json", ".lock", *written}
+    assert (tmp_path / "predictions_mine.csv").exists()
 
 
 # What cannot be measured --------------------------------------------------------------------------------------

@@ -61,9 +61,8 @@ def claim(
     if there and mark["kind"] != kind:
         known = f"the folder holds {mark['kind']}" if mark["kind"] else f"vidssl has no record of writing it as {kind}"
         raise DataError(f"{there[0]} is there already, and {known}: {ELSEWHERE}")
-    if not distributed.is_main():  # known before the processes are joined: one of them writes the mark
-        return
-    _check_plain(there, [*(inputs or {}).values(), *read])
+    files = [path for name in mark["files"] if os.path.lexists(path := folder / name)]
+    _check_plain([*there, *files], [*(inputs or {}).values(), *read])
     made_of = {name: _relative(path, folder) for name, path in (inputs or {}).items() if path is not None}
     known_inputs = mark["inputs"] if there else {}  # while nothing is written, a mistyped input may be corrected
     changes = [
@@ -73,6 +72,8 @@ def claim(
     ]
     if changes:
         raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {'; '.join(changes)}): {ELSEWHERE}")
+    if not distributed.is_main():  # known before the processes are joined: one of them writes the mark
+        return
     check_writable(folder)
     if mark["kind"] is None:
         _claimed.append((folder, not folder.exists()))
@@ -289,7 +290,7 @@ def _check_plain(paths: Iterable[Path], inputs: Iterable[Path | None]) -> None:
             raise DataError(f"{path} is a link, and nothing is written through links: {ELSEWHERE}")
         status = path.lstat()
         if (status.st_dev, status.st_ino) in known:
-            raise DataError(f"{path} is an input, and would be replaced by an output: {ELSEWHERE}")
+            raise DataError(f"{path} is an input, and an output could replace it: {ELSEWHERE}")
 
 
 def check_writable(folder: Path) -> None:
@@ -298,7 +299,7 @@ def check_writable(folder: Path) -> None:
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
     try:
-        tempfile.TemporaryFile(dir=existing).close()
+        tempfile.TemporaryFile(prefix=f".{MARK}.", dir=existing).close()  # the name counts where no file can be unnamed
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error.strerror}; {ELSEWHERE}") from None
 

@@ -134,7 +134,7 @@ def describe_changes(stored: Tree, requested: Tree) -> str:
 
 
 def clips_in_words(protocol: Mapping[str, Any]) -> str:
-    """Describe the test clips of a `protocol` of results: number, frames, span, size, and a single stream or layer."""
+    """Describe the clips of a `protocol` of results: number, frames, span, crops, size, a single stream or layer."""
     if "parts" in protocol:
         return " + ".join(map(clips_in_words, protocol["parts"]))
     clip = protocol["clip"]
@@ -144,5 +144,7 @@ def clips_in_words(protocol: Mapping[str, Any]) -> str:
         span = "the whole video" if clip["seconds"] == "whole" else f"{clip['seconds']:.2g} s"
     part = ".".join(name for name in (protocol.get("stream"), protocol.get("layer")) if name)
     order = " in order" if protocol.get("join") == "order" else ""
-    number = f"{protocol['clips']}{order} of {clip['frames']} frames, {span}, {protocol['size']}²"
+    crops = f"{protocol['crops']} crops of " if protocol["crops"] > 1 else ""
+    source = f" of a short side of {protocol['short_side']}" if protocol["short_side"] is not None else ""
+    number = f"{protocol['clips']}{order} of {clip['frames']} frames, {span}, {crops}{protocol['size']}²{source}"
     return number + (part and f", of {part}")

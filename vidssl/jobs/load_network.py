@@ -191,6 +191,13 @@ def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool =
     return _load_checkpoint(str(Path(model)), path, content, options, device)
 
 
+def brings_config(model: Model, options: NetworkOptions) -> bool:
+    """Whether a network has a config of its own: then it ignores one that several networks share."""
+    if isinstance(model, nn.Module) or model == RANDOM:
+        return False
+    return is_external(model) or is_checkpoint(read_anything(weights_file(model), options.get("trust", False)))
+
+
 def _load_parts(name: str, parts: Sequence[EncoderPart], options: NetworkOptions, shared_config: bool) -> Subject:
     """Load the networks of a sum, or a stream of one network."""
     single = [option for option in sorted({*_CLIP_OPTIONS, "test"} - _OF_ALL) if options.get(option) is not None]

@@ -23,7 +23,7 @@ from vidssl.engine.run_config import fill_split
 from vidssl.evaluation.result_files import Results, complete, complete_splits, existing_results, write_results
 from vidssl.evaluation.train_test_overlap import report_equal_features
 from vidssl.jobs.job import Model, NetworkOptions, Videos, file_of, path_of, read_videos
-from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
+from vidssl.jobs.load_network import Subject, brings_config, class_hash, device_of, load_subject
 from vidssl.models.external import is_external
 from vidssl.page.section import format_table as format_table
 
@@ -131,7 +131,7 @@ class Plan(NamedTuple):
 class Measurement:
     """A way to measure a network on a list of videos; subclasses have its settings."""
 
-    kind: ClassVar[str]  # of the folder, as in vidssl/jobs/measurement_runner.py
+    kind: ClassVar[str]  # of the folder
     command: ClassVar[str]  # in the request
     per_video: bool = field(default=False, kw_only=True)  # results also have what intervals are computed from
 
@@ -225,13 +225,18 @@ class Work:
 
     def over_splits(self, splits: Sequence[int], out: Path | None) -> Results:
         """Measure each split, whose number replaces `{split}` in all arguments; errors come before the first one."""
-        named = (self.videos, self.model, self.train_list, self.options.get("settings"))
-        if not any("{split}" in str(argument) for argument in named):
+        if not self._depends_on_split():
             raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
         of_split = {split: self._fill(split) for split in splits}
         for work in of_split.values():
             work.prepare()  # and again when it is measured: networks of all splits may not fit into memory at once
         return over_splits(splits, out, lambda split, folder: of_split[split].measure(folder))
+
+    def _depends_on_split(self) -> bool:
+        if any("{split}" in str(argument) for argument in (self.videos, self.model, self.train_list)):
+            return True
+        seeded = "{split}" in str(self.options.get("settings"))
+        return seeded and not (self.shared_config and brings_config(self.model, self.options))
 
     def _fill(self, split: int) -> "Work":
         filled: dict[str, Any] = fill_split(vars(self) | {"measurement": vars(self.measurement)}, split)

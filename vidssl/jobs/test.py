@@ -1,6 +1,7 @@
 """Measure a network on a list with the evaluation protocols, and beside it what learned nothing, the floors."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from vidssl.base.errors import ConfigError
 from vidssl.base.plugins import code_of, explaining, not_imported
 from vidssl.base.progress import Report
 from vidssl.base.registry import APPS, load_app, load_named
+from vidssl.base.safe_parse import read_json
 from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
@@ -318,12 +320,21 @@ def describe_protocols(protocols: NamedProtocols) -> Tree:
 
 def _write(measured: Measured, out: Path) -> None:
     """Write the files of protocols that predict classes, and remove those of other protocols."""
-    for pattern in ("results.json", "predictions_*.csv", "per_class_*.csv", "confusion_*.png"):
-        for file in out.glob(pattern):
-            file.unlink()
+    names = _measured_before(out)
+    (out / "results.json").unlink(missing_ok=True)
+    for name in names:
+        for file in (f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"):
+            (out / file).unlink(missing_ok=True)
     for name, of_protocol in measured.by_protocol.items():
         if of_protocol.predicted is not None:
             _write_predictions(out, name, measured.query, of_protocol.predicted)
+
+
+def _measured_before(out: Path) -> list[str]:
+    """Names of the protocols whose results are in a folder."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return [str(protocol["name"]) for protocol in read_json(out / "results.json")["protocols"]]
+    return []
 
 
 def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:

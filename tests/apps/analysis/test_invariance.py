@@ -1,6 +1,7 @@
 """Invariance of networks on real files: the numbers against a loop by hand, what is written, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -230,6 +231,25 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     )
     with pytest.raises(ConfigError, match="all splits would be the same"):
         measure("random", path, tmp_path / "same", splits=(3, 4), **FEW, **options)
+
+
+def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
+    """The config and its seed are for the untrained one; the others bring their own."""
+    given = {**FEW, **options, "settings": (*TOLD, "seed={split}")}
+    path, names = digits / "motion/test.csv", [tmp_path / f"trained{n}.pt" for n in (3, 4)]
+    for name in names:
+        shutil.copy(checkpoint, name)
+    several = [str(tmp_path / "trained{split}.pt"), "random"]
+    found = analyze_invariance(several, path, out=tmp_path / "out", splits=(3, 4), **given)
+    trained, untrained = found.values()
+    assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
+    own = {name: value for name, value in given.items() if name not in ("cfg", "settings")}
+    for name, value in measure(checkpoint, path, tmp_path / "1", **own).items():
+        assert name not in trained["mean"] or trained["mean"][name] == value
+    with pytest.raises(ConfigError, match="all splits would be the same"):
+        analyze_invariance([checkpoint, "random"], path, out=tmp_path / "same", splits=(3, 4), **given)
+    with pytest.raises(ConfigError, match=r"name the splits or seeds: splits=N"):
+        measure("random", path, tmp_path / "unsplit", **given)
 
 
 def test_there_is_no_mean_of_different_transformations():

@@ -83,20 +83,20 @@ def test_an_index_changes_nothing(options, lists, without_picture, tmp_path):
     gallery, query = lists
     asked = {"query": query, "page_queries": 1, **options}
     plain = retrieval(gallery=gallery, out=tmp_path / "plain", **asked)
-    made = retrieval(gallery=gallery, out=tmp_path / "made", index=tmp_path / "g", **asked)
-    before = files(tmp_path / "g")
-    used = retrieval(gallery=gallery, out=tmp_path / "used", index=tmp_path / "g", **asked)
+    made = retrieval(gallery=gallery, out=tmp_path / "made", index=tmp_path / "made/g", **asked)
+    before = files(tmp_path / "made/g")
+    used = retrieval(gallery=gallery, out=tmp_path / "used", index=tmp_path / "made/g", **asked)
     extract(videos=gallery, out=tmp_path / "extracted", **options)
     gallery.unlink()
-    alone = retrieval(out=tmp_path / "alone", index=tmp_path / "g", **asked)
+    alone = retrieval(out=tmp_path / "alone", index=tmp_path / "made/g", **asked)
     assert plain == json.loads((tmp_path / "plain/results.json").read_text())
     assert without(plain, "date") == without(made, "date") == without(used, "date")
-    plain["overlap"]["gallery"]["list"] = str(tmp_path / "g")
+    plain["overlap"]["gallery"]["list"] = str(tmp_path / "made/g")
     assert without(plain, "gallery", "date") == without(alone, "gallery", "date")
-    assert alone["gallery"] == f"{tmp_path}/g"
-    assert files(tmp_path / "g") == before == files(tmp_path / "extracted")
+    assert alone["gallery"] == f"{tmp_path}/made/g"
+    assert files(tmp_path / "made/g") == before == files(tmp_path / "extracted")
     pages = [(tmp_path / name / "index.html").read_text() for name in ("plain", "made", "used", "alone")]
-    assert pages[0] == pages[1] == pages[2] and pages[3].replace("/g", "/train").count("train/") > 3
+    assert pages[0] == pages[1] == pages[2] and pages[3].replace("made/g", "train").count("train/") > 3
 
 
 def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):

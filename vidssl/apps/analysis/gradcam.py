@@ -145,6 +145,8 @@ def gradcam_section(
         evidence.quantity("Heat in the boxes", keys),
         Quantity("Rank correlation with maps of untrained stages", correlations, percent=False, digits=2, drawn=False),
     ]
+    if len({of["target"] for of in networks.values()}) > 1:  # maps of a class and of a similarity are not subtracted
+        quantities = [replace(quantity, differences={}) for quantity in quantities]
     empty, maps = (sum(of[key] for of in networks.values()) for key in ("zero_maps", "num_videos"))
     notes = [
         f"{name}: maps of {of['layer']}, {' x '.join(map(str, of['cells']))} cells, for the {of['target']}."

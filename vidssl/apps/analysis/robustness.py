@@ -296,9 +296,10 @@ def robustness_section(evidence: Evidence) -> Section:
     first, key = evidence.first, evidence.primary
     shown = replace(evidence, networks={name: {**_flat(of), **of} for name, of in evidence.networks.items()})
     quantities = []
+    groups_of_all = dict.fromkeys(name for results in evidence.networks.values() for name in results["groups"])
     for metric, title in {**evidence.measures, "ece": "ECE"}.items():
         keys = {"clean": metric} | {f"severity {n}": f"{metric}_severity_{n}" for n in first["severities"]}
-        keys |= {_GROUPS.get(name, name): f"{metric}_{name}" for name in first["groups"]}
+        keys |= {_GROUPS.get(name, name): f"{metric}_{name}" for name in groups_of_all}
         keys |= {"mean": f"{metric}_mean"} if metric in _NOT_PERFORMANCE else {"mPC": f"{metric}_mPC"}
         levels = {} if metric in _NOT_PERFORMANCE else {"majority": evidence.levels["majority"]}
         drawn = metric == (key or next(iter(evidence.measures)))

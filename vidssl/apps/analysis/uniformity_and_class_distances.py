@@ -210,7 +210,7 @@ def classes_section(evidence: Evidence) -> Section:
         CLASSES,
         setting=f"{evidence.setting}; {first['recordings']['count']} recordings, {len(first['distances'])} classes",
         figures=figures,
-        quantities=[quantity for quantity in quantities if quantity.rows],
+        quantities=[q if q.percent else replace(q, digits=3) for q in quantities if q.rows],
         notes=[f"{name}: no ECE, {of['left_out']['ece']}" for name, of in networks.items() if of["left_out"]],
     )
     if not len(evidence.recordings):

@@ -47,10 +47,7 @@ from vidssl.version import __version__
 _log = logging.getLogger(__name__)
 _FORMAT = "vidssl-network-1"
 # What results may state of their videos: in words, or as a list of those that are missing.
-_NOTED = (
-    *("windows", "drop_duplicates", "one_per_video"),
-    *("missing", "missing_queries", "missing_train", "missing_gallery"),
-)
+_NOTED = (*("drop_duplicates", "one_per_video"), *("missing", "missing_queries", "missing_train", "missing_gallery"))
 _TEST = {"clips", "crops", "stream", "layer", "grid", "grid_frames", "precision", "join"}
 
 
@@ -143,7 +140,11 @@ def model_card(name: str, description: Tree, results: Sequence[tuple[str, Result
     lines += [f"backbone = vidssl.load_backbone({json.dumps(name)})  # the path of this folder"]
     lines += ['features = vidssl.extract(backbone, "VIDEOS")', "```", ""]
     lines += ["`config.json`:", "", "```json", json.dumps(description, indent=2), "```", ""]
-    rows = [_results_row(path, content) for path, content in results]
+    rows = [
+        _results_row(path, content)
+        for path, content in results
+        if any(isinstance(value, float) for value in content.values())
+    ]
     if rows:
         lines += ["## Results", "", "Numbers as in the results.json of vidssl.", ""]
         lines += [
@@ -162,12 +163,14 @@ def _results_row(path: str, content: Results) -> str:
     for name in _NOTED:
         if value := content.get(name):
             notes.append(f"{len(value)} {name}" if isinstance(value, list) else name)
+    if windows := content.get("windows"):
+        notes.append(f"windows of {windows['window']:g} s")
     if training.get("videos"):
         notes.append(f"{training['videos']} videos of the training list")
     numbers = [f"{key} {value:.4f}" for key, value in content.items() if isinstance(value, float)]
     tested = _short(content.get("list") or content.get("query"))
     compared = _short(content.get("train_list") or content.get("gallery"))
-    count = content.get("num_videos", content.get("num_queries"))
+    count = content.get("num_videos", content.get("num_queries", ""))
     cells = (tested, count, compared, ", ".join(notes).replace("_", " "), ", ".join(numbers), path)
     return f"| {' | '.join(str(cell).replace('|', '&#124;').replace('<', '&lt;') for cell in cells)} |"
 
@@ -380,15 +383,27 @@ def save_graph(network: Backbone, path: Path, frames: int, size: int, descriptio
     return worst
 
 
+@contextmanager
+def _warnings_only(*names: str) -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     import onnx
     import onnxruntime
 
-    for package in ("onnxscript", "onnx_ir"):  # they log each pass of an optimiser
-        logging.getLogger(package).setLevel(logging.WARNING)
     settings: dict[str, Any] = {"input_names": [_INPUT], "output_names": [_OUTPUT], "opset_version": OPSET}
     settings |= {"dynamo": True, "dynamic_shapes": _DYNAMIC, "verbose": False, "external_data": False}
-    program = torch.onnx.export(network, (clips,), **settings)
+    with _warnings_only("onnxscript", "onnx_ir"):  # they log each pass of an optimiser
+        program = torch.onnx.export(network, (clips,), **settings)
     assert program is not None  # with dynamo
     model = program.model_proto
     onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in description.items()})

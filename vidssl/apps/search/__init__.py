@@ -118,12 +118,12 @@ def retrieval(
     if gallery is None and windows is not None:
         raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
     searched = None if index is None else Path(index)
-    if searched is not None and gallery is not None:
-        if searched.resolve() == folder.resolve():
-            raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
-        claim_features(searched, [path_of(gallery)])
+    if searched is not None and gallery is not None and searched.resolve() == folder.resolve():
+        raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
     lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
     claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
+    if searched is not None and gallery is not None:  # it may lie in the folder
+        claim_features(searched, [path_of(gallery)])
     queries, listed = _read(query, options), None
     if gallery is not None:  # the same list is read, decoded and reported once
         listed = queries if _same(gallery, query) else _read(gallery, options)
@@ -380,14 +380,12 @@ def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Opti
     The neighbours are those of the features that are reported first.
     """
     g, k, videos = gallery.features, options.k, gallery.videos
-    exclude = own_rows(videos, queries)
     if one_video:
-        if options.drop_duplicates:
-            exclude = torch.cat([exclude, equal_rows(query.x, g.x), copied_rows(videos, queries)])
-        near = gallery.search(query.x, k, exclude, options.one_per_video)
-        rows = near.index[0][near.index[0] >= 0].tolist()
-        near = Neighbours(torch.arange(len(rows))[None], near.similarity[:, : len(rows)])
+        near = _nearest_of_one(gallery, query, queries, options)
+        rows = near.index[0].tolist()
+        near = Neighbours(torch.arange(len(rows))[None], near.similarity)
         return _describe_neighbours(near, query.x, g.x[rows], queries, videos.rows(rows), options)
+    exclude = own_rows(videos, queries)
     check_classes(videos, queries)
     labelled = bool((videos.labels >= 0).all() and (queries.labels >= 0).all())
     duplicates, counts = _compare(query.x, g.x, queries, videos, labelled, options.drop_duplicates)
@@ -415,6 +413,24 @@ def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Opti
     numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": options.center, "knn_k": k}
     copies = {(n, row) for n, row in duplicates.tolist()}
     return _Matches(videos, centred if options.center else plain, numbers, counts, copies)
+
+
+def _nearest_of_one(gallery: Gallery, query: Features, queries: VideoList, options: _Options) -> Neighbours:
+    """Find the neighbours of one video; files are compared only for what was found: a gallery may have a million."""
+    exclude, most = torch.empty(0, 2, dtype=torch.int64), options.k
+    if options.drop_duplicates:
+        exclude = equal_rows(query.x, gallery.features.x)
+    while True:
+        near = gallery.search(query.x, most, exclude, options.one_per_video)
+        rows = near.index[0][near.index[0] >= 0]
+        videos = gallery.videos.rows(rows.tolist())
+        excluded = own_rows(videos, queries)
+        if options.drop_duplicates:
+            excluded = torch.cat([excluded, copied_rows(videos, queries)])
+        if not len(excluded):
+            return Neighbours(rows[None, : options.k], near.similarity[:, : len(rows[: options.k])])
+        exclude = torch.cat([exclude, torch.stack([excluded[:, 0], rows[excluded[:, 1]]], dim=1)])
+        most *= 2  # all windows of a long video may be the query's own
 
 
 def _describe_neighbours(

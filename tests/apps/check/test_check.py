@@ -134,8 +134,9 @@ def damaged(tmp_path_factory, write_video, noisy):
         "frames.mp4": (patched(mp4, b"stts", 12, struct.pack(">I", 4_000)), "header mismatch"),
         "hours.mkv": (patched(folder / "fine.mkv", b"\x44\x89", 3, struct.pack(">d", 36_000e3)), "header mismatch"),
         "longer.mkv": (patched(folder / "fine.mkv", b"\x44\x89", 3, struct.pack(">d", 1728)), None),  # by 8 %
-        "clean_cut.flv": ((folder / "fine.flv").read_bytes()[: place_of(folder / "fine.flv", 10)[0]], "header mismatch"),
     }
+    flv = folder / "fine.flv"
+    contents["clean_cut.flv"] = flv.read_bytes()[: place_of(flv, 10)[0]], "header mismatch"
     static = write_video(folder / "static.mkv", noisy(1).repeat(40, axis=0), gop=99)
     contents["block.mkv"] = bytearray(static.read_bytes()), "decode error"
     contents["block.mkv"][0][place_of(static, 19)[0] - 2] ^= 0xFF  # the type of a block, in its header

@@ -165,7 +165,7 @@ def read_boxes(paths: Sequence[str | Path], root: str | Path | None = None) -> B
         sizes=np.concatenate([boxes.sizes for boxes in lists]),
         times=np.concatenate([boxes.times for boxes in lists]),
         objects=objects,
-        outlines=_strings(outlines) if len(outlines) == len(objects) else None,
+        outlines=_strings(outlines) if outlines and len(outlines) == len(objects) else None,
         proposals=_joined([boxes.proposals for boxes in lists], before),
         has_proposals=any(boxes.has_proposals for boxes in lists),
     )
@@ -226,7 +226,7 @@ def _parse(path: Path, root: Path, content: Any) -> BoxList:
         sizes=sizes,
         times=times,
         objects=objects,
-        outlines=_strings(map(json.dumps, segmentations)) if all(segmentations) else None,
+        outlines=_strings(map(json.dumps, segmentations)) if segmentations and all(segmentations) else None,
         proposals=proposals,
         has_proposals="proposals" in content,
     )

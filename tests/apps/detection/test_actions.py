@@ -109,6 +109,7 @@ def test_detected_persons(movies, tmp_path):
         assert (labels.sum(axis=1) == 0).any() == (persons is train)
     assert len(val) == 9 and val.times.tolist() == [1] * 8 + [2]
     assert np.allclose(val.proposals["box"], [[0.1, 0.2, 0.5, 0.9], [0.2, 0.2, 0.5, 1.0]])
+    assert np.shares_memory(val.proposals_of(0), val.proposals)  # no search in all of them
     assert val.proposals_of(1).shape == (0, 4) and val.counts()["proposals"] == 2
     kept = val.rows([8, 0])
     assert np.array_equal(kept.proposals["box"], val.proposals["box"]) and kept.proposals_of(0).shape == (1, 4)

@@ -65,6 +65,11 @@ class BoxList(VideoList):
         """(N + 1,) objects before each image."""
         return self._ends(self.objects)
 
+    @cached_property
+    def proposal_ends(self) -> NDArray[np.int64]:
+        """(N + 1,) proposals before each key frame."""
+        return self._ends(self.proposals)
+
     def _ends(self, boxes: BoxTable) -> NDArray[np.int64]:
         return np.concatenate([[0], np.cumsum(np.bincount(boxes["image"], minlength=len(self)))])
 
@@ -74,7 +79,7 @@ class BoxList(VideoList):
 
     def proposals_of(self, key_frame: int) -> NDArray[np.float32]:
         """The boxes (n, 4) of the proposals of a key frame."""
-        return np.asarray(self.proposals["box"][self.proposals["image"] == key_frame])
+        return np.asarray(self.proposals["box"][self.proposal_ends[key_frame] : self.proposal_ends[key_frame + 1]])
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -121,7 +126,7 @@ class BoxList(VideoList):
             digest.update(outline.encode())
         columns = [self.sizes, self.ends, *(self.objects[name] for name in ("box", "category", "crowd", "difficult"))]
         if self.has_key_frames:
-            columns += [self.times, self.proposals["box"], self._ends(self.proposals)]
+            columns += [self.times, self.proposals["box"], self.proposal_ends]
         for column in columns:
             digest.update(column.tobytes())
         return digest.hexdigest()

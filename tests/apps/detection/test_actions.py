@@ -53,7 +53,7 @@ def test_the_list_has_what_the_files_say(movies):
     some = persons.rows([2, 0])
     assert some.records[1].path.endswith("movie-2.mp4") and some.times.tolist() == [1.0, 1.0]
     assert np.array_equal(some.objects[some.rows_of(1)]["box"], persons.objects[persons.rows_of(2)]["box"])
-    assert some.fingerprint != persons.fingerprint
+    assert some.fingerprint != persons.fingerprint and persons.rows([]).names == ()
     assert replace(persons, times=persons.times + 1).fingerprint != persons.fingerprint
 
 

@@ -100,7 +100,7 @@ class BoxList(VideoList):
 
     def rows(self, numbers: Iterable[int]) -> "BoxList":
         """Select images with their objects and proposals, in the order of the list."""
-        images = np.unique([*numbers])
+        images = np.unique(np.array([*numbers], np.int64))
         selected = np.isin(self.objects["image"], images)
         objects, proposals = self.objects[selected], self.proposals[np.isin(self.proposals["image"], images)]
         for table in (objects, proposals):

@@ -149,6 +149,8 @@ def test_errors_of_prepare_are_one_line(movies, tmp_path, name, edit, message):
     with pytest.raises(DataError, match=r"^[^\n]*$") as error:
         prepare_ava(movies / "videos", tmp_path / "out", change(movies, tmp_path, name, edit))
     assert message in str(error.value) and not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match=r"max_missing 2 and min_score 0\.8 must be in"):
+        prepare_ava(movies / "videos", tmp_path / "out", movies / "annotations", max_missing=2)
 
 
 def test_start_and_files_must_fit(movies, tmp_path):

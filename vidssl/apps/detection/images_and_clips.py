@@ -81,7 +81,7 @@ class BoxDataset:
         boxes, targets = boxes[trained], {"labels": objects["category"][trained] + 1}
         if self.masks:
             assert self.boxes.outlines is not None
-            outlines = [json.loads(self.boxes.outlines[row]) for row in np.arange(rows.start, rows.stop)[trained].tolist()]
+            outlines = [json.loads(self.boxes.outlines[row]) for row in (rows.start + np.flatnonzero(trained)).tolist()]
             masks = [outline_mask(outline, height, width, new_height, new_width) for outline in outlines]
             targets["masks"] = np.array(masks, np.uint8).reshape(-1, new_height, new_width)
         if mirrored:

@@ -149,8 +149,6 @@ def test_errors_of_prepare_are_one_line(movies, tmp_path, name, edit, message):
     with pytest.raises(DataError, match=r"^[^\n]*$") as error:
         prepare_ava(movies / "videos", tmp_path / "out", change(movies, tmp_path, name, edit))
     assert message in str(error.value) and not (tmp_path / "out").exists()
-    with pytest.raises(ConfigError, match=r"max_missing 2 and min_score 0\.8 must be in"):
-        prepare_ava(movies / "videos", tmp_path / "out", movies / "annotations", max_missing=2)
 
 
 def test_start_and_files_must_fit(movies, tmp_path):
@@ -160,6 +158,8 @@ def test_start_and_files_must_fit(movies, tmp_path):
     official = change(movies, tmp_path, "ava_train_v2.2.csv", lambda text: text.replace(",0901,", ",0002,"))
     with pytest.raises(DataError, match=r"is 2 s long, and its last key frame is second 2 of the movie, 1 s after"):
         prepare_ava(movies / "videos", tmp_path / "out", official, start=1.0)
+    with pytest.raises(ConfigError, match=r"max_missing 2 and min_score 0\.8 must be in"):
+        prepare_ava(movies / "videos", tmp_path / "out", movies / "annotations", max_missing=2)
 
 
 def test_boxes_that_do_not_fit_are_an_error(movies, tmp_path):

@@ -13,6 +13,7 @@ from vidssl.apps.shrink import shrink
 from vidssl.base.errors import DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import VideoRecord
+from vidssl.data import find_same_videos
 from vidssl.data.find_same_videos import content_hash, copied_rows, find_copies, find_overlap, own_rows, recording_group
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.train_test_overlap import TrainingVideos, check_disjoint, measure_overlap
@@ -49,6 +50,18 @@ def test_copies_are_those_of_a_comparison_of_all_pairs(tmp_path):
     assert found.missing == 1 and not found.one_list
     few = find_overlap(query, other)
     assert {*few.copies[:, 0].tolist()} == {*found.copies[:, 0].tolist()} and few.groups == found.groups
+
+
+def test_files_are_read_whole_where_their_ends_are_equal(tmp_path, monkeypatch):
+    read, original = [], find_same_videos._hash
+    monkeypatch.setattr(
+        find_same_videos, "_hash", lambda parts: read.append(sum(part.size for part in parts)) or original(parts)
+    )
+    for n in range(3):
+        (tmp_path / f"{n}.mp4").write_bytes(bytes(300_000) + bytes([n > 0]))
+    assert not len(find_overlap(listed(tmp_path, "0.mp4"), listed(tmp_path, "1.mp4", "2.mp4")).copies)
+    assert read == 3 * [2 << 16]
+    assert find_copies(tmp_path, ["0.mp4", "1.mp4", "2.mp4"]) == {"2.mp4": "1.mp4"} and read[3:] == 2 * [300_001]
 
 
 def test_thousands_of_equal_files_are_no_millions_of_pairs(tmp_path):

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, groupby, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -26,8 +27,9 @@ from vidssl.video.packed_frames import find_frames, shard_path
 from vidssl.video.tar_members import find_member
 
 _BLOCK = 1 << 20  # bytes that are read at a time
-# Video to the modification times of its files and the hash: a changed file is read again.
-_known: dict[str, tuple[tuple[int, ...], str]] = {}
+_END = 1 << 16  # bytes of each end
+# Video and `ends` to the modification times of its files and the hash: a changed file is read again.
+_known: dict[tuple[str, bool], tuple[tuple[int, ...], str]] = {}
 
 
 class VideoPart(NamedTuple):
@@ -38,20 +40,21 @@ class VideoPart(NamedTuple):
     size: int
 
 
-def content_hash(path: str) -> str | None:
+def content_hash(path: str, ends: bool = False) -> str | None:
     """Return the sha256 of a video's bytes; None if it is not there, empty or cannot be read.
 
     These are the bytes of a file or of a member of a tar, of all packed frames, or of all images of a folder by name.
-    Within a process each video is read once.
+    With `ends` only the first and the last 64 KiB count. Within a process each video is read once.
     """
     with suppress(OSError, DecodeError, ConfigError):  # what cannot be read is reported where it is decoded
         parts = _parts_of(path)
         stamps = tuple(os.stat(file).st_mtime_ns for file in dict.fromkeys(part.file for part in parts))
         if not parts:
             return None
-        if path not in _known or _known[path][0] != stamps:
-            _known[path] = stamps, _hash(parts)
-        return _known[path][1]
+        known = _known.get((path, ends))
+        if known is None or known[0] != stamps:
+            known = _known[path, ends] = stamps, _hash(_ends_of(parts) if ends else parts)
+        return known[1]
     return None
 
 
@@ -75,6 +78,12 @@ def _parts_of(path: str) -> tuple[VideoPart, ...]:
         return tuple(VideoPart(file, 0, os.stat(file).st_size) for file in files)
     # Not of a device or a pipe, which may have no end.
     return (VideoPart(path, 0, status.st_size),) if stat.S_ISREG(status.st_mode) and status.st_size else ()
+
+
+def _ends_of(parts: tuple[VideoPart, ...]) -> tuple[VideoPart, ...]:
+    first, last = parts[0], parts[-1]
+    size = min(_END, last.size)
+    return (first._replace(size=min(_END, first.size)), VideoPart(last.file, last.offset + last.size - size, size))
 
 
 def _hash(parts: tuple[VideoPart, ...]) -> str:
@@ -190,27 +199,33 @@ def _common(q: RowsByContent[ContentKey], o: RowsByContent[ContentKey]) -> Rowwi
 def _copied(
     q: RowsByContent[str], o: RowsByContent[str], states: Mapping[str, tuple[int, ...]], most: int | None = None
 ) -> Rowwise:
-    shared = {states[path] for path in q if path in states} & {states[path] for path in o if path in states}
-    for copies in _equal_files({path: state for path, state in states.items() if state in shared}):
+    for copies in _equal_files(states, lambda part: not (q.keys().isdisjoint(part) or o.keys().isdisjoint(part))):
         mine, theirs = ([path for path in copies if path in rows] for rows in (q, o))
         for path in mine:
             yield from ((q[path], o[copy]) for copy in islice((copy for copy in theirs if copy != path), most))
 
 
-def _equal_files(states: Mapping[str, tuple[int, ...]]) -> list[list[str]]:
-    """Group files by content. Few are read: those of equal size."""
-    return _divided(_affordable(_divided([[*states]], states.__getitem__)), content_hash)
+def _equal_files(
+    states: Mapping[str, tuple[int, ...]], keep: Callable[[list[str]], bool] = lambda part: True
+) -> list[list[str]]:
+    """Group files by content, in groups to `keep`. Few are read: those of equal size, whole those with equal ends."""
+    groups = _affordable(_divided([[*states]], states.__getitem__, keep))
+    for key in (partial(content_hash, ends=True), content_hash):
+        groups = _divided(groups, key, keep)
+    return groups
 
 
-def _divided(groups: Iterable[list[str]], key: Callable[[str], Hashable]) -> list[list[str]]:
-    """Divide groups of files by a key, into those of two files or more."""
+def _divided(
+    groups: Iterable[list[str]], key: Callable[[str], Hashable], keep: Callable[[list[str]], bool]
+) -> list[list[str]]:
+    """Divide groups of files by a key, into those of two files or more that `keep` accepts."""
     parts = defaultdict[tuple[int, Hashable], list[str]](list)
     for number, group in enumerate(groups):
         for path in group:
             value = key(path)
             if value is not None and value != (0,):  # what is empty, or cannot be read, equals nothing
                 parts[number, value].append(path)
-    return [part for part in parts.values() if len(part) > 1]
+    return [part for part in parts.values() if len(part) > 1 and keep(part)]
 
 
 def _affordable(groups: list[list[str]]) -> list[list[str]]:

@@ -35,7 +35,7 @@ class PackedVideo(NamedTuple):
     """Where the frames (T) of a video are."""
 
     meta: VideoMeta
-    changed: int  # state of the original (`original_state`)
+    changed: int  # state of the original (`Original.state`)
     shard: int  # number of the one that holds all of them
     offsets: NDArray[np.int64]  # (T,) bytes from the start of the shard
     sizes: NDArray[np.uint32]  # (T,) bytes

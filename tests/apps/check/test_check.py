@@ -5,13 +5,14 @@ import ctypes
 import faulthandler
 import struct
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import av
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from vidssl import cli
 from vidssl.apps.check import KEPT, _variants, check
@@ -131,8 +132,18 @@ def damaged(tmp_path_factory, write_video, noisy):
         "zeros.avi": (bytes(100_000), "not a video"),
         "frames.avi": (patched(folder / "fine.avi", b"strh", 40, struct.pack("<I", 90_000)), "header mismatch"),
         "frames.mp4": (patched(mp4, b"stts", 12, struct.pack(">I", 4_000)), "header mismatch"),
-        "hours.mkv": (patched(folder / "fine.mkv", b"\x44\x89", 3, struct.pack(">d", 36_000e3)), "truncated"),
+        "hours.mkv": (patched(folder / "fine.mkv", b"\x44\x89", 3, struct.pack(">d", 36_000e3)), "header mismatch"),
+        "longer.mkv": (patched(folder / "fine.mkv", b"\x44\x89", 3, struct.pack(">d", 1728)), None),  # by 8 %
     }
+    flv = folder / "fine.flv"
+    contents["clean_cut.flv"] = flv.read_bytes()[: place_of(flv, 10)[0]], "header mismatch"
+    static = write_video(folder / "static.mkv", noisy(1).repeat(40, axis=0), gop=99)
+    contents["block.mkv"] = bytearray(static.read_bytes()), "decode error"
+    contents["block.mkv"][0][place_of(static, 19)[0] - 2] ^= 0xFF  # the type of a block, in its header
+    findings["static.mkv"] = None
+    if features.check("avif"):
+        Image.fromarray(noisy(1)[0]).save(folder / "image.avif")
+        findings["image.avif"] = None
     for number in (19, 39):
         spoilt, (start, end) = bytearray(whole), place_of(mp4, number)
         spoilt[start:end] = generator(1).bytes(end - start)
@@ -140,6 +151,18 @@ def damaged(tmp_path_factory, write_video, noisy):
     for name, (content, finding) in contents.items():
         (folder / name).write_bytes(content)
         findings[name] = finding
+    # Frames from 10 s on, behind long tags; one is transparent.
+    with av.open(str(folder / "late_alpha.webm"), "w") as out:
+        out.metadata["comment"] = "x" * 3000
+        stream = out.add_stream("libvpx", rate=25)
+        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuva420p"
+        stream.options = {"auto-alt-ref": "0", "crf": "10", "b": "1M"}
+        for number, image in enumerate(np.pad(noisy(40), [(0, 0)] * 3 + [(0, 1)])):
+            image[..., 3] = generator(3).integers(0, 256, (32, 64)) if number == 20 else 255
+            frame = av.VideoFrame.from_ndarray(image, format="rgba")
+            frame.pts, frame.time_base = 250 + number, Fraction(1, 25)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode())
     # The last frame comes after ten hours, and the header agrees.
     with av.open(str(mp4)) as container, av.open(str(folder / "jump.mp4"), "w") as out:
         stream = out.add_stream_from_template(container.streams.video[0])
@@ -148,12 +171,14 @@ def damaged(tmp_path_factory, write_video, noisy):
         for packet in packets:
             packet.stream = stream
             out.mux(packet)
-    return folder, findings | {"jump.mp4": "timestamp gap"}
+    return folder, findings | {"jump.mp4": "timestamp gap", "late_alpha.webm": None}
 
 
 REASONS = {
     "clean_cut.mp4": "20 of 40 frames are there",
-    "half_front.mp4": "its index names",
+    "half_front.mp4": "bytes, it has",
+    "hours.mkv": "the header states 36000 s, the file has 1.6",
+    "block.mkv": "is damaged, so frames are missing",
     "no_index.mp4": "its index (moov) is missing",
     "frames.avi": "the header states 90000 frames, the file has 40",
     "empty.mp4": "the file has 0 bytes",

@@ -53,7 +53,7 @@ def test_the_list_has_what_the_files_say(movies):
     some = persons.rows([2, 0])
     assert some.records[1].path.endswith("movie-2.mp4") and some.times.tolist() == [1.0, 1.0]
     assert np.array_equal(some.objects[some.rows_of(1)]["box"], persons.objects[persons.rows_of(2)]["box"])
-    assert some.fingerprint != persons.fingerprint
+    assert some.fingerprint != persons.fingerprint and persons.rows([]).names == ()
     assert replace(persons, times=persons.times + 1).fingerprint != persons.fingerprint
 
 
@@ -109,6 +109,7 @@ def test_detected_persons(movies, tmp_path):
         assert (labels.sum(axis=1) == 0).any() == (persons is train)
     assert len(val) == 9 and val.times.tolist() == [1] * 8 + [2]
     assert np.allclose(val.proposals["box"], [[0.1, 0.2, 0.5, 0.9], [0.2, 0.2, 0.5, 1.0]])
+    assert np.shares_memory(val.proposals_of(0), val.proposals)  # no search in all of them
     assert val.proposals_of(1).shape == (0, 4) and val.counts()["proposals"] == 2
     kept = val.rows([8, 0])
     assert np.array_equal(kept.proposals["box"], val.proposals["box"]) and kept.proposals_of(0).shape == (1, 4)
@@ -157,6 +158,8 @@ def test_start_and_files_must_fit(movies, tmp_path):
     official = change(movies, tmp_path, "ava_train_v2.2.csv", lambda text: text.replace(",0901,", ",0002,"))
     with pytest.raises(DataError, match=r"is 2 s long, and its last key frame is second 2 of the movie, 1 s after"):
         prepare_ava(movies / "videos", tmp_path / "out", official, start=1.0)
+    with pytest.raises(ConfigError, match=r"max_missing 2 and min_score 0\.8 must be in"):
+        prepare_ava(movies / "videos", tmp_path / "out", movies / "annotations", max_missing=2)
 
 
 def test_boxes_that_do_not_fit_are_an_error(movies, tmp_path):

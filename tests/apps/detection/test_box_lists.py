@@ -69,6 +69,14 @@ def test_crowds_and_difficult_objects(shapes, tmp_path):
     )
 
 
+def test_a_list_without_objects(shapes, tmp_path):
+    path = change(shapes, tmp_path, lambda content: content["annotations"].clear())
+    boxes = read_boxes([path])
+    assert boxes.outlines is None is read_boxes([path, path]).outlines and len(boxes) == 8
+    with pytest.raises(DataError, match="has no image with an object"):
+        boxes.images_with_objects()
+
+
 def test_boxes_beyond_their_image(shapes, tmp_path, caplog):
     """They are clipped, those that lie outside are left out; a pixel more is rounding, as in COCO's own files."""
     sizes = []

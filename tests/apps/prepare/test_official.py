@@ -472,7 +472,7 @@ def test_ssv2(ssv2, tmp_path):
 @pytest.mark.parametrize(
     ("which", "content", "reason"),
     [
-        ("test", [{"id": "74225"}], "item 1: .* has no id or no template, as in the test list"),
+        ("test", [{"id": "74225"}], "item 1: .* has no id or no template, as in the test list: use the val"),
         ("test", {"Holding something": "0"}, "is not a list of videos"),
         (
             "test",

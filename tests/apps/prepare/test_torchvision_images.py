@@ -9,7 +9,7 @@ import pytest
 import torchvision
 from PIL import Image
 
-from vidssl.apps.prepare import prepare_torchvision
+from vidssl.apps.prepare import prepare_moving_digits, prepare_torchvision
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.video.reader import open_video
@@ -108,6 +108,8 @@ def test_the_digits_of_mnist(real, tmp_path):
     assert found.root == (tmp_path / "lists" / "images" / "MNIST").resolve()
     stored = Image.open(found.records[0].path)
     assert (stored.mode, stored.size) == ("L", (28, 28))
+    report = prepare_moving_digits(tmp_path / "moving", train=1, test=1, frames=1, size=32, mnist=real / "mnist")
+    assert report.startswith("rendered 1 training and 1 test videos")
 
 
 def test_the_unlabelled_images_of_stl10(tmp_path):

@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from vidssl.apps.shrink import Original, shrink
-from vidssl.apps.shrink.pack_frames import ShardWriter, encode_frames
+from vidssl.apps.shrink.pack_frames import EncodedVideo, ShardWriter, encode_frames
 from vidssl.base.errors import ConfigError, DataError, DecodeError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import MARK
-from vidssl.base.types import Tracks
+from vidssl.base.types import Tracks, VideoMeta
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.list_identity import identify
@@ -149,6 +149,16 @@ def test_webdataset_reads_the_shards(tmp_path, packed, videos, write_video, numb
         assert number_of(frames) == list(range(n, n + 12))
         with open_video(tmp_path / "packed" / names[n]) as video:
             assert np.abs(video.frames(range(12)).astype(int) - frames).mean() < 0.1
+
+
+def test_what_stays_is_no_view_of_what_a_worker_has_sent(tmp_path):
+    """It would keep all images in memory."""
+    meta = VideoMeta(2, 25.0, 8, 8, None, np.arange(3.0)[:2], 2.0)
+    writer = ShardWriter(tmp_path, "jpeg", 10**6)
+    writer.add("a.mp4", 0, EncodedVideo(meta, np.full(3, 5, np.uint32)[:2], np.zeros(10, np.uint8)))
+    writer.close()
+    row = writer.videos[b"a.mp4"]
+    assert row.sizes.base is None and row.meta.times.base is None and row.meta.times.tolist() == [0, 1]
 
 
 def test_any_order_of_reading(tmp_path, packed, videos, write_video, numbered):

@@ -1,8 +1,8 @@
 """Integrity check: decode a file completely and classify its defects.
 
-What the header of a file states is compared with the packets that are there. With fewer frames or seconds, a file is
-`truncated` if its index names bytes after its end, or if it has no index at its end; with an index of all that there
-is, the header is wrong: a `header mismatch`.
+A truncated file is distinguished from one with a wrong header by the sizes that containers store: with fewer bytes than
+its outermost header states, and with fewer frames or seconds or a decoding error, it is `truncated`; with all its bytes
+and another number of frames or seconds, it is a `header mismatch`.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import av
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from vidssl.base.errors import DecodeError, NoVideoError, SeveralSizesError, TooLargeError, UndecodableError
 from vidssl.base.types import VideoMeta
 from vidssl.video.open_container import open_container, video_stream
-from vidssl.video.reader import is_video_file, open_video, state_of_video
+from vidssl.video.reader import is_video_file, open_video
 
 Fault = tuple[str, str]  # its name and the reason
 _OWN_NAMES = {
@@ -33,8 +33,6 @@ _OWN_NAMES = {
 _ESTIMATED = frozenset(("mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc", "obu"))
 _TOLERANCE = 0.1  # fraction by which a header may differ from the packets: trimmed phone videos hide a few frames
 _GAP = 10.0  # seconds between two frames that are a timestamp gap, if they are also half of the video
-_BETWEEN = 1024  # bytes between two packets of a Matroska file; the headers there are shorter
-_MP4_STARTS = frozenset((b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot"))
 
 
 def check_video(
@@ -51,9 +49,8 @@ def check_video(
     if is_file and path.stat().st_size == 0:
         return None, [("empty", "the file has 0 bytes")]
     images = not is_video_file(path)
+    missing = missing_bytes(path) if is_file and not images else None
     contents, meta, failure, disordered = _Contents(), None, None, False
-    if is_file and not images and _lacks_moov(path):
-        return None, [("truncated", "its index (moov) is missing")]
     try:
         if not images:
             contents = _read(path, max_pixels, alive)
@@ -64,12 +61,14 @@ def check_video(
             disordered = video.out_of_order
     except DecodeError as error:
         failure = str(error).removeprefix(f"{path}: ").removeprefix(f"{path}/")  # the report has the path beside it
-        if type(error) in _OWN_NAMES:
+        if type(error) in _OWN_NAMES and not (missing and isinstance(error, (NoVideoError, UndecodableError))):
             return meta, [(_OWN_NAMES[type(error)], failure)]
-    if cut := contents.truncation():
-        return meta, [("truncated", "; ".join(filter(None, (cut, failure))))]
-    if failure is None and contents.skipped:
-        failure = f"{contents.skipped} bytes between two packets are damaged, so frames are missing"
+    shortfall = contents.shortfall()
+    if contents.cut or (missing and (failure or shortfall is not None)):
+        reasons = (missing or "it ends within a packet", shortfall, failure)
+        return meta, [("truncated", "; ".join(filter(None, reasons)))]
+    if failure is None and path.is_file() and not images:
+        failure = broken_clusters(path)
     if failure is None and meta and meta.num_frames < contents.packets and contents.damaged:
         failure = f"{contents.damaged} damaged packets: {meta.num_frames} frames decoded from {contents.packets}"
     if failure:
@@ -88,7 +87,7 @@ def check_video(
 
 @dataclass
 class _Contents:
-    """What the header and the index of a file state, and what its packets contain."""
+    """What the header of a file states, and what its packets contain."""
 
     stated: float | None = None  # length by the header; None: it states none
     unit: str = "frames"  # of this length, or "s"
@@ -97,37 +96,22 @@ class _Contents:
     start: float = math.inf  # seconds, over all streams
     end: float = -math.inf
     times: list[float] = field(default_factory=list)  # seconds, of the first video stream
-    last_key: float = -math.inf  # seconds, of its last key frame
     exact: bool = False  # whether the file stores a time of each frame
     damaged: int = 0  # packets of this stream from which bytes are missing, but for the last
     cut: bool = False  # the file ends within the last packet
-    size: int = 0  # bytes of the file
-    index_bytes: int = 0  # where the last packet ends that the index names
-    index_end: float = -math.inf  # seconds, of the last packet that it names; others than AVI and MP4 have no index
-    skipped: int = 0  # bytes between two packets of a Matroska file: FFmpeg goes on after damage without an error
 
     @property
     def length(self) -> float:
         """Length by the packets, in the unit of the header."""
         return max(self.packets, self.ticks) if self.unit == "frames" else max(self.end - self.start, 0.0)
 
-    def truncation(self) -> str | None:
-        """Say how a file shows that its end is missing; None: it does not."""
-        if self.index_bytes > self.size:
-            return f"its index names {self.index_bytes} bytes, it has {self.size}{self._shortfall('; ')}"
-        # An index that FFmpeg made while it opened an AVI has the first frames alone.
-        indexed = self.index_end >= self.last_key and self.index_end > min(self.times, default=math.inf)
-        if self.cut:
-            return f"it ends within a packet{self._shortfall('; ')}"
-        return None if indexed else self._shortfall() or None
-
-    def _shortfall(self, before: str = "") -> str:
-        """What the packets lack of the header's length; empty: nothing, or the header states no length."""
-        slack = 0.0 if self.unit == "frames" else 1.5 * self.length / max(self.packets, 1) + 0.01 * self.length
-        length = self.length if self.unit == "frames" else max(self.length, self.end)  # some headers count from 0
-        if self.stated is None or length >= self.stated - slack:
+    def shortfall(self) -> str | None:
+        """What the packets lack of the header's length; None: nothing; empty: the header states no length."""
+        if self.stated is None:
             return ""
-        return f"{before}{self.length:.6g} of {self.stated:.6g} {self.unit} are there"
+        slack = 0 if self.unit == "frames" else 1.5 * self.length / max(self.packets, 1)
+        lacking = f"{self.length:.6g} of {self.stated:.6g} {self.unit} are there"
+        return lacking if self.length < self.stated - slack else None
 
     def mismatches(self) -> list[Fault]:
         """Compare the header with the packets, and find gaps in the timestamps."""
@@ -146,20 +130,13 @@ class _Contents:
 
 
 def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
-    """Read the header, the index and all packets."""
+    """Read the header and all packets."""
     with open_container(path, max_pixels) as container:
-        video, kind = video_stream(container), container.format.name
+        video = video_stream(container)
         contents = _Contents(video.frames or None)
-        if not video.frames and container.duration is not None and kind not in _ESTIMATED:
+        if not video.frames and container.duration is not None and container.format.name not in _ESTIMATED:
             contents = _Contents(container.duration / av.time_base, "s")
-        contents.exact = kind not in (*_ESTIMATED, "avi", "asf")
-        contents.size = (state_of_video(str(path)) or (0, 0))[0]
-        if kind == "avi":
-            contents.index_end = max((float(e.timestamp * video.time_base) for e in video.index_entries), default=0.0)
-        if kind.startswith("mov"):  # its index is whole, or the file cannot be opened
-            contents.index_end = math.inf
-            contents.index_bytes = max((entry.pos + entry.size for entry in video.index_entries), default=0)
-        positions, sizes = list[int](), list[int]()
+        contents.exact = container.format.name not in (*_ESTIMATED, "avi", "asf")
         for packet in _readable(container):
             time = packet.dts if packet.pts is None else packet.pts
             if not packet.size and time is None:
@@ -171,19 +148,10 @@ def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
                 contents.packets += 1
                 contents.damaged += contents.cut
                 contents.cut = packet.is_corrupt
-                if kind == "avi" and packet.dts is not None:
+                if container.format.name == "avi" and packet.dts is not None:
                     contents.ticks = packet.dts + (packet.duration or 0)
-                if time is not None:
-                    contents.times.append(start)
-                    contents.last_key = start if packet.is_keyframe else contents.last_key
-            positions.append(packet.pos or 0)
-            sizes.append(packet.size)
+                contents.times += [] if time is None else [start]
             alive()
-        if kind.startswith("matroska") and len(positions) > 1:
-            between = np.diff(positions) - sizes[:-1]
-            late = contents.start > 2 * float(1 / (video.average_rate or 1))  # the first packets may be lost, too
-            worst = int(max(between.max(), positions[0] if late else 0))
-            contents.skipped = worst if worst > _BETWEEN + 4 * np.median(between) else 0
     return contents
 
 
@@ -194,20 +162,108 @@ def _readable(container: Any) -> Iterator[Any]:
         yield from container.demux()
 
 
-def _lacks_moov(path: Path) -> bool:
-    """Whether a file is MP4 or MOV without its whole index: a sequence of boxes, each with its size and type first."""
-    position, size = 0, path.stat().st_size
+# Sizes that containers store ---------------------------------------------------------------------------------
+
+_MP4_STARTS = frozenset((b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot"))
+# Matroska, RFC 9559, section 5.1: how a file and a segment begin, and the elements of a segment and of a cluster.
+_EBML, _SEGMENT, _CLUSTER = map(bytes.fromhex, ("1a45dfa3", "18538067", "1f43b675"))
+_OF_SEGMENT = "1f43b675 1c53bb6b 114d9b74 1549a966 1654ae6b 1254c367 1043a770 1941a469 ec bf"
+_OF_CLUSTER = "e7 a3 a0 ab a7 5854 af ec bf"
+_LONGEST_HEADER = 12  # bytes of identity and length
+_ELEMENTS = frozenset(map(bytes.fromhex, f"{_OF_SEGMENT} {_OF_CLUSTER}".split()))
+
+
+def missing_bytes(path: Path) -> str | None:
+    """Compare the size of a file with the one in its outermost headers: what is missing, or None.
+
+    MP4 and MOV are a sequence of boxes, one of which is the index; AVI is a sequence of RIFF chunks; Matroska and WebM
+    are one segment. Each starts with its number of bytes. Other formats store no size.
+    """
+    size = path.stat().st_size
+    end: int | None = None
+    indexed = True
     with open(path, "rb") as file:
-        while position + 8 <= size:
-            file.seek(position)
-            length, kind = int.from_bytes(file.read(4), "big"), file.read(4)
-            if position == 0 and kind not in _MP4_STARTS:
-                return False
-            if length == 1:
-                length = int.from_bytes(file.read(8), "big")
-            if kind == b"moov" and position + length <= size:
-                return False
-            if length < 8:  # 0: the box extends to the end of the file; else it is not a box
-                break
-            position += length
-    return position > 0
+        head = file.read(12)
+        if head[4:8] in _MP4_STARTS:
+            end, indexed = _end_of_boxes(file, size)
+        elif head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+            end = _end_of_riff(file, size)
+        elif head[:4] == _EBML:
+            end = _end_of_segment(file)
+    if end is not None and end > size:
+        return f"its header states {end} bytes, it has {size}"
+    return None if indexed else "its index (moov) is missing"
+
+
+def _end_of_boxes(file: BinaryIO, size: int) -> tuple[int, bool]:
+    """Where the last box ends, and whether one of the boxes is the index."""
+    position, indexed = 0, False
+    while position + 8 <= size:
+        file.seek(position)
+        length, kind = int.from_bytes(file.read(4), "big"), file.read(4)
+        indexed = indexed or kind == b"moov"
+        if length == 1:
+            length = int.from_bytes(file.read(8), "big")
+        if length < 8:  # 0: the box extends to the end of the file; else it is not a box
+            break
+        position += length
+    return position, indexed
+
+
+def _end_of_riff(file: BinaryIO, size: int) -> int:
+    position = 0
+    while position + 8 <= size:  # large files have several chunks
+        file.seek(position)
+        kind, length = file.read(4), int.from_bytes(file.read(4), "little")
+        if kind != b"RIFF" or length == 0:
+            break
+        position += 8 + length
+    return position
+
+
+def broken_clusters(path: Path) -> str | None:
+    """Return where the elements of a Matroska file do not follow each other, or None.
+
+    FFmpeg goes on at the next cluster, without an error and without the frames between.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if file.read(len(_EBML)) != _EBML:
+            return None
+        stop = min(_end_of_segment(file) or size, size) - _LONGEST_HEADER  # of what may be cut off, or follow it
+        end = 0  # of the cluster; 0: it states none
+        while (position := file.tell()) < stop:
+            identity = _read_id(file)
+            length = _read_vint(file)
+            if identity == _CLUSTER:  # it is read element by element, with or without a length of its own
+                end = 0 if length is None else file.tell() + length
+            elif identity not in _ELEMENTS or position < end < file.tell() + (length or 0):
+                return f"the element at byte {position} of {size} is damaged, so frames are missing"
+            elif length is not None:
+                file.seek(length, os.SEEK_CUR)
+    return None
+
+
+def _read_id(file: BinaryIO) -> bytes:
+    first = file.read(1)
+    return first + file.read(8 - first[0].bit_length()) if first and first[0] >= 16 else first
+
+
+def _end_of_segment(file: BinaryIO) -> int | None:
+    file.seek(len(_EBML))
+    file.seek(_read_vint(file) or 0, os.SEEK_CUR)
+    if file.read(len(_SEGMENT)) != _SEGMENT:
+        return None
+    length = _read_vint(file)
+    return None if length is None else file.tell() + length
+
+
+def _read_vint(file: BinaryIO) -> int | None:
+    """Read a variable-size integer (RFC 8794, section 4): its leading zeros give its length; all ones mean unknown."""
+    first = int.from_bytes(file.read(1), "big")
+    length = 9 - first.bit_length()
+    if length > 8:
+        return None
+    bits = 7 * length
+    value = (first << 8 * (length - 1) | int.from_bytes(file.read(length - 1), "big")) & ((1 << bits) - 1)
+    return None if value == (1 << bits) - 1 else value

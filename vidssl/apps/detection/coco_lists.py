@@ -65,6 +65,11 @@ class BoxList(VideoList):
         """(N + 1,) objects before each image."""
         return self._ends(self.objects)
 
+    @cached_property
+    def proposal_ends(self) -> NDArray[np.int64]:
+        """(N + 1,) proposals before each key frame."""
+        return self._ends(self.proposals)
+
     def _ends(self, boxes: BoxTable) -> NDArray[np.int64]:
         return np.concatenate([[0], np.cumsum(np.bincount(boxes["image"], minlength=len(self)))])
 
@@ -74,7 +79,7 @@ class BoxList(VideoList):
 
     def proposals_of(self, key_frame: int) -> NDArray[np.float32]:
         """The boxes (n, 4) of the proposals of a key frame."""
-        return np.asarray(self.proposals["box"][self.proposals["image"] == key_frame])
+        return np.asarray(self.proposals["box"][self.proposal_ends[key_frame] : self.proposal_ends[key_frame + 1]])
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -95,7 +100,7 @@ class BoxList(VideoList):
 
     def rows(self, numbers: Iterable[int]) -> "BoxList":
         """Select images with their objects and proposals, in the order of the list."""
-        images = np.unique([*numbers])
+        images = np.unique(np.array([*numbers], np.int64))
         selected = np.isin(self.objects["image"], images)
         objects, proposals = self.objects[selected], self.proposals[np.isin(self.proposals["image"], images)]
         for table in (objects, proposals):
@@ -121,7 +126,7 @@ class BoxList(VideoList):
             digest.update(outline.encode())
         columns = [self.sizes, self.ends, *(self.objects[name] for name in ("box", "category", "crowd", "difficult"))]
         if self.has_key_frames:
-            columns += [self.times, self.proposals["box"], self._ends(self.proposals)]
+            columns += [self.times, self.proposals["box"], self.proposal_ends]
         for column in columns:
             digest.update(column.tobytes())
         return digest.hexdigest()
@@ -165,7 +170,7 @@ def read_boxes(paths: Sequence[str | Path], root: str | Path | None = None) -> B
         sizes=np.concatenate([boxes.sizes for boxes in lists]),
         times=np.concatenate([boxes.times for boxes in lists]),
         objects=objects,
-        outlines=_strings(outlines) if len(outlines) == len(objects) else None,
+        outlines=_strings(outlines) if outlines and len(outlines) == len(objects) else None,
         proposals=_joined([boxes.proposals for boxes in lists], before),
         has_proposals=any(boxes.has_proposals for boxes in lists),
     )
@@ -226,7 +231,7 @@ def _parse(path: Path, root: Path, content: Any) -> BoxList:
         sizes=sizes,
         times=times,
         objects=objects,
-        outlines=_strings(map(json.dumps, segmentations)) if all(segmentations) else None,
+        outlines=_strings(map(json.dumps, segmentations)) if segmentations and all(segmentations) else None,
         proposals=proposals,
         has_proposals="proposals" in content,
     )

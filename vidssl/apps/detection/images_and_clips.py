@@ -73,7 +73,7 @@ class BoxDataset:
         rule = cv2.INTER_AREA if new_height < height else cv2.INTER_LINEAR
         image = np.asarray(cv2.resize(image, (new_width, new_height), interpolation=rule), np.uint8)
         mirrored = bool(random.random() < self.flip)
-        rows = np.arange(len(self.boxes.objects))[self.boxes.rows_of(index)]
+        rows = self.boxes.rows_of(index)
         objects = self.boxes.objects[rows]
         scale = np.array([new_width / width, new_height / height] * 2, np.float32)
         boxes = np.clip(objects["box"] * scale, 0, [new_width, new_height] * 2)
@@ -81,7 +81,7 @@ class BoxDataset:
         boxes, targets = boxes[trained], {"labels": objects["category"][trained] + 1}
         if self.masks:
             assert self.boxes.outlines is not None
-            outlines = [json.loads(self.boxes.outlines[row]) for row in rows[trained].tolist()]
+            outlines = [json.loads(self.boxes.outlines[row]) for row in (rows.start + np.flatnonzero(trained)).tolist()]
             masks = [outline_mask(outline, height, width, new_height, new_width) for outline in outlines]
             targets["masks"] = np.array(masks, np.uint8).reshape(-1, new_height, new_width)
         if mirrored:

@@ -240,7 +240,7 @@ def prepare_ava(
     """
     if not (0 <= max_missing <= 1 and 0 <= min_score <= 1 and 0 <= start < float("inf")):
         raise ConfigError(
-            f"max_missing {max_missing} and min_score {min_score} are in [0, 1], start {start} is 0 or more"
+            f"max_missing {max_missing} and min_score {min_score} must be in [0, 1], start {start} 0 or more"
         )
     inputs = [annotations, *(path for path in (proposals, train_boxes) if path is not None)]
     check_boxes(out, root, ("train", "val"), inputs)

@@ -186,7 +186,8 @@ def _ssv2_videos(path: Path, numbers: dict[str, int], labels: Path) -> list[List
     for count, item in enumerate(items, 1):
         place = f"{path}: item {count}"
         if not isinstance(item, dict) or not item.get("id") or not isinstance(item.get("template"), str):
-            raise DataError(f"{place}: {str(item)[:60]!r} has no id or no template, as in the test list: use another")
+            item = str(item)[:60]
+            raise DataError(f"{place}: {item!r} has no id or no template, as in the test list: use the validation list")
         name = item["template"].replace("[", "").replace("]", "")
         if name not in numbers:
             raise DataError(f"{place}: class {name!r} is not among the {len(numbers)} of {labels}")

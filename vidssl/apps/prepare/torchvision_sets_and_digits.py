@@ -191,7 +191,7 @@ def prepare_moving_digits(
     fps: int = 25,
     size: int = 64,
     seed: int = 0,
-    mnist: str | None = None,
+    mnist: Path | None = None,
     motions: Literal["periodic", "asymmetric"] = "periodic",
     masks: bool = False,
 ) -> str:
@@ -209,7 +209,8 @@ def prepare_moving_digits(
         motions: Periodic, or asymmetric: motions that differ from their reversal, as growing and shrinking.
         masks: Also write masks, and crops of the digits with part masks.
     """
-    values = {name: value for name, value in locals().items() if name != "out"}
+    values: dict[str, Any] = {"train": train, "test": test, "frames": frames, "fps": fps, "size": size, "seed": seed}
+    values |= {"mnist": None if mnist is None else str(mnist), "motions": motions, "masks": masks}
     settings = bind(MovingDigits, values, "moving-digits")
     action = "rendered" if ensure(out, settings) else "found"
     lists = sorted(map(str, out.glob("*/*.csv")))

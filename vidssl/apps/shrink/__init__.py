@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import av
 from annotated_types import Ge
 
-from vidssl.apps.shrink.encode_copies import encode_key_frames, original_of
+from vidssl.apps.shrink.encode_copies import encode_key_frames, has_time_of, original_of, time_of_copy
 from vidssl.apps.shrink.pack_frames import EncodedVideo, ShardWriter, encode_frames
 from vidssl.base.atomic import write_json
 from vidssl.base.config import config_differences
@@ -91,7 +91,7 @@ class KeyFrameVideos:
     def size_of(self, original: Original) -> int | None:
         """Return the bytes of a copy that is there; None: there is none of this original."""
         target = self._out / original.name
-        current = target.exists() and original_of(target) == (original.size, original.changed)
+        current = target.exists() and _original_of_copy(target) == (original.size, original.changed)
         return target.stat().st_size if current else None
 
     def encode(self, original: Original, video: Video, max_pixels: int, alive: Callable[[], None]) -> int:
@@ -108,7 +108,7 @@ class KeyFrameVideos:
                 count, expected = copy.meta.num_frames, video.meta.num_frames
             if count != expected:
                 raise DecodeError(f"its copy has {count} of {expected} frames")
-            os.utime(part, ns=(original.changed, original.changed))
+            os.utime(part, ns=2 * (time_of_copy(original.changed),))
             os.replace(part, target)
             return target.stat().st_size
         except (OSError, av.FFmpegError) as error:
@@ -121,7 +121,10 @@ class KeyFrameVideos:
         return size
 
     def check(self, root: Path, names: Iterable[str]) -> None:
-        """Raise a DataError if a file under the name of a copy is not one: call it before the work."""
+        """Raise a DataError if a file under the name of a copy is not one: call it before the work.
+
+        Those that have the time of the original are opened by workers only.
+        """
         check_file_names(self._out, names)
         for name in names:
             source, target = Path(existing_path(root, name)), self._out / name
@@ -130,11 +133,9 @@ class KeyFrameVideos:
                     continue
                 if source.exists() and target.samefile(source):
                     raise DataError(f"{target} is the original: choose another folder for the copies")
-                if not target.is_file() or original_of(target) is None:
-                    raise DataError(
-                        f"{target} is there already and is no copy that vidssl made, or was changed since: choose "
-                        "another folder for the copies, or move it away"
-                    )
+                _, changed = state_of_video(str(source)) or (0, 0)
+                if not (target.is_file() and has_time_of(target, changed)):
+                    _original_of_copy(target)
             except OSError as error:
                 raise DataError(f"cannot read {target}: {error.strerror}; choose another folder") from None
 
@@ -147,6 +148,17 @@ class KeyFrameVideos:
 def _partial(target: Path) -> Path:
     """The path that is written first, short and the same in each run: the next one overwrites what was left."""
     return target.parent / f".{hashlib.sha256(target.name.encode()).hexdigest()[:16]}.part"
+
+
+def _original_of_copy(target: Path) -> tuple[int, int]:
+    """Size and modification time of the original of a copy; a DataError for another file, which is not replaced."""
+    original = original_of(target) if target.is_file() else None
+    if original is None:
+        raise DataError(
+            f"{target} is there already and is no copy that vidssl made, or was changed since: choose another folder "
+            "for the copies, or move it away"
+        )
+    return original
 
 
 class PackedCopies:
@@ -284,16 +296,16 @@ def shrink(
             work, range(len(files)), workers or usable_cpus(), timeout=timeout, on_failure=lambda number, reason: None
         )
         try:
-            for original, content in bar(results, title="shrink", unit="file", total=len(files)):
+            for original, is_new, content in bar(results, title="shrink", unit="file", total=len(files)):
                 if isinstance(content, str):
                     result.left_out[original.name] = content
                     continue
-                if content is None:
-                    result.kept += 1
-                    result.after += copies.size_of(original) or 0
-                else:
+                if is_new:
                     result.made += 1
                     result.after += copies.store(original, content)
+                else:
+                    result.kept += 1
+                    result.after += content
                 result.before += original.size
         finally:
             copies.close()
@@ -329,22 +341,26 @@ def _copy(
     max_pixels: int,
     number: int,
     guard: ItemGuard,
-) -> tuple[Original, int | EncodedVideo | str | None]:
-    """Make the copy of a file in a worker: None if it is there, or the reason why it cannot be decoded."""
+) -> tuple[Original, bool, int | EncodedVideo | str]:
+    """Make the copy of a file in a worker, unless it is there: whether it is new, and its bytes.
+
+    These are all frames of packed ones; or the reason why the file cannot be decoded.
+    """
     name, fps = files[number]
     path = Path(existing_path(root, name))
     original = Original(name, fps, path, *(state_of_video(str(path)) or (0, 0)))  # if it is missing, opening it says so
     if number in guard.failed:
         copies.clean(name)
-        return original, guard.failed[number]
+        return original, False, guard.failed[number]
     guard.at(number)
     try:
-        if copies.size_of(original) is not None:
-            return original, None
+        size = copies.size_of(original)
+        if size is not None:
+            return original, False, size
         with open_video(path, max_pixels=max_pixels, fps=fps) as video:
-            return original, copies.encode(original, video, max_pixels, partial(guard.at, number))
+            return original, True, copies.encode(original, video, max_pixels, partial(guard.at, number))
     except DecodeError as error:
-        return original, str(error).removeprefix(f"{path}: ")
+        return original, False, str(error).removeprefix(f"{path}: ")
 
 
 def _frame_rates(listed: VideoList, settings: ShrinkSettings) -> dict[str, float | None]:

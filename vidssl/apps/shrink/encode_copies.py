@@ -94,9 +94,20 @@ def resized(image: Image, short_side: int) -> Image:
 _MARK = re.compile(r"vidssl shrink: original of (\d+) bytes, (-?\d+) ns")
 
 
+def time_of_copy(changed: int) -> int:
+    """The modification time of a copy, ns: the original's, within what file systems can store (until 2038)."""
+    return changed % (10**9 << 31)
+
+
+def has_time_of(path: Path, changed: int) -> bool:
+    """Whether a file has the modification time of the copy of an original; some file systems store it in 2 s."""
+    return abs(path.stat().st_mtime_ns - time_of_copy(changed)) <= 2 * 10**9
+
+
 def original_of(path: Path) -> tuple[int, int] | None:
-    """Read size and modification time of the original of a copy; None if the file is no copy, or was cut since."""
+    """Read size and modification time of the original of a copy; None if the file is no copy, or was changed since."""
     with suppress(DecodeError), open_container(path, MAX_PIXELS) as container:
-        if match := _MARK.fullmatch(container.metadata.get("comment", "")):
+        match = _MARK.fullmatch(container.metadata.get("comment", ""))
+        if match and has_time_of(path, int(match[2])):  # other programs that write the file keep the comment
             return int(match[1]), int(match[2])
     return None

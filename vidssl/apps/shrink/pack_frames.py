@@ -131,8 +131,10 @@ class ShardWriter:
         except BaseException as error:  # half a video must not get into a shard
             self._discard()
             raise self._unwritable(error) if isinstance(error, OSError) else error from None
+        # Copies: the arrays may be views of all that a worker has sent, and these stay until the end of the run.
+        meta = replace(meta, times=None if meta.times is None else meta.times.copy())
         place = np.array(offsets, np.int64)
-        self._added[os.fsencode(name)] = PackedVideo(meta, changed, self._number, place, video.sizes)
+        self._added[os.fsencode(name)] = PackedVideo(meta, changed, self._number, place, video.sizes.copy())
 
     def _write(self, name: str, content: bytes | memoryview) -> int:
         """Write a member of the tar and return the offset of its content."""

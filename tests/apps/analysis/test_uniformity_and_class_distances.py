@@ -162,7 +162,7 @@ def test_all_checkpoints_of_a_run(run_folder, digits, tmp_path, monkeypatch, cap
         assert point["distance_between"] == pytest.approx(unit_pairs(x, label, same=False).mean(), abs=1e-5)
         assert 0 <= point["ece"] <= 1 and point["top1"] * 40 == pytest.approx(round(point["top1"] * 40))
     values = [line.split()[-3:] for line in lines if line.startswith("distance between")]
-    assert values == [[f"{point['distance_between']:.2f}" for point in found["curve"]]]
+    assert values == [[f"{point['distance_between']:.3f}" for point in found["curve"]]]
     page = (out / "index.html").read_text()
     assert "data:image/png" in page and all(value in page for value in values[0])
 

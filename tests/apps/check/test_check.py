@@ -454,7 +454,7 @@ def test_nothing_is_written_over(tmp_path, digits):
     rows = copies(tmp_path, digits, ["a.mp4"])
     videos = write_list(tmp_path / "lists", rows)
     before = videos.read_bytes()
-    with pytest.raises(DataError, match="is an input, and would be replaced"):
+    with pytest.raises(DataError, match="is an input, and an output could replace it"):
         check(videos, out=tmp_path / "lists", root=tmp_path)
     assert videos.read_bytes() == before and not (tmp_path / "lists/report.csv").exists()
     check(videos, out=tmp_path / "out", root=tmp_path)

@@ -18,7 +18,7 @@ def encoder_results(
     def encoder(number: int, name: str) -> dict[str, Any]:
         return {
             "floor": name == floor,
-            "protocol": {"clip": clip, "clips": 3, "size": 112},
+            "protocol": {"clip": clip, "clips": 3, "crops": 1, "size": 112, "short_side": None},
             "checkpoint": {"licence": "MIT", "training": ["kinetics"]},
             "overlap": None,
             "features": f"features/{number}",

@@ -109,7 +109,7 @@ def test_the_card_states_what_the_numbers_are_of(run_folder, tmp_path):
         files[-1].write_text(json.dumps(content))
     export(run_folder, to="folder", out=tmp_path / "net", results=files)
     rows = [line for line in (tmp_path / "net" / "README.md").read_text().splitlines() if "results.json |" in line]
-    notes = "bfloat16, R@k of centred features, windows, drop duplicates, 1 missing gallery"
+    notes = "bfloat16, R@k of centred features, drop duplicates, 1 missing gallery, windows of 2 s"
     assert f"{notes} | R@1 0.2500, knn 0.5000 |" in rows[0]
     assert "float32, R@k of centred features, 1 missing, 3 videos of the training list |" in rows[1]
 

@@ -125,7 +125,7 @@ def test_chunks_of_chunks_and_short_ones_dropped(videos, tmp_path):
 def test_errors(videos, tmp_path):
     with pytest.raises(ConfigError, match="0 chunks"):
         prepare_chunks(videos, tmp_path / "out", chunks=0)
-    with pytest.raises(DataError, match=r"train\.csv is an input, and would be replaced"):
+    with pytest.raises(DataError, match=r"train\.csv is an input, and an output could replace it"):
         prepare_chunks(videos, videos.parent)
     (tmp_path / "videos" / "middle.mp4").write_bytes(b"no video")
     with pytest.raises(DataError, match=r"middle\.mp4"):

@@ -78,21 +78,6 @@ def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
     assert f"train: {len(made.lists['train'])} videos of {len(sides[0])} groups" in made.text
 
 
-def test_split_depends_on_the_seed_only(actions, tmp_path):
-    def test_list(seed, out):
-        prepare_folder(actions, tmp_path / out, group=r"person\d+", seed=seed)
-        return (tmp_path / out / "test.csv").read_bytes()
-
-    assert test_list(0, "a") == test_list(0, "b") == test_list(0, "a")
-    assert len({test_list(seed, f"s{seed}") for seed in range(8)}) > 3
-
-
-def test_stale_lists_are_refused(actions, tmp_path):
-    prepare_folder(actions, tmp_path / "lists")
-    with pytest.raises(DataError, match=r"test\.csv of other lists"):
-        prepare_folder(actions, tmp_path / "lists", test=0)
-
-
 def test_images_are_listed_on_request(tmp_path):
     """Only on request: a folder of images may be a video whose frames they are."""
     names = [f"{c}/{n}{suffix}" for c in ("cat", "dog") for n, suffix in enumerate((".jpg", ".PNG", ".webp"))]
@@ -115,28 +100,25 @@ def rows(folder, name):
 
 
 @pytest.mark.parametrize(
-    ("folders", "lists"),
+    ("folders", "lists", "suffix"),
     [
-        (("train", "test"), ["train", "test"]),
-        (("train", "val", "test"), ["train", "test", "val"]),
-        (("Train", "validation"), ["train", "validation"]),
-        (("training", "Testing"), ["train", "testing"]),
-        (("train",), ["train"]),
+        (("train", "test"), ["train", "test"], "mp4"),
+        (("train", "val", "test"), ["train", "test", "val"], "png"),
+        (("Train", "validation"), ["train", "validation"], "mp4"),
+        (("training", "Testing"), ["train", "testing"], "mp4"),
+        (("train",), ["train"], "mp4"),
     ],
 )
-@pytest.mark.parametrize("images", [False, True])
-def test_folders_of_splits_are_the_lists(tmp_path, folders, lists, images):
+def test_folders_of_splits_are_the_lists(tmp_path, folders, lists, suffix):
     """As Kinetics, ImageNet and Hugging Face's videofolder and imagefolder have it."""
-    suffix = "png" if images else "mp4"
     names = [f"{split}/{c}/{n}.{suffix}" for split in folders for c in ("bow", "ski") for n in range(3)]
     names += [f"{folders[0]}/act/deep/9.{suffix}", "readme.txt"]
-    made = prepare(touch(tmp_path / "root", *names), tmp_path / "out", images=images)
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.csv")) == sorted(f"{n}.csv" for n in lists)
-    found = {}
+    made = prepare(touch(tmp_path / "root", *names), tmp_path / "out", images=suffix == "png")
+    classes = {}
     for name in lists:
         assert len({path.split("/")[0] for path in rows(tmp_path / "out", name)}) == 1
-        found.update(rows(tmp_path / "out", name))
-    assert found == {name: name.split("/")[1] for name in names[:-1]}
+        classes.update(rows(tmp_path / "out", name))
+    assert classes == {name: name.split("/")[1] for name in names[:-1]}
     assert sorted(made.lists) == sorted(lists) and made.classes == ("act", "bow", "ski") and made.ignored == 1
     assert f"splits are the folders {', '.join(sorted(folders))}" in made.text
 
@@ -278,19 +260,18 @@ def test_follow_links(tmp_path):
     assert set(found.names) == names and all(Path(record.path).is_file() for record in found.records)
 
 
-def test_file_without_group_is_named(actions, tmp_path):
+def test_folders_that_cannot_be_listed(actions, tmp_path):
     touch(actions, "run/other.mp4")
-    with pytest.raises(DataError, match=r"finds no group in 1 of 37 paths \('run/other\.mp4'\)"):
-        prepare_folder(actions, tmp_path / "lists", group=r"person\d+")
-    assert not (tmp_path / "lists").exists()
-
-
-def test_empty_folders(tmp_path):
-    with pytest.raises(DataError, match="no videos in") as caught:
-        prepare_folder(touch(tmp_path / "empty", "readme.md"), tmp_path / "lists")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="is not a folder"):
-        prepare_folder(tmp_path / "nowhere", tmp_path / "lists")
+    prepare_folder(actions, tmp_path / "stale")
+    for root, out, options, message in (
+        (touch(tmp_path / "empty", "readme.md"), "lists", {}, "no videos in"),
+        (tmp_path / "nowhere", "lists", {}, "is not a folder"),
+        (actions, "lists", {"group": r"person\d+"}, r"finds no group in 1 of 37 paths \('run/other\.mp4'\)"),
+        (actions, "stale", {"test": 0}, r"test\.csv of other lists"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            prepare_folder(root, tmp_path / out, **options)
+        assert "\n" not in str(caught.value) and not (tmp_path / "lists").exists()
 
 
 def test_labels_csv(actions, tmp_path):

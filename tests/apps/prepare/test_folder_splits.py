@@ -30,7 +30,6 @@ def per_class(names):
     return Counter(name.split("/")[0] for name in names)
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("sizes", "fraction", "tested"),
     [
@@ -44,9 +43,9 @@ def per_class(names):
         ({"a": 50, "b": 50, "c": 2}, 0.02, {"a": 1, "b": 1}),  # 2 % of 102 are 2 videos, for 3 classes
     ],
 )
-def test_each_class_is_split(tmp_path, sizes, fraction, tested, seed):
+def test_each_class_is_split(tmp_path, sizes, fraction, tested):
     root = videos_of(tmp_path / "root", *(f"{c}/{c}x{n}y.mp4" for c, size in sizes.items() for n in range(size)))
-    report, lists = split(root, tmp_path / "lists", test=fraction, seed=seed)
+    report, lists = split(root, tmp_path / "lists", test=fraction)
     found = per_class(lists["test"])
     assert sorted(lists["train"] + lists["test"]) == sorted(p.relative_to(root).as_posix() for p in root.rglob("*.mp4"))
     if tested in ({"a": 3, "b": 2}, {"a": 1, "b": 1}):  # which of the classes gets the odd video is drawn
@@ -58,14 +57,13 @@ def test_each_class_is_split(tmp_path, sizes, fraction, tested, seed):
     assert all(repr(name) in report.split("have no video in test")[1] for name in without)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_groups_are_split_by_class_as_far_as_they_allow(tmp_path, seed):
+def test_groups_are_split_by_class_as_far_as_they_allow(tmp_path):
     """As in UCF101: groups of 4 to 7 videos, each of one class."""
     names = [
         f"{c}/v_{c}_g{g:02d}_c{n}.mp4" for c in "abcde" for g in range(25) for n in range(4 + (g * 7 + ord(c)) % 4)
     ]
     root = videos_of(tmp_path / "root", *names)
-    report, lists = split(root, tmp_path / "lists", group=r"v_\w+_g\d+", test=0.3, seed=seed)
+    report, lists = split(root, tmp_path / "lists", group=r"v_\w+_g\d+", test=0.3)
     groups = {side: {name[:-7] for name in found} for side, found in lists.items()}
     assert not groups["train"] & groups["test"] and "recording" not in report
     all_of = per_class(names)
@@ -102,11 +100,10 @@ def copied(root, *pairs):
         shutil.copyfile(root / source, root / target)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_exact_copies_are_in_one_list(tmp_path, seed):
+def test_exact_copies_are_in_one_list(tmp_path):
     root = videos_of(tmp_path / "root", *(f"{c}/{c}x{n}y.mp4" for c in "ab" for n in range(12)))
     copied(root, *((f"a/ax{n}y.mp4", f"{c}/IMG {n}.MOV") for n in range(4) for c in "ab"))
-    report, lists = split(root, tmp_path / "lists", test=0.5, seed=seed)
+    report, lists = split(root, tmp_path / "lists", test=0.5)
     content = {side: {(root / name).read_bytes() for name in names} for side, names in lists.items()}
     assert not content["train"] & content["test"]
     assert "8 videos are exact copies of others, kept in one list: 'a/ax0y.mp4' is 'a/IMG 0.MOV'" in report
@@ -217,6 +214,3 @@ def test_recordings_in_both_folders_of_a_split(tmp_path):
     ]
     report, _ = split(videos_of(tmp_path / "root", *names), tmp_path / "lists")
     assert "warning: 3 of 3 names that look like recordings are in train and val" in report and "group=" not in report
-
-
-# Loose files

@@ -44,20 +44,18 @@ def test_the_labels_are_those_of_the_official_files(voc, tmp_path):
 
 
 def test_errors_name_the_file(voc, tmp_path):
-    with pytest.raises(DataError, match=r"no files CLASS_trainval.txt in .*: name the folder of a year"):
-        prepare_voc_classes(voc.parent, tmp_path / "lists")
+    def refused(root, message):
+        with pytest.raises(DataError, match=message):
+            prepare_voc_classes(root, tmp_path / "lists")
+        assert not (tmp_path / "lists").exists()
+
+    refused(voc.parent, r"no files CLASS_trainval.txt in .*: name the folder of a year")
     (voc / "JPEGImages" / "000002.jpg").unlink()
-    with pytest.raises(DataError, match=r"test: 1 of 2 images are missing in .*, the first is JPEGImages/000002.jpg"):
-        prepare_voc_classes(voc, tmp_path / "lists")
+    refused(voc, r"test: 1 of 2 images are missing in .*, the first is JPEGImages/000002.jpg")
     (voc / "ImageSets" / "Main" / "dog_test.txt").write_text("000001 yes\n")
-    with pytest.raises(DataError, match=r"dog_test.txt:1: '000001 yes' is not the name of an image and 1, 0 or -1"):
-        prepare_voc_classes(voc, tmp_path / "lists")
+    refused(voc, r"dog_test.txt:1: '000001 yes' is not the name of an image and 1, 0 or -1")
     (voc / "ImageSets" / "Main" / "dog_test.txt").unlink()
-    with pytest.raises(
-        DataError, match=r"cannot read list .*dog_test.txt: No such file.* VOC has a file for each class"
-    ):
-        prepare_voc_classes(voc, tmp_path / "lists")
-    assert not (tmp_path / "lists").exists()
+    refused(voc, r"cannot read list .*dog_test.txt: No such file.* VOC has a file for each class")
 
 
 def test_images_that_files_name_twice(voc, tmp_path):

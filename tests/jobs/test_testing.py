@@ -253,43 +253,39 @@ def listing(folder, digits, classes=None, label=None, count=4):
 
 def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
     classes = list(read_list(digits / "motion/test.csv").classes)
-    measure(videos=listing(tmp_path / "same", digits), out=tmp_path / "o", **options)
-    with pytest.raises(ConfigError, match=r"needs a classifier of 3 classes for .*, and this network has one of 8"):
-        measure(videos=listing(tmp_path / "three", digits, ["a", "b", "c"]), out=tmp_path / "o3", **options)
     swapped = [classes[1], classes[0], *classes[2:]]
-    with pytest.raises(DataError, match=rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"):
-        measure(videos=listing(tmp_path / "swapped", digits, swapped), out=tmp_path / "s", **options)
+    measure(videos=listing(tmp_path / "same", digits), out=tmp_path / "o", **options)
+    for name, names, label, message in (
+        ("three", ["a", "b", "c"], None, r"a classifier of 3 classes for .*, and this network has one of 8"),
+        ("swapped", swapped, None, rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"),
+        ("high", [], 8, r"needs a classifier of 9 classes for .*, and this network has one of 8"),
+        ("none", [], -1, r"protocol accuracy needs labels, and 4 of 4 videos of .* have none"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=message):
+            videos = listing(tmp_path / name, digits, names, label)
+            measure(videos=videos, out=tmp_path / "x", protocol=["accuracy"], **options)
     # kNN does not ask the classifier: any data set will do.
     lists = {"train_list": listing(tmp_path / "swapped/too", digits, swapped, count=9), "protocol": ["knn"]}
     assert 0 <= measure(videos=tmp_path / "swapped/list.csv", out=tmp_path / "s", **lists, **options)["knn"] <= 1
-    with pytest.raises(ConfigError, match=r"needs a classifier of 9 classes for .*, and this network has one of 8"):
-        measure(videos=listing(tmp_path / "high", digits, [], label=8), out=tmp_path / "h", **options)
-    with pytest.raises(DataError, match=r"protocol accuracy needs labels, and [0-9]+ of [0-9]+ videos of .* have none"):
-        unlabelled = listing(tmp_path / "none", digits, [], label=-1)
-        measure(videos=unlabelled, out=tmp_path / "n", protocol=["accuracy"], **options)
 
 
-def test_errors_before_any_video_is_read(options, trained, digits, tmp_path, monkeypatch):
+def test_errors_before_any_video_is_read(trained, digits, tmp_path, monkeypatch, options):
     monkeypatch.setattr("vidssl.evaluation.features.encode_videos", lambda *_, **__: pytest.fail("a video was read"))
-    videos = digits / "motion/test.csv"
-    sce = options | {"model": str(trained["sce"])}
-    with pytest.raises(ConfigError, match=r"protocol accuracy needs a classifier of .* this network has none"):
-        measure(videos=videos, out=tmp_path, protocol=["accuracy"], **sce)
-    with pytest.raises(
-        ConfigError, match="protocol svm compares with training videos: give their list, train_list=FILE"
+    videos, none = digits / "motion/test.csv", tmp_path / "none.csv"
+    file = tmp_path / "in the way"
+    file.write_text("")
+    options = options | {"model": str(trained["sce"])}
+    for given, message in (
+        ({"protocol": ["accuracy"]}, r"protocol accuracy needs a classifier of .* this network has none"),
+        ({"protocol": ["svm"]}, "protocol svm compares with training videos: give their list, train_list=FILE"),
+        ({"train_list": videos, "protocol": ["svm"]}, r"16 videos of .*test.csv are in .*test.csv too"),
+        ({"train_list": videos, "protocol": ["knn", "knn", "k=3"]}, "protocol knn is given twice"),
+        ({"videos": none}, "cannot read list"),
+        ({"train_list": videos, "out": file}, r"cannot write to .*way: it is a file; name a folder"),
+        ({"out": file / "in", "train_list": videos}, r"cannot write .*way/in: Not a directory; choose another"),
     ):
-        measure(videos=videos, out=tmp_path, protocol=["svm"], **sce)
-    with pytest.raises(DataError, match=r"16 videos of .*test.csv are in .*test.csv too"):
-        measure(videos=videos, out=tmp_path, train_list=videos, protocol=["svm"], **sce)
-    with pytest.raises(ConfigError, match="protocol knn is given twice"):
-        measure(videos=videos, out=tmp_path, train_list=videos, protocol=["knn", "knn", "k=3"], **sce)
-    with pytest.raises(DataError, match="cannot read list"):
-        measure(videos=tmp_path / "none.csv", out=tmp_path, **sce)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot write to .*file: it is a file; name a folder"):
-        measure(videos=videos, out=tmp_path / "file", train_list=videos, **sce)
-    with pytest.raises(DataError, match=r"cannot write .*file/in: Not a directory; choose another folder to write to"):
-        measure(videos=videos, out=tmp_path / "file/in", **options)
+        with pytest.raises((ConfigError, DataError), match=message):
+            measure(**{"videos": videos, "out": tmp_path / "out", **options, **given})
 
 
 # Splits -------------------------------------------------------------------------------------------------------
@@ -413,30 +409,28 @@ def test_splits_can_be_seeds(digits, tmp_path):
 
 
 def test_splits_that_are_none(splits, tmp_path):
-    toy = CONFIGS / "toy" / "supervised.yaml"
-    with pytest.raises(ConfigError, match=r"names \{split\}: all splits would be the same"):
-        train_splits(toy, "data.train=a.csv", "init=a{split}.pt", splits=(1, 2))
-    with pytest.raises(ConfigError, match=r"output of .* names \{split\}: leave it out"):
-        train_splits(toy, *splits, "output=out{split}", splits=(1, 2))
-    with pytest.raises(
-        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: splits=\[1, 2, 3\]"
-    ):
-        load_run(toy, splits)
+    toy, where, out = CONFIGS / "toy" / "supervised.yaml", tmp_path / "lists{split}/test.csv", tmp_path / "o"
     nowhere = tmp_path / "nowhere.yaml"
     nowhere.write_text(toy.read_text().replace("output: output/toy/supervised", ""))
-    with pytest.raises(ConfigError, match=r"1 mistake\n  output: is required"):
-        train_splits(nowhere, *(word for word in splits if not word.startswith("output=")), splits=(1, 2))
-    with pytest.raises(ConfigError, match=r": splits test each network: set evaluate.query to the list"):
-        train_splits(toy, *splits, "evaluate.query=null", splits=(1, 2))
-    with pytest.raises(ConfigError, match=r"\{split\}.csv contains \{split\}; name the splits: splits=\[1, 2, 3\]"):
-        measure("random", tmp_path / "list{split}.csv", out=tmp_path / "o", cfg=toy)
-    with pytest.raises(DataError, match=r"cannot read list .*lists3/test.csv"):
-        where = tmp_path / "lists{split}/test.csv"
-        given = {"cfg": toy, "settings": ["data.moving_digits=null"]}
-        measure("random", where, out=tmp_path / "o", train_list=where, splits=(1, 2, 3), **given)
-    assert not [*(tmp_path / "o").glob("[!.]*")]
-    with pytest.raises(ConfigError, match=r"contains \{split\}: all splits would be the same"):
-        measure("random", tmp_path / "list.csv", out=tmp_path / "o{split}", splits=(1, 2), cfg=toy)
+    for config, words, message in (
+        (toy, ["data.train=a.csv", "init=a{split}.pt"], r"names \{split\}: all splits would be the same"),
+        (toy, [*splits, "output=out{split}"], r"output of .* names \{split\}: leave it out"),
+        (nowhere, [word for word in splits if not word.startswith("output=")], r"1 mistake\n  output: is required"),
+        (toy, [*splits, "evaluate.query=null"], r": splits test each network: set evaluate.query to the list"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train_splits(config, *words, splits=(1, 2))
+    with pytest.raises(ConfigError, match=r"its texts hold \{split\}; name them: splits=\[1, 2, 3\]"):
+        load_run(toy, splits)
+    given = {"train_list": where, "settings": ["data.moving_digits=null"]}
+    for videos, options, message in (
+        (tmp_path / "list{split}.csv", {}, r"\{split\}.csv contains \{split\}; name the splits: splits=\[1, 2, 3\]"),
+        (where, {"splits": (1, 2, 3), **given}, r"cannot read list .*lists3/test.csv"),
+        (tmp_path / "list.csv", {"splits": (1, 2), "out": tmp_path / "o{split}"}, "all splits would be the same"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=message):
+            measure("random", videos, **{"out": out, "cfg": toy, **options})
+    assert not [*out.glob("[!.]*")]
 
 
 def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(splits, trained, tmp_path, monkeypatch):
@@ -511,25 +505,20 @@ def test_a_run_starts_from_weights(trained, digits, tmp_path, caplog):
         train(run_of("supervised", digits, tmp_path / "other", *learned))
 
 
-def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):
-    plain, found = (subject_of(options | given) for given in ({}, {"short_side": 40, "precision": "bfloat16"}))
-    assert (plain.test.short_side, plain.test.precision) == (None, "float32")
-    assert (found.test.short_side, found.test.precision) == (40, "bfloat16")
-    one, other = (subject.request()["protocol"] for subject in (plain, found))
-    assert {key for key in one if one[key] != other[key]} == {"short_side", "precision"}
+def test_options_of_clips_and_layers_are_part_of_the_protocol(options):
+    plain = subject_of(options)
+    assert (plain.test.short_side, plain.test.precision) == (None, "float32") and plain.encoder is plain.backbone
+    for given in ({"short_side": 40, "precision": "bfloat16"}, {"layer": "layer2", "grid": 2}):
+        changed = subject_of(options | given)
+        assert {name: getattr(changed.test, name) for name in given} == given
+        before, after = (subject.request()["protocol"] for subject in (plain, changed))
+        assert {key for key in before if before[key] != after[key]} == {*given}
+    assert changed.encoder.dim == 4 * changed.backbone.dim // 4
     size = plain.test.size
-    with pytest.raises(
-        ConfigError, match=rf"^the options of the clips do not fit: short_side {size - 1} is less than size {size}"
+    for given, message in (
+        ({"short_side": size - 1}, rf"^the options of the clips do not fit: short_side {size - 1} is less than size"),
+        ({"grid": 2}, "grid 2 x 1 frames divides the maps of a layer: set layer too"),
+        ({"layer": "layer9"}, "has no layer 'layer9'"),
     ):
-        subject_of(options | {"short_side": size - 1})
-
-
-def test_a_layer_is_an_option_and_part_of_the_protocol(options):
-    plain, found = (subject_of(options | given) for given in ({}, {"layer": "layer2", "grid": 2}))
-    assert plain.encoder is plain.backbone and found.encoder.dim == 4 * found.backbone.dim // 4
-    one, other = (subject.request()["protocol"] for subject in (plain, found))
-    assert {key for key in one if one[key] != other[key]} == {"layer", "grid"}
-    with pytest.raises(ConfigError, match="grid 2 x 1 frames divides the maps of a layer: set layer too"):
-        subject_of(options | {"grid": 2})
-    with pytest.raises(ConfigError, match="has no layer 'layer9'"):
-        subject_of(options | {"layer": "layer9"})
+        with pytest.raises(ConfigError, match=message):
+            subject_of(options | given)

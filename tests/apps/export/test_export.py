@@ -10,7 +10,7 @@ import torch
 
 import vidssl
 from vidssl import cli
-from vidssl.apps.export import export
+from vidssl.apps.export import OPSET, TOLERANCE, export
 from vidssl.base.errors import ConfigError
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -56,12 +56,14 @@ def test_config_json_states_all_that_the_run_evaluates_with(folder, run_folder):
     assert found["versions"] == {"vidssl": vidssl.__version__, "torch": torch.__version__}
 
 
-def test_the_folder_is_the_checkpoint(folder, run_folder):
+def test_the_folder_is_the_checkpoint(folder, run_folder, tmp_path):
     one, other = vidssl.load_backbone(folder), vidssl.load_backbone(run_folder)
     assert all(torch.equal(w, other.state_dict()[n]) for n, w in one.state_dict().items())
     assert one.run_config == other.run_config
     tests = [load_subject(str(path), {"device": "cpu"}).test for path in (folder, run_folder)]
     assert tests[0] == tests[1]
+    again = export(folder, to="folder", out=tmp_path / "again")  # with its first checkpoint
+    assert again == {**json.loads((folder / "config.json").read_text()), "largest_difference": None}
 
 
 def test_the_card_has_the_numbers_of_this_checkpoint_only(folder, run_folder):
@@ -133,21 +135,32 @@ def test_a_file_of_safetensors_holds_the_same_description(folder, run_folder, tm
     assert all(torch.equal(weight, ours[name]) for name, weight in theirs.items())
 
 
-def test_the_program_of_the_page_computes_the_features(tmp_path, monkeypatch):
-    pytest.importorskip("onnxruntime")
+@torch.no_grad()
+def test_onnxruntime_and_the_program_of_the_page_compute_the_features(run_folder, tmp_path, monkeypatch):
+    """At two sizes of a batch, neither of which was the example."""
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    described = export(run_folder, to="onnx", out="demo.onnx")
+    assert described.pop("largest_difference") <= TOLERANCE
+    session = onnxruntime.InferenceSession("demo.onnx", providers=["CPUExecutionProvider"])
+    (clips,), (features,) = session.get_inputs(), session.get_outputs()
+    assert (clips.name, clips.shape) == ("clips", described["input"]["shape"])
+    assert (features.name, features.shape) == ("features", ["batch", described["num_features"]])
+    properties = session.get_modelmeta().custom_metadata_map
+    assert {key: json.loads(value) for key, value in properties.items()} == described
+    assert [(opset.domain, opset.version) for opset in onnx.load("demo.onnx").opset_import] == [("", OPSET)]
+    network = vidssl.load_backbone(run_folder)
+    for count in (1, 5):
+        x = torch.randn(count, *clips.shape[1:], generator=torch.Generator().manual_seed(count))
+        found = torch.from_numpy(session.run(None, {"clips": x.numpy()})[0])
+        torch.testing.assert_close(found, network(x), rtol=0, atol=1e-4)
     page = (Path(__file__).parents[3] / "docs" / "weights.md").read_text(encoding="utf-8")
     program = next(block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "onnxruntime" in block)
-    monkeypatch.chdir(tmp_path)
-    cli.run("export", ["vidssl-small", "--to", "onnx", "--out", "demo.onnx", "--quiet"])
     names = {}
     exec(program, names)
-    expected = vidssl.load_backbone("vidssl-small")(torch.full((1, 3, 4, 64, 64), -0.45 / 0.225))
+    black = -torch.tensor(described["input"]["mean"]) / torch.tensor(described["input"]["std"])
+    expected = network(black.reshape(1, 3, 1, 1, 1).expand(1, *clips.shape[1:]))
     torch.testing.assert_close(torch.from_numpy(names["features"]), expected, rtol=0, atol=1e-4)
-
-
-def test_an_exported_file_is_exported_again_with_its_first_checkpoint(folder, tmp_path):
-    described = export(folder, to="folder", out=tmp_path / "again")
-    assert described == {**json.loads((folder / "config.json").read_text()), "largest_difference": None}
 
 
 @pytest.mark.parametrize(

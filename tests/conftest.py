@@ -339,10 +339,11 @@ def numbered() -> Callable[[int], np.ndarray]:
 
 @pytest.fixture(scope="session")
 def number_of() -> Callable[[np.ndarray], list[int]]:
-    """Read the numbers off frames (T, 3, H, W) of such a video."""
+    """Read the numbers off frames (T, 3, H, W) of such a video, of any size."""
 
     def read(frames: np.ndarray) -> list[int]:
-        middle = frames[:, 0, 16, 4::8] > 120  # (T, 8): the middle of each stripe
+        height, width = frames.shape[2:]
+        middle = frames[:, 0, height // 2, width // 16 :: width // 8] > 120  # (T, 8): the middle of each stripe
         return (middle * (1 << np.arange(8))).sum(axis=1).tolist()
 
     return read

@@ -191,8 +191,10 @@ def test_the_precision_of_a_class_that_is_not_there_is_undefined(interpolation):
     assert np.isnan(average_precision(torch.rand(9), torch.zeros(9, dtype=torch.bool), interpolation))
 
 
-@pytest.mark.parametrize("interpolation", ["none", "area", "11-point"])
-@pytest.mark.parametrize("protocol", [MultilabelSVM, MultilabelLogistic, MultilabelLowShot])
+@pytest.mark.parametrize(
+    ("protocol", "interpolation"),
+    [(MultilabelSVM, "none"), (MultilabelLogistic, "area"), (MultilabelLowShot, "11-point")],
+)
 def test_a_class_whose_tested_videos_are_unreadable_is_named_and_not_in_the_mean(protocol, interpolation, caplog):
     few = {"shots": (2,), "draws": 2} if protocol is MultilabelLowShot else {}
     settings = {"costs": (1.0,), "interpolation": interpolation, **few}

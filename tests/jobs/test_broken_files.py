@@ -77,7 +77,6 @@ def said(caplog):
 
 # Each command, its arguments after the input, and the key of its results that names what is missing.
 UNLABELLED = {
-    "retrieval": (("retrieval", *ONE, "--gallery", "INPUT", "--query", "INPUT"), "missing_gallery missing_queries"),
     "retrieval with an index": (
         ("retrieval", *ONE, "--gallery", "INPUT", "--query", "INPUT", "--index", "OUT/../index"),
         "missing_gallery missing_queries",
@@ -86,10 +85,6 @@ UNLABELLED = {
     "extract": (("extract", "INPUT", *ONE), "missing"),
     "compare": (("compare", "INPUT", *ONE, "--shots", 1), "missing"),
     "test": (("test", "INPUT", *ONE, "--protocol", "uniformity", "--train-list", "INPUT"), "missing"),
-    "invariance": (
-        ("analyze invariance", "INPUT", *ONE, "--variant", "goodfellow", "--transformations", "blur"),
-        "missing",
-    ),
     "gradcam": (("analyze gradcam", "INPUT", *NETWORK, "--target", "similarity"), "missing"),
 }
 LABELLED = {

@@ -112,8 +112,8 @@ def merge_over_others(one, other, videos, folder):
 COMPARING = [search, saved_search, index]  # what sets rows of two networks beside each other
 
 
-# All cases by one function of each kind, and some cases by the others, which call the same function.
-CASES = [(case, function) for case in REFUSED for function in (search, folder_of_others)]
+# All cases by one function, and some by the others, which call the same functions.
+CASES = [*((case, search) for case in REFUSED), ("stream", folder_of_others)]
 CASES += [("network", function) for function in (saved_search, index, index_of_a_gallery, parts, merge_over_others)]
 CASES += [("size", function) for function in (saved_search, index, parts)]
 

@@ -232,37 +232,10 @@ def test_results_of_another_format_or_version_are_measured_again(data, tmp_path,
         assert ("vidssl 0.0.1" if "versions" in change else "format") in line
 
 
-def test_what_is_replaced_is_named(data, tmp_path, caplog):
-    run(data, tmp_path / "out", MEASURES["retrieval"])
-    with caplog.at_level("INFO"):
-        run(data, tmp_path / "out", [*MEASURES["retrieval"], "--k", "3"])  # other lists are refused
-    (line,) = (r.getMessage() for r in caplog.records if "replacing it" in r.getMessage())
-    assert "holds results of another test (options.k 10 stored, 3 requested)" in line
-
-
 def test_the_format_is_raised_with_each_change_of_numbers():
     """results.json of before is not reused: FORMAT is the number of lines "Numbers change" in the changelog."""
     text = (TOP / "CHANGELOG.md").read_text(encoding="utf-8")
     assert len(re.findall(r"^\* .*numbers change", text, re.IGNORECASE | re.MULTILINE)) == RESULTS_FORMAT
-
-
-def test_the_model_card_knows_every_command_of_its_checkpoint(data, tmp_path, caplog):
-    """Also a map, which holds no test; results of another checkpoint are called so."""
-    shutil.copytree(data / "run", tmp_path / "run", symlinks=True)
-    arguments = ["--checkpoint", f"{tmp_path}/run/checkpoints/last.pt", "--workers", "0", "--device", "cpu"]
-    for name in ("test", "map", "retrieval"):
-        command, *rest = words_of(data, MEASURES[name])
-        cli.run(command, [*rest, *arguments, "--out", f"{tmp_path}/run/{name}"])
-    foreign = json.loads((tmp_path / "run/test/results.json").read_text())
-    foreign["request"]["weights"]["sha256"] = "0" * 64
-    (tmp_path / "run/foreign").mkdir()
-    (tmp_path / "run/foreign/results.json").write_text(json.dumps(foreign))
-    with caplog.at_level("INFO"):
-        cli.run("export", [f"{tmp_path}/run", "--to", "folder", "--out", f"{tmp_path}/net"])
-    card = (tmp_path / "net/README.md").read_text()
-    assert "| test/results.json |" in card and "| retrieval/results.json |" in card and "map/results.json" not in card
-    said = [r.getMessage().split("/run/")[1] for r in caplog.records if "not in the model card" in r.getMessage()]
-    assert said == ["foreign/results.json holds results of another checkpoint: not in the model card"]
 
 
 def test_a_search_in_python_warns_of_copies(data, caplog):

@@ -18,7 +18,6 @@ TRAIN, TEST = "lists1/train.csv", "lists1/test.csv"
 INDEX = ["retrieval", "--gallery", TRAIN, "--query", TEST, "--index", "g", "--page-queries", "2"]
 COMMANDS = {
     "test": [["test", TEST, "--train-list", TRAIN, "--protocol", "svm", "uniformity", *UNTRAINED, *CLIPS]],
-    "extract": [["extract", TEST, *UNTRAINED, *CLIPS]],
     "retrieval": [[*INDEX, *UNTRAINED, *CLIPS]] * 2,  # makes its index, uses it
     "invariance": [["analyze", "invariance", TEST, "--transformations", "occlusion", "blur", *UNTRAINED, *CLIPS[2:]]],
 }

@@ -87,12 +87,10 @@ def place(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
     header, *rows = (digits / "motion/train.csv").read_text().splitlines()
     rows.sort(key=lambda row: row.rpartition(",")[2])  # by class
-    for name, chosen in {"train": rows[:8], "test": rows[8:12]}.items():
-        (folder / f"{name}.csv").write_text("\n".join([header, *chosen]) + "\n")
+    (folder / "train.csv").write_text("\n".join([header, *rows[:8]]) + "\n")
     (folder / "classes.txt").write_bytes((digits / "motion/classes.txt").read_bytes())
     (folder / "root.txt").write_text(f"{digits}\n")
     vidssl.train(CFG, *settings(folder, digits, folder / "run"))
-    vidssl.extract(folder / "run", folder / "train.csv", out=folder / "run/features", **CLIPS)
     return folder
 
 
@@ -108,18 +106,15 @@ def save(run, out):
 
 # Each has the run, the lists, an output, and the settings of a training.
 JOBS = {
-    "train": lambda run, train, test, out, settings: vidssl.train(CFG, *settings),
-    "extract": lambda run, train, test, out, _: vidssl.extract(run, train, **CLIPS).x,
-    "module": lambda run, train, test, out, _: vidssl.extract(vidssl.load_backbone(run), train, **CLIPS).x,
-    "test": lambda run, train, test, out, _: vidssl.test(run, test, train_list=train, out=out, **CLIPS),
-    "search": lambda run, train, test, out, _: vidssl.search(vidssl.extract(run, train, **CLIPS), k=2).similarity,
-    "save_backbone": lambda run, train, test, out, _: save(run, out),
+    "train": lambda run, train, out, settings: vidssl.train(CFG, *settings),
+    "extract": lambda run, train, out, _: vidssl.extract(vidssl.load_backbone(run), train, **CLIPS).x,
+    "save_backbone": lambda run, train, out, _: save(run, out),
 }
 
 
 def result(job, place, digits, out, state):
     """What a function returns, and the tensors and the names of the files that it writes."""
-    where = place / "run", place / "train.csv", place / "test.csv", out
+    where = place / "run", place / "train.csv", out
     out.mkdir()
     made = settings(place, digits, out)
     with state():

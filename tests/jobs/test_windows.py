@@ -82,28 +82,19 @@ def test_windows_equal_files_that_were_cut(run, folder, tmp_path):
     assert [row["start"] for row in rows_of(tmp_path / "d")] == ["0.0", "1.0", "1.04"]
 
 
-def test_parts_and_repetition(run, folder, tmp_path, capsys):
+def test_parts_and_other_windows(run, folder, tmp_path, capsys):
     given = (folder, "--window", 0.4, "--stride", 0.12)  # 81 windows, and 15
     run("extract", *given, "--out", tmp_path / "whole")
     parts = [run("extract", *given, "--out", tmp_path / "x", "--shard", f"{n}/2") for n in range(2)]
     assert [int(line.split()[0]) for line in parts] == [64 + 15, 17]
     cli.run("merge", ["--out", str(tmp_path / "x"), "--quiet"])
-    line = capsys.readouterr().out.rstrip("\n")
-    assert line.startswith("96 windows x ")
-    request = json.loads((tmp_path / "x/meta.json").read_text())["request"]
+    assert capsys.readouterr().out.startswith("96 windows x ")
     whole, merged = (np.load(tmp_path / name / "features.npy") for name in ("whole", "x"))
     np.testing.assert_allclose(whole, merged, rtol=0, atol=1e-6)
     assert rows_of(tmp_path / "whole") == rows_of(tmp_path / "x") and len(rows_of(tmp_path / "x")) == 96
-    assert request["windows"] == {"window": 0.4, "stride": 0.12}
-    before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "x").glob("[!.]*")}
-    assert run("extract", *given, "--out", tmp_path / "x") == line
-    assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "x").glob("[!.]*")} == before and len(
-        before
-    ) == 3
-    for other in ((0.4, 0.2), (0.2, 0.12)):
-        line = run("extract", folder, "--window", other[0], "--stride", other[1], "--out", tmp_path / "x")
+    for other in (("--window", 0.4, "--stride", 0.2), ("--window", 0.2, "--stride", 0.12), ()):
+        line = run("extract", folder, *other, "--out", tmp_path / "x")
         assert line.startswith("error: ") and "windows" in line and "stored" in line
-    assert "windows" in run("extract", folder, "--out", tmp_path / "x")
     assert "needs a window" in run("extract", folder, "--stride", 1, "--out", tmp_path / "y")
 
 

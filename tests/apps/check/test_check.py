@@ -201,19 +201,14 @@ def test_damaged_files(tmp_path, damaged):
     assert str(tmp_path / "out/report.csv") in report and str(tmp_path / "out/all.csv") in report
 
 
-@pytest.mark.parametrize("fraction", [0.3, 0.7, 0.9])
-def test_a_real_file_that_is_cut(tmp_path, real, fraction):
-    """Without its headers FFmpeg may find no decoder for a stream."""
-    content = (real / "cases/vfr.mp4").read_bytes()
-    (tmp_path / "cut.mp4").write_bytes(content[: int(fraction * len(content))])
-    assert [kind for kind, _ in check_video(tmp_path / "cut.mp4", 1.0, MAX_PIXELS, lambda: None)[1]] == ["truncated"]
-
-
 def test_real_files_that_are_cut(tmp_path, real):
-    for name in ("flipping_a_pancake.mkv", "video_90.mov"):
-        content = (real / "containers" / name).read_bytes()
-        (tmp_path / name).write_bytes(content[: len(content) * 7 // 10])
-        assert [kind for kind, _ in check_video(tmp_path / name, 1.0, MAX_PIXELS, lambda: None)[1]] == ["truncated"]
+    """Without its headers FFmpeg may find no decoder for a stream."""
+    cuts = [("cases/vfr.mp4", fraction) for fraction in (0.3, 0.7, 0.9)]
+    cuts += [("containers/flipping_a_pancake.mkv", 0.7), ("containers/video_90.mov", 0.7)]
+    for name, fraction in cuts:
+        content, path = (real / name).read_bytes(), tmp_path / Path(name).name
+        path.write_bytes(content[: int(fraction * len(content))])
+        assert [kind for kind, _ in check_video(path, 1.0, MAX_PIXELS, lambda: None)[1]] == ["truncated"]
 
 
 def test_a_file_without_timestamps_has_no_header_mismatch():
@@ -225,12 +220,12 @@ def test_nothing_is_found_in_real_videos(tmp_path, real):
     names = [
         path.relative_to(real).as_posix()
         for pattern in ("containers/*", "ucf101_clips/*", "surveillance/fight/fi00*.mp4")
-        for path in sorted(real.glob(pattern))
+        for path in sorted(real.glob(pattern))[:: 1 if "containers" in pattern else 5]
         if path.name != "corrupted.mp4"
     ]
     videos = write_list(tmp_path, [[name, 0] for name in names])
     result = check(videos, out=tmp_path / "out", root=real, workers=2, min_frames=1)
-    assert not result.findings and result.kept == len(names) > 30
+    assert not result.findings and result.kept == len(names) > 15
     assert read_list(result.list).names == tuple(names)
 
 
@@ -366,22 +361,17 @@ def test_decoders_that_hang_crash_or_raise(tmp_path, digits, monkeypatch):
             ctypes.string_at(0)
         if "odd" in name:
             raise MemoryError("what?\nnobody knows")
+        if "slow" in name:  # the clock starts anew with each of its 24 frames
+            time.sleep(0.1)
 
     decode_slowly(monkeypatch, deed)
-    rows = copies(tmp_path, digits, ["a.mp4", "hang.mp4", "b.mp4", "crash.mp4", "odd.mp4", "c.mp4"])
+    rows = copies(tmp_path, digits, ["a.mp4", "hang.mp4", "b.mp4", "crash.mp4", "odd.mp4", "slow.mp4"])
     found, kept, result = checked(tmp_path, rows, timeout=1.0, workers=2)
     assert found == {name: ["hangs or crashes"] for name in ("hang.mp4", "crash.mp4")} | {"odd.mp4": ["decode error"]}
-    assert kept == ["a.mp4", "b.mp4", "c.mp4"]
+    assert kept == ["a.mp4", "b.mp4", "slow.mp4"]
     reasons = {row.path: row.reason for row in result.findings}
     assert "timed out after 1 s, twice" in reasons["hang.mp4"] and "signal 11" in reasons["crash.mp4"]
     assert "MemoryError" in reasons["odd.mp4"]
-
-
-def test_10_a_slow_decoder_does_not_hang(tmp_path, digits, monkeypatch):
-    """The clock starts anew with each frame: 24 of them take longer than the timeout."""
-    decode_slowly(monkeypatch, lambda name, number: time.sleep(0.1))
-    found, kept, _ = checked(tmp_path, copies(tmp_path, digits, ["slow.mp4"]), timeout=1.0)
-    assert not found and kept == ["slow.mp4"]
 
 
 def test_12_lists_are_read_as_for_training(tmp_path, digits):

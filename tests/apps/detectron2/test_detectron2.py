@@ -1,7 +1,6 @@
 """Weights for detectron2: its names, values, settings, and the same outputs in a network that is built like its own."""
 
 import ast
-import json
 import pickle
 import pickletools
 import shlex
@@ -14,7 +13,6 @@ from torch import nn
 
 from vidssl import cli
 from vidssl.apps.detectron2 import detectron2_name, save_detectron2
-from vidssl.apps.export import save_backbone
 from vidssl.base.errors import CheckpointError, ConfigError
 from vidssl.engine.run_config import load_run
 from vidssl.models import build_backbone
@@ -32,16 +30,10 @@ NAMES = {
     "bn1.running_var": "stem.conv1.norm.running_var",
     "bn1.num_batches_tracked": "stem.conv1.norm.num_batches_tracked",
     "layer1.0.conv1.weight": "res2.0.conv1.weight",
-    "layer1.0.bn1.weight": "res2.0.conv1.norm.weight",
-    "layer1.0.conv2.weight": "res2.0.conv2.weight",
     "layer1.0.bn2.bias": "res2.0.conv2.norm.bias",
-    "layer1.0.conv3.weight": "res2.0.conv3.weight",
     "layer1.0.bn3.running_mean": "res2.0.conv3.norm.running_mean",
     "layer1.0.downsample.0.weight": "res2.0.shortcut.weight",
     "layer1.0.downsample.1.weight": "res2.0.shortcut.norm.weight",
-    "layer1.0.downsample.1.running_var": "res2.0.shortcut.norm.running_var",
-    "layer1.1.conv1.weight": "res2.1.conv1.weight",
-    "layer2.0.downsample.0.weight": "res3.0.shortcut.weight",
     "layer2.3.bn3.weight": "res3.3.conv3.norm.weight",
     "layer3.0.downsample.1.bias": "res4.0.shortcut.norm.bias",
     "layer3.5.conv2.weight": "res4.5.conv2.weight",
@@ -131,7 +123,9 @@ def exported(backbone, tmp_path):
 
 def test_names_and_values_are_those_of_the_table(tmp_path):
     backbone = made("resnet50")
-    _, content = exported(backbone, tmp_path)
+    settings = save_detectron2(backbone, tmp_path / "x.pkl", (0.45,), (0.225,))  # of all channels
+    assert settings["MODEL.PIXEL_MEAN"] == [114.75] * 3 and settings["MODEL.PIXEL_STD"] == [57.375] * 3
+    content = read(tmp_path / "x.pkl")
     assert content.keys() == {"model", "__author__", "matching_heuristics"}
     assert content["matching_heuristics"] is True and content["__author__"] == "vidssl"
     weights, state = content["model"], backbone.state_dict()
@@ -207,14 +201,6 @@ def test_the_command_prints_the_settings_of_the_run(tmp_path, capsys):
     weights = read(out)["model"]
     for name, value in backbone.state_dict().items():
         assert torch.equal(torch.from_numpy(weights[detectron2_name(name)]), value)
-
-
-def test_files_of_save_backbone_are_taken_and_one_mean_is_that_of_all_channels(tmp_path, capsys):
-    save_backbone(checkpoint(tmp_path)[1], tmp_path / "x.safetensors")
-    path = str(tmp_path / "x.safetensors")
-    cli.run("export", [path, "--to", "detectron2", "--out", str(tmp_path / "x.pkl"), "--json"])
-    settings = json.loads(capsys.readouterr().out)
-    assert settings["MODEL.PIXEL_MEAN"] == [114.75] * 3 and settings["MODEL.PIXEL_STD"] == [57.375] * 3
 
 
 def test_files_of_other_projects_are_refused(tmp_path):

@@ -4,7 +4,6 @@ import csv
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -103,16 +102,6 @@ def test_umap_is_the_default_where_it_is_installed(features, draw, tmp_path):
     printed, points = draw("--features", features, "--thumbnails", "0")
     assert "layout UMAP, " in printed
     assert draw("--features", features, "--thumbnails", "0", "--seed", "1", out=tmp_path / "b")[1] != points
-
-
-def test_without_umap_the_default_is_pca_and_the_output_names_the_reason(features, draw, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "umap", None)
-    printed, _ = draw("--features", features, "--thumbnails", "0")
-    reason = "as umap-learn is not installed: pip install 'vidssl[map]'"
-    assert f"layout PCA ({reason})" in printed
-    assert json.loads((tmp_path / "page/results.json").read_text())["layout_reason"] == reason
-    message, _ = draw("--features", features, "--layout", "umap")
-    assert message == "error: the layout umap needs umap-learn: pip install 'vidssl[map]', or use --layout pca"
 
 
 def test_columns_are_joined_by_path(features, draw, tmp_path):

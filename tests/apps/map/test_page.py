@@ -55,6 +55,7 @@ def test_the_page_has_each_feature_with_its_name_label_and_values(tmp_path):
     assert points["columns"][1] == {"name": "seconds", "classes": [], "values": [1.5, None, 3.0]}
     assert points["clips"] == {"2": [3, 64, 48, base64.b64encode(clip.jpeg).decode()]}
     assert page.count("</script>") == 2 and "<!--" not in page and "<b>" not in page
+    assert not re.search(r"https?:|//[a-z]+\.", page) and "default-src 'none'" in page
 
 
 def test_one_point_and_equal_points_are_in_the_middle(tmp_path):
@@ -97,9 +98,3 @@ def test_classes_keep_a_given_order_and_rare_ones_of_too_many_are_one():
     found = classes_column("c", texts)
     assert len(found.classes) == 1000 and found.classes[0] == "1199" and found.classes[-1] == "201 other values"
     assert found.values[-1] == found.values[1199] == 0 and [*found.values].count(999) == 201
-
-
-def test_no_address_is_in_the_page(tmp_path):
-    page, _ = write(tmp_path / "x.html", np.zeros((1, 2)), [VideoRecord("a")])
-    assert not re.search(r"https?:|//[a-z]+\.", page)
-    assert "default-src 'none'" in page

@@ -41,7 +41,7 @@ def test_the_four_chunks_of_the_paper():
 def test_seconds_mean_the_frames(tmp_path, monkeypatch):
     """For odd rates too: what is written is read back as these frames, by the function that the data set asks."""
     rates = (30000 / 1001, 24000 / 1001, 12.5, 7.3, 29.999, 1000 / 33, 240.0, 59.94005994)
-    metas = [VideoMeta(count, fps, 48, 64) for fps in rates for count in (61, 377, 5000, 200_000)]
+    metas = [VideoMeta(count, fps, 48, 64) for fps in rates for count in (61, 200_000)]
     for case, whole in enumerate(metas):
 
         class Opened:

@@ -18,14 +18,13 @@ from vidssl.apps.shrink import shrink
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.types import VideoRecord
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.list_identity import identify
 from vidssl.data.video_list import read_list
-from vidssl.jobs import extract as extract_job
 from vidssl.jobs.extract import extract
 from vidssl.page.previews import middle_frames, preview
 
 TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
 SETTINGS = ["data.moving_digits=null", "data.train=none.csv"]
+GALLERY, QUERIES = 12, 7  # videos
 
 
 @pytest.fixture
@@ -37,9 +36,9 @@ def options():
 
 @pytest.fixture
 def lists(digits, tmp_path):
-    """Copies of 20 training videos and 8 test videos in a folder, and their lists: (gallery, query)."""
+    """Copies of some training and test videos in a folder, and their lists: (gallery, query)."""
     found = []
-    for name, count in (("train", 20), ("test", 8)):
+    for name, count in (("train", GALLERY), ("test", QUERIES)):
         source = read_list(digits / f"motion/{name}.csv")
         (tmp_path / "videos" / name).mkdir(parents=True)
         rows = ["path,label"]
@@ -112,9 +111,9 @@ def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
     assert (centred["knn"], centred["chance"]) == (found["knn"], found["chance"])
     for results in (found, centred):  # the plain ones stand first, whichever come first in results.json
         head, titles, plain, other, note = results.text.splitlines()
-        assert head.startswith("8 queries, 20 in the gallery, 1 clip x 1 crop of 24²")
+        assert head.startswith(f"{QUERIES} queries, {GALLERY} in the gallery, 1 clip x 1 crop of 24²")
         assert titles.split() == ["percent", *names, "knn", "majority"]
-        assert note == "R@50: all 20 videos of the gallery, which are fewer than k"
+        assert note == f"R@20, R@50: all {GALLERY} videos of the gallery, which are fewer than k"
         assert plain.split()[0] == "plain" and other.split()[0] == "centred"
         shown = [found[name] for name in (*names, "knn", "majority")]
         assert plain.split()[1:] == [f"{100 * value:.1f}" for value in shown]
@@ -132,11 +131,11 @@ def test_links_to_one_file_are_one_video(options, lists, without_picture, tmp_pa
     found = retrieval(query=root / "q.csv", gallery=gallery, out=tmp_path / "out", page_hits=50, **options)
     assert found["duplicates"] == 0 and "bit-identical" not in caplog.text
     for (_, hits), own in zip(search_page(tmp_path / "out"), (2, 3, 7), strict=True):
-        assert {hit.name for hit in hits} == {f"train/{n}.mp4" for n in range(20) if n != own}
+        assert {hit.name for hit in hits} == {f"train/{n}.mp4" for n in range(GALLERY) if n != own}
     for name, own in (("linked/2.mp4", 2), ("link.mp4", 3)):
         near = retrieval(query=root / name, gallery=gallery, out=tmp_path / f"one{own}", k=30, **options)
         assert sorted(hit["path"] for hit in near["neighbours"]) == sorted(
-            f"train/{n}.mp4" for n in range(20) if n != own
+            f"train/{n}.mp4" for n in range(GALLERY) if n != own
         )
 
 
@@ -152,7 +151,9 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, without_pict
     found = retrieval(query=query, gallery=gallery, out=tmp_path / "with", page_queries=0, **plain)
     assert found["duplicates"] == 3 and not found["drop_duplicates"]
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
-    assert warning.startswith(f"3 of 8 videos of {query} are in the gallery {gallery} too (3 under another name)")
+    assert warning.startswith(
+        f"3 of {QUERIES} videos of {query} are in the gallery {gallery} too (3 under another name)"
+    )
     assert "the first: test/1.mp4 = train/copy1.mp4; drop_duplicates=True" in warning and "\n" not in warning
     caplog.clear()
     dropped = retrieval(
@@ -170,9 +171,9 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, without_pict
         query=root / "test/1.mp4", gallery=gallery, out=tmp_path / "one1", k=30, drop_duplicates=True, **plain
     )
     paths = [hit["path"] for hit in near["neighbours"]]
-    assert len(paths) == 22 and "train/copy1.mp4" not in paths and near["duplicates"] == 0
+    assert len(paths) == GALLERY + 2 and "train/copy1.mp4" not in paths and near["duplicates"] == 0
     # Each copy has its query's label: it was a hit at once.
-    assert found["R@1"] >= 3 / 8 and found["R@1"] > dropped["R@1"]
+    assert found["R@1"] >= 3 / QUERIES and found["R@1"] > dropped["R@1"]
 
 
 def test_one_video_finds_what_its_list_finds(options, lists, tmp_path, search_page):
@@ -226,53 +227,50 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, without_picture,
 def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
     gallery, query = lists
     index, video = tmp_path / "g", gallery.parent / "test/0.mp4"
-    message = one_line(DataError, retrieval, query=video, out=tmp_path / "out", index=index, **options)
-    assert message == f"cannot read {index}: No such file or directory; extract it with gallery=LIST"
-    # Before anything is asked of the folder: this one is a file.
-    assert "there is no gallery" in one_line(ConfigError, retrieval, query=video, out=video, **options)
+
+    def refused(error=DataError, **given):
+        return one_line(
+            error, retrieval, **{"query": video, "out": tmp_path / "out", "index": index, **options, **given}
+        )
+
+    assert refused() == f"cannot read {index}: No such file or directory; extract it with gallery=LIST"
     extract(videos=gallery, out=index, **options)
-    message = one_line(DataError, retrieval, query=query, out=tmp_path / "out", index=index, **options | {"size": 32})
+    message = refused(query=query, size=32)
     assert message.startswith(f"{index} is not comparable with the query: size 24 and 32, short side 24 and 32: ")
     assert message.endswith("search with the same network and clips, or choose another index")
-    retrieval(query=video, out=tmp_path / "out", index=index, **options | {"clips": 2})
-    # An index may have been extracted with or without allow_missing.
-    retrieval(query=video, out=tmp_path / "out", index=index, allow_missing=True, **options)
-    message = one_line(DataError, retrieval, query=query, gallery=query, out=tmp_path / "other", index=index, **options)
+    # Another number of clips fits, and an index may have been extracted with or without allow_missing.
+    retrieval(query=video, out=tmp_path / "out", index=index, allow_missing=True, **options | {"clips": 2})
+    message = refused(query=query, gallery=query, out=tmp_path / "other")
     assert message.startswith(f"{index} holds features of other videos, and of none of {query}: ")
     part = extract(videos=gallery, out=index, shard="0/2", **options).path
-    message = one_line(DataError, retrieval, query=video, out=tmp_path / "part", index=part, **options)
-    assert message == f"{part} has a part of its list: merge the parts"
+    assert refused(out=tmp_path / "part", index=part) == f"{part} has a part of its list: merge the parts"
     (index / "rows.csv").write_bytes(b"path")
-    message = one_line(DataError, retrieval, query=video, out=tmp_path / "out", index=index, **options)
+    message = refused()
     assert message.startswith(f"{index} is damaged (") and message.endswith(": extract it with gallery=LIST")
-    message = one_line(ConfigError, retrieval, query=query, gallery=gallery, out=index, index=index, **options)
-    assert "choose another folder for one" in message
+    assert "choose another folder for one" in refused(ConfigError, query=query, gallery=gallery, out=index)
 
 
 def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line, monkeypatch):
-    gallery, _ = lists
+    gallery, query = lists
+    video, out, file = query.parent / "test/0.mp4", tmp_path / "out", tmp_path / "page"
+    file.write_text("in the way")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/classes.txt").write_text("a\nb\n")
-    shutil.copy(gallery, tmp_path / "other/x.csv")
     (tmp_path / "other/x.csv").write_text("path,label\na.mp4,0\n")
+    (tmp_path / "text.mp4").write_text("<html>")
     monkeypatch.setattr(job, "load_subject", None)  # the error comes before anything is loaded
-    message = one_line(
-        DataError, retrieval, query=tmp_path / "other/x.csv", gallery=gallery, out=tmp_path / "out", **options
-    )
-    assert "different classes.txt" in message
-    missing = gallery.parent / "test/none.mp4"
-    message = one_line(DataError, retrieval, query=missing, gallery=gallery, out=tmp_path / "out", **options)
-    assert message.startswith(f"{missing} does not exist")
-    missing.write_text("<html>")
-    assert "not a video" in one_line(
-        DataError, retrieval, query=missing, gallery=gallery, out=tmp_path / "out", **options
-    )
-    (tmp_path / "file").write_text("in the way")
-    message = one_line(
-        DataError, retrieval, query=gallery.parent / "test/0.mp4", gallery=gallery, out=tmp_path / "file", **options
-    )
-    assert message == f"cannot write to {tmp_path}/file: it is a file; name a folder"
-    assert not [*(tmp_path / "out").glob("[!.]*")]
+    for error, given, message in (
+        (DataError, {"query": tmp_path / "other/x.csv"}, "different classes.txt"),
+        (DataError, {"query": tmp_path / "none.mp4"}, f"{tmp_path}/none.mp4 does not exist"),
+        (DataError, {"query": tmp_path / "none.csv"}, "cannot read list"),
+        (DataError, {"query": tmp_path / "text.mp4"}, "not a video"),
+        (DataError, {"out": file}, f"cannot write to {file}: it is a file; name a folder"),
+        (ConfigError, {"gallery": None, "out": file}, "there is no gallery: give gallery=LIST, index=FOLDER or both"),
+        (ConfigError, {"center": True}, "the mean of one video is the video itself"),
+    ):
+        given = {"query": video, "gallery": gallery, "out": out, **options, **given}
+        assert message in one_line(error, retrieval, **given)
+    assert not [*out.glob("[!.]*")]
 
 
 def test_copies_are_not_searched_for_among_originals(options, lists, without_picture, tmp_path, one_line):
@@ -309,15 +307,6 @@ def test_results_are_written_after_the_page(options, lists, tmp_path, one_line, 
     assert not (tmp_path / "out").exists()
 
 
-def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, monkeypatch):
-    gallery, query = lists
-    looked = []
-    for module in (job, extract_job):
-        monkeypatch.setattr(module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1])
-    retrieval(query=query, gallery=gallery, out=tmp_path / "out", index=tmp_path / "g", page_queries=0, **options)
-    assert sorted(looked) == sorted([gallery, query])
-
-
 def test_the_page_has_all_queries_and_each_video_once(options, lists, without_picture, tmp_path, search_page):
     gallery, _ = lists
     shutil.copy(gallery.parent / "train/3.mp4", gallery.parent / "train/copy.mp4")
@@ -329,7 +318,7 @@ def test_the_page_has_all_queries_and_each_video_once(options, lists, without_pi
     assert [video.name for video, _ in shown] == [*read_list(gallery).names] and found["duplicates"] == 1
     assert all(len(hits) == 6 for _, hits in shown)
     files = {path.name for path in (tmp_path / "out/previews").iterdir()}
-    assert len(files) == 20  # of 21 videos, two are equal
+    assert len(files) == GALLERY  # of one more, two are equal
     for video, hits in shown:
         for one in (video, *hits):
             assert (tmp_path / "out" / one.link).samefile(gallery.parent / one.name)
@@ -338,9 +327,9 @@ def test_the_page_has_all_queries_and_each_video_once(options, lists, without_pi
     assert copies == {("train/3.mp4", "train/copy.mp4"), ("train/copy.mp4", "train/3.mp4")}
     retrieval(**of, page_queries=2, page_hits=1)  # its previews are fewer, and those of before go
     shown = search_page(tmp_path / "out")
-    assert [video.name for video, _ in shown] == ["train/0.mp4", "train/10.mp4"]
+    assert [video.name for video, _ in shown] == ["train/0.mp4", f"train/{(GALLERY + 1) // 2}.mp4"]
     assert {path.name for path in (tmp_path / "out/previews").iterdir()} < files
-    assert "2 of 21 queries" in (tmp_path / "out/index.html").read_text()
+    assert f"2 of {GALLERY + 1} queries" in (tmp_path / "out/index.html").read_text()
 
 
 def test_equal_videos_are_listed_by_group(options, lists, without_picture, tmp_path):
@@ -389,54 +378,16 @@ def test_a_page_of_a_gallery_of_one(options, lists, tmp_path, caplog):
 
 # The command ------------------------------------------------------------------------------------------------
 
-UNTRAINED = ("--checkpoint", "random", "--cfg", TOY, "data.moving_digits=null", "--clips", "1", "--workers", "0")
 
-
-@pytest.fixture
-def run_tool(capsys):
-    """Run the tool; give what it prints and its exit status."""
-
-    def run(*given):
-        capsys.readouterr()
-        try:
-            cli.guarded(lambda: cli.run("retrieval", [str(word) for word in (*UNTRAINED, *given)]))
-        except SystemExit as end:
-            message = capsys.readouterr().err
-            return message[message.rindex("error: ") :].rstrip("\n"), end.code
-        return capsys.readouterr().out.rstrip("\n"), 0
-
-    return run
-
-
-def test_the_command(run_tool, digits, tmp_path):
-    lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
-    index, rest = ("--index", tmp_path / "g"), ("--page-queries", "1", "--k", "41", "--out", tmp_path / "out")
-    printed, status = run_tool(*lists, *index, *rest)
-    assert status == 0 and printed.splitlines()[2].startswith("plain") and (tmp_path / "g").exists()
-    note = "R@50, knn: all 40 videos of the gallery, which are fewer than k"
-    assert note in printed.splitlines() and note in (tmp_path / "out/index.html").read_text()
-    video = digits / "videos/test/00000.mp4"
-    out, status = run_tool("--query", video, *index, "--k", "3", "--out", tmp_path / "one")
-    lines = out.splitlines()
-    assert status == 0 and len(lines) == 6 and lines[0].startswith(f"{video}: 40 in the gallery")
-    assert lines[-1] == f"{tmp_path}/one/index.html"
-    near = json.loads((tmp_path / "one/results.json").read_text())["neighbours"]
-    assert [line.split()[-1] for line in lines[2:5]] == [hit["path"] for hit in near]
-
-
-def test_mistakes(run_tool, digits, tmp_path):
-    video, out = digits / "videos/test/00000.mp4", ("--out", tmp_path / "out")
-    lists = ("--gallery", digits / "motion/train.csv")
-    for given, named in (
-        (("--query", video), "give --gallery LIST, --index FOLDER or both"),
-        (("--query", video, *lists, "--center"), "the mean of one video is the video itself"),
-        (("--query", tmp_path / "none.mp4", *lists), "none.mp4 does not exist"),
-        (("--query", tmp_path / "none.csv", *lists), "cannot read list"),
-        (("--query", video, "--index", tmp_path / "none"), "extract it with --gallery"),
-    ):
-        line, status = run_tool(*given, *out)
-        assert status == 2 and named in line and "\n" not in line
-    assert not (tmp_path / "out").exists()
+def test_the_command(lists, tmp_path, capsys):
+    gallery, query = lists
+    words = ["--checkpoint", "random", "--cfg", TOY, "data.moving_digits=null", "--clips", "1", "--workers", "0"]
+    words += ["--gallery", gallery, "--query", query, "--index", tmp_path / "g", "--page-queries", "1"]
+    cli.run("retrieval", [*map(str, words), "--k", str(GALLERY + 1), "--out", str(tmp_path / "out")])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[2].startswith("plain") and printed[-1] == f"{tmp_path}/out/index.html" and (tmp_path / "g").exists()
+    note = f"R@20, R@50, knn: all {GALLERY} videos of the gallery, which are fewer than k"
+    assert note in printed and note in (tmp_path / "out/index.html").read_text()
 
 
 @pytest.fixture
@@ -451,7 +402,7 @@ def copies(digits, tmp_path):
     return folder
 
 
-def test_a_folder_in_itself_is_read_once(run_tool, copies, without_picture, tmp_path, caplog, monkeypatch, search_page):
+def test_a_folder_in_itself_is_read_once(options, copies, without_picture, tmp_path, caplog, monkeypatch, search_page):
     decoded, plan = [], ClipDataset.plan  # the frames of a video are planned, then decoded
     monkeypatch.setattr(ClipDataset, "plan", lambda self, key, meta: decoded.append(key) or plan(self, key, meta))
     linked = tmp_path / "linked"
@@ -462,9 +413,8 @@ def test_a_folder_in_itself_is_read_once(run_tool, copies, without_picture, tmp_
     for name, other in (("same", copies / ".." / "videos"), ("two", linked)):
         decoded.clear()
         caplog.clear()
-        more = ("--index", tmp_path / f"{name}.features")
-        given = ("--gallery", other, "--query", copies, "--out", tmp_path / name, *more)
-        assert run_tool(*given)[1] == 0
+        given = {"query": copies, "gallery": other, "out": tmp_path / name, "index": tmp_path / f"{name}.features"}
+        retrieval(**given, **options)
         found[name] = json.loads((tmp_path / name / "results.json").read_text())
         assert len(decoded) == (5 if name == "same" else 10)
         assert caplog.text.count("left out:") == 1 and caplog.text.count("broken.mp4: ") == len(decoded) / 5

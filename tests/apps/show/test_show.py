@@ -4,13 +4,11 @@ import json
 import re
 import runpy
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torchvision.transforms import functional as F
 
 import vidssl
 from vidssl import cli
@@ -70,8 +68,7 @@ def assert_trained_on(samples, trained):
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("sce", ["data.workers=2"]),
-        ("moco_four_clips", []),  # RGB difference
+        ("moco_four_clips", ["data.workers=2"]),  # RGB difference
         ("cmc", ["seed=5"]),
     ],
 )
@@ -218,19 +215,6 @@ def test_the_clips_of_a_network(tmp_path, write_video, numbered, number_of):
     page = vidssl.show("toy/sce", *settings, model="random", videos=tmp_path / "in", out=tmp_path / "out").read_text()
     assert page.count('<figure class="c') == 6 and "3 of 4 frames" in page and "training" not in page
     assert re.search(r'class="notice">[^<]*2\.mp4: not a video', page)
-
-
-def test_the_clips_of_an_encoder_of_another_library(digits):
-    """Those that torchvision's preprocessing makes of the same frames."""
-    subject = load_subject("torchvision:r3d_18@none", {})
-    subject = replace(subject, test=subject.test.model_copy(update={"workers": 0}))
-    (sample,) = show_clips(subject, vidssl.read_input(digits / "videos/test"), videos=1)
-    with vidssl.open_video(digits / "videos/test/00000.mp4") as video:
-        for view in sample.views:
-            frames = torch.from_numpy(video.frames(view.indices))
-            expected = F.center_crop(F.resize(frames, [128, 171], antialias=False), [112, 112])
-            difference = view.frames.astype(int) - expected.numpy().astype(int)
-            assert np.abs(difference).max() <= 1  # kernels may round differently
 
 
 def test_a_config_or_a_network_is_needed(digits, tmp_path):

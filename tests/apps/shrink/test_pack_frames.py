@@ -1,6 +1,5 @@
 """Packed frames: the images of all videos in tar files, found by name, frame number and offset."""
 
-import csv
 import io
 import json
 import os
@@ -30,21 +29,8 @@ from vidssl.video.packed_frames import read_index
 from vidssl.video.reader import open_video, state_of_video
 
 
-def write_list(folder, rows, header="path,label", name="all.csv"):
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / name, "w", newline="") as file:
-        csv.writer(file).writerows([header.split(","), *rows])
-    return folder / name
-
-
 @pytest.fixture
-def videos(tmp_path):
-    (tmp_path / "videos").mkdir()
-    return tmp_path / "videos"
-
-
-@pytest.fixture
-def packed(tmp_path):
+def packed(tmp_path, write_list):
     """Pack files below `videos` into `packed`."""
 
     def run(names, name="all.csv", **options):
@@ -53,13 +39,6 @@ def packed(tmp_path):
         return shrink(listed, out=tmp_path / "packed", root=tmp_path / "videos", **settings)
 
     return run
-
-
-def number_of(frames):
-    """Read the numbers off frames (T, 3, H, W) of the fixture `numbered`, of any width."""
-    width = frames.shape[3]
-    middle = frames[:, 0, frames.shape[2] // 2, width // 16 :: width // 8] > 120
-    return (middle * (1 << np.arange(8))).sum(axis=1).tolist()
 
 
 def shards(folder):
@@ -134,7 +113,7 @@ def test_small_images_are_kept_exactly_in_size(tmp_path, packed, videos):
             assert psnr(copy.frames([0]), source.frames([0])) > 35
 
 
-def test_webdataset_reads_the_shards(tmp_path, packed, videos, write_video, numbered):
+def test_webdataset_reads_the_shards(tmp_path, packed, videos, write_video, numbered, number_of):
     webdataset = pytest.importorskip("webdataset")
     names = [f"deep/{n}.v.mp4" for n in range(7)]
     for n, name in enumerate(names):
@@ -161,7 +140,7 @@ def test_what_stays_is_no_view_of_what_a_worker_has_sent(tmp_path):
     assert row.sizes.base is None and row.meta.times.base is None and row.meta.times.tolist() == [0, 1]
 
 
-def test_any_order_of_reading(tmp_path, packed, videos, write_video, numbered):
+def test_any_order_of_reading(tmp_path, packed, videos, write_video, numbered, number_of):
     """Videos and frames in any order, with repeats, are those of one pass; forked workers read them too."""
     names = [f"{n}.mkv" for n in range(9)]
     for n, name in enumerate(names):
@@ -194,7 +173,7 @@ def test_any_order_of_reading(tmp_path, packed, videos, write_video, numbered):
             video.frames([5])
 
 
-def test_spans_and_batches_after_a_resume(tmp_path, packed, videos, write_video, numbered):
+def test_spans_and_batches_after_a_resume(tmp_path, packed, videos, write_video, numbered, number_of, write_list):
     """A row with a span has the frames of that span; a loader that starts at step 3 makes the same batches."""
     names = [f"{n}.mp4" for n in range(6)]
     for name in names:
@@ -247,7 +226,7 @@ def test_tracks_of_the_originals(tmp_path, packed, videos, write_video, numbered
         ClipDataset(read_list(small), sampler, recipes, tracks=tmp_path / "tracks")[0, 0]
 
 
-def test_fingerprints_tell_copies_from_originals(tmp_path, packed, videos, write_video, numbered):
+def test_fingerprints_tell_copies_from_originals(tmp_path, packed, videos, write_video, numbered, write_list):
     for name in ("a.mp4", "b.mp4"):
         write_video(videos / name, numbered(20))
     result = packed(["a.mp4", "b.mp4"])
@@ -264,7 +243,7 @@ def test_fingerprints_tell_copies_from_originals(tmp_path, packed, videos, write
     assert identify(read_list(tmp_path / "lists/all.csv", videos))["copies"] is None
 
 
-def test_shards_do_not_depend_on_workers(tmp_path, videos, write_video, numbered):
+def test_shards_do_not_depend_on_workers(tmp_path, videos, write_video, numbered, write_list):
     names = [f"{n}.mp4" for n in range(8)]
     rng = generator(0)
     for name in names:
@@ -282,7 +261,7 @@ def test_shards_do_not_depend_on_workers(tmp_path, videos, write_video, numbered
     assert contents[0] == contents[1]
 
 
-def test_what_is_complete_survives_an_error(tmp_path, packed, videos, write_video, numbered, monkeypatch):
+def test_what_is_complete_survives_an_error(tmp_path, packed, videos, write_video, numbered, monkeypatch, number_of):
     """Ctrl-C and errors of a worker end a run with an index of what was packed before."""
     for name in ("a.mp4", "b.mp4", "c.mp4"):
         write_video(videos / name, numbered(9))
@@ -304,7 +283,7 @@ def test_what_is_complete_survives_an_error(tmp_path, packed, videos, write_vide
     assert (result.made, result.kept) == (2, 1)
 
 
-def test_a_changed_original_and_another_list(tmp_path, packed, videos, write_video, numbered):
+def test_a_changed_original_and_another_list(tmp_path, packed, videos, write_video, numbered, number_of):
     for name in ("a.mp4", "b.mp4", "c.mp4"):
         write_video(videos / name, numbered(9))
     packed(["a.mp4", "b.mp4"])
@@ -330,7 +309,7 @@ def test_a_changed_original_and_another_list(tmp_path, packed, videos, write_vid
         assert number_of(copy.frames(range(9))) == list(range(9))
 
 
-def test_damaged_shards_and_indices(tmp_path, packed, videos, write_video, numbered):
+def test_damaged_shards_and_indices(tmp_path, packed, videos, write_video, numbered, number_of):
     for name in ("a.mp4", "b.mp4"):
         write_video(videos / name, numbered(9))
     result = packed(["a.mp4", "b.mp4"])
@@ -389,7 +368,7 @@ def test_a_full_disk(tmp_path, packed, videos, write_video, monkeypatch):
     assert packed(["a.mp4"], short_side=64, quality=95).made == 1
 
 
-def test_packed_frames_can_be_copied_again(tmp_path, packed, videos, write_video, numbered):
+def test_packed_frames_can_be_copied_again(tmp_path, packed, videos, write_video, numbered, number_of):
     """From packed frames to video files, at regular times, and to smaller frames."""
     write_video(videos / "a.mp4", numbered(9), fps=10)
     listed = packed(["a.mp4"], short_side=32, quality=95).list

@@ -1,6 +1,5 @@
 """Copies made for training: frame i of a copy is frame i of its original, at the same time, under the same name."""
 
-import csv
 import json
 import os
 import resource
@@ -34,26 +33,13 @@ TOP = Path(__file__).parents[3]
 both = pytest.mark.parametrize("to", ["video", "frames"])
 
 
-def write_list(folder, rows, header="path,label", name="all.csv"):
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / name, "w", newline="") as file:
-        csv.writer(file).writerows([header.split(","), *rows])
-    return folder / name
-
-
-@pytest.fixture
-def videos(tmp_path):
-    (tmp_path / "videos").mkdir()
-    return tmp_path / "videos"
-
-
 def shrink_to(out, listed, to="video", **options):
     quality = {"video": 12, "frames": 95}[to]
     return shrink(listed, out=out, to=to, **{"short_side": 16, "quality": quality, "workers": 1, **options})
 
 
 @pytest.fixture
-def shrunk(tmp_path):
+def shrunk(tmp_path, write_list):
     """Copy files below `videos` into `small`."""
 
     def run(names, to="video", **options):
@@ -61,13 +47,6 @@ def shrunk(tmp_path):
         return shrink_to(tmp_path / "small", listed, to, root=tmp_path / "videos", **options)
 
     return run
-
-
-def number_of(frames):
-    """Read the numbers off frames (T, 3, H, W) of the fixture `numbered`, of any width."""
-    width = frames.shape[3]
-    middle = frames[:, 0, frames.shape[2] // 2, width // 16 :: width // 8] > 120
-    return (middle * (1 << np.arange(8))).sum(axis=1).tolist()
 
 
 def leftovers(folder):
@@ -84,7 +63,9 @@ def leftovers(folder):
         ("webm", "libvpx", 9, 0, 30),
     ],
 )
-def test_frames_order_and_rate(tmp_path, videos, shrunk, write_video, numbered, suffix, codec, gop, b_frames, fps):
+def test_frames_order_and_rate(
+    tmp_path, videos, shrunk, write_video, numbered, suffix, codec, gop, b_frames, fps, number_of
+):
     name = f"deep/er/clip.{suffix}"
     options = {"crf": "10", "b": "1M"} if suffix == "webm" else None
     write_video(videos / name, numbered(30), fps, codec, gop, b_frames, options)
@@ -107,7 +88,7 @@ def stamps(path):
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_a_variable_rate(tmp_path, videos, shrunk, write_variable, numbered, suffix):
+def test_a_variable_rate(tmp_path, videos, shrunk, write_variable, numbered, suffix, number_of):
     ticks = [0, *np.cumsum(generator(4).integers(20, 200, 29)).tolist()]
     source, copy = videos / f"v.{suffix}", tmp_path / "small" / f"v.{suffix}"
     write_variable(source, numbered(30), ticks, Fraction(1, 1000), b_frames=2)
@@ -152,7 +133,7 @@ def test_sizes_are_even_and_nothing_is_enlarged(tmp_path, videos, shrunk, size, 
         assert np.abs(copy.frames(range(3)).mean(axis=(1, 2, 3)) - [60, 120, 180]).max() < 4
 
 
-def test_folders_of_images_become_videos(tmp_path, videos, numbered):
+def test_folders_of_images_become_videos(tmp_path, videos, numbered, number_of, write_list):
     (videos / "a/b").mkdir(parents=True)
     for number, picture in enumerate(numbered(12)):
         cv2.imwrite(str(videos / f"a/b/{number}.png"), picture)
@@ -188,7 +169,7 @@ def test_lists_work_with_the_copies(tmp_path, digits, to):
 
 
 @both
-def test_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video, numbered, to):
+def test_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video, numbered, to, number_of, write_list):
     names = [
         "a#b;c&d!.mp4",
         "(x) [y] 'z'.mp4",
@@ -280,7 +261,7 @@ print(shrink(source, out=target, root=root, to=to, workers=1, **more))
 
 
 @both
-def test_a_killed_run_is_taken_up_again(tmp_path, videos, write_video, to):
+def test_a_killed_run_is_taken_up_again(tmp_path, videos, write_video, to, write_list):
     """Killed in the middle of a file: what was complete stays, the half one is neither read nor kept."""
     names, rng = [f"{n}.mp4" for n in range(8)], generator(0)
     for name in names:
@@ -353,7 +334,7 @@ MESSAGES = [
 ]
 
 
-def test_what_is_refused(tmp_path, videos, shrunk, write_video, numbered):
+def test_what_is_refused(tmp_path, videos, shrunk, write_video, numbered, write_list):
     content = write_video(videos / "a.mp4", numbered(9)).read_bytes()
     for name in ("link.mp4", "sub/a.mp4"):
         (videos / name).parent.mkdir(exist_ok=True)
@@ -425,7 +406,7 @@ def test_larger_copies_are_reported(before, after, larger):
     assert ("the copies are larger than the originals" in report) == larger and report.endswith("\nlist: l.csv")
 
 
-def test_the_command(tmp_path, videos, write_video, numbered, monkeypatch, capsys):
+def test_the_command(tmp_path, videos, write_video, numbered, monkeypatch, capsys, write_list):
     write_video(videos / "a.mp4", numbered(9))
     (videos / "b.mp4").write_text("<html>")
     listed = write_list(tmp_path / "lists", [["a.mp4", 0], ["b.mp4", 1]])

@@ -153,15 +153,12 @@ def slow_svm(x, label, queries, cost):
     """One-against-rest linear machines with squared hinge by gradient descent in float64; the bias is penalised too."""
     x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     queries = np.concatenate([queries, np.ones((len(queries), 1))], axis=1)
-    scores = []
-    for number in np.unique(label):
-        y, w = np.where(label == number, 1.0, -1.0), np.zeros(x.shape[1])
-        rate = 1 / (1 + 2 * cost * np.linalg.norm(x, 2) ** 2)
-        for _ in range(1500):
-            slack = np.maximum(0, 1 - y * (x @ w))
-            w -= rate * (w - 2 * cost * x.T @ (y * slack))
-        scores.append(queries @ w)
-    return np.unique(label)[np.argmax(scores, axis=0)]
+    classes, rate = np.unique(label), 1 / (1 + 2 * cost * np.linalg.norm(x, 2) ** 2)
+    y, w = np.where(label[:, None] == classes, 1.0, -1.0), np.zeros((x.shape[1], len(classes)))
+    for _ in range(1500):
+        slack = np.maximum(0, 1 - y * (x @ w))
+        w -= rate * (w - 2 * cost * x.T @ (y * slack))
+    return classes[np.argmax(queries @ w, axis=1)]
 
 
 def unit(x):

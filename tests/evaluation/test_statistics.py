@@ -20,9 +20,9 @@ from vidssl.evaluation.statistics import (
     proportions,
 )
 
-# The simulation: in how many of 2,000 sets does an interval hold the value that the generator has? ----------
+# The simulation: in how many of 1,000 sets does an interval hold the value that the generator has? ----------
 
-SETS, OF_SIZES = 2000, 50  # sets, and those that share the sizes of their recordings
+SETS, OF_SIZES = 1000, 50  # sets, and those that share the sizes of their recordings
 ALIKE = 0.3  # correlation within recordings
 
 

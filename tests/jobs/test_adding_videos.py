@@ -246,22 +246,22 @@ def rows_of(path):
 
 
 def test_a_map_and_an_index_grow(videos, encoded, tmp_path):
-    for names in ("01234", "0123459", "459"):
+    for names, expected in (("01234", "01234"), ("3459", "59")):
         listed(tmp_path, names)
         (tmp_path / "classes.txt").write_text("".join(f"class {n}\n" for n in range(3 + len(names))))
         draw_map(videos, "random", out=tmp_path / "map", layout="pca", **OPTIONS)
-        assert encoded() == {"01234": "01234", "0123459": "59", "459": ""}[names]
+        assert encoded() == expected
         assert rows_of(tmp_path / "map/videos.csv") == [f"{n}.mp4" for n in names]
         assert json.loads((tmp_path / "map/results.json").read_text())["num_videos"] == len(names)
         results = retrieval("random", query=videos, gallery=videos, index=tmp_path / "i", out=tmp_path / "r", **OPTIONS)
         assert results["num_gallery"] == len(names)
-        assert encoded() == {"01234": "01234", "0123459": "59", "459": ""}[names]
+        assert encoded() == expected
 
 
 def test_a_comparison_grows(videos, encoded, tmp_path, monkeypatch):
     monkeypatch.setattr("vidssl.evaluation.leave_recording_out.COSTS", (1.0,))
     floors = {"model": ["floor:thumbnails"], "out": tmp_path / "c", "workers": 0, "device": "cpu", "shots": []}
-    for names, expected in (("0123459", "0123459"), ("01234569", "6"), ("0124569", "")):
+    for names, expected in (("0123459", "0123459"), ("0124569", "6")):
         listed(tmp_path, names)
         results = compare(videos, **floors)
         assert results["videos"] == [f"{n}.mp4" for n in names]

@@ -3,7 +3,6 @@
 import base64
 import re
 import runpy
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from vidssl.apps.compare.page import write_encoders_page
 from vidssl.page.previews import preview
 
 RESULTS = runpy.run_path(str(Path(__file__).with_name("encoder_results.py")))["encoder_results"]
+PARSED = runpy.run_path(str(Path(__file__).parents[1] / "parsed_page.py"))["ParsedPage"]
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"
 NAMES = [NASTY, "b.mp4", "c.mp4", "d.mp4"]
 CLASSES = ["<b>walk</b>", "run"]
@@ -19,45 +19,13 @@ PREDICTED = {"first": [0, 1, 0, 1], "second": [0, 1, 1, 1], "floor:thumbnails": 
 CLIP = preview(np.full((3, 3, 48, 64), 60, np.uint8))
 
 
-class Texts(HTMLParser):
-    """Texts and attributes by tag, outside of styles and scripts; the contents of scripts apart."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open, self.texts, self.attributes, self.scripts = [], [], [], []
-        self.feed(page)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.attributes.append((tag, dict(attrs)))
-        if tag not in ("meta", "link", "img", "input", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open[-1:] == ["script"]:
-            self.scripts.append(data)
-        elif self.open[-1:] != ["style"] and data.strip():
-            self.texts.append(" ".join(data.split()))
-
-    def named(self, **wanted: str) -> list[dict[str, str | None]]:
-        return [
-            own
-            for _, own in self.attributes
-            if all(own.get(key.rstrip("_").replace("_", "-")) == wanted[key] for key in wanted)
-        ]
-
-
-def write(path: Path, **more) -> tuple[str, Texts]:
+def write(path: Path, **more) -> tuple[str, PARSED]:
     parts = {name: more.pop(name) for name in ("disputed", "previews") if name in more}
     results = RESULTS(PREDICTED, NAMES, [0, 1, 0, 1], CLASSES) | more
     write_encoders_page(path / "index.html", results, "Encoders", "vidssl compare", **parts)
     page = (path / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:|//[a-z]+\.|@import", page)
-    return page, Texts(page)
+    return page, PARSED(page)
 
 
 def table(texts: list[str], start: str, end: str) -> list[str]:
@@ -81,7 +49,7 @@ def test_accuracies_with_their_intervals_and_differences_to_the_best(tmp_path):
     assert rows[:6] == ["first", "best", "100.0%", "10.0 to 90.0", "100.0%", "100.0%"]
     second = rows[rows.index("second") :]
     assert second[:8] == ["second", "75.0%", "10.0 to 90.0", "75.0%", "75.0%", "37.5%", "−10.0", "−18.0 to −2.0"]
-    lines = [own for tag, own in found.attributes if tag in ("line", "circle")][:3]
+    lines = [own for tag, own in found.elements if tag in ("line", "circle")][:3]
     assert [(own.get("x1"), own.get("x2"), own.get("cx")) for own in lines] == [
         ("50.0%", "50.0%", None),
         ("10.0%", "90.0%", None),
@@ -111,6 +79,8 @@ def test_disagreements_are_a_table_with_the_prediction_of_each_encoder(tmp_path)
     assert rows[:5] == ["Video", "first", "second", "floor:thumbnails", "entropy"]
     assert rows[5:11] == ["d.mp4", "labelled run", "run", "run", "run", "0.69"]
     assert rows[11:] == ["c.mp4", f"labelled {CLASSES[0]}", CLASSES[0], "run", "run", "0.50"]
-    assert found.named(href="disagreements.csv") and page.count(base64.b64encode(CLIP.jpeg).decode()) == 1
-    assert [own["aria-label"] for own in found.named(role="img")] == ["c.mp4"] and page.count('class="none"') == 1
+    assert found.with_attribute("href", "disagreements.csv") and page.count(base64.b64encode(CLIP.jpeg).decode()) == 1
+    assert [own["aria-label"] for own in found.with_attribute("role", "img")] == ["c.mp4"] and page.count(
+        'class="none"'
+    ) == 1
     assert not found.scripts and "<b>walk" not in page and "first is best." in found.texts

@@ -57,16 +57,16 @@ def test_the_list_has_what_the_files_say(movies):
     assert replace(persons, times=persons.times + 1).fingerprint != persons.fingerprint
 
 
-def change(movies, tmp_path, name, edit):
-    """A copy of the annotations with one changed file."""
+def change(movies, tmp_path, name, old, new):
+    """A copy of the annotations with one changed file, or a new one (`old` None)."""
     shutil.copytree(movies / "annotations", tmp_path / "official", dirs_exist_ok=True)
-    path = tmp_path / "official" / name
-    path.write_text(edit(path.read_text() if path.exists() else ""))
+    path = tmp_path / f"official/ava_{name}"
+    path.write_text(new if old is None else path.read_text().replace(old, new))
     return tmp_path / "official"
 
 
 def test_excluded_key_frames_and_uncounted_actions(movies, tmp_path):
-    official = change(movies, tmp_path, "ava_train_excluded_timestamps_v2.2.csv", lambda _: "movie-1,0901\n")
+    official = change(movies, tmp_path, "train_excluded_timestamps_v2.2.csv", None, "movie-1,0901\n")
     name = "ava_action_list_v2.2_for_activitynet_2019.pbtxt"
     (official / name).write_text('item {\n  name: "rise"\n  id: 1\n}\n')
     report = prepare_ava(movies / "videos", tmp_path / "lists", official)
@@ -120,57 +120,41 @@ def test_detected_persons(movies, tmp_path):
     assert len(trained.sample(0, 0)[1]["labels"]) <= 2 and trained.sample(0, 0)[1]["labels"].any()
 
 
-@pytest.mark.parametrize(
-    ("name", "edit", "message"),
-    [
-        (
-            "ava_train_v2.2.csv",
-            lambda text: "movie-0,0901,0.1,0.2\n",
-            "ava_train_v2.2.csv:1: 'movie-0,0901,0.1,0.2' is",
-        ),
-        ("ava_train_v2.2.csv", lambda text: text.replace(",1,", ",2,"), "action 2 is not one of the 3 of the set"),
-        ("ava_val_v2.2.csv", lambda text: text.replace("movie", "film"), "val: 8 of 8 movies are not in"),
-        ("ava_val_excluded_timestamps_v2.2.csv", lambda text: "a,b,c\n", "'a,b,c' is not video,second"),
-        ("ava_action_list_v2.2.pbtxt", lambda text: "", "names no actions"),
-        (
-            "ava_val_v2.2.csv",
-            lambda text: text.replace("0901,0", "0901,nan0", 1).replace("nan0", "nan,0"),
-            "is not video",
-        ),
-        (
-            "ava_val_v2.2.csv",
-            lambda text: text.replace(",0901,", ",0905,"),
-            "is 2 s long, and its last key frame is second",
-        ),
-        ("ava_action_list_v2.2_for_activitynet_2020.pbtxt", lambda text: "", "has 2 files ava_action_list_v2.2_for"),
-    ],
-)
-def test_errors_of_prepare_are_one_line(movies, tmp_path, name, edit, message):
+MISTAKES = [
+    ("train_v2.2.csv", None, "movie-0,0901,0.1,0.2\n", "ava_train_v2.2.csv:1: 'movie-0,0901,0.1,0.2' is"),
+    ("train_v2.2.csv", ",1,", ",2,", "action 2 is not one of the 3 of the set"),
+    ("val_v2.2.csv", "movie", "film", "val: 8 of 8 movies are not in"),
+    ("val_v2.2.csv", "0901,0", "0901,nan,0", "is not video"),
+    ("val_v2.2.csv", ",0901,", ",0905,", "is 2 s long, and its last key frame is second"),
+    ("val_excluded_timestamps_v2.2.csv", None, "a,b,c\n", "'a,b,c' is not video,second"),
+    ("action_list_v2.2.pbtxt", None, "", "names no actions"),
+    ("action_list_v2.2_for_activitynet_2020.pbtxt", None, "", "has 2 files ava_action_list_v2.2_for"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "message"), MISTAKES)
+def test_errors_of_prepare_are_one_line(movies, tmp_path, name, old, new, message):
     with pytest.raises(DataError, match=r"^[^\n]*$") as error:
-        prepare_ava(movies / "videos", tmp_path / "out", change(movies, tmp_path, name, edit))
+        prepare_ava(movies / "videos", tmp_path / "out", change(movies, tmp_path, name, old, new))
     assert message in str(error.value) and not (tmp_path / "out").exists()
 
 
-def test_start_and_files_must_fit(movies, tmp_path):
+def test_options_and_files_must_fit(movies, tmp_path):
     """Seconds 1 to 2 of a movie are in its file; with --start 0 the key frame at second 901 is not."""
-    with pytest.raises(DataError, match=r"movie-0.mp4 is 2 s long, .* 901 s after the start 0: set start=SECONDS"):
-        prepare_ava(movies / "videos", tmp_path / "out", movies / "annotations", start=0.0)
-    official = change(movies, tmp_path, "ava_train_v2.2.csv", lambda text: text.replace(",0901,", ",0002,"))
-    with pytest.raises(DataError, match=r"is 2 s long, and its last key frame is second 2 of the movie, 1 s after"):
-        prepare_ava(movies / "videos", tmp_path / "out", official, start=1.0)
-    with pytest.raises(ConfigError, match=r"max_missing 2 and min_score 0\.8 must be in"):
-        prepare_ava(movies / "videos", tmp_path / "out", movies / "annotations", max_missing=2)
-
-
-def test_boxes_that_do_not_fit_are_an_error(movies, tmp_path):
-    for row in ("movie-0,0901,0.1,0.2,0.5,0.9,,0.95\n", "movie-24,0901,0.1,0.2,0.5,0.9,,0.5\n", ""):
-        (tmp_path / "detected.csv").write_text(row)
-        with pytest.raises(
-            DataError, match=r"detected.csv: none of \d boxes is of a movie of val and has a score of 0.8"
-        ):
-            prepare_ava(
-                movies / "videos", tmp_path / "out", movies / "annotations", proposals=tmp_path / "detected.csv"
-            )
+    official, detected = movies / "annotations", tmp_path / "detected.csv"
+    moved = change(movies, tmp_path, "train_v2.2.csv", ",0901,", ",0002,")
+    unfit = r"detected.csv: none of \d boxes is of a movie of val and has a score of 0.8"
+    for annotations, rows, options, message in (
+        (official, "", {"start": 0.0}, r"movie-0.mp4 is 2 s long, .* 901 s after the start 0: set start=SECONDS"),
+        (moved, "", {"start": 1.0}, r"is 2 s long, and its last key frame is second 2 of the movie, 1 s after"),
+        (official, "", {"max_missing": 2}, r"max_missing 2 and min_score 0\.8 must be in"),
+        (official, "movie-0,0901,0.1,0.2,0.5,0.9,,0.95\n", {"proposals": detected}, unfit),
+        (official, "movie-24,0901,0.1,0.2,0.5,0.9,,0.5\n", {"proposals": detected}, unfit),
+        (official, "", {"proposals": detected}, unfit),
+    ):
+        detected.write_text(rows)
+        with pytest.raises((ConfigError, DataError), match=message):
+            prepare_ava(movies / "videos", tmp_path / "out", annotations, **options)
 
 
 @pytest.mark.parametrize(
@@ -339,15 +323,16 @@ def test_a_toy_runs_resumes_and_is_tested(toy, movies, tmp_path, monkeypatch, ca
 
 
 def test_mistakes_are_found_before_training(toy, shapes, movies):
-    with pytest.raises(ConfigError, match="is a list of images: action_detector needs key frames"):
-        train(toy("a", f"data.train={shapes}/lists/voc/trainval.json"))
+    for setting, message in (
+        (f"data.train={shapes}/lists/voc/trainval.json", "is a list of images: action_detector needs key frames"),
+        ("detector.name=fpn", "set one of detector and action_detector"),
+        ("action_detector.drop=0.1", r"action_detector.drop: unknown key"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(toy("a", setting))
+    images = [f"data.train={movies}/lists/train.json", f"output={movies}/never", "evaluate.list=null"]
     with pytest.raises(ConfigError, match="detector needs a list of images"):
-        images = [f"data.train={movies}/lists/train.json", f"output={movies}/never", "evaluate.list=null"]
         train(bind_run(read(TOY.parent / "toy.yaml", images), str(TOY.parent / "toy.yaml")))
-    with pytest.raises(ConfigError, match="set one of detector and action_detector"):
-        toy("a", "detector.name=fpn")
-    with pytest.raises(ConfigError, match=r"action_detector.drop: unknown key"):
-        toy("a", "action_detector.drop=0.1")
 
 
 @pytest.mark.covers("vidssl/apps/detection", "vidssl/engine")

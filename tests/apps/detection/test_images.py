@@ -17,8 +17,7 @@ def boxes(shapes):
     return read_boxes([shapes / "lists/coco/toy.json"])
 
 
-@pytest.mark.parametrize("flip", [0.0, 1.0])
-@pytest.mark.parametrize("short", [64, 100])
+@pytest.mark.parametrize(("flip", "short"), [(0.0, 64), (1.0, 100)])
 def test_boxes_and_masks_follow_the_pixels(boxes, flip, short):
     """Each object has its own colour: where it is in the image, there are its box and its mask."""
     dataset = BoxDataset(boxes, ImageSettings(), (short,), flip, masks=True)

@@ -1,7 +1,8 @@
 import base64
 import json
 import re
-from html.parser import HTMLParser
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,35 +11,14 @@ from vidssl.apps.map.page import MapColumn, classes_column, map_column, write_ma
 from vidssl.base.types import VideoRecord
 from vidssl.page.previews import preview
 
+PARSED = runpy.run_path(str(Path(__file__).parents[1] / "parsed_page.py"))["ParsedPage"]
 NASTY = "a \"b\" 'c'/</script><!-- <b> &amp; \u2028 é 漢 }}.mp4"
-
-
-class Scripts(HTMLParser):
-    """The contents of the scripts, as a browser delimits them."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.found, self._inside = [], False
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self._inside = tag == "script"
-        if self._inside:
-            self.found.append("")
-
-    def handle_endtag(self, tag):
-        self._inside = False
-
-    def handle_data(self, data):
-        if self._inside:
-            self.found[-1] += data
 
 
 def write(path, places, records, **options):
     write_map_page(path, title="Map", places=places, records=records, **{"columns": [], "previews": {}, **options})
     page = path.read_text(encoding="utf-8")
-    points, script = Scripts(page).found
+    points, script = PARSED(page).scripts
     assert "JSON.parse" in script
     return page, json.loads(points)
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from html.parser import HTMLParser
+import runpy
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -23,35 +23,7 @@ from vidssl.base.types import VideoRecord
 from vidssl.page.previews import preview
 
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"
-VOID = {"meta", "link", "img", "input", "br"}
-
-
-class Tree(HTMLParser):
-    """Notes elements and texts, and that each element is closed in its order."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.feed(page)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open[-1:] not in (["style"], ["script"]):
-            self.texts.append(data.strip())
-
-    def ids(self) -> set[str | None]:
-        return {attrs.get("id") for _, attrs in self.elements}
+PARSED = runpy.run_path(str(Path(__file__).parents[1] / "parsed_page.py"))["ParsedPage"]
 
 
 def clip(value: int, t: int = 8, h: int = 64, w: int = 64) -> np.ndarray:
@@ -64,13 +36,13 @@ def video(name: str, label: int = -1, **more) -> FoundVideo:
     return FoundVideo(name, VideoRecord(f"/nowhere/{name}", label), **more)
 
 
-def written(path: Path, videos, queries, **options) -> tuple[str, Tree, dict]:
+def written(path: Path, videos, queries, **options) -> tuple[str, PARSED, dict]:
     """Write a page: its text, its elements, and its data."""
     options = {"title": "Nearest", "results": {"num_gallery": 9}} | options
     write_retrieval_page(path, videos=videos, queries=queries, **options)
     page = path.read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    return page, Tree(page), json.loads(found[1])
+    return page, PARSED(page), json.loads(found[1])
 
 
 def test_names_are_shown_and_never_obeyed(tmp_path):
@@ -167,7 +139,8 @@ def test_spans_are_in_seconds_to_hundredths():
 def test_without_labels_nothing_is_claimed(tmp_path):
     page, tree, _ = written(tmp_path / "p.html", [video("a"), video("b", 0)], [QueryRow(0, (Hit(1, 0.9),))] * 2)
     assert "✓" not in page.partition('id="rows"')[0] and "same class" not in page.partition('id="rows"')[0]
-    assert not {"misses", "class"} & tree.ids() and "search" in tree.ids()
+    ids = {attributes.get("id") for _, attributes in tree.elements}
+    assert not {"misses", "class"} & ids and "search" in ids
 
 
 def test_only_the_nearest_video_makes_a_row_a_miss(tmp_path):
@@ -195,7 +168,7 @@ def test_the_table_and_the_note(tmp_path):
         network="mine",
         protocol=[("Clips", "2 clips x 1 crop")],
     )
-    words = [text for text in tree.texts[tree.texts.index("R@1") :] if text]
+    words = tree.texts[tree.texts.index("R@1") :]
     assert words[:8] == ["R@1", "R@10", "kNN", "Majority", "12.3%", "90.0%", "100.0%", "1.0%"]
     assert "The page has 1 of 3,783 queries, evenly spaced." in page and words[8].endswith("R@10: all 9.")
     assert words.index("3,783 videos") < words.index("mine") < words.index("How this was measured")

@@ -5,7 +5,6 @@ import errno
 import json
 import logging
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -266,13 +265,3 @@ def test_a_comparison_grows(videos, encoded, tmp_path, monkeypatch):
         results = compare(videos, **floors)
         assert results["videos"] == [f"{n}.mp4" for n in names]
         assert {*encoded()} == {*expected}
-
-
-@pytest.mark.parametrize("text", ["", "seed=5"])
-def test_no_hash_in_what_is_refused(videos, tmp_path, text):
-    listed(tmp_path, "0123")
-    extract("random", videos, out=tmp_path / "x", **OPTIONS)
-    with pytest.raises(DataError) as caught:
-        extract("vidssl-small", videos, out=tmp_path / "x", workers=0, device="cpu")
-    assert "weights random stored, vidssl-small requested" in str(caught.value)
-    assert not re.search("[0-9a-f]{16}", str(caught.value).replace(str(tmp_path), ""))

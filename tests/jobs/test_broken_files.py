@@ -67,6 +67,9 @@ NETWORK = ("--checkpoint", "random", "--cfg", TOY, "--workers", 0, "--device", "
 ONE = (*NETWORK, "--clips", 1)
 
 
+SEARCH = ("retrieval", *ONE, "--page-queries", 1)
+
+
 def run(command, *words):
     return cli.run(command, [*map(str, words), "data.moving_digits=null"])
 
@@ -78,7 +81,7 @@ def said(caplog):
 # Each command, its arguments after the input, and the key of its results that names what is missing.
 UNLABELLED = {
     "retrieval with an index": (
-        ("retrieval", *ONE, "--gallery", "INPUT", "--query", "INPUT", "--index", "OUT/../index"),
+        (*SEARCH, "--gallery", "INPUT", "--query", "INPUT", "--index", "OUT/../index"),
         "missing_gallery missing_queries",
     ),
     "map": (("map", "INPUT", *ONE, "--layout", "pca"), "missing"),
@@ -88,7 +91,7 @@ UNLABELLED = {
     "gradcam": (("analyze gradcam", "INPUT", *NETWORK, "--target", "similarity"), "missing"),
 }
 LABELLED = {
-    "retrieval": (("retrieval", *ONE, "--gallery", "INPUT", "--query", "INPUT"), "missing_gallery missing_queries"),
+    "retrieval": ((*SEARCH, "--gallery", "INPUT", "--query", "INPUT"), "missing_gallery missing_queries"),
     "test a classifier": (("test", "INPUT", "--checkpoint", "TRAINED", "--workers", 0, "--clips", 1), "missing"),
     "uniformity": (("analyze uniformity", "INPUT", *ONE), "missing"),
     "invariance": (("analyze invariance", "INPUT", *ONE, "--transformations", "blur"), "missing"),
@@ -209,7 +212,7 @@ def test_features_of_a_list_with_labels_are_no_numbers(command, started, labelle
 
 def test_features_that_lack_videos_are_no_index_for_numbers_on_labels(started, labelled, tmp_path, caplog):
     cli.run("extract", [*map(str, (labelled, *ONE, "--out", tmp_path / "index")), "data.moving_digits=null"])
-    words = ("retrieval", *ONE, "--query", "INPUT", "--index", "OUT/../index")
+    words = (*SEARCH, "--query", "INPUT", "--index", "OUT/../index")
     for gallery in ((), ("--gallery", "INPUT")):
         with pytest.raises(VidsslError, match=r"^2 of 42 videos of \S+index cannot be read: .*at most 0 .*--allow-mis"):
             started(*words, *gallery, videos=labelled)
@@ -219,7 +222,7 @@ def test_features_that_lack_videos_are_no_index_for_numbers_on_labels(started, l
 
 
 def test_show_names_what_training_replaces(folder, tmp_path, caplog):
-    run("show", "--cfg", TOY.with_name("sce.yaml"), folder, "--limit", 42, "--draws", 2, "--out", tmp_path / "out")
+    run("show", "--cfg", TOY.with_name("sce.yaml"), folder, "--limit", 42, "--draws", 1, "--out", tmp_path / "out")
     check_named({}, "", (tmp_path / "out/index.html").read_text(), caplog)
 
 

@@ -18,30 +18,25 @@ def test_what_works_is_named(capsys):
     assert len(lines) == len(parts) and all(line[:3] in ("yes", "no ") for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "remedy"),
-    [
-        (
-            "cv2.ximgproc.segmentation",
-            "selective search",
-            "pip install --force-reinstall opencv-contrib-python-headless",
-        ),
-        ("umap", "maps of features by UMAP", "pip install 'vidssl[map]'"),
-        ("pycocotools", "object detection", "pip install 'vidssl[detection]'"),
-        ("onnxruntime", "export to ONNX", "pip install 'vidssl[export]'"),
-        ("decord", "decoding with decord", "pip install decord"),
-        ("torchcodec.decoders", "decoding with torchcodec", "pip install torchcodec"),
-    ],
-)
-def test_31_what_is_missing_says_what_to_do_and_all_else_works(monkeypatch, module, name, remedy):
-    before = doctor()
-    monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
+MISSING = {  # a module, what needs it, and what to do
+    "cv2.ximgproc.segmentation": ("selective search", "--force-reinstall opencv-contrib-python-headless"),
+    "umap": ("maps of features by UMAP", "'vidssl[map]'"),
+    "pycocotools": ("object detection", "'vidssl[detection]'"),
+    "onnxruntime": ("export to ONNX", "'vidssl[export]'"),
+    "decord": ("decoding with decord", "decord"),
+    "torchcodec.decoders": ("decoding with torchcodec", "torchcodec"),
+}
+
+
+def test_31_what_is_missing_says_what_to_do_and_all_else_works(monkeypatch):
+    before, names = doctor(), {name for name, _ in MISSING.values()}
+    for module in MISSING:
+        monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
     after = doctor()
-    detail = after[name]["detail"]
-    assert not after[name]["works"] and remedy in detail and "\n" not in detail
-    assert {other: part for other, part in after.items() if other != name} == {
-        other: part for other, part in before.items() if other != name
-    }
+    for name, remedy in MISSING.values():
+        detail = after[name]["detail"]
+        assert not after[name]["works"] and f"pip install {remedy}" in detail and "\n" not in detail
+    assert {name: after[name] for name in {*after} - names} == {name: before[name] for name in {*before} - names}
 
 
 @pytest.mark.parametrize(("capability", "works"), [("AVX2", False), ("AVX512", True)])

@@ -359,14 +359,6 @@ def test_fault_4_nothing_that_can_be_read(options, digits, tmp_path):
     assert not (tmp_path / "whole").exists() and not (tmp_path / "x").exists()
 
 
-def test_fault_4_a_broken_video_leaves_no_file(options, digits, tmp_path):
-    videos = write_list(tmp_path / "videos", digits, 8, broken=(3, 5))
-    with pytest.raises(DataError, match=r"^2 of 4 videos of .*3\.mp4: not a video.*; at most 1 may be left out"):
-        extract("random", videos, out=tmp_path / "out/x", shard="1/2", **options)
-    assert len(extract("random", videos, out=tmp_path / "out/x", shard="0/2", **options)) == 4
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.0-of-2"]
-
-
 def test_fault_18_what_cannot_be_written(options, digits, tmp_path, monkeypatch):
     videos = write_list(tmp_path / "videos", digits, 2)
     (tmp_path / "file").write_text("in the way")

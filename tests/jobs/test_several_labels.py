@@ -55,21 +55,14 @@ def test_protocols_of_several_labels_are_refused(digits, tmp_path):
         asked(digits / "motion", tmp_path, "multilabel_svm")
 
 
-@pytest.mark.parametrize("protocol", ["multilabel_svm", "multilabel_logistic", "multilabel_lowshot"])
-def test_a_class_without_tested_videos_is_named_before_the_work(protocol, several, tmp_path, monkeypatch):
-    listed = read_list(several / "test.csv")
-    rows = [
-        VideoRecord(name, label_set=record.label_set)
-        for name, record in zip(listed.names, listed.records, strict=True)
-        if "1" not in record.label_set.split()
-    ]
-    train = [VideoRecord(name, label_set=r.label_set) for name, r in zip(*rows_of(several / "train.csv"), strict=True)]
-    write_lists(tmp_path / "lists", listed.root, {"test": rows, "train": train}, CLASSES)
+def test_a_class_without_tested_videos_is_named_before_the_work(several, tmp_path, monkeypatch):
+    lists = {name: read_list(several / f"{name}.csv") for name in ("train", "test")}
+    rows = {
+        name: [VideoRecord(path, label_set=r.label_set) for path, r in zip(of.names, of.records, strict=True)]
+        for name, of in lists.items()
+    }
+    rows["test"] = [row for row in rows["test"] if "1" not in row.label_set.split()]
+    write_lists(tmp_path / "lists", lists["test"].root, rows, CLASSES)
     monkeypatch.setattr("vidssl.evaluation.features.encode_videos", None)  # the work
-    with pytest.raises(DataError, match=rf"{protocol} is undefined: .*test.csv has no video of 1 class.*red or green"):
-        asked(tmp_path / "lists", tmp_path / "out", protocol)
-
-
-def rows_of(path):
-    listed = read_list(path)
-    return listed.names, listed.records
+    with pytest.raises(DataError, match=r"multilabel_svm is undefined: .*has no video of 1 class.*red or green"):
+        asked(tmp_path / "lists", tmp_path / "out", "multilabel_svm")

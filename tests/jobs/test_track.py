@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vidssl import cli
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError
 from vidssl.data import read_list
 from vidssl.data.track_files import read_tracks, tracks_file
 from vidssl.jobs.track import track
@@ -66,12 +66,6 @@ def test_settings_are_read_as_those_of_a_config(few):
     assert given.variant == "best" and given.max_step is None and given.search.mode == "quality"
     with pytest.raises(ConfigError, match="min_gap"):
         settings(["min_gab=3"])
-
-
-def test_a_file_in_place_of_the_folder_is_seen_first(digits, few, tmp_path):
-    (tmp_path / "out").write_text("")
-    with pytest.raises(DataError, match="it is a file"):
-        track("random", few, out=tmp_path / "out", tracker=QUICK, **options(digits))
 
 
 def test_other_networks_are_refused(digits, few, tmp_path):

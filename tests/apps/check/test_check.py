@@ -15,7 +15,7 @@ import pytest
 from PIL import Image, features
 
 from vidssl import cli
-from vidssl.apps.check import KEPT, _variants, check
+from vidssl.apps.check import KEPT, check
 from vidssl.apps.check.file_defects import _Contents, check_video
 from vidssl.base.errors import ConfigError, DataError, DecodeError
 from vidssl.base.keyed_generators import generator
@@ -259,18 +259,6 @@ def test_5_names_in_other_letters_and_missing_files(tmp_path, digits):
     assert reasons["Twice/a.MP4", "missing"] == "there are twice/A.mp4 and twice/a.mp4"
     assert reasons["Fime.mp4", "missing"] == "no such file"
     assert read_list(result.list).names == tuple(kept)
-
-
-def test_5_a_folder_is_read_once_for_all_missing_files(tmp_path, digits, monkeypatch):
-    (tmp_path / "Sub").mkdir()
-    for number in range(20):
-        (tmp_path / f"Sub/{number}.MP4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
-    read, original = [], Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda path: read.append(path) or original(path))
-    names = [f"sub/{number}.mp4" for number in range(20)]
-    found = {name: _variants(tmp_path, name, False) for name in names}
-    assert found == {name: [f"Sub/{number}.MP4"] for number, name in enumerate(names)}
-    assert read == [tmp_path, tmp_path / "Sub"]
 
 
 def test_5_in_training_a_name_in_other_letters_is_an_error_that_names_the_nearest(tmp_path, digits):

@@ -273,9 +273,7 @@ def test_modules_have_the_names_that_a_mapping_gives_them(digits, tmp_path):
     """Two of them are one network: equal, and said to be. Neither of them costs operations that are counted."""
     model = {"mean": Brightness(), "the same": Brightness(), "thumbnails": Brightness(wide=True)}
     videos = digits / "motion/train.csv"
-    results = vidssl.compare(
-        videos, model=model, out=tmp_path / "out", test=CLIPS, group=GROUP, shots=(1, 20), limit=16
-    )
+    results = vidssl.compare(videos, model=model, out=tmp_path / "out", test=CLIPS, group=GROUP, shots=(1, 20))
     assert {name for name, facts in results["encoders"].items() if not facts["floor"]} == {*model}
     (section,) = results["sections"]
     reasons = {(pair["first"], pair["second"]): pair["reason"] for pair in section["pairs"]}

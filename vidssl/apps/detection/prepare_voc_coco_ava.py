@@ -105,10 +105,8 @@ def prepare_voc(root: Path, out: Path) -> str:
     lists: dict[str, list[VOCImage]] = {}
     notes = []
     for year, _, file in files:
-        name, listed = (
-            names_of[file],
-            [line.split()[0] for _, line in read_lines(file, "complete the folder ImageSets")],
-        )
+        name = names_of[file]
+        listed = [line.split()[0] for _, line in read_lines(file, "complete the folder ImageSets")]
         repeated = [image for image, count in Counter(listed).items() for _ in range(count - 1)]
         if repeated:
             notes.append(f"{name}: {len(repeated)} lines repeat an image, and are dropped: {quoted(repeated)}")

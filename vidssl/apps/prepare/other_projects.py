@@ -96,9 +96,8 @@ def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -
         remedy = f"form={others[0]} has it" if others else remedy
         raise DataError(f"{place}: {line!r} is not {expected}; {remedy}")
     for count in range(0 if line.startswith('"') else max(FORMS[form])):
-        longer = _split(line, separator, count)[
-            0
-        ]  # a number may belong to the path: "x/f 12" is a path, or has a label
+        # A number may belong to the path: "x/f 12" is a path, or has a label.
+        longer = _split(line, separator, count)[0]
         if longer != reading.path and _exists(place, longer, index):
             raise DataError(f"{place}: {line!r} is ambiguous: the path may also be {longer!r}, which exists; {remedy}")
     numbers = reading.numbers

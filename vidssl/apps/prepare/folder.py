@@ -394,12 +394,7 @@ def _group_by_pattern(videos: Sequence[FolderVideo], pattern: str) -> list[Folde
 
 
 def _write(
-    index: FileIndex,
-    out: Path,
-    lists: Mapping[str, Sequence[FolderVideo]],
-    classes: Sequence[str],
-    fps: float | None,
-    inputs: Sequence[Path],
+    index: FileIndex, out: Path, lists: Lists, classes: Sequence[str], fps: float | None, inputs: Sequence[Path]
 ) -> None:
     """Write the lists, but not beside stale ones, which would belong to another root or other classes."""
     others = [f"{name}.csv" for name in SPLIT_FOLDERS if name not in lists] + ([] if classes else ["classes.txt"])
@@ -416,12 +411,7 @@ def _write(
 
 
 def _report(
-    index: FileIndex,
-    lists: Mapping[str, Sequence[FolderVideo]],
-    classes: Sequence[str],
-    splits: Collection[str],
-    images: bool,
-    fps: float | None,
+    index: FileIndex, lists: Lists, classes: Sequence[str], splits: Collection[str], images: bool, fps: float | None
 ) -> list[str]:
     listed = {video.path for videos in lists.values() for video in videos}
     frames = listed & index.image_folders.keys()

@@ -224,7 +224,7 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, without_picture,
     assert {hit.link.rpartition("/")[0] for hit in after} == {"../new/train"}
 
 
-def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
+def test_an_index_that_does_not_fit(options, lists, without_picture, tmp_path, one_line):
     gallery, query = lists
     index, video = tmp_path / "g", gallery.parent / "test/0.mp4"
 

@@ -154,8 +154,8 @@ def test_onnxruntime_and_the_program_of_the_page_compute_the_features(run_folder
     network = vidssl.load_backbone(run_folder)
     for count in (1, 5):
         x = torch.randn(count, *clips.shape[1:], generator=torch.Generator().manual_seed(count))
-        found = torch.from_numpy(session.run(None, {"clips": x.numpy()})[0])
-        torch.testing.assert_close(found, network(x), rtol=0, atol=1e-4)
+        computed = torch.from_numpy(session.run(None, {"clips": x.numpy()})[0])
+        torch.testing.assert_close(computed, network(x), rtol=0, atol=1e-4)
     page = (Path(__file__).parents[3] / "docs" / "weights.md").read_text(encoding="utf-8")
     program = next(block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "onnxruntime" in block)
     names = {}

@@ -160,9 +160,10 @@ def test_lists_work_with_the_copies(tmp_path, digits, to):
     assert result.list.read_bytes() == listed.path.read_bytes()
     with open_video(written.records[3].path) as copy:
         assert (copy.meta.height, copy.meta.width, copy.meta.num_frames) == (24, 24, 24)
-    settings = ["data.moving_digits=null", "steps=1", "data.workers=0", "batch_size=8", f"output={tmp_path}/run"]
-    settings += [f"data.train={listed.path}", f"data.root={tmp_path}/small"]
-    assert train(load_run(TOP / "configs/toy/supervised.yaml", settings)).exists()
+    if to == "frames":
+        settings = ["data.moving_digits=null", "steps=1", "data.workers=0", "batch_size=8", f"output={tmp_path}/run"]
+        settings += [f"data.train={listed.path}", f"data.root={tmp_path}/small"]
+        assert train(load_run(TOP / "configs/toy/supervised.yaml", settings)).exists()
     assert shrink_to(tmp_path / "small", listed.path, to, short_side=24).kept == 16
     with pytest.raises(DataError, match=r"test\.csv was made from .*motion/test\.csv .*digit/test\.csv"):
         shrink_to(tmp_path / "small", digits / "digit/test.csv", to, short_side=24)

@@ -33,7 +33,7 @@ from vidssl.jobs import test as tests
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
 from vidssl.jobs.load_network import untrained as build_untrained
-from vidssl.jobs.measurement_runner import JobResults, Measurement, claim_results, format_clips, prepare
+from vidssl.jobs.measurement_runner import JobResults, Measurement, claim_results, format_clips
 from vidssl.page.section import Point, Quantity, Section
 
 _log = logging.getLogger(__name__)
@@ -284,10 +284,10 @@ class _Work:
         used = self.train if part.trains else None
         lists = {"list": self.query.path, "train_list": None if used is None else used.path}
         claim_results(out, measurement.kind, lists, [Path(subject.name), *measurement.files()])
-        prepared = prepare(measurement, subject, self.query, used)
-        results = prepared.measure(out)
+        measured = measurement.of(subject, self.query, used)
+        results = measured.results(out)
         if part.needs not in results:
-            results = prepared.measure(out, reuse=False)
+            results = measured.results(out, reuse=False)
         return {**results, "curve": [uniformity.point(results)]} if part.header is uniformity.CLASSES else results
 
     def gradcam(self, subject: Subject, beside: Subject | None) -> Section:

@@ -20,7 +20,7 @@ from vidssl.apps.analysis.verdicts import AnalysisVerdict, ScoreSample
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, write_whole
 from vidssl.base.command_line_and_notices import left_out
-from vidssl.base.config import build
+from vidssl.base.config import Tree, build
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
@@ -34,15 +34,7 @@ from vidssl.jobs.grad_cam import coarse, mass_inside, randomized, rank_correlati
 from vidssl.jobs.grad_cam_of_videos import ClipMap, box_masks, class_maps, layers_of_maps, one_clip, pair_maps
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of, read_videos
 from vidssl.jobs.load_network import Subject, device_of, load_subject
-from vidssl.jobs.measurement_runner import (
-    Computed,
-    JobResults,
-    Measurement,
-    Plan,
-    claim_results,
-    name_networks,
-    prepare,
-)
+from vidssl.jobs.measurement_runner import JobResults, Measurement, claim_results, name_networks
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.two_streams import TwoStreams
 from vidssl.page.grad_cam_page import CamCell, CamRow, draw_heat, side_by_side
@@ -273,21 +265,19 @@ def explain_layers(
 ) -> dict[str, tuple[Results, dict[int, Explained]]]:
     """Measure a layer of a network, of one with streams a layer of each: results and drawn videos, by stream."""
     pairs = cache(partial(_nearest_videos, subject, videos, searched, work.rows))  # the same for all layers
-    layers, prepared = layers_of_maps(subject, layer), {}
+    layers, measured = layers_of_maps(subject, layer), {}
     for name in layers:  # all of them before the first is measured: an error comes before the long work
         stream = name.partition(".")[0] if len(layers) > 1 else ""
-        layer_work = replace(work, layer=name, pairs=pairs, shown={})
         claim_results(out / stream, "gradcam", {"list": videos.path}, [subject.origin["path"], work.boxes])
-        prepared[stream] = layer_work, prepare(layer_work, subject, videos, searched)
+        measured[stream] = replace(work, layer=name, pairs=pairs).of(subject, videos, searched)
     return {
-        stream: (measurable.measure(out / stream, reuse=False), layer_work.shown)
-        for stream, (layer_work, measurable) in prepared.items()
+        stream: (of_layer.results(out / stream, reuse=False), of_layer.shown) for stream, of_layer in measured.items()
     }
 
 
-@dataclass(frozen=True)
+@dataclass
 class GradCamJob(Measurement):
-    """The maps of one layer of a network."""
+    """The maps of one layer of a network; `train` is the list in which the nearest videos are searched."""
 
     kind: ClassVar[str] = "gradcam"
     command: ClassVar[str] = "analyze gradcam"
@@ -301,44 +291,37 @@ class GradCamJob(Measurement):
     rows: Sequence[int] = ()  # of the list
     layer: str = ""
     pairs: Any = None  # returns the row of the nearest video of each of them
-    shown: dict[int, Explained] = field(default_factory=dict)  # is filled with the videos whose overlays are drawn
+    shown: dict[int, Explained] = field(default_factory=dict, init=False)  # the videos whose overlays are drawn
 
-    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
-        """Choose what is explained; `train` is the list in which the nearest videos are searched."""
-        target = self.target or ("similarity" if subject.logits is None else "class")
+    def check(self) -> Tree:
+        """Choose what is explained."""
+        target = self.target or ("similarity" if self.subject.logits is None else "class")
         if target == "class" and self.has_gallery:
             raise ConfigError('a gallery is for target="similarity": leave it out')
-        boxes = None if self.boxes is None else read_instance_boxes(self.boxes, query)
-        maps = {
-            "target": target,
-            "layer": self.layer,
-            "seed": self.seed,
-            "videos": self.limit,
-            "randomize": self.randomize,
-        }
-        request = {"boxes": None if self.boxes is None else file_hash(self.boxes), "maps": maps}
+        self.target, self.train = target, self.train if target == "similarity" else None
+        self.instances = None if self.boxes is None else read_instance_boxes(self.boxes, self.query)
         if self.randomize:
-            subject.require_run("randomize=True")
-            stages(_of_map(subject.test.network(subject.backbone), self.layer))
-        gallery = train if target == "similarity" else None
-        return Plan(request, partial(self._compute, subject, query, gallery, target, boxes), gallery)
+            self.subject.require_run("randomize=True")
+            stages(_of_map(self.subject.test.network(self.subject.backbone), self.layer))
+        maps = {key: getattr(self, key) for key in ("target", "layer", "seed")}
+        maps |= {"videos": self.limit, "randomize": self.randomize}
+        return {"boxes": None if self.boxes is None else file_hash(self.boxes), "maps": maps}
 
-    def _compute(
-        self, subject: Subject, videos: VideoList, gallery: VideoList | None, target: str, boxes: _Boxes | None
-    ) -> Computed:
+    def measure(self) -> Results:
+        """Compute the maps, on the main process, and their numbers."""
+        gallery, videos, boxes = self.train, self.query, self.instances
         pairs = None if gallery is None else self.pairs()
-        maps = _LayerMaps(subject, videos, videos if gallery is None else gallery, self.layer, pairs)
-        return Computed(distributed.on_main(lambda: self._measure(maps, gallery, target, boxes)), self._write)
-
-    def _measure(self, maps: "_LayerMaps", gallery: VideoList | None, target: str, boxes: _Boxes | None) -> Results:
-        videos, explained = maps.videos, dict(maps.explain(self.rows))
+        if not distributed.is_main():
+            return {}
+        maps = _LayerMaps(self.subject, videos, videos if gallery is None else gallery, self.layer, pairs)
+        explained = dict(maps.explain(self.rows))
         if not explained:
             raise DataError(f"none of the {len(self.rows)} videos drawn from {videos.path} can be read")
         shown = [row for row in self.rows if row in explained][: self.overlays]
         self.shown.update({row: explained[row] for row in shown})
         missing, reasons = [row for row in self.rows if row not in explained], left_out()
         results: Results = {
-            "target": target,
+            "target": self.target,
             "layer": self.layer,
             "cells": next(iter(explained.values())).clip.cells,
             "num_videos": len(explained),
@@ -356,7 +339,7 @@ class GradCamJob(Measurement):
             results["randomized"] = maps.randomize(explained)
         return results
 
-    def _write(self, out: Path) -> None:
+    def write(self, out: Path) -> None:
         """Write the clips beside their overlays."""
         for row, video in self.shown.items():
             clips = [clip.frames for clip in (video.clip, video.neighbour_clip) if clip is not None]

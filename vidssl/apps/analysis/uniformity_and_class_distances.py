@@ -27,16 +27,23 @@ from vidssl.apps.analysis.verdicts import AnalysisVerdict
 from vidssl.apps.analysis.versions import why_no_classifier
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
+from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
 from vidssl.data.recordings_and_class_folders import recording_groups
-from vidssl.data.video_list import VideoList
 from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
 from vidssl.evaluation.result_files import Results, write_results
 from vidssl.evaluation.statistics import Estimate, jackknife
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
-from vidssl.jobs.load_network import Subject, device_of
-from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan, Work, claim_results, name_networks
+from vidssl.jobs.load_network import device_of
+from vidssl.jobs.measurement_runner import (
+    JobResults,
+    Measurement,
+    claim_results,
+    list_missing,
+    measure_network,
+    name_networks,
+)
 from vidssl.models.checkpoint_files import saved
 from vidssl.page.charts import class_curves
 from vidssl.page.figure_style import png
@@ -98,15 +105,16 @@ def analyze_uniformity(
 
 def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOptions, shared_config: bool) -> Results:
     """Measure a checkpoint, or every checkpoint of a run."""
-    work = Work(UniformityOfFeatures(), model, videos, options, shared_config=shared_config)
+    measure = partial(measure_network, UniformityOfFeatures(), videos=videos, options=options)
     run = file_of(model)
     if run is None or not run.is_dir():
-        results = work.measure(out)
+        results = measure(model, out=out, shared_config=shared_config)
         return {**results, "curve": [point(results)]}
     files = saved(run / "checkpoints")[::-1]
     if not files:
         raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
-    steps = [replace(work, model=file).measure(None if out is None else out / file.stem) for file in files]
+    folders = {file: None if out is None else out / file.stem for file in files}
+    steps = [measure(file, out=folder, shared_config=shared_config) for file, folder in folders.items()]
     results = {**steps[-1], "curve": [point(step) for step in steps]}
     if out is not None:
         distributed.on_main(lambda: write_results(out, results))
@@ -119,40 +127,42 @@ def point(results: Results) -> Results:
     return {"step": results["checkpoint"].get("step", 0), **numbers}
 
 
-@dataclass(frozen=True)
+@dataclass
 class UniformityOfFeatures(Measurement):
     """Uniformity and class distances of one checkpoint."""
 
     kind: ClassVar[str] = "classes"
     command: ClassVar[str] = "analyze uniformity"
 
-    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+    def check(self) -> Tree:
         """Check the labels."""
+        query = self.query
         if (query.labels < 0).any() or len({*query.labels.tolist()}) < 2:
             raise DataError(f"distances of classes need labels of two classes or more, and {query.path} lacks them")
-        return Plan({}, partial(self._compute, subject, query))
+        return {}
 
-    def _compute(self, subject: Subject, query: VideoList) -> Computed:
+    def measure(self) -> Results:
+        """Compute the numbers of the features, and of the classifier if it has the classes of the list."""
+        subject, query = self.subject, self.query
         refused = why_no_classifier(subject, query)
-        left_out = {} if refused is None else {"ece": str(refused)}
-        if not subject.classes:
-            left_out = {"ece": "the network has no classifier"}
-        encoder, classify = subject.encoder, subject.classify if refused is None else None
-        features = subject.extract(query, subject.name, classify)
+        reason = str(refused) if subject.classes else "the network has no classifier"
+        features = subject.extract(query, subject.name, subject.classify if refused is None else None)
+        if not distributed.is_main():
+            return {}
         names = [query.class_name(n) for n in range(max(len(query.classes), int(query.labels.max()) + 1))]
-        x, recordings = features.x[:, : encoder.dim], distributed.on_main(lambda: recording_groups(query))
+        x, recordings = features.x[:, : subject.encoder.dim], recording_groups(query)
         groups = recordings.number[features.index.numpy()]
         results: Results = {
             **class_numbers(x, features.label, groups, names),
-            **(classifier_numbers(features.x[:, encoder.dim :], features.label) if refused is None else {}),
-            "left_out": left_out,
+            **(classifier_numbers(features.x[:, x.shape[1] :], features.label) if refused is None else {}),
+            "left_out": {} if refused is None else {"ece": reason},
             "recordings": {"how": recordings.how, "count": len({*groups.tolist()})},
             "num_videos": len(features.x),
-            "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
+            "missing": list_missing(features.missing),
         }
         if self.per_video:
             results["without_recording"] = without_recordings(x, features.label, groups, len(names))
-        return Computed(results)
+        return results
 
 
 def class_numbers(x: Tensor, label: Tensor, groups: NDArray[np.int64], names: list[str]) -> Results:

@@ -340,8 +340,10 @@ def _measure_splits(
 ) -> Results:
     """Measure each split, whose number replaces `{split}` in all arguments; errors come before the first one."""
     arguments = {"model": model, "videos": videos, "options": options, "train_list": train_list}
-    in_settings = "{split}" in str(options.get("settings")) and not (shared_config and brings_config(model, options))
-    if not in_settings and not any("{split}" in str(argument) for argument in (model, videos, train_list)):
+    in_settings = "{split}" in str(options.get("settings"))
+    if not any("{split}" in str(argument) for argument in (model, videos, train_list)) and (
+        not in_settings or (shared_config and brings_config(model, options))
+    ):
         raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
     of_split: dict[int, dict[str, Any]] = {}
     for split in splits:

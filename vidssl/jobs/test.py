@@ -184,7 +184,7 @@ class Protocols(Measurement):
     protocols: Sequence[Tree] | None = None
     stop: Callable[[], None] = lambda: None  # called before each batch, as the `check` of `extract_features`
     floors: bool = False
-    chosen: NamedProtocols = field(default_factory=dict, init=False)
+    chosen: NamedProtocols = field(init=False, repr=False)  # those that fit the network and its lists
     measured: Measured = field(init=False, repr=False)
 
     def needs_training(self) -> bool:

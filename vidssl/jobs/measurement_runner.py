@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from os.path import lexists
 from pathlib import Path, PurePath
 from statistics import mean, stdev
@@ -122,12 +122,13 @@ class Measurement:
 
     kind: ClassVar[str]  # of the folder
     command: ClassVar[str]  # in the request
+    compares: ClassVar[bool] = True  # tested videos with training videos, which must not be copies of them
     per_video: bool = field(default=False, kw_only=True)  # results also have what intervals are computed from
     subject: Subject = field(init=False, repr=False)
     query: VideoList = field(init=False, repr=False)
     train: VideoList | None = field(default=None, init=False, repr=False)  # the training videos, if they are used
     request: Tree = field(init=False, repr=False)  # what decides the results
-    equal_features: int | None = field(default=None, init=False)  # tested videos with those of a training video
+    overlap: Tree = field(init=False, repr=False)  # of the tested videos with others
 
     def files(self) -> list[Path]:
         """Return the files that are read beside lists and networks: that of boxes, if there is one."""
@@ -171,7 +172,8 @@ class Measurement:
         data, train_data = identify(self.query), None
         if self.train is not None:
             train_data = identify(self.train)
-            check_copies(self.train.path, train_data, self.query.path, data)
+            if self.compares:
+                check_copies(self.train.path, train_data, self.query.path, data)
         return self.subject.request(
             command=self.command,
             list=self.query.fingerprint,
@@ -197,16 +199,15 @@ class Measurement:
 
     def _measured(self, out: Path | None) -> Results:
         query, train = self.query, self.train
-        overlap, numbers = self.subject.count_overlap(query, train), self.measure()
+        self.overlap = self.subject.count_overlap(query, train)
+        numbers = self.measure()
         if not distributed.is_main():
             return {}
-        if overlap["gallery"] and self.equal_features is not None:
-            overlap["gallery"]["equal_features"] = self.equal_features
-            report_equal_features(overlap, query.path)
-        train_list = None if train is None else str(train.path)
+        report_equal_features(self.overlap, query.path)
+        train_list, gallery = (None, None) if train is None else (str(train.path), train.fingerprint)
         content = {**numbers, "list": str(query.path), "train_list": train_list, **self.subject.describe()}
-        gallery = None if train is None else train.fingerprint
-        results = complete(content, request=self.request, overlap=overlap, query=query.fingerprint, gallery=gallery)
+        lists = {"query": query.fingerprint, "gallery": gallery}
+        results = complete(content, request=self.request, overlap=self.overlap, **lists)
         if out is not None:
             self.write(out)
             write_results(out, results)  # last: if it exists, the rest is complete
@@ -214,7 +215,7 @@ class Measurement:
 
 
 FormatNumbers = Callable[[Mapping[str, Results]], str]  # formats numbers, by the names of networks, as a short table
-DrawChart = Callable[[Mapping[str, Results]], bytes]  # draws them, as PNG
+DrawPage = Callable[[Mapping[str, Results]], bytes]  # makes a page of them
 
 
 def measure_networks(
@@ -227,50 +228,39 @@ def measure_networks(
     splits: Sequence[int] | None = None,
     *,
     table: FormatNumbers,
-    chart: tuple[str, DrawChart] | None = None,
+    page: DrawPage | None = None,
 ) -> JobResults:
     """Measure networks, unless their results exist; return the results of each by its name.
 
-    The folder of several networks has one for each, and that of several splits one for each split. `chart` is the name
-    of a file there, and what draws it.
+    The folder of several networks has one for each, and that of several splits one for each split. `page` makes its
+    index.html.
     """
-    report, shared = JobResults(), len(models) > 1
-    _claim(measurement, models, videos, options, out, train_list)
+    report, several = JobResults(), len(models) > 1
+    _claim(out, measurement, models, videos, options, train_list)
     with distributed.joined(device_of(models[0], options)):
         for name, model, folder in name_networks(models, out):
+            arguments: dict[str, Any] = {
+                **{"measurement": measurement, "model": model, "videos": videos, "options": options},
+                **{"train_list": train_list, "shared_config": several},
+            }
             if splits is None:
-                report[name] = measure_network(measurement, model, videos, options, folder, train_list, shared)
+                report[name] = load_measured(**arguments, out=folder).results(folder)
             else:
-                report[name] = _measure_splits(measurement, model, videos, options, folder, train_list, shared, splits)
+                report[name] = _measure_splits(arguments, splits, folder)
         report.text = table(report)
         if out is not None:
-            name, draw = chart or ("results.json", None)
-            report.file = file = out / name
-            if draw is not None:
-                distributed.on_main(lambda: write_whole(file, draw(report)))
+            report.file = file = out / ("results.json" if page is None else "index.html")
+            if page is not None:
+                distributed.on_main(lambda: write_whole(file, page(report)))
     return report
 
 
-def measure_network(
-    measurement: Measurement,
-    model: Model,
-    videos: Videos,
-    options: NetworkOptions,
-    out: Path | None,
-    train_list: Videos | None = None,
-    shared_config: bool = False,
-) -> Results:
-    """Measure one network; with `shared_config` the config of the options is for several."""
-    _claim(measurement, [model], videos, options, out, train_list)
-    return load_measured(measurement, model, videos, options, train_list, shared_config).results(out)
-
-
 def _claim(
+    out: Path | None,
     measurement: Measurement,
     models: Sequence[Model],
     videos: Videos,
     options: NetworkOptions,
-    out: Path | None,
     train_list: Videos | None,
 ) -> None:
     if out is not None:
@@ -284,9 +274,14 @@ def load_measured(
     videos: Videos,
     options: NetworkOptions,
     train_list: Videos | None = None,
+    out: Path | None = None,
     shared_config: bool = False,
 ) -> Measurement:
-    """Read the lists, load the network, and return the measurement of these, once all fit each other."""
+    """Claim the folder, read the lists, load the network; return the measurement of these, once all fit each other.
+
+    With `shared_config` the config of the options is for several networks.
+    """
+    _claim(out, measurement, [model], videos, options, train_list)
     if several := [path for path in (videos, train_list) if "{split}" in str(path)]:
         raise ConfigError(f"{several[0]} contains {{split}}; name the splits: splits=[1, 2, 3]")
     query, train = read_videos(videos, options), None
@@ -328,34 +323,22 @@ _LISTS = ("num_videos", "num_train", "missing", "missing_train", "list", "train_
 _PER_SPLIT = (*_LISTS, "checkpoint", "details", "floors", "floors_details")
 
 
-def _measure_splits(
-    measurement: Measurement,
-    model: Model,
-    videos: Videos,
-    options: NetworkOptions,
-    out: Path | None,
-    train_list: Videos | None,
-    shared_config: bool,
-    splits: Sequence[int],
-) -> Results:
-    """Measure each split, whose number replaces `{split}` in all arguments; errors come before the first one."""
-    arguments = {"model": model, "videos": videos, "options": options, "train_list": train_list}
-    in_settings = "{split}" in str(options.get("settings"))
-    if not any("{split}" in str(argument) for argument in (model, videos, train_list)) and (
-        not in_settings or (shared_config and brings_config(model, options))
-    ):
-        raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
+def _measure_splits(arguments: dict[str, Any], splits: Sequence[int], out: Path | None) -> Results:
+    """Measure each split, whose number replaces `{split}` in the arguments of `load_measured`."""
+    measurement, model, options = (arguments[name] for name in ("measurement", "model", "options"))
+    if not any("{split}" in str(arguments[name]) for name in ("model", "videos", "train_list")):
+        own_config = arguments["shared_config"] and brings_config(model, options)
+        if own_config or "{split}" not in str(options.get("settings")):
+            raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
+    settings = {part.name: getattr(measurement, part.name) for part in fields(measurement) if part.init}
     of_split: dict[int, dict[str, Any]] = {}
     for split in splits:
-        settings = fill_split(vars(measurement), split)
-        of_split[split] = {**fill_split(arguments, split), "measurement": replace(measurement, **settings)}
-        # And again when it is measured: networks of all splits may not fit into memory at once.
-        load_measured(**of_split[split], shared_config=shared_config)
-
-    def measure(split: int, folder: Path | None) -> Results:
-        return measure_network(**of_split[split], out=folder, shared_config=shared_config)
-
-    return over_splits(splits, out, measure)
+        of_split[split] = fill_split({**arguments, "measurement": settings}, split)
+        of_split[split]["measurement"] = replace(measurement, **of_split[split]["measurement"])
+        # Errors of all splits come before the first one is measured. It loads its network again: those of all may not
+        # fit into memory at once.
+        load_measured(**of_split[split])
+    return over_splits(splits, out, lambda split, folder: load_measured(**of_split[split], out=folder).results(folder))
 
 
 def over_splits(splits: Sequence[int], out: Path | None, measure: Callable[[int, Path | None], Results]) -> Results:

@@ -199,7 +199,8 @@ class Protocols(Measurement):
     def measure(self) -> Results:
         """Run the protocols."""
         self.measured = measured = self.run(self.chosen, self.subject)
-        self.equal_features = measured.equal_features
+        if self.overlap["gallery"]:
+            self.overlap["gallery"]["equal_features"] = measured.equal_features
         return {
             **measured.numbers,
             **describe_protocols(self.chosen),

@@ -251,15 +251,14 @@ def background_section(evidence: Evidence) -> Section:
         quantities.append(evidence.quantity(f"{title} by background", keys, evidence.levels))
         keys = {name: f"{measure}{end}" for name, end in more.items()}
         quantities.append(evidence.quantity(f"{title}, differences", keys, drawn=False))
-    section = replace(BACKGROUND_SECTION, setting=evidence.setting, quantities=quantities)
     key = evidence.primary
     if key is None:
-        return section
+        return evidence.section(BACKGROUND_SECTION, quantities)
     same, another = evidence.estimate(f"{key}_same"), evidence.estimate(f"{key}_other")
     assert same is not None and another is not None
     gap, untrained = evidence.gap(f"{key}_same", f"{key}_other"), evidence.beside(f"{key}_same", f"{key}_other")
     verdict = verdicts.background(evidence.sample, evidence.score(f"{key}_same"), same, another, gap, untrained)
-    return replace(section, **verdict._asdict())
+    return evidence.section(BACKGROUND_SECTION, quantities, verdict)
 
 
 VERSIONS = ("original", "same", "other")

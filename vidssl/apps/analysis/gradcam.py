@@ -146,14 +146,8 @@ def gradcam_section(
     ]
     notes += [f"{empty} of {maps} maps have no heat; they are left out of the numbers."] if empty else []
     notes += ["Untrained stages: from the last to the one named."] if correlations else []
-    section = replace(
-        GRADCAM,
-        setting=evidence.setting,
-        quantities=[quantity for quantity in quantities if quantity.rows],
-        notes=notes,
-        maps=tuple(rows),
-    )
-    return section if not len(recordings) else replace(section, **_verdict(evidence, maps, empty)._asdict())
+    verdict = _verdict(evidence, maps, empty) if len(recordings) else None
+    return evidence.section(GRADCAM, quantities, verdict, notes, maps=tuple(rows))
 
 
 def _verdict(evidence: Evidence, maps: int, empty: int) -> AnalysisVerdict:

@@ -493,11 +493,13 @@ def invariance_section(evidence: Evidence) -> Section:
     notes = ["1 is a unit that ignores the clip.", *evidence.left_out]
     if "mean of the changes" not in keys:
         notes.append("no mean: the networks were not measured with the same transformations")
-    section = replace(INVARIANCE, setting=_invariance_setting(evidence))
+    clips = "" if "splits" in first else f"; {first['num_samples']} clips"
+    units = f"the {first['measure']['top_k']} best of {first['num_units']} units"
+    section = partial(evidence.section, INVARIANCE, setting=f"{evidence.setting}{clips}; {units}")
     if not len(evidence.recordings):
         keys["shuffled labels"] = "invariance_shuffled"
         scores = evidence.quantity("Invariance score", keys, {"perfect": perfect}, percent=False)
-        return replace(section, quantities=[scores], notes=notes)
+        return section([scores], notes=notes)
     highest = {network: max(results["shuffles"]) for network, results in networks.items()}
     shuffled = next(iter(highest.values()))
     scores = evidence.quantity("Invariance score", keys, {"shuffled labels": shuffled, "perfect": perfect}, False)
@@ -506,12 +508,11 @@ def invariance_section(evidence: Evidence) -> Section:
     worded = {_CHANGES.get(name, name): first[f"invariance_{name}"] for name in first["details"]}
     unchanged = first[f"invariance_{COMPARED[0]}"]
     verdict = verdicts.invariance(evidence.sample, unchanged, worded, shuffled, _untrained_invariance(networks))
-    notes.insert(
-        0,
+    interval = (
         "The score has no interval: the best units are chosen on these videos. It is compared with shuffled labels "
-        f"instead; the line is the highest of {SHUFFLES} draws for the trained network.",
+        f"instead; the line is the highest of {SHUFFLES} draws for the trained network."
     )
-    return replace(section, **verdict._asdict(), quantities=[scores], notes=notes)
+    return section([scores], verdict, [interval, *notes])
 
 
 def _untrained_invariance(networks: Mapping[str, Results]) -> str:
@@ -524,12 +525,6 @@ def _untrained_invariance(networks: Mapping[str, Results]) -> str:
     learned = results[f"invariance_{COMPARED[0]}"] > highest
     how = f"under {kept} of {len(results['details'])}" if learned else "chance alone would do as well"
     return f"; untrained network: {how}"
-
-
-def _invariance_setting(evidence: Evidence) -> str:
-    first = evidence.first
-    clips = "" if "splits" in first else f"; {first['num_samples']} clips"
-    return f"{evidence.setting}{clips}; the {first['measure']['top_k']} best of {first['num_units']} units"
 
 
 def _changed(name: str) -> str:

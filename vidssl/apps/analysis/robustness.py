@@ -279,23 +279,14 @@ def robustness_section(evidence: Evidence) -> Section:
     quantities.append(shown.quantity("Of the clean performance", relative, drawn=False))
     for metric, title in evidence.measures.items():
         quantities += [_heat(f"{title} of each corruption", metric, name, evidence) for name in evidence.networks]
-    quantities = [quantity for quantity in quantities if quantity.rows]
-    section = replace(ROBUSTNESS_SECTION, setting=evidence.setting, quantities=quantities, notes=evidence.left_out)
     if key is None:
-        return section
+        return evidence.section(ROBUSTNESS_SECTION, quantities, notes=evidence.left_out)
     groups = {_GROUPS.get(name, name): numbers[key] for name, numbers in first["groups"].items()}
     clean, corrupted = evidence.estimate(key), evidence.estimate(f"{key}_mPC")
     assert clean is not None and corrupted is not None
-    verdict = verdicts.robustness(
-        evidence.sample,
-        evidence.score(key),
-        clean,
-        corrupted,
-        evidence.gap(key, f"{key}_mPC"),
-        groups,
-        evidence.beside(f"{key}_mPC"),
-    )
-    return replace(section, **verdict._asdict())
+    loss, untrained = evidence.gap(key, f"{key}_mPC"), evidence.beside(f"{key}_mPC")
+    verdict = verdicts.robustness(evidence.sample, evidence.score(key), clean, corrupted, loss, groups, untrained)
+    return evidence.section(ROBUSTNESS_SECTION, quantities, verdict, evidence.left_out)
 
 
 def _flat(results: Results) -> Numbers:

@@ -8,7 +8,6 @@ separated. Shapes: N videos, D features, G recordings, C classes.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import ClassVar
@@ -41,7 +40,7 @@ from vidssl.jobs.measurement_runner import (
     Measurement,
     claim_results,
     list_missing,
-    measure_network,
+    load_measured,
     name_networks,
 )
 from vidssl.models.checkpoint_files import saved
@@ -105,16 +104,19 @@ def analyze_uniformity(
 
 def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOptions, shared_config: bool) -> Results:
     """Measure a checkpoint, or every checkpoint of a run."""
-    measure = partial(measure_network, UniformityOfFeatures(), videos=videos, options=options)
+
+    def measure(network: Model, folder: Path | None) -> Results:
+        work = UniformityOfFeatures()
+        return load_measured(work, network, videos, options, out=folder, shared_config=shared_config).results(folder)
+
     run = file_of(model)
     if run is None or not run.is_dir():
-        results = measure(model, out=out, shared_config=shared_config)
+        results = measure(model, out)
         return {**results, "curve": [point(results)]}
     files = saved(run / "checkpoints")[::-1]
     if not files:
         raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
-    folders = {file: None if out is None else out / file.stem for file in files}
-    steps = [measure(file, out=folder, shared_config=shared_config) for file, folder in folders.items()]
+    steps = [measure(file, None if out is None else out / file.stem) for file in files]
     results = {**steps[-1], "curve": [point(step) for step in steps]}
     if out is not None:
         distributed.on_main(lambda: write_results(out, results))
@@ -216,16 +218,14 @@ def classes_section(evidence: Evidence) -> Section:
         curves.quantity("Uniformity", {**_UNIFORMITY, "ratio": "ratio"}, percent=False, drawn=False),
         curves.quantity("Classifier", {"accuracy": "top1", "ECE": "ece"}, evidence.levels, drawn=False),
     ]
-    section = replace(
-        CLASSES,
-        setting=f"{evidence.setting}; {first['recordings']['count']} recordings, {len(first['distances'])} classes",
-        figures=figures,
-        quantities=[q if q.percent else replace(q, digits=3) for q in quantities if q.rows],
-        notes=[f"{name}: no ECE, {of['left_out']['ece']}" for name, of in networks.items() if of["left_out"]],
-    )
-    if not len(evidence.recordings):
-        return section
-    return replace(section, **_classes_verdict(evidence, [of["estimates"] for of in steps.values()])._asdict())
+    quantities = [quantity if quantity.percent else replace(quantity, digits=3) for quantity in quantities]
+    verdict = None
+    if len(evidence.recordings):
+        verdict = _classes_verdict(evidence, [of["estimates"] for of in steps.values()])
+    notes = [f"{name}: no ECE, {of['left_out']['ece']}" for name, of in networks.items() if of["left_out"]]
+    counts = f"{first['recordings']['count']} recordings, {len(first['distances'])} classes"
+    parts = {"setting": f"{evidence.setting}; {counts}", "figures": figures}
+    return evidence.section(CLASSES, quantities, verdict, notes, **parts)
 
 
 def _classes_verdict(evidence: Evidence, estimates: Sequence[Mapping[str, Estimate]]) -> AnalysisVerdict:

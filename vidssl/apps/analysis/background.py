@@ -40,7 +40,7 @@ from vidssl.evaluation.protocols import KNN
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.evaluation.train_test_overlap import check_disjoint
-from vidssl.jobs.grad_cam_of_videos import UniformVersions, VersionRequest, with_versions
+from vidssl.jobs.grad_cam import UniformVersions, VersionRequest, with_versions
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import Subject, one_network
 from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
@@ -369,7 +369,7 @@ class Swaps:
         return replace(plain, sampler=sampler, reading=reading)
 
     def swap(self, reading: DecodeSettings, request: VersionRequest) -> Frames:
-        """Make a version (jobs/grad_cam_of_videos.py); without an instance it shows the background alone."""
+        """Make a version (jobs/grad_cam.py); without an instance it shows the background alone."""
         height, width = request.frames.shape[2:]
         masks = self.masks(request.record, request.numbers, height, width)[:, None]
         first, _ = resolve_span(request.video.meta, request.record)

@@ -30,8 +30,19 @@ from vidssl.data.read_instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
-from vidssl.jobs.grad_cam import coarse, mass_inside, randomized, rank_correlation, stages
-from vidssl.jobs.grad_cam_of_videos import ClipMap, box_masks, class_maps, layers_of_maps, one_clip, pair_maps
+from vidssl.jobs.grad_cam import (
+    ClipMap,
+    box_masks,
+    class_maps,
+    coarse,
+    layers_of_maps,
+    mass_inside,
+    one_clip,
+    pair_maps,
+    randomized,
+    rank_correlation,
+    stages,
+)
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of, read_videos
 from vidssl.jobs.load_network import Subject, device_of, load_subject
 from vidssl.jobs.measurement_runner import JobResults, Measurement, claim_results, name_networks

@@ -39,7 +39,7 @@ from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.evaluation.result_files import Results
-from vidssl.jobs.grad_cam_of_videos import VersionRequest, fill_boxes
+from vidssl.jobs.grad_cam import VersionRequest, fill_boxes
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import one_network
 from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing

@@ -22,7 +22,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import TestClips, encode_videos, finished
 from vidssl.evaluation.measure import check_class_names, check_measurable
 from vidssl.evaluation.protocols import Accuracy
-from vidssl.jobs.grad_cam_of_videos import VersionRequest, version_of, with_versions
+from vidssl.jobs.grad_cam import VersionRequest, version_of, with_versions
 from vidssl.jobs.job import NetworkOptions
 from vidssl.jobs.load_network import Subject
 from vidssl.transforms import Recipe, View, center_crop

@@ -124,7 +124,8 @@ class Subject:
     def count_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
         """Count the tested videos that a gallery or the network's training list has too, and report them."""
         overlap = measure_overlap(query, gallery, self.training)
-        distributed.on_main(lambda: report_overlap(overlap, query.path))
+        if distributed.is_main():
+            report_overlap(overlap, query.path)
         return overlap
 
     def describe(self) -> Tree:

@@ -158,6 +158,10 @@ class Measurement:
         """Return results, new or existing ones, with what else is asked for."""
         return results
 
+    def measure_file(self, arguments: dict[str, Any], out: Path | None) -> Results:
+        """Measure one network, with the arguments of `load_measured`."""
+        return load_measured(**arguments, out=out).results(out)
+
     def of(self, subject: Subject, query: VideoList, train: VideoList | None) -> Self:
         """Return this measurement of a network on its lists, once all fit each other."""
         measured = replace(self)
@@ -244,7 +248,7 @@ def measure_networks(
                 **{"train_list": train_list, "shared_config": several},
             }
             if splits is None:
-                report[name] = load_measured(**arguments, out=folder).results(folder)
+                report[name] = measurement.measure_file(arguments, folder)
             else:
                 report[name] = _measure_splits(arguments, splits, folder)
         report.text = table(report)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,11 +21,10 @@ from typing_extensions import Unpack
 
 from vidssl.apps.analysis import verdicts
 from vidssl.apps.analysis.evidence import Evidence
-from vidssl.apps.analysis.page import page_of
+from vidssl.apps.analysis.page import measure_sections
 from vidssl.apps.analysis.verdicts import AnalysisVerdict
 from vidssl.apps.analysis.versions import why_no_classifier
 from vidssl.base import distributed
-from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
@@ -33,20 +32,12 @@ from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
 from vidssl.evaluation.result_files import Results, write_results
 from vidssl.evaluation.statistics import Estimate, jackknife
-from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
-from vidssl.jobs.load_network import device_of
-from vidssl.jobs.measurement_runner import (
-    JobResults,
-    Measurement,
-    claim_results,
-    list_missing,
-    load_measured,
-    name_networks,
-)
+from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job
+from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
 from vidssl.models.checkpoint_files import saved
 from vidssl.page.charts import class_curves
 from vidssl.page.figure_style import png
-from vidssl.page.section import Section, section_text
+from vidssl.page.section import Section
 
 CLASSES = Section(
     "classes",
@@ -88,39 +79,7 @@ def analyze_uniformity(
     Returns:
         The results of each network, by its name: those of its last checkpoint, and of all of them in `curve`.
     """
-    folder, several, results = None if out is None else Path(out), models(model), JobResults()
-    if folder is not None:
-        claim_results(folder, "classes", {"list": path_of(videos)}, [*map(file_of, several), options.get("cfg")])
-    with distributed.joined(device_of(several[0], options)):
-        for name, network, network_folder in name_networks(several, folder):
-            results[name] = _measure(network, videos, network_folder, options, shared_config=len(several) > 1)
-        section = classes_section(Evidence(results))
-        results.text = section_text(section)
-        if folder is not None:
-            results.file = file = folder / "index.html"
-            distributed.on_main(lambda: write_whole(file, page_of(section, results)))
-    return results
-
-
-def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOptions, shared_config: bool) -> Results:
-    """Measure a checkpoint, or every checkpoint of a run."""
-
-    def measure(network: Model, folder: Path | None) -> Results:
-        work = UniformityOfFeatures()
-        return load_measured(work, network, videos, options, out=folder, shared_config=shared_config).results(folder)
-
-    run = file_of(model)
-    if run is None or not run.is_dir():
-        results = measure(model, out)
-        return {**results, "curve": [point(results)]}
-    files = saved(run / "checkpoints")[::-1]
-    if not files:
-        raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
-    steps = [measure(file, None if out is None else out / file.stem) for file in files]
-    results = {**steps[-1], "curve": [point(step) for step in steps]}
-    if out is not None:
-        distributed.on_main(lambda: write_results(out, results))
-    return results
+    return measure_sections(UniformityOfFeatures(), model, videos, options, out, classes_section)
 
 
 def point(results: Results) -> Results:
@@ -135,6 +94,22 @@ class UniformityOfFeatures(Measurement):
 
     kind: ClassVar[str] = "classes"
     command: ClassVar[str] = "analyze uniformity"
+
+    def measure_file(self, arguments: dict[str, Any], out: Path | None) -> Results:
+        """Measure a checkpoint, or every checkpoint of a run."""
+        run, measure_file = file_of(arguments["model"]), super().measure_file
+        if run is None or not run.is_dir():
+            results = measure_file(arguments, out)
+            return {**results, "curve": [point(results)]}
+        steps = []
+        for file in saved(run / "checkpoints")[::-1]:
+            steps.append(measure_file({**arguments, "model": file}, None if out is None else out / file.stem))
+        if not steps:
+            raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
+        results = {**steps[-1], "curve": [point(step) for step in steps]}
+        if out is not None:
+            distributed.on_main(lambda: write_results(out, results))
+        return results
 
     def check(self) -> Tree:
         """Check the labels."""

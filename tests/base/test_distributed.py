@@ -95,6 +95,31 @@ def test_an_error_on_one_process_is_raised_on_all(kind, here, elsewhere, run_wor
     assert run_world(3, failures, kind) == [elsewhere, here, elsewhere]
 
 
+def ended_by_main(fails):
+    """What a function gives that sums over all processes, and whose last part is the main one's."""
+    with distributed.joined(CPU):
+
+        def work():
+            total = distributed.mean(torch.tensor([float(distributed.rank())])).item()
+            if not distributed.is_main():
+                return {}
+            time.sleep(0.3)
+            if fails:
+                raise DataError("clip.mp4 is broken")
+            return {"mean": total}
+
+        try:
+            return distributed.from_main(work)
+        except (DataError, PeerError) as error:
+            return type(error).__name__, str(error)
+
+
+def test_others_wait_for_the_end_of_the_main_process(run_world):
+    assert run_world(3, ended_by_main, False) == [{"mean": 1.0}] * 3
+    failed = run_world(2, ended_by_main, True)
+    assert failed == [("DataError", "clip.mp4 is broken"), ("PeerError", "process 0: clip.mp4 is broken")]
+
+
 def lost(given):
     try:
         with distributed.joined(CPU):

@@ -239,14 +239,12 @@ def measure_networks(
     The folder of several networks has one for each, and that of several splits one for each split. `page` makes its
     index.html.
     """
-    report, several = JobResults(), len(models) > 1
+    report = JobResults()
+    shared = {"measurement": measurement, "videos": videos, "options": options, "train_list": train_list}
     _claim(out, measurement, models, videos, options, train_list)
     with distributed.joined(device_of(models[0], options)):
         for name, model, folder in name_networks(models, out):
-            arguments: dict[str, Any] = {
-                **{"measurement": measurement, "model": model, "videos": videos, "options": options},
-                **{"train_list": train_list, "shared_config": several},
-            }
+            arguments: dict[str, Any] = {**shared, "model": model, "shared_config": len(models) > 1}
             if splits is None:
                 report[name] = measurement.measure_file(arguments, folder)
             else:
@@ -331,8 +329,8 @@ def _measure_splits(arguments: dict[str, Any], splits: Sequence[int], out: Path 
     """Measure each split, whose number replaces `{split}` in the arguments of `load_measured`."""
     measurement, model, options = (arguments[name] for name in ("measurement", "model", "options"))
     if not any("{split}" in str(arguments[name]) for name in ("model", "videos", "train_list")):
-        own_config = arguments["shared_config"] and brings_config(model, options)
-        if own_config or "{split}" not in str(options.get("settings")):
+        seeded = "{split}" in str(options.get("settings"))
+        if not seeded or (arguments["shared_config"] and brings_config(model, options)):
             raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
     settings = {part.name: getattr(measurement, part.name) for part in fields(measurement) if part.init}
     of_split: dict[int, dict[str, Any]] = {}

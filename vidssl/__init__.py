@@ -52,18 +52,18 @@ if TYPE_CHECKING:
     from vidssl.evaluation.search import Neighbours as Neighbours
     from vidssl.evaluation.search import search as search
     from vidssl.jobs.doctor import doctor as doctor
+    from vidssl.jobs.doctor import list_backbones as list_backbones
+    from vidssl.jobs.doctor import list_configs as list_configs
+    from vidssl.jobs.doctor import list_methods as list_methods
+    from vidssl.jobs.doctor import list_protocols as list_protocols
+    from vidssl.jobs.doctor import list_recipes as list_recipes
+    from vidssl.jobs.doctor import list_samplers as list_samplers
+    from vidssl.jobs.doctor import list_weights as list_weights
+    from vidssl.jobs.doctor import schema as schema
     from vidssl.jobs.extract import extract as extract
     from vidssl.jobs.extract import load_features as load_features
     from vidssl.jobs.extract import merge as merge
     from vidssl.jobs.job import NetworkOptions as NetworkOptions
-    from vidssl.jobs.list_names import list_backbones as list_backbones
-    from vidssl.jobs.list_names import list_configs as list_configs
-    from vidssl.jobs.list_names import list_methods as list_methods
-    from vidssl.jobs.list_names import list_protocols as list_protocols
-    from vidssl.jobs.list_names import list_recipes as list_recipes
-    from vidssl.jobs.list_names import list_samplers as list_samplers
-    from vidssl.jobs.list_names import list_weights as list_weights
-    from vidssl.jobs.list_names import schema as schema
     from vidssl.jobs.test import test as test
     from vidssl.jobs.track import track as track
     from vidssl.jobs.train import train as train

@@ -69,17 +69,17 @@ def test_gradients_of_gathered_rows_are_those_of_one_process(run_world):
     torch.testing.assert_close(found[0][1], loss)
 
 
-def failures(kind):
+def failures(kind, call="together", failing=1):
     with distributed.joined(CPU):
 
         def work():
-            if distributed.rank() == 1:
+            if distributed.rank() == failing:
                 raise {"error": DataError("clip.mp4 is broken"), "signal": Interrupted(15)}[kind]
-            time.sleep(0.3)
+            time.sleep(0.3 * distributed.is_main())
             return distributed.rank()
 
         try:
-            return distributed.together(work)
+            return getattr(distributed, call)(work)
         except (DataError, PeerError, Interrupted) as error:
             return type(error).__name__, str(error)
 
@@ -93,6 +93,12 @@ def failures(kind):
 )
 def test_an_error_on_one_process_is_raised_on_all(kind, here, elsewhere, run_world):
     assert run_world(3, failures, kind) == [elsewhere, here, elsewhere]
+
+
+def test_others_wait_for_the_main_process_and_return_what_it_does(run_world):
+    assert run_world(3, failures, "none", "from_main", None) == [0, 0, 0]
+    failed = run_world(2, failures, "error", "from_main", 0)
+    assert failed == [("DataError", "clip.mp4 is broken"), ("PeerError", "process 0: clip.mp4 is broken")]
 
 
 def lost(given):

@@ -132,7 +132,7 @@ def test_threads_wait_until_a_package_is_imported(package, tmp_path):
 def test_names_of_apps_are_known_without_importing_them():
     code = """
 import sys
-from vidssl.jobs import list_names
+from vidssl.jobs import doctor
 from vidssl.base.config import bind_choice
 from vidssl.base.errors import ConfigError
 from vidssl.evaluation.protocols import PROTOCOLS
@@ -141,7 +141,7 @@ from vidssl.models.backbones import BACKBONES
 from vidssl.base.registry import APPS
 for registry in (BACKBONES, METHODS, PROTOCOLS):
     kind, names = registry.kind, APPS[registry.kind]
-    listed = getattr(list_names, f"list_{kind}s")()
+    listed = getattr(doctor, f"list_{kind}s")()
     assert {*names} < {*listed} and all(name in registry for name in names)
     for name in names:
         try:

@@ -53,9 +53,9 @@ def agree(found, expected):
 FAMILIES = {
     **{"base": "interclr_npid", "interclr_branch": "interclr_npid"},
     **{"momentum_method": "sce", "statistics": "moco", "in_batch": "simclr"},
-    **{name: name for name in ("cmc", "swav", "view_learning")},
+    **{"cmc": "cmc", "swav": "swav"},
 }
-OTHERS = ("supervised", "lejepa", "frame_invariance_tracks")  # labels, equal draws, tracks
+OTHERS = ("supervised", "lejepa", "view_learning", "frame_invariance_tracks")  # labels, equal draws, tracks
 # On a CPU gradients are averaged after the backward pass, on a GPU by torch's DDP while it runs.
 LONG = [
     *(("sce", 20, ddp) for ddp in (True, False)),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.apps.views import view_learning
+from vidssl.apps.views import cmc
 from vidssl.base import distributed
 from vidssl.base.config import Settings
 from vidssl.base.errors import ConfigError
@@ -201,7 +201,7 @@ def test_the_classification_loss_of_views_is_the_mean_over_the_labelled_clips_of
     # One process after the other, each with the mean count of both.
     count = torch.stack([(part.label >= 0).sum() for part in parts]).double().mean()
     with monkeypatch.context() as patch:
-        patch.setattr(view_learning.distributed, "mean", lambda x: count)
+        patch.setattr(cmc.distributed, "mean", lambda x: count)
         first, second = (gradients([part], share=2) for part in parts)
     processes = (
         [a + b for a, b in zip(first[0], second[0], strict=True)],

@@ -72,7 +72,7 @@ def test_existing_results_get_floors_and_keep_them(network, lists, tmp_path, mon
     asked = {**network, **lists, "out": tmp_path, "protocol": ["knn"]}
     first = measure(**asked)
     assert "floors" not in first
-    monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("the network was measured again"))
+    monkeypatch.setattr("vidssl.jobs.test.Protocols.measure", lambda _: pytest.fail("the network was measured again"))
     second = measure(**asked, floors=True)
     assert {name: second[name] for name in first} == first and tuple(second["floors"]) == FLOORS
     monkeypatch.setattr("vidssl.jobs.test.measure_floors", lambda *_: pytest.fail("floors were measured again"))

@@ -18,7 +18,7 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.evaluation.features import TestClips, encode_videos, extract_features
-from vidssl.jobs.grad_cam_of_videos import layers_of_maps
+from vidssl.jobs.grad_cam import layers_of_maps
 from vidssl.jobs.load_network import load_subject
 from vidssl.models import build_backbone
 

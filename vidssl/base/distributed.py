@@ -232,8 +232,16 @@ def gather_outcomes(work: Callable[[], _T]) -> list[_T]:
 
 def on_main(work: Callable[[], _T]) -> _T:
     """Call a function on the main process while the others wait, however long; all return its result, or raise."""
+    return cast(_T, from_main(lambda: work() if is_main() else None))
+
+
+def from_main(work: Callable[[], _T]) -> _T:
+    """Call a function on every process; return the result of the main one, or raise what one of them raises, on all.
+
+    The function may do on the main process alone what comes after its last collective: the others wait, however long.
+    """
     group = _alone[0] if _alone else None
-    return cast(_T, gather_objects(together(lambda: work() if is_main() else None, group), group)[0])
+    return gather_objects(together(work, group), group)[0]
 
 
 class _Gather(Function):

@@ -40,7 +40,7 @@ _APPS: dict[str, dict[str, str]] = {
         "convnet_lstm": "views.colorful_moving_mnist",
         "two_encoders": "views.cmc",
     },
-    "method": {name: f"views.{name}" for name in ("cmc", "view_learning")},
+    "method": dict.fromkeys(("cmc", "view_learning"), "views.cmc"),
     "protocol": {"localization": "views.colorful_moving_mnist"},
     "column": dict.fromkeys(("x", "y"), "views.colorful_moving_mnist"),  # numbers, which the core does not read
     "export format": {"detectron2": "detectron2"},

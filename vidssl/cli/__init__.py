@@ -76,7 +76,7 @@ _JOBS: dict[str, Job | Group] = {
     **{"prepare": DATA_SETS, "analyze": ANALYSES},
     "train": Job("vidssl.jobs.train", "train", "train_splits"),
     **{name: Job(f"vidssl.jobs.{name}", name) for name in ("test", "extract", "track", "doctor")},
-    **{"merge": Job("vidssl.jobs.extract", "merge"), "schema": Job("vidssl.jobs.list_names", "schema")},
+    **{"merge": Job("vidssl.jobs.extract", "merge"), "schema": Job("vidssl.jobs.doctor", "schema")},
     **{name: Job(module, name) for name, module in APPS["command"].items()},
 }
 _ORDER = (  # of `vidssl --help`; apps that are not there have no command

@@ -14,7 +14,7 @@ from vidssl.base.registry import Registry
 from vidssl.base.types import Tracks, VideoMeta
 
 # Frame n + c * COPY is frame n of version c; version 0 is the video itself. So the clips of all versions are clips of
-# one video, see jobs/grad_cam_of_videos.py.
+# one video, see jobs/grad_cam.py.
 COPY = 1 << 40
 
 

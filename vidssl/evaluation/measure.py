@@ -134,11 +134,14 @@ class ListMeasurement:
     equal_features: int  # tested videos with the features of a training video of another path, bit by bit
 
     @property
+    def of_protocols(self) -> dict[str, float]:
+        """The numbers of all protocols, by name."""
+        return {name: number for measured in self.by_protocol.values() for name, number in measured.numbers.items()}
+
+    @property
     def numbers(self) -> dict[str, float]:
         """All numbers by name, and what the most frequent class reaches of the accuracies among them."""
-        numbers: dict[str, float] = {}
-        for measured in self.by_protocol.values():
-            numbers |= measured.numbers
+        numbers = self.of_protocols
         levels = {*map(level_of, numbers)}
         most_frequent = majority(torch.from_numpy(self.query.labels))
         return numbers | {name: value for name, value in most_frequent.items() if name in levels}

@@ -32,6 +32,7 @@ from vidssl.evaluation.features import (
     TestClips,
     describe_network,
     extract_features,
+    split_features,
 )
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.jobs.job import Model, NetworkOptions
@@ -123,7 +124,8 @@ class Subject:
     def count_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
         """Count the tested videos that a gallery or the network's training list has too, and report them."""
         overlap = measure_overlap(query, gallery, self.training)
-        distributed.on_main(lambda: report_overlap(overlap, query.path))
+        if distributed.is_main():
+            report_overlap(overlap, query.path)
         return overlap
 
     def describe(self) -> Tree:
@@ -235,6 +237,24 @@ def load_parts(parts: Sequence[EncoderPart], options: NetworkOptions) -> list[Su
         stream: NetworkOptions = {} if part.stream is None else {"stream": part.stream}
         subjects.append(load_subject(part.name, {**options, **stream}, shared_config=True))
     return subjects
+
+
+def extract_together(
+    subjects: Sequence[Subject],
+    videos: VideoList,
+    title: str = "features",
+    check: Callable[[], None] = lambda: None,
+    reverse: bool = False,
+) -> list[Features]:
+    """Extract the features of several networks, each with its own clips, on the device of the first one.
+
+    Each video is decoded once for all of them. `check` and `reverse` are those of `extract_features`.
+    """
+    device, clips = subjects[0].device, joined_clips([subject.test for subject in subjects])
+    clips = clips.skipping_few() if subjects[0].test.skips else clips
+    joined = Joined([subject.encoder for subject in subjects]).to(device).eval()
+    features = extract_features(joined, videos, clips, device, title, check=check, reverse=reverse)
+    return split_features(features, joined.dims)
 
 
 def one_network(subject: Subject) -> Subject:

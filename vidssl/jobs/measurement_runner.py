@@ -3,14 +3,15 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
 from os.path import lexists
 from pathlib import Path, PurePath
 from statistics import mean, stdev
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from torch import nn
+from typing_extensions import Self
 
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
@@ -46,6 +47,11 @@ def format_videos(results: Results) -> str:
 def format_count(count: int, missing: Sequence[object]) -> str:
     """Format a count, with the total if some are missing: `58 of 60 (2 missing)`."""
     return f"{count} of {count + len(missing)} ({len(missing)} missing)" if missing else str(count)
+
+
+def list_missing(missing: Iterable[tuple[str, str]]) -> list[Tree]:
+    """Return path and reason of the videos that could not be read, as results state them."""
+    return [{"path": path, "reason": reason} for path, reason in missing]
 
 
 def spread_of(name: str, results: Results) -> float | None:
@@ -110,30 +116,19 @@ class JobResults(Results):
         return self.text
 
 
-class Computed(NamedTuple):
-    """The numbers of a network."""
-
-    results: Results
-    write: Callable[[Path], None] = lambda out: None  # the files beside results.json; on the main process
-    equal_features: int | None = None  # tested videos with the features of a training video; None: not counted
-
-
-class Plan(NamedTuple):
-    """What a measurement is going to do, once all arguments fit each other."""
-
-    request: Tree  # what decides the numbers beside network, clips and lists
-    compute: Callable[[], Computed]
-    train: VideoList | None = None  # the training videos, if they are used
-    floors: Callable[[], Results] | None = None  # also measures `floors`, if the results, new or existing, lack them
-
-
-@dataclass(frozen=True)
+@dataclass
 class Measurement:
-    """A way to measure a network on a list of videos; subclasses have its settings."""
+    """A way to measure a network on a list of videos: subclasses have its settings, `of` adds what is measured."""
 
     kind: ClassVar[str]  # of the folder
     command: ClassVar[str]  # in the request
+    compares: ClassVar[bool] = True  # tested videos with training videos, which must not be copies of them
     per_video: bool = field(default=False, kw_only=True)  # results also have what intervals are computed from
+    subject: Subject = field(init=False, repr=False)
+    query: VideoList = field(init=False, repr=False)
+    train: VideoList | None = field(default=None, init=False, repr=False)  # the training videos, if they are used
+    request: Tree = field(init=False, repr=False)  # what decides the results
+    overlap: Tree = field(init=False, repr=False)  # of the tested videos with others
 
     def files(self) -> list[Path]:
         """Return the files that are read beside lists and networks: that of boxes, if there is one."""
@@ -148,13 +143,83 @@ class Measurement:
         """Whether the list of training videos is read, if there is one."""
         return True
 
-    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
-        """Check that network and lists can be measured, and return what is to be done."""
+    def check(self) -> Tree:
+        """Check that network and lists can be measured; return what decides the numbers beside them and the clips."""
         raise NotImplementedError
+
+    def measure(self) -> Results:
+        """Return the numbers; once all videos are encoded, processes other than the main one may return nothing."""
+        raise NotImplementedError
+
+    def write(self, out: Path) -> None:
+        """Write the files beside results.json."""
+
+    def add(self, results: Results) -> Results:
+        """Return results, new or existing ones, with what else is asked for."""
+        return results
+
+    def measure_file(self, arguments: dict[str, Any], out: Path | None) -> Results:
+        """Measure one network, with the arguments of `load_measured`."""
+        return load_measured(**arguments, out=out).results(out)
+
+    def of(self, subject: Subject, query: VideoList, train: VideoList | None) -> Self:
+        """Return this measurement of a network on its lists, once all fit each other."""
+        measured = replace(self)
+        measured.subject = subject if query.is_labelled else subject.skipping_few()
+        measured.query, measured.train = query, train
+        settings = measured.check()
+        measured.request = distributed.on_main(lambda: measured._request(settings))
+        return measured
+
+    def _request(self, settings: Tree) -> Tree:
+        """What decides the results; reads the size of each file."""
+        data, train_data = identify(self.query), None
+        if self.train is not None:
+            train_data = identify(self.train)
+            if self.compares:
+                check_copies(self.train.path, train_data, self.query.path, data)
+        return self.subject.request(
+            command=self.command,
+            list=self.query.fingerprint,
+            classes=class_hash(self.query),
+            data=data,
+            train_list=None if self.train is None else self.train.fingerprint,
+            train_data=train_data,
+            **settings,
+        )
+
+    def results(self, out: Path | None, reuse: bool = True) -> Results:
+        """Return the results of the request that exist; else measure, and write them."""
+        with nullcontext() if out is None else only_run_in(out):
+            results = None
+            if out is not None:
+                results = distributed.on_main(lambda: existing_results(out, self.request, reuse=reuse))
+            if results is None:
+                results = distributed.from_main(lambda: self._measured(out))
+            whole = self.add(results)
+            if out is not None and whole is not results:
+                distributed.on_main(lambda: write_results(out, whole))
+        return whole
+
+    def _measured(self, out: Path | None) -> Results:
+        query, train = self.query, self.train
+        self.overlap = self.subject.count_overlap(query, train)
+        numbers = self.measure()
+        if not distributed.is_main():
+            return {}
+        report_equal_features(self.overlap, query.path)
+        train_list, gallery = (None, None) if train is None else (str(train.path), train.fingerprint)
+        content = {**numbers, "list": str(query.path), "train_list": train_list, **self.subject.describe()}
+        lists = {"query": query.fingerprint, "gallery": gallery}
+        results = complete(content, request=self.request, overlap=self.overlap, **lists)
+        if out is not None:
+            self.write(out)
+            write_results(out, results)  # last: if it exists, the rest is complete
+        return results
 
 
 FormatNumbers = Callable[[Mapping[str, Results]], str]  # formats numbers, by the names of networks, as a short table
-DrawChart = Callable[[Mapping[str, Results]], bytes]  # draws them, as PNG
+DrawPage = Callable[[Mapping[str, Results]], bytes]  # makes a page of them
 
 
 def measure_networks(
@@ -167,152 +232,65 @@ def measure_networks(
     splits: Sequence[int] | None = None,
     *,
     table: FormatNumbers,
-    chart: tuple[str, DrawChart] | None = None,
+    page: DrawPage | None = None,
 ) -> JobResults:
     """Measure networks, unless their results exist; return the results of each by its name.
 
-    The folder of several networks has one for each, and that of several splits one for each split. `chart` is the name
-    of a file there, and what draws it.
+    The folder of several networks has one for each, and that of several splits one for each split. `page` makes its
+    index.html.
     """
-    lists = {"list": path_of(videos), "train_list": path_of(train_list)}
-    if out is not None:
-        claim_results(out, measurement.kind, lists, [*map(file_of, models), options.get("cfg"), *measurement.files()])
-    report, several = JobResults(), len(models) > 1
+    report = JobResults()
+    shared = {"measurement": measurement, "videos": videos, "options": options, "train_list": train_list}
+    _claim(out, measurement, models, videos, options, train_list)
     with distributed.joined(device_of(models[0], options)):
         for name, model, folder in name_networks(models, out):
-            work = Work(measurement, model, videos, options, train_list, several)
-            report[name] = work.measure(folder) if splits is None else work.over_splits(splits, folder)
+            arguments: dict[str, Any] = {**shared, "model": model, "shared_config": len(models) > 1}
+            if splits is None:
+                report[name] = measurement.measure_file(arguments, folder)
+            else:
+                report[name] = _measure_splits(arguments, splits, folder)
         report.text = table(report)
         if out is not None:
-            name, draw = chart or ("results.json", None)
-            report.file = file = out / name
-            if draw is not None:
-                distributed.on_main(lambda: write_whole(file, draw(report)))
+            report.file = file = out / ("results.json" if page is None else "index.html")
+            if page is not None:
+                distributed.on_main(lambda: write_whole(file, page(report)))
     return report
 
 
-@dataclass(frozen=True)
-class Work:
-    """A measurement of one network."""
-
-    measurement: Measurement
-    model: Model
-    videos: Videos
-    options: NetworkOptions
-    train_list: Videos | None = None
-    shared_config: bool = False  # the config of the options is for several networks
-
-    def prepare(self) -> "Prepared":
-        """Read the lists and load the network."""
-        several = [path for path in (self.videos, self.train_list) if "{split}" in str(path)]
-        if several:
-            raise ConfigError(f"{several[0]} contains {{split}}; name the splits: splits=[1, 2, 3]")
-        query = read_videos(self.videos, self.options)
-        train = None
-        if self.train_list is not None and self.measurement.needs_training():
-            train = read_videos(self.train_list, self.options)
-        options = self.measurement.options(self.options)
-        subject = load_subject(self.model, options, shared_config=self.shared_config)
-        return prepare(self.measurement, subject, query, train)
-
-    def measure(self, out: Path | None) -> Results:
-        """Measure the network."""
-        if out is not None:
-            lists = {"list": path_of(self.videos), "train_list": path_of(self.train_list)}
-            files = [file_of(self.model), self.options.get("cfg"), *self.measurement.files()]
-            claim_results(out, self.measurement.kind, lists, files)
-        return self.prepare().measure(out)
-
-    def over_splits(self, splits: Sequence[int], out: Path | None) -> Results:
-        """Measure each split, whose number replaces `{split}` in all arguments; errors come before the first one."""
-        if not self._depends_on_split():
-            raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
-        of_split = {split: self._fill(split) for split in splits}
-        for work in of_split.values():
-            work.prepare()  # and again when it is measured: networks of all splits may not fit into memory at once
-        return over_splits(splits, out, lambda split, folder: of_split[split].measure(folder))
-
-    def _depends_on_split(self) -> bool:
-        if any("{split}" in str(argument) for argument in (self.videos, self.model, self.train_list)):
-            return True
-        seeded = "{split}" in str(self.options.get("settings"))
-        return seeded and not (self.shared_config and brings_config(self.model, self.options))
-
-    def _fill(self, split: int) -> "Work":
-        filled: dict[str, Any] = fill_split(vars(self) | {"measurement": vars(self.measurement)}, split)
-        return Work(**filled | {"measurement": replace(self.measurement, **filled["measurement"])})
+def _claim(
+    out: Path | None,
+    measurement: Measurement,
+    models: Sequence[Model],
+    videos: Videos,
+    options: NetworkOptions,
+    train_list: Videos | None,
+) -> None:
+    if out is not None:
+        lists = {"list": path_of(videos), "train_list": path_of(train_list)}
+        claim_results(out, measurement.kind, lists, [*map(file_of, models), options.get("cfg"), *measurement.files()])
 
 
-class Prepared(NamedTuple):
-    """A network, its lists, and what is to be done with them."""
+def load_measured(
+    measurement: Measurement,
+    model: Model,
+    videos: Videos,
+    options: NetworkOptions,
+    train_list: Videos | None = None,
+    out: Path | None = None,
+    shared_config: bool = False,
+) -> Measurement:
+    """Claim the folder, read the lists, load the network; return the measurement of these, once all fit each other.
 
-    measurement: Measurement
-    subject: Subject
-    query: VideoList
-    plan: Plan
-    request: Tree
-
-    def measure(self, out: Path | None, reuse: bool = True) -> Results:
-        """Return the results of the request that exist; else measure, and write them."""
-        with ExitStack() as stack:
-            results = None
-            if out is not None:
-                stack.enter_context(only_run_in(out))
-                results = distributed.on_main(lambda: existing_results(out, self.request, reuse=reuse))
-            if results is None:
-                results = self._measure(out)
-            if self.plan.floors is None or "floors" in results:
-                return results
-            whole = {**results, **self.plan.floors()}
-            if out is not None:
-                distributed.on_main(lambda: write_results(out, whole))
-        return whole
-
-    def _measure(self, out: Path | None) -> Results:
-        overlap = self.subject.count_overlap(self.query, self.plan.train)
-        computed = self.plan.compute()
-        if overlap["gallery"] and computed.equal_features is not None:
-            overlap["gallery"]["equal_features"] = computed.equal_features
-            distributed.on_main(lambda: report_equal_features(overlap, self.query.path))
-        train = self.plan.train
-        content = {
-            **computed.results,
-            "list": str(self.query.path),
-            "train_list": None if train is None else str(train.path),
-            **self.subject.describe(),
-        }
-        lists = {"query": self.query.fingerprint, "gallery": None if train is None else train.fingerprint}
-        results = complete(content, request=self.request, overlap=overlap, **lists)
-        if out is not None:
-            distributed.on_main(lambda: computed.write(out))
-            distributed.on_main(lambda: write_results(out, results))  # last: if it exists, the rest is complete
-        return results
-
-
-def prepare(measurement: Measurement, subject: Subject, query: VideoList, train: VideoList | None) -> Prepared:
-    """Check that a network and its lists can be measured."""
-    if not query.is_labelled:
-        subject = subject.skipping_few()
-    plan = measurement.plan(subject, query, train)
-    request = distributed.on_main(lambda: _request(measurement, subject, query, plan))
-    return Prepared(measurement, subject, query, plan, request)
-
-
-def _request(measurement: Measurement, subject: Subject, query: VideoList, plan: Plan) -> Tree:
-    """What decides the results; reads the size of each file."""
-    data, train, train_data = identify(query), plan.train, None
-    if train is not None:
-        train_data = identify(train)
-        check_copies(train.path, train_data, query.path, data)
-    return subject.request(
-        command=measurement.command,
-        list=query.fingerprint,
-        classes=class_hash(query),
-        data=data,
-        train_list=None if train is None else train.fingerprint,
-        train_data=train_data,
-        **plan.request,
-    )
+    With `shared_config` the config of the options is for several networks.
+    """
+    _claim(out, measurement, [model], videos, options, train_list)
+    if several := [path for path in (videos, train_list) if "{split}" in str(path)]:
+        raise ConfigError(f"{several[0]} contains {{split}}; name the splits: splits=[1, 2, 3]")
+    query, train = read_videos(videos, options), None
+    if train_list is not None and measurement.needs_training():
+        train = read_videos(train_list, options)
+    subject = load_subject(model, measurement.options(options), shared_config=shared_config)
+    return measurement.of(subject, query, train)
 
 
 def name_networks(models: Sequence[Model], out: Path | None) -> list[tuple[str, Model, Path | None]]:
@@ -345,6 +323,24 @@ def _end(part: str, depth: int) -> str:
 # What each split has its own of, beside numbers.
 _LISTS = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list")
 _PER_SPLIT = (*_LISTS, "checkpoint", "details", "floors", "floors_details")
+
+
+def _measure_splits(arguments: dict[str, Any], splits: Sequence[int], out: Path | None) -> Results:
+    """Measure each split, whose number replaces `{split}` in the arguments of `load_measured`."""
+    measurement, model, options = (arguments[name] for name in ("measurement", "model", "options"))
+    if not any("{split}" in str(arguments[name]) for name in ("model", "videos", "train_list")):
+        seeded = "{split}" in str(options.get("settings"))
+        if not seeded or (arguments["shared_config"] and brings_config(model, options)):
+            raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
+    settings = {part.name: getattr(measurement, part.name) for part in fields(measurement) if part.init}
+    of_split: dict[int, dict[str, Any]] = {}
+    for split in splits:
+        of_split[split] = fill_split({**arguments, "measurement": settings}, split)
+        of_split[split]["measurement"] = replace(measurement, **of_split[split]["measurement"])
+        # Errors of all splits come before the first one is measured. It loads its network again: those of all may not
+        # fit into memory at once.
+        load_measured(**of_split[split])
+    return over_splits(splits, out, lambda split, folder: load_measured(**of_split[split], out=folder).results(folder))
 
 
 def over_splits(splits: Sequence[int], out: Path | None, measure: Callable[[int, Path | None], Results]) -> Results:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,6 @@ from pydantic import Field, create_model
 from torch import Tensor
 from typing_extensions import Unpack
 
-from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree, bind, choice, override
 from vidssl.base.errors import ConfigError
@@ -21,39 +20,29 @@ from vidssl.base.progress import Report
 from vidssl.base.registry import APPS, load_app, load_named
 from vidssl.base.safe_parse import read_json
 from vidssl.base.types import Features
-from vidssl.data.find_same_videos import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.run_config import Run
-from vidssl.evaluation.features import extract_features, split_features
 from vidssl.evaluation.measure import ListMeasurement as Measured
-from vidssl.evaluation.measure import (
-    apply_protocols,
-    check_class_names,
-    check_measurable,
-    chosen_protocols,
-    measure,
-    need_gallery,
-)
+from vidssl.evaluation.measure import check_class_names, check_measurable, chosen_protocols, measure, need_gallery
 from vidssl.evaluation.metrics import confusion, level_of
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, job, path_of
-from vidssl.jobs.load_network import Subject, describe_clips, joined_clips, load_subject
+from vidssl.jobs.load_network import Subject, describe_clips, extract_together, joined_clips, load_parts
 from vidssl.jobs.measurement_runner import (
-    Computed,
     JobResults,
     Measurement,
-    Plan,
     format_clips,
     format_number,
     format_table,
     format_videos,
+    list_missing,
     measure_networks,
     spread_of,
     write_csv,
 )
 from vidssl.models.floors import FLOORS
-from vidssl.models.joined_features import Joined
+from vidssl.models.joined_features import EncoderPart
 from vidssl.page.charts import confusion_matrix
 from vidssl.page.figure_style import png
 
@@ -63,54 +52,40 @@ _NONE = "–"
 NamedProtocols = Mapping[str, EvaluationProtocol]
 
 
-def measure_floors(
-    subject: Subject, protocols: NamedProtocols, query: VideoList, gallery: VideoList | None, check: Callable[[], None]
-) -> Results:
+def measure_floors(measurement: "Protocols") -> Results:
     """Measure what learned nothing by the protocols of a network; each video is decoded once for all floors.
 
-    Returns `floors`, the numbers of each by its name, and `floors_details`. `check` is that of `extract`.
+    Returns `floors`, the numbers of each by its name, and `floors_details`.
     """
+    subject, protocols = measurement.subject, measurement.chosen
     left_out = {name: reason for name, protocol in protocols.items() if (reason := _why_left_out(protocol))}
     applied = {name: protocol for name, protocol in protocols.items() if name not in left_out}
     if not applied:
         return {"floors": {}, "floors_details": {"left_out": left_out}}
     options: NetworkOptions = {"workers": subject.test.workers, "allow_missing": subject.test.allow_missing}
-    floors = {name: load_subject(f"floor:{name}", {**options, "device": "cpu"}) for name in FLOORS}
-    clips = joined_clips([floor.test for floor in floors.values()])
-    clips = clips.skipping_few() if subject.test.skips else clips
-    encoder = Joined([floor.encoder for floor in floors.values()]).to(subject.device).eval()
+    loaded = load_parts([EncoderPart(f"floor:{name}") for name in FLOORS], {**options, "device": "cpu"})
+    floors = [replace(floor, device=subject.device) for floor in loaded]
+    floors = [floor.skipping_few() for floor in floors] if subject.test.skips else floors
     reverse = any(protocol.reverse for protocol in applied.values())
-    g = None
-    if gallery is not None:
-        g = extract_features(encoder, gallery, clips, subject.device, "gallery of floors", check=check, reverse=reverse)
-    q = extract_features(encoder, query, clips, subject.device, "queries of floors", check=check, reverse=reverse)
-    details = {
-        "protocol": describe_clips(clips),
-        "left_out": left_out,
-        "num_videos": len(q),
-        "num_train": None if g is None else len(g),
-        "missing": q.describe()["missing"],
-        "missing_train": [] if g is None else g.describe()["missing"],
+    extract = partial(extract_together, floors, check=measurement.stop, reverse=reverse)
+    lists = {"queries": extract(measurement.query, "queries of floors")}
+    if measurement.train is not None:
+        lists["gallery"] = extract(measurement.train, "gallery of floors")
+    measured = {}
+    for number, name in enumerate(FLOORS):
+        of_floor = {title: features[number] for title, features in lists.items()}
+        measured[name] = measurement.run(applied, replace(floors[number], extractor=partial(_extracted, of_floor)))
+    numbers = {name: of_floor.of_protocols for name, of_floor in measured.items()}
+    clips = describe_clips(joined_clips([floor.test for floor in floors]))
+    return {
+        "floors": numbers,
+        "floors_details": {"protocol": clips, "left_out": left_out, **_counts(measured["untrained"])},
     }
-    dims = dict(zip(floors, encoder.dims, strict=True))
-    queries = query.rows(q.index.tolist())
-    galleries = queries if g is None or gallery is None else gallery.rows(g.index.tolist())
-    numbers = distributed.on_main(lambda: _numbers_of_floors(applied, dims, own_rows(galleries, queries), q, g))
-    return {"floors": numbers, "floors_details": details}
 
 
-def _numbers_of_floors(
-    protocols: NamedProtocols, dims: Mapping[str, int], own_pairs: Tensor, q: Features, g: Features | None
-) -> dict[str, Tree]:
-    """Apply protocols to features that are joined of floors, whose dimensions are given by their names."""
-    sizes = [*dims.values()]
-    of_galleries = [None] * len(dims) if g is None else split_features(g, sizes)
-    numbers: dict[str, Tree] = {}
-    for name, of_gallery, of_query in zip(dims, of_galleries, split_features(q, sizes), strict=True):
-        numbers[name] = {}
-        for measured in apply_protocols(protocols, of_gallery, of_query, own_pairs).values():
-            numbers[name] |= measured.numbers
-    return numbers
+def _extracted(features: Mapping[str, Features], *arguments: Any, **options: Any) -> Features:
+    """Return features that were extracted, by the title of their list, in place of `extract_features`."""
+    return features[arguments[-1]]
 
 
 def _why_left_out(protocol: EvaluationProtocol) -> str | None:
@@ -200,53 +175,62 @@ def test(
     return only
 
 
-@dataclass(frozen=True)
+@dataclass
 class Protocols(Measurement):
     """The evaluation protocols, as plain data: `{"name": "knn", "k": 20}`; None: those of `chosen_protocols`."""
 
     kind: ClassVar[str] = "test"
     command: ClassVar[str] = "test"
     protocols: Sequence[Tree] | None = None
-    check: Callable[[], None] = lambda: None  # that of `extract`
+    stop: Callable[[], None] = lambda: None  # called before each batch, as the `check` of `extract_features`
     floors: bool = False
+    chosen: NamedProtocols = field(init=False, repr=False)  # those that fit the network and its lists
+    measured: Measured = field(init=False, repr=False)
 
     def needs_training(self) -> bool:
         """Whether a protocol compares with training videos."""
         return need_training(self.protocols)
 
-    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+    def check(self) -> Tree:
         """Build the protocols, and check that they fit the lists."""
-        chosen, gallery = plan_protocols(subject, query, train, self.protocols)
-        compute = partial(self._compute, subject, query, gallery, chosen)
-        floors = partial(measure_floors, subject, chosen, query, gallery, self.check) if self.floors else None
-        return Plan(describe_protocols(chosen), compute, gallery, floors)
+        self.chosen, self.train = plan_protocols(self.subject, self.query, self.train, self.protocols)
+        return describe_protocols(self.chosen)
 
-    def _compute(
-        self, subject: Subject, query: VideoList, gallery: VideoList | None, protocols: NamedProtocols
-    ) -> Computed:
-        measured = measure(
-            subject.backbone,
-            protocols,
-            gallery,
-            query,
-            subject.test,
-            subject.device,
-            subject.classify,
-            subject.classes,
-            self.check,
-            subject.extractor,
-        )
-        results = {
+    def measure(self) -> Results:
+        """Run the protocols."""
+        self.measured = measured = self.run(self.chosen, self.subject)
+        if self.overlap["gallery"]:
+            self.overlap["gallery"]["equal_features"] = measured.equal_features
+        return {
             **measured.numbers,
-            "protocols": describe_protocols(protocols)["protocols"],
+            **describe_protocols(self.chosen),
             "details": {name: protocol.details for name, protocol in measured.by_protocol.items() if protocol.details},
-            "num_videos": len(measured.query),
-            "num_train": None if measured.gallery is None else len(measured.gallery),
-            "missing": [{"path": path, "reason": reason} for path, reason in measured.missing_query],
-            "missing_train": [{"path": path, "reason": reason} for path, reason in measured.missing_gallery],
+            **_counts(measured),
             **({"per_video": measured.per_video} if self.per_video else {}),
         }
-        return Computed(results, partial(_write, measured), measured.equal_features)
+
+    def run(self, protocols: NamedProtocols, subject: Subject) -> Measured:
+        """Run protocols on a network."""
+        classifier = subject.classify, subject.classes
+        clips = subject.test, subject.device
+        return measure(
+            subject.backbone, protocols, self.train, self.query, *clips, *classifier, self.stop, subject.extractor
+        )
+
+    def write(self, out: Path) -> None:
+        """Write the files of protocols that predict classes, and remove those of other protocols."""
+        names = _measured_before(out)
+        (out / "results.json").unlink(missing_ok=True)
+        for name in names:
+            for file in (f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"):
+                (out / file).unlink(missing_ok=True)
+        for name, of_protocol in self.measured.by_protocol.items():
+            if of_protocol.predicted is not None:
+                _write_predictions(out, name, self.measured.query, of_protocol.predicted)
+
+    def add(self, results: Results) -> Results:
+        """Return results with those of floors, if they are asked for and lacking."""
+        return {**results, **measure_floors(self)} if self.floors and "floors" not in results else results
 
 
 def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tree], list[str]]:
@@ -318,16 +302,14 @@ def describe_protocols(protocols: NamedProtocols) -> Tree:
     return {"protocols": settings}
 
 
-def _write(measured: Measured, out: Path) -> None:
-    """Write the files of protocols that predict classes, and remove those of other protocols."""
-    names = _measured_before(out)
-    (out / "results.json").unlink(missing_ok=True)
-    for name in names:
-        for file in (f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"):
-            (out / file).unlink(missing_ok=True)
-    for name, of_protocol in measured.by_protocol.items():
-        if of_protocol.predicted is not None:
-            _write_predictions(out, name, measured.query, of_protocol.predicted)
+def _counts(measured: Measured) -> Results:
+    """How many videos were measured, and which could not be read."""
+    return {
+        "num_videos": len(measured.query),
+        "num_train": None if measured.gallery is None else len(measured.gallery),
+        "missing": list_missing(measured.missing_query),
+        "missing_train": list_missing(measured.missing_gallery),
+    }
 
 
 def _measured_before(out: Path) -> list[str]:

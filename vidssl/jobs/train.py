@@ -25,7 +25,7 @@ from vidssl.engine.training_lists import training_list
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.train_test_overlap import check_disjoint
 from vidssl.jobs.job import NetworkOptions, Videos, job
-from vidssl.jobs.measurement_runner import JobResults, Work, claim_results, over_splits
+from vidssl.jobs.measurement_runner import JobResults, claim_results, load_measured, over_splits
 from vidssl.jobs.test import Protocols, format_measured
 from vidssl.jobs.training_report import report_training
 from vidssl.models.read_and_write_weights import weights_file
@@ -136,8 +136,9 @@ def _test(run: Run, checkpoint: Path, out: Path | None, check: Callable[[], None
     chosen = run.evaluate.protocols
     protocols = None if chosen is None else [protocol.model_dump(mode="json") for protocol in chosen]
     query, gallery = Path(str(run.evaluate.query)), run.evaluate.gallery
-    work = Work(Protocols(protocols, check), checkpoint, query, options, None if gallery is None else Path(gallery))
-    return work.prepare().measure(out)  # the folder is that of the run, which has claimed it
+    train_list = None if gallery is None else Path(gallery)
+    # The folder is that of the run, which has claimed it.
+    return load_measured(Protocols(protocols, check), checkpoint, query, options, train_list).results(out)
 
 
 def read_config(config: Config, settings: Sequence[Setting]) -> tuple[Tree, str]:

@@ -2,8 +2,9 @@
 
 import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -31,15 +32,15 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_config import Run
 from vidssl.engine.run_setup import fresh_backbone
 from vidssl.engine.training_lists import training_list
-from vidssl.evaluation.features import extract_features, join_features, split_features
+from vidssl.evaluation.features import join_features
 from vidssl.evaluation.leave_recording_out import vote_of_others
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import KNN
 from vidssl.evaluation.statistics import beside, proportions
 from vidssl.jobs.job import NetworkOptions
-from vidssl.jobs.load_network import Subject, joined_clips, load_parts, load_subject
+from vidssl.jobs.load_network import Subject, extract_together, joined_clips, load_parts, load_subject
 from vidssl.jobs.measurement_runner import format_clips
-from vidssl.models.joined_features import EncoderPart, Joined, parts_of
+from vidssl.models.joined_features import EncoderPart, parts_of
 from vidssl.page.charts import training_curves
 from vidssl.page.figure_style import png
 from vidssl.page.render import TEMPLATES, render_page
@@ -52,6 +53,7 @@ _AT_MOST = 600.0  # seconds
 _FRACTION = 0.1  # of the time of the training
 _BESIDE = 0.15  # seconds of a video that `vidssl-default` takes on two cores; it may double the time
 _TRAINED = "trained"
+_OfNetworks = dict[str, Features]  # by the names of networks
 
 
 def report_training(run: Run, checkpoint: Path) -> None:
@@ -190,32 +192,29 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
     with torch.random.fork_rng([]):
         torch.manual_seed(run.seed)
         fresh = fresh_backbone(run).to(subject.device).eval()
-    parts, others, clips, lacking = list[EncoderPart](), list[Subject](), joined_clips([subject.test] * 2), None
+    parts, others, lacking = list[EncoderPart](), list[Subject](), None
     try:
         parts = [] if beside is None else parts_of(beside) or [EncoderPart(beside)]
         others = load_parts(parts, {**options, "precision": subject.test.precision})
-        clips = joined_clips([subject.test, subject.test, *(network.test for network in others)])
+        joined_clips([subject.test, *(network.test for network in others)])
     except VidsslError as error:  # its weights are not installed
         others, lacking = [], f"without {beside}: {error}"
-    encoders = [subject.encoder, subject.test.encoder(fresh), *(network.encoder for network in others)]
-    joined = Joined(encoders).to(subject.device).eval()
+    networks = [subject, replace(subject, backbone=fresh), *others]
     with StopRequest().listening() as request:
-        extract = partial(extract_features, joined, test=clips, device=subject.device, check=request.check)
+        extract = partial(extract_together, networks, check=request.check)
         g = None if test.gallery is None else extract(test.gallery, title="gallery")
         q = extract(test.tested, title="tested")
     if test.gallery is not None:
         subject.count_overlap(test.tested, test.gallery)
     before = "untrained" if run.init is None else "before training"
-    split = partial(_of_networks, joined.dims, before, str(beside), [part.weight for part in parts])
-    numbers = distributed.on_main(partial(_numbers, test, split, q, g))
+    named = partial(_of_networks, before, str(beside), [part.weight for part in parts])
+    numbers = distributed.on_main(lambda: _numbers(test, named(q), None if g is None else named(g)))
     return {**numbers, "lacking": lacking, "clips": format_clips(subject.describe()["protocol"])}
 
 
-def _of_networks(
-    dims: Sequence[int], before: str, beside: str, weights: Sequence[float], joined: Features
-) -> dict[str, Features]:
+def _of_networks(before: str, beside: str, weights: Sequence[float], features: Sequence[Features]) -> _OfNetworks:
     """Return the features of each network, and of the trained one joined with `beside`, by name."""
-    trained, untrained, *others = split_features(joined, dims)
+    trained, untrained, *others = features
     rows = {_TRAINED: trained, before: untrained}
     if others:
         rows[f"{beside}+{_TRAINED}"] = join_features([*others, trained], [*weights, 1.0])
@@ -223,18 +222,18 @@ def _of_networks(
     return rows
 
 
-def _numbers(test: Test, split: Callable[[Features], dict[str, Features]], q: Features, g: Features | None) -> Tree:
-    """Compute the accuracies of networks by kNN, and their gains, of joined features of the test's two lists."""
+def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) -> Tree:
+    """Compute the accuracies of networks by kNN, and their gains, of the features of the test's two lists."""
+    q = queries[_TRAINED]
     tested = test.tested.rows(q.index.tolist())
     groups, label, level = recording_groups(tested), tested.labels, {"majority": majority(q.label)["majority"]}
     # The number of `vidssl test`, or that of `vidssl compare`: the next command shows the same.
-    if g is None or test.gallery is None:
-        predicted = {name: vote_of_others(x, groups.number)[0] for name, x in split(q).items()}
+    if galleries is None or test.gallery is None:
+        predicted = {name: vote_of_others(x, groups.number)[0] for name, x in queries.items()}
         several = of_several_recordings(label, groups.number)
     else:
-        knn, own_pairs = KNN(KNN.Config()), own_rows(test.gallery.rows(g.index.tolist()), tested)
-        galleries = split(g)
-        measured = {name: knn(galleries[name], x, own_pairs).predicted for name, x in split(q).items()}
+        knn, own_pairs = KNN(KNN.Config()), own_rows(test.gallery.rows(galleries[_TRAINED].index.tolist()), tested)
+        measured = {name: knn(galleries[name], x, own_pairs).predicted for name, x in queries.items()}
         predicted = {name: labels for name, labels in measured.items() if labels is not None}
         several = np.zeros_like(label, bool)
     kept, classes = np.ones_like(several), None
@@ -255,7 +254,7 @@ def _numbers(test: Test, split: Callable[[Features], dict[str, Features]], q: Fe
         + ("" if classes is None else ", a mean over classes")
         + (f", without {first_few(alone)} of one recording" if alone else ""),
         "recordings": int(groups.number.max()) + 1,
-        "recordings_are_named": groups.stated or g is not None,
+        "recordings_are_named": groups.stated or galleries is not None,
         "left_out": len(test.tested) - len(q),
     }
 

@@ -26,7 +26,7 @@ from vidssl.data.read_instance_boxes import read_instance_boxes
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import Records, VideoList, read_list
 from vidssl.jobs.extract import extract
-from vidssl.jobs.grad_cam_of_videos import COPY
+from vidssl.jobs.grad_cam import COPY
 from vidssl.jobs.load_network import load_subject
 from vidssl.jobs.test import test as measure
 from vidssl.transforms import RECIPES

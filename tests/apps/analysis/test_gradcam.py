@@ -18,7 +18,7 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.read_instance_boxes import read_instance_boxes
 from vidssl.data.video_list import read_list
 from vidssl.evaluation.features import TestClips
-from vidssl.jobs.grad_cam_of_videos import box_masks, class_maps, one_clip, pair_maps
+from vidssl.jobs.grad_cam import box_masks, class_maps, one_clip, pair_maps
 from vidssl.jobs.load_network import load_subject
 
 TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"

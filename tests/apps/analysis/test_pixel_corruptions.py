@@ -8,8 +8,8 @@ from PIL import Image
 from scipy import ndimage
 from skimage import color, exposure, util
 
-from vidssl.apps.analysis import pixel_corruptions as corruptions
-from vidssl.apps.analysis.pixel_corruptions import PIXEL_CORRUPTIONS, fog_layer, line_kernel
+from vidssl.apps.analysis import corrupted_clips as corruptions
+from vidssl.apps.analysis.corrupted_clips import PIXEL_CORRUPTIONS, fog_layer, line_kernel
 from vidssl.base.keyed_generators import generator
 
 SIDE = 56  # a quarter of the side that lengths refer to

@@ -80,7 +80,7 @@ def test_summaries_follow_from_the_numbers_of_each_severity(measured):
 
 def test_results_depend_on_the_seed_alone(trained, measured, asked, tmp_path, monkeypatch):
     found, out = measured
-    monkeypatch.setattr("vidssl.apps.analysis.robustness._measure", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("vidssl.apps.analysis.robustness.Robustness.measure", lambda _: pytest.fail("measured again"))
     assert measure_robustness(trained, out, **asked) == found
     monkeypatch.undo()
     less = {"corruptions": ["rain"], "severities": (4,), "workers": 1, "batch_size": 3}

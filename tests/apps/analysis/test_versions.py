@@ -17,7 +17,7 @@ from vidssl.data.clip_samplers import Clip, ClipSettings, Uniform
 from vidssl.data.read_instance_boxes import read_instance_boxes
 from vidssl.data.video_list import Records, read_list
 from vidssl.evaluation.features import TestClips, encode_videos
-from vidssl.jobs.grad_cam_of_videos import version_of
+from vidssl.jobs.grad_cam import version_of
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
 from vidssl.transforms.gamma_and_shuffles import gamma

@@ -4,9 +4,9 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from typing_extensions import Unpack
 
@@ -18,22 +18,21 @@ from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.command_line_and_notices import left_out
 from vidssl.base.config import Tree
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError, PeerError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report
-from vidssl.data.list_identity import identify
-from vidssl.data.recordings_and_class_folders import Groups, recording_groups
+from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import copy_list
 from vidssl.evaluation.features import KeptFeatures
-from vidssl.evaluation.result_files import Results, complete, write_results
+from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.statistics import FEWEST
 from vidssl.jobs import test as tests
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, path_of, read_videos
-from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
+from vidssl.jobs.load_network import Subject, device_of, load_subject
 from vidssl.jobs.load_network import untrained as build_untrained
-from vidssl.jobs.measurement_runner import JobResults, Measurement, claim_results, format_clips, prepare
+from vidssl.jobs.measurement_runner import JobResults, Measurement, claim_results, format_clips
 from vidssl.page.section import Point, Quantity, Section
 
 _log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ def numbers_section(evidence: Evidence) -> Section:
     results, key, levels = evidence.first, evidence.primary, dict(evidence.levels)
     if key is None:
         text = "Nothing is judged: whether classes are recognised is measured with labels."
-        return replace(NUMBERS, verdict=text, open=True, setting=evidence.setting)
+        return evidence.section(NUMBERS, [], verdicts.AnalysisVerdict(text, open=True))
     score, of_classes = evidence.score(key), levels.pop("majority_mean_class", None)
     quantities = [evidence.quantity("Right videos", {name: key for key, name in evidence.measures.items()}, levels)]
     if score.exact and not math.isclose(score.level, levels["majority"]):
@@ -91,13 +90,7 @@ def numbers_section(evidence: Evidence) -> Section:
     ]
     notes = [detail["note"] for detail in results["details"].values() if "note" in detail]
     verdict = verdicts.recognition(evidence.sample, score, evidence.beside(key, by_class=True))
-    return replace(
-        NUMBERS,
-        **verdict._asdict(),
-        setting=evidence.setting,
-        quantities=[quantity for quantity in quantities if quantity.rows],
-        notes=[f"The verdict is about {MEASURES[key]}.", *notes],
-    )
+    return evidence.section(NUMBERS, quantities, verdict, [f"The verdict is about {MEASURES[key]}.", *notes])
 
 
 def order_section(evidence: Evidence) -> Section:
@@ -106,7 +99,7 @@ def order_section(evidence: Evidence) -> Section:
     assert right is not None
     verdict = verdicts.order(evidence.sample, right, equal, evidence.beside("order"))
     direction = evidence.quantity("Clips whose direction is recognised", {"direction": "order"}, {"guessing": 0.5})
-    return replace(ORDER_OF_TIME, **verdict._asdict(), setting=evidence.setting, quantities=[direction])
+    return evidence.section(ORDER_OF_TIME, [direction], verdict)
 
 
 ANALYSIS_PARTS = (
@@ -144,6 +137,7 @@ ANALYSIS_PARTS = (
     ),
 )
 _SHOWN = 4  # videos with maps on the page
+_FIXABLE = (ConfigError, DataError, PeerError)  # the last of another process, which had one of the others
 
 
 @job
@@ -187,32 +181,16 @@ def analyze_all(
     # The same clips in every section, so that each number is there once: one, as 95 versions of each are corrupted.
     options = {**options, "clips": options.get("clips") or 1, "crops": options.get("crops") or 1}
     with distributed.joined(device_of(model, options)):
-        subject = load_subject(model, options)
-        beside, why = _untrained(subject, untrained)
-        subject = replace(subject, extractor=KeptFeatures(subject.classify))
-        count, train = None if limit == "all" else limit, None
+        subject, train = load_subject(model, options), None
+        count = None if limit == "all" else limit
         query = distributed.on_main(lambda: draw_videos(videos, options, count, folder / "lists" / "test"))
         if train_list is not None:
             more, of_training = None if count is None else _TRAIN * count, train_list
             train = distributed.on_main(lambda: draw_videos(of_training, options, more, folder / "lists" / "train"))
-        overlap = subject.count_overlap(query, train)
-        groups = distributed.on_main(lambda: recording_groups(query))
-        work = _Work(folder, query, train, groups, options, box_file)
-        analyses = [
-            work.section(part, subject, None if part.costly and untrained != "all" else beside)
-            for part in ANALYSIS_PARTS
-        ]
-        analyses.append(work.gradcam(subject, beside))
-        results = _results(subject, query, train, analyses, overlap)
-        details = _details(subject, query, train, lists)
-        notes = _notes(groups, len(query), beside, why, overlap["training"] or {})
-        page, title, unread = folder / "index.html", f"Analysis of {subject.name}", [*left_out().values()]
-        distributed.on_main(lambda: write_results(folder, results))
-        content = analysis_page(title, analyses, details, notes, unread)
-        distributed.on_main(lambda: write_whole(page, content))
-    report = JobResults(results)
-    report.text = "\n".join(f"{section.title}: {section.says}" for section in analyses)
-    report.file = page
+        analyses = AllAnalyses(folder, lists, options, untrained, box_file).of(subject, query, train)
+        report = JobResults(analyses.results(folder, reuse=False))
+    report.text = "\n".join(f"{section.title}: {section.says}" for section in analyses.sections)
+    report.file = folder / "index.html"
     return report
 
 
@@ -244,18 +222,45 @@ def draw_videos(videos: Videos, options: NetworkOptions, count: int | None, out:
     return read_list(copy_list(all_videos, out, all_videos.root, names), None, options.get("allow_external", False))
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What all sections are made of."""
+@dataclass
+class AllAnalyses(Measurement):
+    """All analyses of one network, each in a folder of its own, and their page."""
 
+    kind: ClassVar[str] = "analysis"
+    command: ClassVar[str] = "analyze all"
+    compares: ClassVar[bool] = False  # each analysis checks its lists
     folder: Path
-    query: VideoList
-    train: VideoList | None
-    groups: Groups
-    options: NetworkOptions
+    inputs: Mapping[str, Path | None]  # the lists that videos were drawn from
+    given: NetworkOptions  # of the network
+    untrained: str  # what is measured of the untrained network: quick, all, none
     boxes: Path | None
+    sections: list[Section] = field(default_factory=list, init=False)
 
-    def section(self, part: AnalysisPart, subject: Subject, beside: Subject | None) -> Section:
+    def check(self) -> Tree:
+        """Build the untrained network."""
+        self.beside, self.why = _untrained(self.subject, self.untrained)
+        self.groups = distributed.on_main(lambda: recording_groups(self.query))
+        return {}
+
+    def measure(self) -> Results:
+        """Run all analyses."""
+        subject = replace(self.subject, extractor=KeptFeatures(self.subject.classify))
+        for part in ANALYSIS_PARTS:
+            costly = part.costly and self.untrained != "all"
+            self.sections.append(self._section(part, subject, None if costly else self.beside))
+        self.sections.append(self._gradcam(subject))
+        return {
+            "num_videos": len(self.query),
+            "left_out": {section.name: section.reason for section in self.sections if section.reason},
+            "verdicts": {section.name: section.verdict for section in self.sections if section.verdict},
+        }
+
+    def write(self, out: Path) -> None:
+        """Write the page."""
+        unread, title = [*left_out().values()], f"Analysis of {self.subject.name}"
+        write_whole(out / "index.html", analysis_page(title, self.sections, self._details(), self._notes(), unread))
+
+    def _section(self, part: AnalysisPart, subject: Subject, beside: Subject | None) -> Section:
         """Run one analysis; an error that the user could fix becomes the reason why it is left out."""
         name, notes = part.header.name, []
         if part.boxes and self.boxes is None:
@@ -265,14 +270,14 @@ class _Work:
             if beside is not None:
                 try:
                     networks[UNTRAINED] = self._measure(part, beside, self.folder / UNTRAINED / name)
-                except (ConfigError, DataError) as error:
+                except _FIXABLE as error:
                     notes.append(f"The untrained network is not measured: {error}.")
             elif part.costly:
                 notes.append(
                     "The untrained network takes as long again: vidssl analyze all --untrained all measures it."
                 )
             section = part.section(Evidence(networks, self.groups.number, self.query.labels))
-        except (ConfigError, DataError) as error:
+        except _FIXABLE as error:
             return _left_out(part.header, error)
         links = [] if part.link is None else [(part.link[0], f"{name}/{part.link[1]}")]
         return replace(section, notes=[*section.notes, *notes], links=links)
@@ -280,93 +285,65 @@ class _Work:
     def _measure(self, part: AnalysisPart, subject: Subject, out: Path) -> Results:
         """Return the results of one network; existing ones that lack what the page needs are measured again."""
         measurement = part.measurement(self.boxes)
-        measurement.options(self.options)  # an error if it does not measure such clips
+        measurement.options(self.given)  # an error if it does not measure such clips
         used = self.train if part.trains else None
         lists = {"list": self.query.path, "train_list": None if used is None else used.path}
         claim_results(out, measurement.kind, lists, [Path(subject.name), *measurement.files()])
-        prepared = prepare(measurement, subject, self.query, used)
-        results = prepared.measure(out)
+        measured = measurement.of(subject, self.query, used)
+        results = measured.results(out)
         if part.needs not in results:
-            results = prepared.measure(out, reuse=False)
+            results = measured.results(out, reuse=False)
         return {**results, "curve": [uniformity.point(results)]} if part.header is uniformity.CLASSES else results
 
-    def gradcam(self, subject: Subject, beside: Subject | None) -> Section:
+    def _gradcam(self, subject: Subject) -> Section:
         """Draw the maps of both networks."""
         header, work = gradcam.GRADCAM, gradcam.GradCamJob(boxes=self.boxes)
         out, files = self.folder / header.name, [Path(subject.name), self.boxes]
         subjects = [("network", subject, out)]
-        if beside is not None:
-            subjects = [(name, each, out / name) for name, each in ((TRAINED, subject), (UNTRAINED, beside))]
-            files.append(Path(beside.name))
+        if self.beside is not None:
+            subjects = [(TRAINED, subject, out / TRAINED), (UNTRAINED, self.beside, out / UNTRAINED)]
+            files.append(Path(self.beside.name))
         try:
             claim_results(out, "gradcam", {"list": self.query.path}, files)
-            rows = generator(0).permutation(len(self.query))[: work.limit].tolist()
-            networks, page_rows = gradcam.explain_networks(
-                replace(work, rows=rows), subjects, self.query, self.query, out
-            )
+            work.rows = generator(0).permutation(len(self.query))[: work.limit].tolist()
+            networks, page_rows = gradcam.explain_networks(work, subjects, self.query, self.query, out)
             section = gradcam.gradcam_section(networks, page_rows[:_SHOWN], self.query, self.groups.number)
-        except (ConfigError, DataError) as error:
+        except _FIXABLE as error:
             return _left_out(header, error)
         return replace(section, links=[("All maps, playing", f"{header.name}/index.html")])
+
+    def _notes(self) -> list[str]:
+        """What holds for all sections."""
+        training = self.overlap["training"] or {}  # what the tested videos have in common with those of the training
+        notes = [
+            f"Intervals are 95 % intervals for this network on new recordings; the {len(self.query)} videos are of "
+            f"{int(self.groups.number.max()) + 1} recordings, by {self.groups.how}. Numbers without one have no "
+            f"interval, or there are fewer than {FEWEST} recordings.",
+            "Filled: the network. Ring: the untrained network, with random weights of the run's seed and the same "
+            "clips."
+            if self.beside is not None
+            else f"The untrained network is not beside it: {self.why}.",
+        ]
+        if count := training.get("videos"):
+            notes.append(f"The network was trained on {count} of the tested videos: its numbers are too high.")
+        elif count := training.get("group_videos"):
+            notes.append(f"The network was trained on other videos of the recordings of {count} tested videos.")
+        elif "not_checked" in training:
+            notes.append("Which of the tested videos it was trained on is not known.")
+        return notes
+
+    def _details(self) -> list[tuple[str, str]]:
+        """What stands at the head of the page."""
+        subject, test, step = self.subject, self.subject.test, self.subject.origin.get("step")
+        details = [("Videos", f"n = {len(self.query)} of {self.inputs['list']}")]
+        if self.train is not None:
+            details.append(("Training videos", f"{len(self.train)} of {self.inputs['train_list']}"))
+        clips = f"{format_clips(dict(test))}, {test.clip.frames} frames each"
+        name = "a module" if subject.run is None else subject.run.backbone.name
+        details += [("Backbone", f"{name}, {subject.encoder.dim} features"), ("Clips", clips)]
+        return details + ([("Step", f"{step:,}")] if step is not None else [])
 
 
 def _left_out(section: Section, error: Exception) -> Section:
     _log.warning("%s is left out: %s", section.name, error)
     return replace(section, reason=str(error))
-
-
-def _notes(groups: Groups, videos: int, beside: Subject | None, why: str, training: Tree) -> list[str]:
-    """What holds for all sections; `training` is what the tested videos have in common with those of the training."""
-    notes = [
-        f"Intervals are 95 % intervals for this network on new recordings; the {videos} videos are of "
-        f"{int(groups.number.max()) + 1} recordings, by {groups.how}. Numbers without one have no interval, or "
-        f"there are fewer than {FEWEST} recordings.",
-        "Filled: the network. Ring: the untrained network, with random weights of the run's seed and the same clips."
-        if beside is not None
-        else f"The untrained network is not beside it: {why}.",
-    ]
-    if count := training.get("videos"):
-        notes.append(f"The network was trained on {count} of the tested videos: its numbers are too high.")
-    elif count := training.get("group_videos"):
-        notes.append(f"The network was trained on other videos of the recordings of {count} tested videos.")
-    elif "not_checked" in training:
-        notes.append("Which of the tested videos it was trained on is not known.")
-    return notes
-
-
-def _results(
-    subject: Subject, query: VideoList, train: VideoList | None, analyses: list[Section], overlap: Tree
-) -> Results:
-    """What `results.json` beside the page states; each analysis has its own."""
-    content = {
-        "num_videos": len(query),
-        "left_out": {section.name: section.reason for section in analyses if section.reason},
-        "verdicts": {section.name: section.verdict for section in analyses if section.verdict},
-        "list": str(query.path),
-        "train_list": None if train is None else str(train.path),
-        **subject.describe(),
-    }
-    request = subject.request(
-        command="analyze all",
-        list=query.fingerprint,
-        classes=class_hash(query),
-        data=distributed.on_main(lambda: identify(query)),
-        train_list=None if train is None else train.fingerprint,
-        train_data=None if train is None else distributed.on_main(lambda: identify(train)),
-    )
-    gallery = None if train is None else train.fingerprint
-    return complete(content, request=request, overlap=overlap, query=query.fingerprint, gallery=gallery)
-
-
-def _details(
-    subject: Subject, query: VideoList, train: VideoList | None, lists: Mapping[str, Path | None]
-) -> list[tuple[str, str]]:
-    """What stands at the head of the page."""
-    details = [("Videos", f"n = {len(query)} of {lists['list']}")]
-    if train is not None:
-        details.append(("Training videos", f"{len(train)} of {lists['train_list']}"))
-    step, test = subject.origin.get("step"), subject.test
-    clips = f"{format_clips(dict(test))}, {test.clip.frames} frames each"
-    name = "a module" if subject.run is None else subject.run.backbone.name
-    details += [("Backbone", f"{name}, {subject.encoder.dim} features"), ("Clips", clips)]
-    return details + ([("Step", f"{step:,}")] if step is not None else [])

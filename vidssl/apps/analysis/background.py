@@ -24,10 +24,11 @@ from vidssl.apps.analysis.page import measure_sections
 from vidssl.apps.analysis.versions import encode_versions, why_no_classifier
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, write_whole
+from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
-from vidssl.base.types import Frames, VideoRecord
+from vidssl.base.types import Features, Frames, VideoRecord
 from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.dataset import ClipDataset, resolve_span
 from vidssl.data.list_identity import identify
@@ -39,10 +40,10 @@ from vidssl.evaluation.protocols import KNN
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
 from vidssl.evaluation.train_test_overlap import check_disjoint
-from vidssl.jobs.grad_cam_of_videos import UniformVersions, VersionRequest, with_versions
+from vidssl.jobs.grad_cam import UniformVersions, VersionRequest, with_versions
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
 from vidssl.jobs.load_network import Subject, one_network
-from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan
+from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
 from vidssl.page.charts import Shot, retrieval_sheet
 from vidssl.page.figure_style import png
 from vidssl.page.section import Section
@@ -95,7 +96,7 @@ def analyze_background(
     return measure_sections(work, model, videos, options, out, background_section, train_list, splits)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Background(Measurement):
     """Where the instances are, masks or boxes, and the seed of the choice of backgrounds."""
 
@@ -105,31 +106,33 @@ class Background(Measurement):
     boxes: Path | None = None
     seed: int = 0
 
-    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+    def check(self) -> Tree:
         """Find the instances, and draw the backgrounds."""
-        classifies = _check(one_network(subject), query, train)
+        query, test = self.query, one_network(self.subject).test
+        self.classifies = _check(self.subject, query, self.train)
         where, masks = _find_instances(self, query)
-        backgrounds = draw_backgrounds(query, self.seed)
-        request = {
+        self.backgrounds = draw_backgrounds(query, self.seed)
+        records = list(query.records)
+        pairs = ([records[n] for n in pair] for pair in self.backgrounds.tolist())
+        swaps = Swaps(where, dict(zip(records, pairs, strict=True)))
+        self.dataset = swaps.dataset(test.dataset(query), test.clip, test.clips)
+        return {
             "boxes": None if self.boxes is None else file_hash(self.boxes),
             "masks": None if masks is None else distributed.on_main(lambda: identify(masks)),
             "seed": self.seed,
         }
-        records, rows = list(query.records), backgrounds.tolist()
-        swaps = Swaps(where, {record: [records[n] for n in pair] for record, pair in zip(records, rows, strict=True)})
-        dataset = swaps.dataset(subject.test.dataset(query), subject.test.clip, subject.test.clips)
-        return Plan(request, partial(self._compute, subject, train, classifies, dataset, backgrounds), train)
 
-    def _compute(
-        self, subject: Subject, train: VideoList | None, classifies: bool, dataset: ClipDataset, backgrounds: np.ndarray
-    ) -> Computed:
-        query = dataset.videos
-        test, network = subject.test, subject if classifies else replace(subject, classify=None)
-        views = test.clips * test.crops * len(VERSIONS)
-        arrange = partial(mean_of_versions, views, crops=test.crops)
-        index, x, missing = encode_versions(network, dataset, test, arrange, subject.name)
-        predicted = _predict(subject, x, train, classifies)
-        label, background = query.labels[index], query.labels[backgrounds[index, 1]]
+    def measure(self) -> Results:
+        """Classify the versions of all videos."""
+        query, test, classify = self.query, self.subject.test, self.subject.classify if self.classifies else None
+        arrange = partial(mean_of_versions, test.clips * test.crops * len(VERSIONS), crops=test.crops)
+        network = replace(self.subject, classify=classify)
+        index, x, missing = encode_versions(network, self.dataset, test, arrange, network.name)
+        g = None if self.train is None else network.extract(self.train, "gallery")
+        if not distributed.is_main():
+            return {}
+        predicted = _predict(network, x, g)
+        label, background = query.labels[index], query.labels[self.backgrounds[index, 1]]
         numbers: dict[str, float] = {}
         for name, classes in predicted.items():
             numbers |= swap_numbers(name, classes, label, background)
@@ -137,7 +140,7 @@ class Background(Measurement):
             **numbers,
             "majority": majority(torch.from_numpy(label))["majority"],
             "num_videos": len(index),
-            "missing": [{"path": path, "reason": reason} for path, reason in missing],
+            "missing": list_missing(missing),
             "instances": {"boxes" if self.masks is None else "masks": str(self.masks or self.boxes)},
             "seed": self.seed,
         }
@@ -146,9 +149,13 @@ class Background(Measurement):
             for name, classes in predicted.items():
                 for n, end in enumerate(("", "_same", "_other")):
                     results["per_video"][f"{name}{end}"] = (classes[:, n] == label).astype(float).tolist()
-        primary = next(iter(predicted.values()))
-        sheet = partial(examples, dataset, test.crops, index, primary, backgrounds)
-        return Computed(results, lambda out: write_whole(out / "examples.png", sheet()))
+        self.shown = index, next(iter(predicted.values()))
+        return results
+
+    def write(self, out: Path) -> None:
+        """Draw the first videos in all versions."""
+        sheet = examples(self.dataset, self.subject.test.crops, *self.shown, self.backgrounds)
+        write_whole(out / "examples.png", sheet)
 
 
 def _check(subject: Subject, videos: VideoList, gallery: VideoList | None) -> bool:
@@ -183,13 +190,12 @@ def _find_instances(instances: Background, videos: VideoList) -> tuple[dict[str,
     return dict(boxes), None
 
 
-def _predict(subject: Subject, x: Tensor, gallery: VideoList | None, classifies: bool) -> dict[str, np.ndarray]:
+def _predict(subject: Subject, x: Tensor, g: Features | None) -> dict[str, np.ndarray]:
     """Predict the classes (N, 3) of all versions by the classifier, the vote of ten neighbours, and the nearest one."""
     dim, predicted = subject.encoder.dim, {}
-    if classifies:
+    if subject.classify is not None:
         predicted["top1"] = x[:, :, dim:].argmax(dim=2)
-    if gallery is not None:
-        g = subject.extract(gallery, "gallery")
+    if g is not None:
         neighbours = nearest(x[:, :, :dim].flatten(0, 1), g.x, KNN.Config().k)
         for name, k in (("knn", KNN.Config().k), ("R@1", 1)):
             predicted[name] = vote(neighbours, g, k, KNN.Config().temperature).view(len(x), len(VERSIONS))
@@ -245,15 +251,14 @@ def background_section(evidence: Evidence) -> Section:
         quantities.append(evidence.quantity(f"{title} by background", keys, evidence.levels))
         keys = {name: f"{measure}{end}" for name, end in more.items()}
         quantities.append(evidence.quantity(f"{title}, differences", keys, drawn=False))
-    section = replace(BACKGROUND_SECTION, setting=evidence.setting, quantities=quantities)
     key = evidence.primary
     if key is None:
-        return section
+        return evidence.section(BACKGROUND_SECTION, quantities)
     same, another = evidence.estimate(f"{key}_same"), evidence.estimate(f"{key}_other")
     assert same is not None and another is not None
     gap, untrained = evidence.gap(f"{key}_same", f"{key}_other"), evidence.beside(f"{key}_same", f"{key}_other")
     verdict = verdicts.background(evidence.sample, evidence.score(f"{key}_same"), same, another, gap, untrained)
-    return replace(section, **verdict._asdict())
+    return evidence.section(BACKGROUND_SECTION, quantities, verdict)
 
 
 VERSIONS = ("original", "same", "other")
@@ -364,7 +369,7 @@ class Swaps:
         return replace(plain, sampler=sampler, reading=reading)
 
     def swap(self, reading: DecodeSettings, request: VersionRequest) -> Frames:
-        """Make a version (jobs/grad_cam_of_videos.py); without an instance it shows the background alone."""
+        """Make a version (jobs/grad_cam.py); without an instance it shows the background alone."""
         height, width = request.frames.shape[2:]
         masks = self.masks(request.record, request.numbers, height, width)[:, None]
         first, _ = resolve_span(request.video.meta, request.record)

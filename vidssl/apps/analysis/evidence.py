@@ -1,19 +1,20 @@
 """What results of networks are evidence for: numbers with intervals over recordings, and differences of networks."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vidssl.apps.analysis.verdicts import ScoreSample, ScoreTest
+from vidssl.apps.analysis.verdicts import AnalysisVerdict, ScoreSample, ScoreTest
 from vidssl.data.recordings_and_class_folders import of_several_recordings
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.statistics import Beside, Estimate, Floats, beside, proportion
 from vidssl.jobs.measurement_runner import format_tests, format_videos, spread_of
-from vidssl.page.section import Point, Quantity
+from vidssl.page.section import Point, Quantity, Section
 
 TRAINED, UNTRAINED = "trained", "untrained"  # names of networks on the page of all analyses
 MEASURES = {"R@1": "R@1", "knn": "kNN", "top1": "classifier"}  # accuracies that analyses compare
@@ -173,3 +174,16 @@ class Evidence:
         classes = self.classes if by_class else np.zeros_like(self.labels)
         rows = classes >= 0
         return beside(of_networks[0][rows], of_networks[1][rows], self.recordings[rows], classes[rows])
+
+    def section(
+        self,
+        header: Section,
+        quantities: Sequence[Quantity],
+        said: AnalysisVerdict | None = None,
+        notes: Sequence[str] = (),
+        **parts: Any,
+    ) -> Section:
+        """Make the section of a header: what was measured, the quantities that have numbers, and what they say."""
+        kept = [quantity for quantity in quantities if quantity.rows]
+        parts = {"setting": self.setting, **parts} | ({} if said is None else said._asdict())
+        return replace(header, quantities=kept, notes=[*notes], **parts)

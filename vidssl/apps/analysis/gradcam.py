@@ -1,6 +1,6 @@
 """Where networks look, in space and time: Grad-CAM as numbers, overlays and a page."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import isnan
@@ -20,7 +20,7 @@ from vidssl.apps.analysis.verdicts import AnalysisVerdict, ScoreSample
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, write_whole
 from vidssl.base.command_line_and_notices import left_out
-from vidssl.base.config import build
+from vidssl.base.config import Tree, build
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.progress import Report
@@ -30,19 +30,22 @@ from vidssl.data.read_instance_boxes import InstanceBoxes, read_instance_boxes
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import nearest
-from vidssl.jobs.grad_cam import coarse, mass_inside, randomized, rank_correlation, stages
-from vidssl.jobs.grad_cam_of_videos import ClipMap, box_masks, class_maps, layers_of_maps, one_clip, pair_maps
+from vidssl.jobs.grad_cam import (
+    ClipMap,
+    box_masks,
+    class_maps,
+    coarse,
+    layers_of_maps,
+    mass_inside,
+    one_clip,
+    pair_maps,
+    randomized,
+    rank_correlation,
+    stages,
+)
 from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of, read_videos
 from vidssl.jobs.load_network import Subject, device_of, load_subject
-from vidssl.jobs.measurement_runner import (
-    Computed,
-    JobResults,
-    Measurement,
-    Plan,
-    claim_results,
-    name_networks,
-    prepare,
-)
+from vidssl.jobs.measurement_runner import JobResults, Measurement, claim_results, list_missing, name_networks
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.two_streams import TwoStreams
 from vidssl.page.grad_cam_page import CamCell, CamRow, draw_heat, side_by_side
@@ -154,14 +157,8 @@ def gradcam_section(
     ]
     notes += [f"{empty} of {maps} maps have no heat; they are left out of the numbers."] if empty else []
     notes += ["Untrained stages: from the last to the one named."] if correlations else []
-    section = replace(
-        GRADCAM,
-        setting=evidence.setting,
-        quantities=[quantity for quantity in quantities if quantity.rows],
-        notes=notes,
-        maps=tuple(rows),
-    )
-    return section if not len(recordings) else replace(section, **_verdict(evidence, maps, empty)._asdict())
+    verdict = _verdict(evidence, maps, empty) if len(recordings) else None
+    return evidence.section(GRADCAM, quantities, verdict, notes, maps=tuple(rows))
 
 
 def _verdict(evidence: Evidence, maps: int, empty: int) -> AnalysisVerdict:
@@ -262,32 +259,37 @@ def explain_networks(
             stream_folder = str((folder / stream).relative_to(out))
             networks[f"{name} {stream}".rstrip()] = ExplainedNetwork(results, shown, stream_folder)
     of_networks = {name: network.results for name, network in networks.items()}
-    page_rows = distributed.on_main(lambda: _page_rows(videos, searched, work.rows, networks))
-    section = gradcam_section(of_networks, page_rows, videos, np.empty(0, np.int64))
-    distributed.on_main(lambda: write_whole(out / "index.html", page_of(section, of_networks)))
-    return of_networks, page_rows
+
+    def write_page() -> list[CamRow]:
+        page_rows = _page_rows(videos, searched, work.rows, networks)
+        section = gradcam_section(of_networks, page_rows, videos, np.empty(0, np.int64))
+        write_whole(out / "index.html", page_of(section, of_networks))
+        return page_rows
+
+    return of_networks, distributed.on_main(write_page)
 
 
 def explain_layers(
     work: "GradCamJob", subject: Subject, videos: VideoList, searched: VideoList, out: Path, layer: str | None
 ) -> dict[str, tuple[Results, dict[int, Explained]]]:
     """Measure a layer of a network, of one with streams a layer of each: results and drawn videos, by stream."""
-    pairs = cache(partial(_nearest_videos, subject, videos, searched, work.rows))  # the same for all layers
-    layers, prepared = layers_of_maps(subject, layer), {}
+    neighbours = cache(partial(_nearest_videos, subject, videos, searched, work.rows))  # the same for all layers
+    layers, measured = layers_of_maps(subject, layer), {}
     for name in layers:  # all of them before the first is measured: an error comes before the long work
         stream = name.partition(".")[0] if len(layers) > 1 else ""
-        layer_work = replace(work, layer=name, pairs=pairs, shown={})
         claim_results(out / stream, "gradcam", {"list": videos.path}, [subject.origin["path"], work.boxes])
-        prepared[stream] = layer_work, prepare(layer_work, subject, videos, searched)
+        measured[stream] = replace(work, layer=name, nearest=neighbours).of(subject, videos, searched)
     return {
-        stream: (measurable.measure(out / stream, reuse=False), layer_work.shown)
-        for stream, (layer_work, measurable) in prepared.items()
+        stream: (of_layer.results(out / stream, reuse=False), of_layer.shown) for stream, of_layer in measured.items()
     }
 
 
-@dataclass(frozen=True)
+_OfRows = Iterator[tuple[int, Explained]]  # rows of the list, and their maps
+
+
+@dataclass
 class GradCamJob(Measurement):
-    """The maps of one layer of a network."""
+    """The maps of one layer of a network; `train` is the list in which the nearest videos are searched."""
 
     kind: ClassVar[str] = "gradcam"
     command: ClassVar[str] = "analyze gradcam"
@@ -300,68 +302,114 @@ class GradCamJob(Measurement):
     randomize: bool = False  # also measure the maps of networks whose stages are replaced by untrained ones
     rows: Sequence[int] = ()  # of the list
     layer: str = ""
-    pairs: Any = None  # returns the row of the nearest video of each of them
-    shown: dict[int, Explained] = field(default_factory=dict)  # is filled with the videos whose overlays are drawn
+    nearest: Callable[[], Mapping[int, int]] = dict  # returns the row of the nearest video of each of them
+    shown: dict[int, Explained] = field(default_factory=dict, init=False)  # the videos whose overlays are drawn
 
-    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
-        """Choose what is explained; `train` is the list in which the nearest videos are searched."""
-        target = self.target or ("similarity" if subject.logits is None else "class")
+    def check(self) -> Tree:
+        """Choose what is explained."""
+        target = self.target or ("similarity" if self.subject.logits is None else "class")
         if target == "class" and self.has_gallery:
             raise ConfigError('a gallery is for target="similarity": leave it out')
-        boxes = None if self.boxes is None else read_instance_boxes(self.boxes, query)
-        maps = {
-            "target": target,
-            "layer": self.layer,
-            "seed": self.seed,
-            "videos": self.limit,
-            "randomize": self.randomize,
-        }
-        request = {"boxes": None if self.boxes is None else file_hash(self.boxes), "maps": maps}
+        self.target, self.train = target, self.train if target == "similarity" else None
+        self.instances = None if self.boxes is None else read_instance_boxes(self.boxes, self.query)
         if self.randomize:
-            subject.require_run("randomize=True")
-            stages(_of_map(subject.test.network(subject.backbone), self.layer))
-        gallery = train if target == "similarity" else None
-        return Plan(request, partial(self._compute, subject, query, gallery, target, boxes), gallery)
+            self.subject.require_run("randomize=True")
+            stages(_of_map(self.subject.test.network(self.subject.backbone), self.layer))
+        maps = {key: getattr(self, key) for key in ("target", "layer", "seed")}
+        maps |= {"videos": self.limit, "randomize": self.randomize}
+        return {"boxes": None if self.boxes is None else file_hash(self.boxes), "maps": maps}
 
-    def _compute(
-        self, subject: Subject, videos: VideoList, gallery: VideoList | None, target: str, boxes: _Boxes | None
-    ) -> Computed:
-        pairs = None if gallery is None else self.pairs()
-        maps = _LayerMaps(subject, videos, videos if gallery is None else gallery, self.layer, pairs)
-        return Computed(distributed.on_main(lambda: self._measure(maps, gallery, target, boxes)), self._write)
-
-    def _measure(self, maps: "_LayerMaps", gallery: VideoList | None, target: str, boxes: _Boxes | None) -> Results:
-        videos, explained = maps.videos, dict(maps.explain(self.rows))
+    def measure(self) -> Results:
+        """Compute the maps, on the main process, and their numbers."""
+        gallery, videos = self.train, self.query
+        self.neighbours = None if gallery is None else self.nearest()
+        if not distributed.is_main():
+            return {}
+        explained = dict(self._explain(self.rows))
         if not explained:
             raise DataError(f"none of the {len(self.rows)} videos drawn from {videos.path} can be read")
         shown = [row for row in self.rows if row in explained][: self.overlays]
         self.shown.update({row: explained[row] for row in shown})
         missing, reasons = [row for row in self.rows if row not in explained], left_out()
         results: Results = {
-            "target": target,
+            "target": self.target,
             "layer": self.layer,
             "cells": next(iter(explained.values())).clip.cells,
             "num_videos": len(explained),
             "zero_maps": sum(not video.clip.map.any() for video in explained.values()),
-            **(maps.mass(explained, boxes) if boxes is not None else {}),
-            "videos": [maps.describe(row, video) for row, video in explained.items()],
-            "missing": [
-                {"path": videos.names[row], "reason": reasons.get(videos.records[row].path, "")} for row in missing
-            ],
+            **(self._mass(explained, self.instances) if self.instances is not None else {}),
+            "videos": [self._describe(row, video) for row, video in explained.items()],
+            "missing": list_missing((videos.names[row], reasons.get(videos.records[row].path, "")) for row in missing),
             "gallery": None if gallery is None else str(gallery.path),
             "boxes": None if self.boxes is None else str(self.boxes),
             "seed": self.seed,
         }
         if self.randomize:
-            results["randomized"] = maps.randomize(explained)
+            results["randomized"] = self._randomize(explained)
         return results
 
-    def _write(self, out: Path) -> None:
+    def write(self, out: Path) -> None:
         """Write the clips beside their overlays."""
         for row, video in self.shown.items():
             clips = [clip.frames for clip in (video.clip, video.neighbour_clip) if clip is not None]
             frames = [part for pair in zip(clips, video.overlays, strict=True) for part in pair]
             write_mp4(out / "overlays" / f"{row:05d}.mp4", enlarged(side_by_side(frames)), _RATE)
+
+    def _explain(
+        self, rows: Sequence[int], classes: Mapping[int, int] | None = None
+    ) -> Iterator[tuple[int, Explained]]:
+        """Yield rows of the list and their maps; without `classes` they are for the predicted ones."""
+        neighbours, gallery = self.neighbours, self.train
+        if neighbours is None or gallery is None:
+            targets = None if classes is None else {n: classes[row] for n, row in enumerate(rows)}
+            for n, clip, label, probability in class_maps(self.subject, self.query.rows(rows), self.layer, targets):
+                yield rows[n], Explained(clip, probability, label)
+            return
+        rows = [row for row in rows if row in neighbours]
+        videos, nearest_videos = self.query.rows(rows), gallery.rows([neighbours[row] for row in rows])
+        for n, clip, neighbour_clip, similarity in pair_maps(self.subject, videos, nearest_videos, self.layer):
+            yield rows[n], Explained(clip, similarity, neighbour=neighbours[rows[n]], neighbour_clip=neighbour_clip)
+
+    def _mass(self, explained: Mapping[int, Explained], boxes: _Boxes) -> Results:
+        """Measure the mass inside of the boxes, their area, and the mass that the boxes would have as maps."""
+        rows = list(explained)
+        masks = {rows[n]: mask for n, mask in box_masks(self.subject, self.query.rows(rows), boxes)}
+        inside = {row: mass_inside(explained[row].clip.map, mask) for row, mask in masks.items()}
+        measured = {row: pair for row, pair in inside.items() if not any(map(isnan, pair))}
+        limits = [mass_inside(coarse(masks[row], explained[row].clip.cells), masks[row])[0] for row in measured]
+        if not measured:
+            raise ConfigError("no drawn video has both a map that is not zero and a box inside of its clip: draw more")
+        return {
+            "mass_in_box": mean(mass for mass, _ in measured.values()),
+            "box_area": mean(area for _, area in measured.values()),
+            "mass_limit": mean(limits),
+            "num_boxed": len(measured),
+            "mass_of_video": {self.query.names[row]: pair for row, pair in measured.items()},
+        }
+
+    def _describe(self, row: int, video: Explained) -> dict[str, Any]:
+        """Describe what the maps of a video are for."""
+        description = {"path": self.query.names[row], "class": self.query.class_name(self.query.records[row].label)}
+        if self.train is None:
+            return {**description, "predicted": self.query.class_name(video.label), "probability": video.number}
+        return {**description, "neighbour": self.train.names[video.neighbour], "similarity": video.number}
+
+    def _randomize(self, explained: Mapping[int, Explained]) -> dict[str, float]:
+        """Measure the mean rank correlation with maps of networks of ever fewer trained stages; the last has none."""
+        subject, rows = self.subject, list(explained)
+        classes = {row: video.label for row, video in explained.items()}
+        run = subject.require_run("randomize=True")
+        torch.manual_seed(run.seed + 1)  # not that of the run, whose weights would be those it started from
+        untrained = subject.test.network(build(BACKBONES, run.backbone)).to(subject.device)
+        state = {name: value.clone() for name, value in subject.backbone.state_dict().items()}
+        correlation = {}
+        network = _of_map(subject.test.network(subject.backbone), self.layer)
+        for stage in randomized(network, _of_map(untrained, self.layer)):
+            changed = dict(self._explain(rows, classes))
+            maps = [(explained[row].clip.map[None], video.clip.map[None]) for row, video in changed.items()]
+            correlation[stage] = mean(rank_correlation(a, b).item() for a, b in maps)
+        subject.backbone.load_state_dict(state)
+        return correlation
 
 
 def _nearest_videos(subject: Subject, videos: VideoList, gallery: VideoList, rows: Sequence[int]) -> dict[int, int]:
@@ -386,70 +434,6 @@ def _selected(features: Features, rows: Sequence[int]) -> Features:
     kept = [n for n, row in enumerate(rows) if row in places]
     selected = [places[rows[n]] for n in kept]
     return Features(features.x[selected], features.label[selected], torch.tensor(kept, dtype=torch.int64))
-
-
-@dataclass(frozen=True)
-class _LayerMaps:
-    """The maps of a layer: for the similarity of pairs of videos, or for classes."""
-
-    subject: Subject
-    videos: VideoList
-    gallery: VideoList  # of the neighbours
-    layer: str
-    pairs: Mapping[int, int] | None  # rows of the neighbours, by row of the list; None: the maps are for classes
-
-    def explain(self, rows: Sequence[int], classes: Mapping[int, int] | None = None) -> Iterator[tuple[int, Explained]]:
-        """Yield rows of the list and their maps; without `classes` they are for the predicted ones."""
-        if self.pairs is None:
-            targets = None if classes is None else {n: classes[row] for n, row in enumerate(rows)}
-            for n, clip, label, probability in class_maps(self.subject, self.videos.rows(rows), self.layer, targets):
-                yield rows[n], Explained(clip, probability, label)
-            return
-        rows = [row for row in rows if row in self.pairs]
-        videos, neighbours = self.videos.rows(rows), self.gallery.rows([self.pairs[row] for row in rows])
-        for n, clip, neighbour_clip, similarity in pair_maps(self.subject, videos, neighbours, self.layer):
-            yield rows[n], Explained(clip, similarity, neighbour=self.pairs[rows[n]], neighbour_clip=neighbour_clip)
-
-    def mass(self, explained: Mapping[int, Explained], boxes: _Boxes) -> Results:
-        """Measure the mass inside of the boxes, their area, and the mass that the boxes would have as maps."""
-        rows = list(explained)
-        masks = {rows[n]: mask for n, mask in box_masks(self.subject, self.videos.rows(rows), boxes)}
-        inside = {row: mass_inside(explained[row].clip.map, mask) for row, mask in masks.items()}
-        measured = {row: pair for row, pair in inside.items() if not any(map(isnan, pair))}
-        limits = [mass_inside(coarse(masks[row], explained[row].clip.cells), masks[row])[0] for row in measured]
-        if not measured:
-            raise ConfigError("no drawn video has both a map that is not zero and a box inside of its clip: draw more")
-        return {
-            "mass_in_box": mean(mass for mass, _ in measured.values()),
-            "box_area": mean(area for _, area in measured.values()),
-            "mass_limit": mean(limits),
-            "num_boxed": len(measured),
-            "mass_of_video": {self.videos.names[row]: pair for row, pair in measured.items()},
-        }
-
-    def describe(self, row: int, video: Explained) -> dict[str, Any]:
-        """Describe what the maps of a video are for."""
-        description = {"path": self.videos.names[row], "class": self.videos.class_name(self.videos.records[row].label)}
-        if video.neighbour_clip is None:
-            return {**description, "predicted": self.videos.class_name(video.label), "probability": video.number}
-        return {**description, "neighbour": self.gallery.names[video.neighbour], "similarity": video.number}
-
-    def randomize(self, explained: Mapping[int, Explained]) -> dict[str, float]:
-        """Measure the mean rank correlation with maps of networks of ever fewer trained stages; the last has none."""
-        subject, rows = self.subject, list(explained)
-        classes = {row: video.label for row, video in explained.items()}
-        run = subject.require_run("randomize=True")
-        torch.manual_seed(run.seed + 1)  # not that of the run, whose weights would be those it started from
-        untrained = subject.test.network(build(BACKBONES, run.backbone)).to(subject.device)
-        state = {name: value.clone() for name, value in subject.backbone.state_dict().items()}
-        correlation = {}
-        network = _of_map(subject.test.network(subject.backbone), self.layer)
-        for stage in randomized(network, _of_map(untrained, self.layer)):
-            changed = dict(self.explain(rows, classes))
-            maps = [(explained[row].clip.map[None], video.clip.map[None]) for row, video in changed.items()]
-            correlation[stage] = mean(rank_correlation(a, b).item() for a, b in maps)
-        subject.backbone.load_state_dict(state)
-        return correlation
 
 
 def _of_map(network: Backbone, layer: str) -> Backbone:

@@ -10,7 +10,6 @@ at most one over that rate, and a unit that never fires scores 0.
 Shapes: N samples (clips), V transformed versions of each, D units, C classes, B videos of a batch.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +25,7 @@ from vidssl.apps.analysis import verdicts
 from vidssl.apps.analysis.evidence import Evidence
 from vidssl.apps.analysis.page import measure_sections
 from vidssl.apps.analysis.verdicts import SHUFFLES
-from vidssl.apps.analysis.versions import Versions
+from vidssl.apps.analysis.versions import Versions, as_read, central_square
 from vidssl.base import distributed
 from vidssl.base.atomic import file_hash
 from vidssl.base.config import Tree
@@ -40,10 +39,10 @@ from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.evaluation.result_files import Results
-from vidssl.jobs.grad_cam_of_videos import VersionRequest, fill_boxes
+from vidssl.jobs.grad_cam import VersionRequest, fill_boxes
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Videos, job
-from vidssl.jobs.load_network import Subject, one_network
-from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan
+from vidssl.jobs.load_network import one_network
+from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
 from vidssl.page.section import Point, Section
 from vidssl.transforms.invariance_changes import CORRUPTIONS, GRAY, Change, choose_changes
 
@@ -420,7 +419,7 @@ def analyze_invariance(
     return measure_sections(work, model, videos, options, out, invariance_section, splits=splits)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Invariance(Measurement):
     """The invariance of the units of a network."""
 
@@ -434,63 +433,51 @@ class Invariance(Measurement):
 
     def options(self, options: NetworkOptions) -> NetworkOptions:
         """Measure the central square, of one clip unless there are more."""
-        if options.get("crops") not in (None, 1):
-            raise ConfigError(f"crops={options['crops']}: only the central square is measured; leave it out")
-        return {**options, "clips": options.get("clips") or 1, "crops": 1}
+        return central_square(options, "measured")
 
-    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+    def check(self) -> Tree:
         """Choose the transformations."""
-        test, units = one_network(subject).test, subject.encoder.dim
-        labels = {*query.labels.tolist()}
+        test, units, labels = one_network(self.subject).test, self.subject.encoder.dim, {*self.query.labels.tolist()}
         if self.variant == "class" and (-1 in labels or len(labels) < 2):
             raise DataError(
-                f'variant="class" needs labels of two classes or more in {query.path}; or use variant="goodfellow"'
+                f'variant="class" needs labels of two classes or more in {self.query.path}; or use variant="goodfellow"'
             )
-        boxes = None if self.boxes is None else read_instance_boxes(self.boxes, query)
+        boxes = None if self.boxes is None else read_instance_boxes(self.boxes, self.query)
         if self.top_k > units:
-            raise ConfigError(f"top_k={self.top_k} is more than the {units} units of {subject.name}")
-        names, left_out = choose_transformations(self.transformations, test.clip.frames, boxes is not None)
+            raise ConfigError(f"top_k={self.top_k} is more than the {units} units of {self.subject.name}")
+        names, self.left_out = choose_transformations(self.transformations, test.clip.frames, boxes is not None)
+        self.versions = trajectories(test, names, boxes)
         amounts = {name: TRANSFORMATIONS[name].amounts for name in names}
-        settings: Tree = {"variant": self.variant, "top_k": self.top_k, "population": self.population}
-        settings = json.loads(json.dumps({**settings, "transformations": amounts}))  # as it is read from a file
-        request = {"invariance": settings, "boxes": None if self.boxes is None else file_hash(self.boxes)}
-        return Plan(request, partial(self._compute, subject, query, boxes, names, left_out, settings))
+        self.settings: Tree = {"variant": self.variant, "top_k": self.top_k, "population": self.population}
+        self.settings = as_read({**self.settings, "transformations": amounts})
+        return {"invariance": self.settings, "boxes": None if self.boxes is None else file_hash(self.boxes)}
 
-    def _compute(
-        self,
-        subject: Subject,
-        query: VideoList,
-        boxes: Mapping[str, InstanceBoxes] | None,
-        names: tuple[str, ...],
-        left_out: Mapping[str, str],
-        settings: Tree,
-    ) -> Computed:
-        test = subject.test
-        versions = trajectories(test, names, boxes)
-        dataset = versions.dataset(query, test, skip=test.skips)
+    def measure(self) -> Results:
+        """Encode clips and their versions, and score the units."""
+        subject, test, query = self.subject, self.subject.test, self.query
+        dataset = self.versions.dataset(query, test, skip=test.skips)
         # A video has as many versions of each clip as there are transformations.
         fewer = test.model_copy(update={"batch_size": max(1, test.batch_size // test.clips)})
-        encode = partial(encode_trajectories, versions)
+        encode = partial(encode_trajectories, self.versions)
         columns, missing = encode_videos(subject.encoder, dataset, fewer, subject.device, encode, subject.name)
+        if not distributed.is_main():
+            return {}
         features = collect_trajectories(*columns)
-        scored = distributed.on_main(lambda: score_features(features, versions, query, self))
-        numbers, details, without = scored
+        numbers, details, without = score_features(features, self.versions, query, self)
         results: Results = {
             **numbers,
             "details": details,
-            "left_out": {**left_out, **without},
+            "left_out": {**self.left_out, **without},
             "num_videos": len({*features.index.tolist()}),
             "num_samples": len(features.x),
             "num_units": features.x.shape[1],
-            "missing": [{"path": path, "reason": reason} for path, reason in missing],
+            "missing": list_missing(missing),
             "boxes": None if self.boxes is None else str(self.boxes),
-            "measure": settings,
+            "measure": self.settings,
         }
         if self.per_video and self.variant == "class":
-            results["shuffles"] = distributed.on_main(
-                lambda: shuffled_scores(features, query, self, recording_groups(query).number, SHUFFLES)
-            )
-        return Computed(results)
+            results["shuffles"] = shuffled_scores(features, query, self, recording_groups(query).number, SHUFFLES)
+        return results
 
 
 def invariance_section(evidence: Evidence) -> Section:
@@ -506,11 +493,13 @@ def invariance_section(evidence: Evidence) -> Section:
     notes = ["1 is a unit that ignores the clip.", *evidence.left_out]
     if "mean of the changes" not in keys:
         notes.append("no mean: the networks were not measured with the same transformations")
-    section = replace(INVARIANCE, setting=_invariance_setting(evidence))
+    clips = "" if "splits" in first else f"; {first['num_samples']} clips"
+    units = f"the {first['measure']['top_k']} best of {first['num_units']} units"
+    section = partial(evidence.section, INVARIANCE, setting=f"{evidence.setting}{clips}; {units}")
     if not len(evidence.recordings):
         keys["shuffled labels"] = "invariance_shuffled"
         scores = evidence.quantity("Invariance score", keys, {"perfect": perfect}, percent=False)
-        return replace(section, quantities=[scores], notes=notes)
+        return section([scores], notes=notes)
     highest = {network: max(results["shuffles"]) for network, results in networks.items()}
     shuffled = next(iter(highest.values()))
     scores = evidence.quantity("Invariance score", keys, {"shuffled labels": shuffled, "perfect": perfect}, False)
@@ -519,12 +508,11 @@ def invariance_section(evidence: Evidence) -> Section:
     worded = {_CHANGES.get(name, name): first[f"invariance_{name}"] for name in first["details"]}
     unchanged = first[f"invariance_{COMPARED[0]}"]
     verdict = verdicts.invariance(evidence.sample, unchanged, worded, shuffled, _untrained_invariance(networks))
-    notes.insert(
-        0,
+    interval = (
         "The score has no interval: the best units are chosen on these videos. It is compared with shuffled labels "
-        f"instead; the line is the highest of {SHUFFLES} draws for the trained network.",
+        f"instead; the line is the highest of {SHUFFLES} draws for the trained network."
     )
-    return replace(section, **verdict._asdict(), quantities=[scores], notes=notes)
+    return section([scores], verdict, [interval, *notes])
 
 
 def _untrained_invariance(networks: Mapping[str, Results]) -> str:
@@ -537,12 +525,6 @@ def _untrained_invariance(networks: Mapping[str, Results]) -> str:
     learned = results[f"invariance_{COMPARED[0]}"] > highest
     how = f"under {kept} of {len(results['details'])}" if learned else "chance alone would do as well"
     return f"; untrained network: {how}"
-
-
-def _invariance_setting(evidence: Evidence) -> str:
-    first = evidence.first
-    clips = "" if "splits" in first else f"; {first['num_samples']} clips"
-    return f"{evidence.setting}{clips}; the {first['measure']['top_k']} best of {first['num_units']} units"
 
 
 def _changed(name: str) -> str:

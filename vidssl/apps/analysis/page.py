@@ -86,7 +86,7 @@ def measure_sections(
         train_list,
         splits,
         table=lambda networks: section_text(section(Evidence(networks))),
-        chart=("index.html", lambda networks: page_of(section(Evidence(networks)), networks)),
+        page=lambda networks: page_of(section(Evidence(networks)), networks),
     )
 
 

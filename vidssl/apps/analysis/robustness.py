@@ -1,6 +1,5 @@
 """Networks on corrupted videos."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from vidssl.apps.analysis import verdicts
 from vidssl.apps.analysis.corrupted_clips import ROBUSTNESS, SEVERITIES, choose_corruptions
 from vidssl.apps.analysis.evidence import Evidence
 from vidssl.apps.analysis.page import measure_sections
-from vidssl.apps.analysis.versions import ORIGINAL, Version, Versions, encode_versions
+from vidssl.apps.analysis.versions import ORIGINAL, Version, Versions, as_read, central_square, encode_versions
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
@@ -24,14 +23,12 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
 from vidssl.base.types import Features, Frames
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.video_list import VideoList
-from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.protocols import EvaluationProtocol, Measured
 from vidssl.evaluation.result_files import Results
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, job
-from vidssl.jobs.load_network import Subject, one_network
-from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan
+from vidssl.jobs.load_network import one_network
+from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
 from vidssl.jobs.test import NamedProtocols, describe_protocols, need_training, plan_protocols, protocol_choices
 from vidssl.page.charts import example_sheet
 from vidssl.page.figure_style import png
@@ -93,7 +90,7 @@ def analyze_robustness(
     return measure_sections(work, model, videos, options, out, robustness_section, train_list)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Robustness(Measurement):
     """Which corruptions of the tested videos, and by which protocols."""
 
@@ -106,75 +103,78 @@ class Robustness(Measurement):
 
     def options(self, options: NetworkOptions) -> NetworkOptions:
         """Measure the central square, of one clip unless there are more."""
-        if options.get("crops") not in (None, 1):
-            raise ConfigError(f"crops={options['crops']}: only the central square is corrupted; leave it out")
-        return {**options, "clips": options.get("clips") or 1, "crops": 1}
+        return central_square(options, "corrupted")
 
     def needs_training(self) -> bool:
         """Whether a protocol compares with training videos."""
         return need_training(self.protocols)
 
-    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+    def check(self) -> Tree:
         """Choose protocols and corruptions."""
+        query, test = self.query, one_network(self.subject).test
         if not (query.labels >= 0).any():
             raise DataError(
                 f"robustness is that of accuracies, and the videos of {query.path} do not have one label each"
             )
-        protocols, gallery = plan_protocols(one_network(subject), query, train, self.protocols)
-        protocols = _measurable(protocols, explicit=self.protocols is not None)
-        gallery = gallery if any(protocol.gallery for protocol in protocols.values()) else None
-        test = subject.test
-        names, left_out = choose_corruptions(self.corruptions, test.clip.frames, test.size)
+        protocols, gallery = plan_protocols(self.subject, query, self.train, self.protocols)
+        self.chosen = _measurable(protocols, explicit=self.protocols is not None)
+        self.train = gallery if any(protocol.gallery for protocol in self.chosen.values()) else None
+        names, self.left_out = choose_corruptions(self.corruptions, test.clip.frames, test.size)
         changed = [(name, n - 1) for name in names for n in self.severities]
-        clips = Versions(test.clip, test.clips, test.size, ROBUSTNESS, changed, test.short_side)
+        self.clips = Versions(test.clip, test.clips, test.size, ROBUSTNESS, changed, test.short_side)
         amounts = {name: [ROBUSTNESS[name].amounts[n - 1] for n in self.severities] for name in names}
-        settings = {"corruptions": amounts, "severities": self.severities, "seed": self.seed}
-        described = json.loads(json.dumps(settings))  # as it is read from a file
-        request = {**describe_protocols(protocols), "robustness": described}
-        compute = partial(self._compute, subject, query, gallery, protocols, clips, left_out, request)
-        return Plan(request, compute, gallery)
+        self.settings = as_read({"corruptions": amounts, "severities": self.severities, "seed": self.seed})
+        return {**describe_protocols(self.chosen), "robustness": self.settings}
 
-    def _compute(
-        self,
-        subject: Subject,
-        query: VideoList,
-        gallery: VideoList | None,
-        protocols: NamedProtocols,
-        clips: Versions,
-        left_out: Mapping[str, str],
-        request: Tree,
-    ) -> Computed:
-        measured, q, g = _measure(subject, protocols, gallery, query, clips, self.seed)
+    def measure(self) -> Results:
+        """Run all protocols on each version; each video is decoded once, features of the gallery are extracted once."""
+        subject, test, clips, query, gallery = self.subject, self.subject.test, self.clips, self.query, self.train
+        if not any(protocol.probabilities for protocol in self.chosen.values()):
+            subject = replace(subject, classify=None)
+        g = None if gallery is None else subject.extract(gallery, "gallery")
+        # The views of a batch are in memory together, in each worker: bound them.
+        views = test.clip.frames * 3 * test.size**2 * (1 + len(clips.changed)) * test.clips
+        fewer = test.model_copy(update={"batch_size": max(1, min(test.batch_size, _BATCH_BYTES // views))})
+        dataset = clips.dataset(query, test, self.seed, test.skips)
+        index, x, missing = encode_versions(subject, dataset, fewer, partial(_mean_of_clips, clips), "corrupted videos")
+        if not distributed.is_main():
+            return {}
+        rows = torch.from_numpy(index)
+        q = Features(x.flatten(1), torch.from_numpy(query.labels)[rows], rows, missing, classes=query.classes)
+        queries = query.rows(index.tolist())
+        searched = queries if gallery is None or g is None else gallery.rows(g.index.tolist())
+        versions = [ORIGINAL, *clips.changed]
+        measured = _apply(self.chosen, versions, q, g, own_rows(searched, queries), subject.encoder.dim)
         results: Results = {
             **summarise({version: merged(of_version, "numbers") for version, of_version in measured.items()}),
             **majority(q.label),
-            "left_out": left_out,
-            "protocols": request["protocols"],
+            "left_out": self.left_out,
+            **describe_protocols(self.chosen),
             "num_videos": len(q),
             "num_train": None if g is None else len(g.x),
-            "missing": [{"path": path, "reason": reason} for path, reason in q.missing],
-            "missing_train": [{"path": path, "reason": reason} for path, reason in ([] if g is None else g.missing)],
-            "measure": request["robustness"],
+            "missing": list_missing(missing),
+            "missing_train": list_missing(() if g is None else g.missing),
+            "measure": self.settings,
         }
         if self.per_video:
             per_video = {version: merged(of_version, "per_video") for version, of_version in measured.items()}
-            results["per_video"] = {"rows": q.index.tolist(), **mean_per_video(per_video)}
-        return Computed(results, lambda out: _write_examples(out, clips, query, subject.test, self.seed))
+            results["per_video"] = {"rows": index.tolist(), **mean_per_video(per_video)}
+        return results
 
-
-def _write_examples(out: Path, clips: Versions, query: VideoList, test: TestClips, seed: int) -> None:
-    """Draw a frame of the first video with each corruption that changes single frames."""
-    (out / "examples.png").unlink(missing_ok=True)
-    still = replace(clips, changed=clips.of("square", "frames"))
-    dataset, squares = still.dataset(query, test, seed, skip=True), 1 + len(still.of("square"))
-    views = next(views for row in range(len(dataset)) if (views := dataset[0, row].views))
-    clean, *changed = [*views[:squares], *views[squares * clips.clips :]]  # of the first clip, then of others
-    rows: dict[str, list[Frames]] = {}
-    for (name, _), frames in zip(still.changed, changed, strict=False):
-        rows.setdefault(name, []).append(frames)
-    if rows:
-        severities = dict.fromkeys(str(place + 1) for _, place in still.changed)
-        write_whole(out / "examples.png", png(example_sheet(clean, rows, [*severities]), dpi=110))
+    def write(self, out: Path) -> None:
+        """Draw a frame of the first video with each corruption that changes single frames."""
+        (out / "examples.png").unlink(missing_ok=True)
+        clips, rows = self.clips, dict[str, list[Frames]]()
+        still = replace(clips, changed=clips.of("square", "frames"))
+        dataset = still.dataset(self.query, self.subject.test, self.seed, skip=True)
+        squares = 1 + len(still.of("square"))
+        views = next(views for row in range(len(dataset)) if (views := dataset[0, row].views))
+        clean, *changed = [*views[:squares], *views[squares * clips.clips :]]  # of the first clip, then of others
+        for (name, _), frames in zip(still.changed, changed, strict=False):
+            rows.setdefault(name, []).append(frames)
+        if rows:
+            severities = dict.fromkeys(str(place + 1) for _, place in still.changed)
+            write_whole(out / "examples.png", png(example_sheet(clean, rows, [*severities]), dpi=110))
 
 
 def _measurable(protocols: NamedProtocols, explicit: bool) -> dict[str, EvaluationProtocol]:
@@ -191,35 +191,6 @@ Numbers = dict[str, float]
 def merged(measured: Sequence[Measured], part: str) -> dict[str, Any]:
     """Return the `numbers` or `per_video` of all protocols in one dictionary."""
     return {name: value for protocol in measured for name, value in getattr(protocol, part).items()}
-
-
-def _measure(
-    subject: Subject, protocols: NamedProtocols, gallery: VideoList | None, query: VideoList, clips: Versions, seed: int
-) -> tuple[dict[Version, list[Measured]], Features, Features | None]:
-    """Run all protocols on each version.
-
-    Returns what they measure, the features (N, V * D) of all versions, and those of the gallery, if one is needed. Each
-    video is decoded once, the features of the gallery are extracted once.
-    """
-    test, encoder = subject.test, subject.encoder
-    if not any(protocol.probabilities for protocol in protocols.values()):
-        subject = replace(subject, classify=None)
-    g = None
-    if gallery is not None and any(protocol.gallery for protocol in protocols.values()):
-        g = subject.extract(gallery, "gallery")
-    # The views of a batch are in memory together, in each worker: bound them.
-    views = test.clip.frames * 3 * test.size**2 * (1 + len(clips.changed)) * test.clips
-    fewer = test.model_copy(update={"batch_size": max(1, min(test.batch_size, _BATCH_BYTES // views))})
-    dataset = clips.dataset(query, test, seed, test.skips)
-    index, x, missing = encode_versions(subject, dataset, fewer, partial(_mean_of_clips, clips), "corrupted videos")
-    rows = torch.from_numpy(index)
-    q = Features(x.flatten(1), torch.from_numpy(query.labels)[rows], rows, missing, classes=query.classes)
-    queries = query.rows(index.tolist())
-    searched = queries if gallery is None or g is None else gallery.rows(g.index.tolist())
-    measured = distributed.on_main(
-        lambda: _apply(protocols, [ORIGINAL, *clips.changed], q, g, own_rows(searched, queries), encoder.dim)
-    )
-    return measured, q, g
 
 
 def _mean_of_clips(clips: Versions, rows: Iterable[Tensor]) -> Tensor:
@@ -308,23 +279,14 @@ def robustness_section(evidence: Evidence) -> Section:
     quantities.append(shown.quantity("Of the clean performance", relative, drawn=False))
     for metric, title in evidence.measures.items():
         quantities += [_heat(f"{title} of each corruption", metric, name, evidence) for name in evidence.networks]
-    quantities = [quantity for quantity in quantities if quantity.rows]
-    section = replace(ROBUSTNESS_SECTION, setting=evidence.setting, quantities=quantities, notes=evidence.left_out)
     if key is None:
-        return section
+        return evidence.section(ROBUSTNESS_SECTION, quantities, notes=evidence.left_out)
     groups = {_GROUPS.get(name, name): numbers[key] for name, numbers in first["groups"].items()}
     clean, corrupted = evidence.estimate(key), evidence.estimate(f"{key}_mPC")
     assert clean is not None and corrupted is not None
-    verdict = verdicts.robustness(
-        evidence.sample,
-        evidence.score(key),
-        clean,
-        corrupted,
-        evidence.gap(key, f"{key}_mPC"),
-        groups,
-        evidence.beside(f"{key}_mPC"),
-    )
-    return replace(section, **verdict._asdict())
+    loss, untrained = evidence.gap(key, f"{key}_mPC"), evidence.beside(f"{key}_mPC")
+    verdict = verdicts.robustness(evidence.sample, evidence.score(key), clean, corrupted, loss, groups, untrained)
+    return evidence.section(ROBUSTNESS_SECTION, quantities, verdict, evidence.left_out)
 
 
 def _flat(results: Results) -> Numbers:

@@ -8,10 +8,9 @@ separated. Shapes: N videos, D features, G recordings, C classes.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import isnan
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,25 +21,23 @@ from typing_extensions import Unpack
 
 from vidssl.apps.analysis import verdicts
 from vidssl.apps.analysis.evidence import Evidence
-from vidssl.apps.analysis.page import page_of
+from vidssl.apps.analysis.page import measure_sections
 from vidssl.apps.analysis.verdicts import AnalysisVerdict
 from vidssl.apps.analysis.versions import why_no_classifier
 from vidssl.base import distributed
-from vidssl.base.atomic import write_whole
+from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.progress import Report
 from vidssl.data.recordings_and_class_folders import recording_groups
-from vidssl.data.video_list import VideoList
 from vidssl.evaluation.metrics import calibration_error, majority, top_k, uniformity_loss
 from vidssl.evaluation.result_files import Results, write_results
 from vidssl.evaluation.statistics import Estimate, jackknife
-from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
-from vidssl.jobs.load_network import Subject, device_of
-from vidssl.jobs.measurement_runner import Computed, JobResults, Measurement, Plan, Work, claim_results, name_networks
+from vidssl.jobs.job import File, Model, NetworkOptions, Videos, file_of, job
+from vidssl.jobs.measurement_runner import JobResults, Measurement, list_missing
 from vidssl.models.checkpoint_files import saved
 from vidssl.page.charts import class_curves
 from vidssl.page.figure_style import png
-from vidssl.page.section import Section, section_text
+from vidssl.page.section import Section
 
 CLASSES = Section(
     "classes",
@@ -82,35 +79,7 @@ def analyze_uniformity(
     Returns:
         The results of each network, by its name: those of its last checkpoint, and of all of them in `curve`.
     """
-    folder, several, results = None if out is None else Path(out), models(model), JobResults()
-    if folder is not None:
-        claim_results(folder, "classes", {"list": path_of(videos)}, [*map(file_of, several), options.get("cfg")])
-    with distributed.joined(device_of(several[0], options)):
-        for name, network, network_folder in name_networks(several, folder):
-            results[name] = _measure(network, videos, network_folder, options, shared_config=len(several) > 1)
-        section = classes_section(Evidence(results))
-        results.text = section_text(section)
-        if folder is not None:
-            results.file = file = folder / "index.html"
-            distributed.on_main(lambda: write_whole(file, page_of(section, results)))
-    return results
-
-
-def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOptions, shared_config: bool) -> Results:
-    """Measure a checkpoint, or every checkpoint of a run."""
-    work = Work(UniformityOfFeatures(), model, videos, options, shared_config=shared_config)
-    run = file_of(model)
-    if run is None or not run.is_dir():
-        results = work.measure(out)
-        return {**results, "curve": [point(results)]}
-    files = saved(run / "checkpoints")[::-1]
-    if not files:
-        raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
-    steps = [replace(work, model=file).measure(None if out is None else out / file.stem) for file in files]
-    results = {**steps[-1], "curve": [point(step) for step in steps]}
-    if out is not None:
-        distributed.on_main(lambda: write_results(out, results))
-    return results
+    return measure_sections(UniformityOfFeatures(), model, videos, options, out, classes_section)
 
 
 def point(results: Results) -> Results:
@@ -119,40 +88,58 @@ def point(results: Results) -> Results:
     return {"step": results["checkpoint"].get("step", 0), **numbers}
 
 
-@dataclass(frozen=True)
+@dataclass
 class UniformityOfFeatures(Measurement):
     """Uniformity and class distances of one checkpoint."""
 
     kind: ClassVar[str] = "classes"
     command: ClassVar[str] = "analyze uniformity"
 
-    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+    def measure_file(self, arguments: dict[str, Any], out: Path | None) -> Results:
+        """Measure a checkpoint, or every checkpoint of a run."""
+        run, measure_file = file_of(arguments["model"]), super().measure_file
+        if run is None or not run.is_dir():
+            results = measure_file(arguments, out)
+            return {**results, "curve": [point(results)]}
+        steps = []
+        for file in saved(run / "checkpoints")[::-1]:
+            steps.append(measure_file({**arguments, "model": file}, None if out is None else out / file.stem))
+        if not steps:
+            raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
+        results = {**steps[-1], "curve": [point(step) for step in steps]}
+        if out is not None:
+            distributed.on_main(lambda: write_results(out, results))
+        return results
+
+    def check(self) -> Tree:
         """Check the labels."""
+        query = self.query
         if (query.labels < 0).any() or len({*query.labels.tolist()}) < 2:
             raise DataError(f"distances of classes need labels of two classes or more, and {query.path} lacks them")
-        return Plan({}, partial(self._compute, subject, query))
+        return {}
 
-    def _compute(self, subject: Subject, query: VideoList) -> Computed:
+    def measure(self) -> Results:
+        """Compute the numbers of the features, and of the classifier if it has the classes of the list."""
+        subject, query = self.subject, self.query
         refused = why_no_classifier(subject, query)
-        left_out = {} if refused is None else {"ece": str(refused)}
-        if not subject.classes:
-            left_out = {"ece": "the network has no classifier"}
-        encoder, classify = subject.encoder, subject.classify if refused is None else None
-        features = subject.extract(query, subject.name, classify)
+        reason = str(refused) if subject.classes else "the network has no classifier"
+        features = subject.extract(query, subject.name, subject.classify if refused is None else None)
+        if not distributed.is_main():
+            return {}
         names = [query.class_name(n) for n in range(max(len(query.classes), int(query.labels.max()) + 1))]
-        x, recordings = features.x[:, : encoder.dim], distributed.on_main(lambda: recording_groups(query))
+        x, recordings = features.x[:, : subject.encoder.dim], recording_groups(query)
         groups = recordings.number[features.index.numpy()]
         results: Results = {
             **class_numbers(x, features.label, groups, names),
-            **(classifier_numbers(features.x[:, encoder.dim :], features.label) if refused is None else {}),
-            "left_out": left_out,
+            **(classifier_numbers(features.x[:, x.shape[1] :], features.label) if refused is None else {}),
+            "left_out": {} if refused is None else {"ece": reason},
             "recordings": {"how": recordings.how, "count": len({*groups.tolist()})},
             "num_videos": len(features.x),
-            "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
+            "missing": list_missing(features.missing),
         }
         if self.per_video:
             results["without_recording"] = without_recordings(x, features.label, groups, len(names))
-        return Computed(results)
+        return results
 
 
 def class_numbers(x: Tensor, label: Tensor, groups: NDArray[np.int64], names: list[str]) -> Results:
@@ -206,16 +193,14 @@ def classes_section(evidence: Evidence) -> Section:
         curves.quantity("Uniformity", {**_UNIFORMITY, "ratio": "ratio"}, percent=False, drawn=False),
         curves.quantity("Classifier", {"accuracy": "top1", "ECE": "ece"}, evidence.levels, drawn=False),
     ]
-    section = replace(
-        CLASSES,
-        setting=f"{evidence.setting}; {first['recordings']['count']} recordings, {len(first['distances'])} classes",
-        figures=figures,
-        quantities=[q if q.percent else replace(q, digits=3) for q in quantities if q.rows],
-        notes=[f"{name}: no ECE, {of['left_out']['ece']}" for name, of in networks.items() if of["left_out"]],
-    )
-    if not len(evidence.recordings):
-        return section
-    return replace(section, **_classes_verdict(evidence, [of["estimates"] for of in steps.values()])._asdict())
+    quantities = [quantity if quantity.percent else replace(quantity, digits=3) for quantity in quantities]
+    verdict = None
+    if len(evidence.recordings):
+        verdict = _classes_verdict(evidence, [of["estimates"] for of in steps.values()])
+    notes = [f"{name}: no ECE, {of['left_out']['ece']}" for name, of in networks.items() if of["left_out"]]
+    counts = f"{first['recordings']['count']} recordings, {len(first['distances'])} classes"
+    parts = {"setting": f"{evidence.setting}; {counts}", "figures": figures}
+    return evidence.section(CLASSES, quantities, verdict, notes, **parts)
 
 
 def _classes_verdict(evidence: Evidence, estimates: Sequence[Mapping[str, Estimate]]) -> AnalysisVerdict:

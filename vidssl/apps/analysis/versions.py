@@ -3,6 +3,7 @@
 Shapes: B videos, C clips of each, V versions of each clip (the first is the clip itself), T frames, D numbers.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Batch, Frames, VideoMeta
@@ -20,7 +22,8 @@ from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import TestClips, encode_videos, finished
 from vidssl.evaluation.measure import check_class_names, check_measurable
 from vidssl.evaluation.protocols import Accuracy
-from vidssl.jobs.grad_cam_of_videos import VersionRequest, version_of, with_versions
+from vidssl.jobs.grad_cam import VersionRequest, version_of, with_versions
+from vidssl.jobs.job import NetworkOptions
 from vidssl.jobs.load_network import Subject
 from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.invariance_changes import Change, ChangeKind
@@ -98,6 +101,19 @@ def encode_versions(
 
     (index, x), missing = encode_videos(subject.encoder, dataset, test, subject.device, encode, title)
     return index.numpy(), finished(subject.encoder, x), missing
+
+
+def central_square(options: NetworkOptions, done: str) -> NetworkOptions:
+    """Return the options of a measurement of the central square, of one clip unless there are more."""
+    if options.get("crops") not in (None, 1):
+        raise ConfigError(f"crops={options['crops']}: only the central square is {done}; leave it out")
+    return {**options, "clips": options.get("clips") or 1, "crops": 1}
+
+
+def as_read(settings: Tree) -> Tree:
+    """Return settings as they are read from a file, with lists for tuples."""
+    tree: Tree = json.loads(json.dumps(settings))
+    return tree
 
 
 def why_no_classifier(subject: Subject, videos: VideoList) -> ConfigError | DataError | None:

@@ -41,7 +41,7 @@ from vidssl.evaluation.result_files import Results, clips_in_words, complete, ex
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest, nearest_moments
 from vidssl.evaluation.train_test_overlap import describe_overlap, report_equal_features, report_overlap
 from vidssl.jobs.extract import extract_to, open_index, windows_of
-from vidssl.jobs.grad_cam_of_videos import layers_of_maps, one_clip, pair_maps
+from vidssl.jobs.grad_cam import layers_of_maps, one_clip, pair_maps
 from vidssl.jobs.job import (
     Count,
     File,

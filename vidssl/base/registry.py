@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 # before. What the core calls in it is named in a comment, or has the name of the entry.
 _APPS: dict[str, dict[str, str]] = {
     "command": {
-        **{name: name for name in ("show", "map", "export", "check", "shrink", "compare")},
+        **{name: name for name in ("show", "map", "export", "check", "shrink", "compare", "predict")},
         **{"retrieval": "search", "launch": "cluster.training_on_slurm"},
     },
     # analyze_NAME

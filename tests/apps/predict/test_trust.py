@@ -1,0 +1,142 @@
+"""How far predictions can be trusted: numbers beside scikit-learn and loops, and what is not known."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import precision_score, recall_score
+
+from vidssl.apps.predict.trust import calibration_error, distance_to, farthest, measure_trust, unlikeness
+from vidssl.evaluation.leave_recording_out import same_group
+from vidssl.evaluation.statistics import proportion
+
+
+def drawn(seed=0, recordings=12, videos=5, classes=4, dim=12, signal=1.5, between=0.7):
+    """Features, classes and recordings: a recording is of one class, and like itself."""
+    rng = np.random.RandomState(seed)
+    group = np.repeat(np.arange(recordings), videos)
+    label = (np.arange(recordings) % classes)[group]
+    x = (
+        signal * rng.randn(classes, dim)[label]
+        + between * rng.randn(recordings, dim)[group]
+        + rng.randn(len(group), dim)
+    )
+    return torch.from_numpy(x.astype(np.float32)), label, group
+
+
+def trust_of(x, label, group, names="abcd", none=0.05):
+    return measure_trust(x, label, group, [*names], "video", none)
+
+
+def test_numbers_are_those_of_scikit_learn():
+    x, label, group = drawn()
+    line, facts = trust_of(x, label, group)
+    predicted = np.array(facts["predicted"])
+    assert facts["recall"]["value"] == pytest.approx(recall_score(label, predicted, average="macro"))
+    precision = precision_score(label, predicted, average="macro", zero_division=0)
+    assert facts["precision"]["value"] == pytest.approx(precision)
+    estimate = proportion((predicted == label).astype(float), group, label)
+    assert (facts["recall"]["low"], facts["recall"]["high"]) == (estimate.low, estimate.high)
+    # The jackknife of recordings, by a loop.
+    without = [
+        precision_score(label[group != n], predicted[group != n], average="macro", zero_division=0, labels=range(4))
+        for n in range(12)
+    ]
+    error = np.sqrt(11 / 12 * ((np.array(without) - np.mean(without)) ** 2).sum())
+    assert facts["precision"]["low"] == pytest.approx(max(0, precision - 2.200985 * error), abs=1e-5)
+    assert facts["guessing"] == 0.25 and facts["majority"] == 0.25 and facts["recordings"] == 12
+    assert line.startswith(
+        f"{100 * estimate.value:.1f} % ({100 * estimate.low:.1f} to {100 * estimate.high:.1f}) of the"
+    )
+    for number, row in enumerate(facts["per_class"]):
+        assert row["recall"] == (predicted[label == number] == number).mean() and row["examples"] == 15
+
+
+def test_the_worst_confusions_are_named():
+    x, label, group = drawn(signal=4, between=0)
+    x[(label == 1) & (group == 1)] = x[label == 2].mean(dim=0)  # a recording of b that looks as c
+    line, _ = trust_of(x, label, group)
+    assert "Taken for others most often: b for c (5 of 15)" in line
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda label, group: (label, np.zeros_like(group)), "are of one recording; label videos of others"),
+        (lambda label, group: (label, label), "of each class are of one recording"),
+        (
+            lambda label, group: (label, np.where(group < 7, 0, group)),
+            "one recording holds 58 % of the labelled videos",
+        ),
+        (lambda label, group: (np.where(group == 3, 3, label % 3), group), "Nothing can be said of d: one recording."),
+        (
+            lambda label, group: (np.where(np.isin(group, (3, 7)), 3, label % 3), group),
+            "By kNN, neither chosen nor calibrated: a class has fewer than 3 recordings.",
+        ),
+        (lambda label, group: (label % 2, group % 4), "Not shown to recognise anything, as 4 recordings are too few"),
+    ],
+)
+def test_what_is_said_where_little_is_known(change, words):
+    x, label, group = drawn()
+    line, _ = trust_of(x, *change(label, group))
+    assert words in line and "\n" not in line
+
+
+def test_the_calibration_error_counts_bins():
+    probability = np.array([[0.95, 0.05], [0.92, 0.08], [0.55, 0.45], [0.4, 0.6]])
+    # Of bin 9: one of two right, 0.935 - 0.5; of bins 5 and 6: right at 0.55, wrong at 0.6.
+    error = (2 * (0.935 - 0.5) + 0.45 + 0.6) / 4
+    assert calibration_error(probability, np.array([0, 1, 0, 0])) == pytest.approx(error)
+
+
+def test_the_threshold_is_a_quantile_of_other_recordings():
+    x, _, group = drawn(recordings=20, videos=2)
+    distance, _ = distance_to(x, x, same_group(group))
+    unit = torch.nn.functional.normalize(x, dim=1).numpy()
+    loop = [min(1 - unit[n] @ unit[m] for m in range(40) if group[m] != group[n]) for n in range(40)]
+    assert distance == pytest.approx(np.array(loop), abs=1e-5)
+    ordered = np.sort(distance)
+    assert farthest(distance, 0.1) == pytest.approx(ordered[35] + 0.9 * (ordered[36] - ordered[35]))  # rank 36.9 of 41
+    assert farthest(distance, 0.0) == farthest(distance[:18], 0.05) == np.inf  # nothing is refused; too few to tell
+
+
+def test_a_new_video_is_compared_as_an_example_is():
+    x, label, group = drawn()
+    new = drawn(1)[0][:9]
+    mean, distance, row = unlikeness(new, x, label, group)
+    unit, other = (torch.nn.functional.normalize(part, dim=1).numpy() for part in (x, new))
+    loop = 1 - other @ unit.T
+    assert row.tolist() == loop.argmin(axis=1).tolist() and distance == pytest.approx(loop.min(axis=1), abs=1e-6)
+    for n in range(9):
+        own = np.unique(group[label == label[row[n]]])  # three recordings of the nearest class
+        left_out = [loop[n, group != recording].min() for recording in own]
+        assert len(own) == 3 and mean[n] == pytest.approx(np.mean(left_out), abs=1e-6)
+
+
+# Sets whose recordings are of each class in turn, or of one that is drawn; the last: the class of a video is drawn.
+@pytest.mark.parametrize(
+    ("recordings", "kind"), [(12, "turn"), (30, "turn"), (12, "drawn"), (30, "drawn"), (20, "videos")]
+)
+def test_as_many_of_the_known_are_refused_as_were_asked_for(recordings, kind):
+    shares = []
+    for seed in range(200):
+        rng, total = np.random.RandomState(seed), recordings + 12
+        group = np.repeat(np.arange(total), 5)
+        label = {"turn": group % 4, "drawn": rng.randint(0, 4, total)[group], "videos": rng.randint(0, 4, 5 * total)}[
+            kind
+        ]
+        x = 1.5 * rng.randn(4, 12)[label] + 0.7 * rng.randn(total, 12)[group] + rng.randn(5 * total, 12)
+        x, seen = torch.from_numpy(x.astype(np.float32)), group < recordings
+        threshold = farthest(distance_to(x[seen], x[seen], same_group(group[seen]))[0], 0.05)
+        shares.append((unlikeness(x[~seen], x[seen], label[seen], group[seen])[0] > threshold).mean())
+    assert 0.035 <= np.mean(shares) <= 0.065
+
+
+@pytest.mark.long  # 500 sets: nested choices of 5 folds
+def test_nothing_is_recognised_where_labels_are_random():
+    said = 0
+    for seed in range(500):
+        rng = np.random.RandomState(seed)
+        x, _, group = drawn(seed, videos=4, dim=8, signal=0)
+        line, _ = trust_of(x, rng.randint(0, 3, len(group)), group, "abc")
+        said += line.startswith("Nothing is recognised") or line.startswith("Not shown")
+    assert said >= 475

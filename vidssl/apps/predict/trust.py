@@ -1,0 +1,183 @@
+"""How far predictions can be trusted: of each labelled video, what is predicted with its recording left out."""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vidssl.base.config import Tree
+from vidssl.data.recordings_and_class_folders import of_several_recordings
+from vidssl.evaluation.calibrated_classifier import FEWEST, Floats, Ints, can_choose, nested_probabilities
+from vidssl.evaluation.leave_recording_out import fold_table, same_group
+from vidssl.evaluation.search import nearest
+from vidssl.evaluation.statistics import FEWEST as FEWEST_RECORDINGS
+from vidssl.evaluation.statistics import Estimate, doubts, jackknife, proportion
+
+_LARGEST = 1 / 3  # share of the videos in one recording, above which nothing can be said
+_UNKNOWN = "Nothing can be said of how far this can be trusted:"
+_FACTS = (  # None where nothing can be said
+    *("recall", "precision", "guessing", "majority", "refused", "calibration_error", "per_class", "predicted"),
+    *("doubts", "nested"),
+)
+_BINS = 10  # of the calibration error
+
+
+class Trust(NamedTuple):
+    """What is known of predictions."""
+
+    line: str  # for a person
+    facts: Tree  # for results.json
+
+
+def measure_trust(x: Tensor, label: Ints, group: Ints, classes: Sequence[str], unit: str, none: float) -> Trust:
+    """Predict each labelled video (N,) with its recording `group` left out, and say how often that is right.
+
+    Recall and precision are means over the classes of several recordings. Their intervals are those of `statistics`;
+    that of precision is a jackknife of recordings. `none` is that of `farthest`.
+    """
+    several, counts = of_several_recordings(label, group), np.bincount(group)
+    num_recordings, largest = int((counts > 0).sum()), float(counts.max() / len(label))
+    facts: Tree = {**dict.fromkeys(_FACTS), "examples": len(label), "recordings": num_recordings}
+    if num_recordings < 2 or not several.any():
+        why = "are of one recording" if num_recordings < 2 else "of each class are of one recording"
+        remedy = f"label {unit}s of others, or name recordings by --group"
+        return Trust(f"{_UNKNOWN} all {len(label)} labelled {unit}s {why}; {remedy}.", facts)
+    probability = nested_probabilities(x, label, group, len(classes))
+    predicted, of_class = probability.argmax(axis=1), (group[several], label[several])
+    recall = proportion((predicted == label)[several].astype(np.float64), *of_class)
+    precision = _precision(predicted, label, group, several)
+    shown, nested = np.unique(label[several]), can_choose(label, group)
+    facts |= {
+        "recall": recall._asdict(),
+        "precision": precision._asdict(),
+        "guessing": 1 / len(shown),
+        "majority": float(np.bincount(label).max() / len(label)),
+        "refused": _refused(x, group, label, none)._asdict(),
+        "calibration_error": calibration_error(probability, label),
+        "per_class": _per_class(predicted, label, group, classes),
+        "predicted": predicted.tolist(),
+        "doubts": doubts(*of_class),
+        "nested": nested,
+    }
+    if largest > _LARGEST:
+        why = f"one recording holds {100 * largest:.0f} % of the labelled {unit}s"
+        return Trust(f"{_UNKNOWN} {why}; label {unit}s of others.", facts)
+    sentences = [_first(recall, precision, facts, unit), _confusion(predicted, label, several, classes)]
+    if alone := [classes[number] for number in np.unique(label[~several]).tolist()]:
+        sentences.append(f"Nothing can be said of {', '.join(alone)}: one recording.")
+    if not nested:
+        sentences.append(f"By kNN, neither chosen nor calibrated: a class has fewer than {FEWEST} recordings.")
+    return Trust(" ".join(sentences), facts)
+
+
+def _first(recall: Estimate, precision: Estimate, facts: Tree, unit: str) -> str:
+    many = f"of the labelled {unit}s are right with their recording left out (recall, mean over classes; precision"
+    right = f"{percent(recall)} {many} {percent(precision)})"
+    beside = f"guessing has {100 * facts['guessing']:.1f} %, the most frequent class {100 * facts['majority']:.1f} %"
+    if recall.low is None:
+        few = f"{facts['recordings']} recordings are too few for an interval: {FEWEST_RECORDINGS} are needed"
+        return f"Not shown to recognise anything, as {few}. {right}; {beside}."
+    if recall.low <= facts["guessing"]:
+        return f"Nothing is recognised, as far as can be shown. {right}; {beside}."
+    return f"{right}; {beside}."
+
+
+def percent(estimate: Estimate) -> str:
+    """Format an estimate with its interval, in percent."""
+    value = f"{100 * estimate.value:.1f} %"
+    return value if estimate.low is None else f"{value} ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})"  # type: ignore[operator]
+
+
+def _confusion(predicted: Ints, label: Ints, several: NDArray[np.bool_], classes: Sequence[str]) -> str:
+    """Name the two classes with the most mistakes, and what they are taken for."""
+    worst = []
+    for number in np.unique(label[several]).tolist():
+        wrong = predicted[(label == number) & (predicted != number)]
+        if len(wrong):
+            taken = int(np.bincount(wrong).argmax())
+            count, total = int((wrong == taken).sum()), int((label == number).sum())
+            worst.append((count / total, f"{classes[number]} for {classes[taken]} ({count} of {total})"))
+    named = ", ".join(text for _, text in sorted(worst, key=lambda entry: -entry[0])[:2])
+    return f"Taken for others most often: {named}." if named else "There are no mistakes."
+
+
+def _per_class(predicted: Ints, label: Ints, group: Ints, classes: Sequence[str]) -> list[Tree]:
+    rows = []
+    for number, name in enumerate(classes):
+        of_class, as_class = label == number, predicted == number
+        right, named = int((of_class & as_class).sum()), int(as_class.sum())
+        rows.append({
+            "name": name, "examples": int(of_class.sum()), "recordings": len(np.unique(group[of_class])),
+            "recall": right / max(1, int(of_class.sum())), "precision": right / named if named else None,
+        })  # fmt: skip
+    return rows
+
+
+def _precision(predicted: Ints, label: Ints, group: Ints, several: NDArray[np.bool_]) -> Estimate:
+    """Estimate the mean over classes of the precision, 0 of a class that is never predicted."""
+
+    def mean_of(rows: NDArray[np.bool_]) -> float:
+        named = [label[rows & (predicted == number)] == number for number in np.unique(label[several])]
+        return float(np.mean([right.mean() if len(right) else 0.0 for right in named]))
+
+    estimate = jackknife(mean_of(label >= 0), [mean_of(group != number) for number in np.unique(group)])
+    low, high = (None if end is None else min(1.0, max(0.0, end)) for end in estimate[1:3])
+    return Estimate(estimate.value, low, high)
+
+
+def calibration_error(probability: Floats, label: Ints) -> float:
+    """Return the expected calibration error: the mean gap to accuracy over ten bins (Guo et al., 2017)."""
+    confidence, right = probability.max(axis=1), probability.argmax(axis=1) == label
+    place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    gaps = [abs(float((right[place == n] - confidence[place == n]).sum())) for n in range(_BINS)]
+    return sum(gaps) / len(label)
+
+
+# None of these ----------------------------------------------------------------------------------------------
+
+
+def distance_to(x: Tensor, examples: Tensor, pairs: Tensor | None = None) -> tuple[Floats, Ints]:
+    """Return the cosine distance (N,) to the nearest example, and its row; `pairs` (P, 2) of rows are left out."""
+    near = nearest(x, examples, 1, pairs)
+    return 1 - near.similarity[:, 0].double().numpy(), near.index[:, 0].numpy()
+
+
+def farthest(distance: Floats, none: float) -> float:
+    """Return the distance above which a video is none of the classes.
+
+    So large a share `none` of videos like the examples is expected to be beyond it: `distance` (N,) are those of the
+    examples to the nearest one of another recording. Infinite with too few examples to tell.
+    """
+    finite = np.sort(distance[np.isfinite(distance)])
+    rank = (len(finite) + 1) * (1 - none)
+    if not none or ceil(rank) > len(finite):
+        return float("inf")
+    return float(np.quantile(finite, 1 - none, method="weibull"))
+
+
+def unlikeness(x: Tensor, examples: Tensor, label: Ints, group: Ints) -> tuple[Floats, Floats, Ints]:
+    """Return what is compared with `farthest` (N,), the distance to the nearest example, and its row.
+
+    An example has one recording fewer of its class to be near to than a new video. So what is compared is the mean
+    distance over the recordings of the nearest class, each left out in turn, where there are three or more of them.
+    """
+    distance, row = distance_to(x, examples)
+    pairs = np.argwhere(group[row][:, None] == group)
+    without, _ = distance_to(x, examples, torch.from_numpy(pairs))
+    counts = np.array([len(np.unique(group[label == number])) for number in range(int(label.max()) + 1)])[label[row]]
+    mean = np.where(counts >= FEWEST, (distance * (counts - 1) + without) / counts, distance)
+    return mean, distance, row
+
+
+def _refused(x: Tensor, group: Ints, label: Ints, none: float) -> Estimate:
+    """Estimate the share of labelled videos that are taken for none of the classes, by folds of recordings."""
+    folds, refused = fold_table(group, label), np.zeros(len(label))
+    for fold in range(int(folds.max()) + 1):
+        test, rest = folds == fold, folds != fold
+        threshold = farthest(distance_to(x[rest], x[rest], same_group(group[rest]))[0], none)
+        refused[test] = unlikeness(x[test], x[rest], label[rest], group[rest])[0] > threshold
+    return proportion(refused, group)

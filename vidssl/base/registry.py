@@ -44,6 +44,8 @@ _APPS: dict[str, dict[str, str]] = {
     "protocol": {"localization": "views.colorful_moving_mnist"},
     "column": dict.fromkeys(("x", "y"), "views.colorful_moving_mnist"),  # numbers, which the core does not read
     "export format": {"detectron2": "detectron2"},
+    # Networks that a folder of outputs holds, by its kind, which `export` writes as graphs: network_of
+    "network": {"predictions": "predict"},
     # Keys of a config that is of no method: bind_run, bind_stored, train.
     "run": dict.fromkeys(("detector", "action_detector"), "detection.train_and_test"),
     # Lists that `vidssl test` takes, by the end of their names: test.

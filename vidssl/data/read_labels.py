@@ -46,7 +46,7 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
         header, rows = ["path", "label"], [(0, []), *rows]
     elif len(header) == 2 and not ({*header} & {*_NAMES} and {*header} & {*_LABELS}):
         header = ["path", "label"]
-    columns = {name: header.index(name) for name in ("start", "end") if name in header}
+    columns: dict[str, int] = {name: header.index(name) for name in ("start", "end") if name in header}
     for name, known in (("path", _NAMES), ("label", _LABELS)):
         there = [alias for alias in known if alias in header]
         if not there:

@@ -148,10 +148,14 @@ def choose_rule(x: Tensor, label: Ints, group: Ints, classes: int) -> Rule:
     several = of_several_recordings(label, group)
     scored = []
     for cost in (None, *COSTS):
-        probability = left_out_probabilities(x, label, folds, classes, lambda rows, cost=cost: Rule(cost))
+        probability = left_out_probabilities(x, label, folds, classes, _always(Rule(cost)))
         scored.append((mean_recall(probability.argmax(axis=1), label, several), cost, probability))
     _, cost, probability = max(scored, key=lambda entry: entry[0])
     return Rule(cost, _temperature(probability, label))
+
+
+def _always(rule: Rule) -> Callable[[NDArray[np.bool_]], Rule]:
+    return lambda rows: rule
 
 
 def _temperature(probability: Floats, label: Ints) -> float:

@@ -1,5 +1,6 @@
 """Predict the classes of videos, or of the moments of long ones, from a few labelled examples."""
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from vidssl.apps.predict.formats import FORMATS, read_annotations
@@ -21,19 +23,23 @@ from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
 from vidssl.base.progress import Report
+from vidssl.base.safe_parse import read_json
 from vidssl.base.types import VideoRecord
 from vidssl.data.cut_windows import parse_windows
 from vidssl.data.read_labels import NamedLabel, below_one_folder, find_labelled, read_labels
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList, rows_by
 from vidssl.evaluation.calibrated_classifier import Classifier, Rule, can_choose, choose_rule
-from vidssl.evaluation.features import read_folder
+from vidssl.evaluation.features import TestClips, read_folder
 from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.result_files import complete, write_results
 from vidssl.evaluation.statistics import Estimate
 from vidssl.jobs.extract import extract
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
+from vidssl.jobs.load_network import describe_clips, load_subject
 from vidssl.jobs.measurement_runner import JobResults, format_table, write_csv
+from vidssl.models.backbones import Backbone
+from vidssl.models.joined_features import parts_of
 
 COLUMNS = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance")
 TO_LABEL = ("path", "start", "end", "label", "predicted", "confidence")
@@ -191,6 +197,39 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     write_results(out, results)
     results.text, results.file = _summary(results), out / "index.html"
     return results
+
+
+class _VideoClassifier(nn.Module):
+    """Encodes the views of one video (V, 3, T, S, S), and predicts probabilities (1, classes)."""
+
+    def __init__(self, encoder: Backbone, classifier: Classifier) -> None:
+        super().__init__()
+        self.encoder, self.classifier = encoder, classifier
+
+    def forward(self, clips: Tensor) -> Tensor:
+        features = self.encoder.finish(self.encoder(clips).mean(dim=0, keepdim=True))
+        probability: Tensor = self.classifier(features)
+        return probability
+
+
+def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
+    """Return the network of a folder of predictions with its classifier, its clips, and what describes both."""
+    results, folder = read_json(out / "results.json"), read_folder(out / "features", "predict again")
+    name, options = results["network"], NetworkOptions(device="cpu", trust=trust)
+    if parts_of(name):
+        raise ConfigError(f"{out} is predicted by a sum, {name}, which is no graph: predict by one of its networks")
+    options["test"] = TestClips.model_validate_json(json.dumps(folder.request["protocol"]))
+    subject, videos = load_subject(name, options), folder.videos(range(len(folder.features)))
+    known = np.flatnonzero(videos.labels >= 0)
+    x, label = folder.features.x[known], torch.from_numpy(videos.labels[known])
+    classifier = Classifier(Rule(**results["rule"]), x, label, len(folder.classes))
+    description = describe_clips(subject.test) | {
+        "input": {"shape": ["views of a video", 3, subject.test.clip.frames, subject.test.size, subject.test.size]},
+        "output": "probabilities",
+        "classes": [*folder.classes],
+        "network": name,
+    }
+    return _VideoClassifier(subject.encoder, classifier).eval(), subject.test, description
 
 
 def _divide(videos: VideoList, windows: bool) -> tuple[list[int], list[int]]:

@@ -19,7 +19,7 @@ from torch.export import Dim
 from vidssl.base.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.base.config import Tree, build
 from vidssl.base.errors import ConfigError
-from vidssl.base.output_folder import check_file, kind_of, check_writable, writing_file
+from vidssl.base.output_folder import check_file, check_writable, kind_of, writing_file
 from vidssl.base.registry import APPS, load_app
 from vidssl.base.safe_parse import read_json
 from vidssl.engine.periodic_evaluation import evaluation_clips
@@ -200,7 +200,8 @@ def export(
 
     Args:
         checkpoint: Checkpoint of vidssl, folder of a run, file of save_backbone, or a backbone, as in `save_backbone`;
-            a folder of predictions by one network, whose graph has the classifier too; of a sum `A+B` the graphs of its networks are written to a folder, with sum.json, which joins them.
+            a folder of predictions by one network, whose graph has the classifier too; of a sum `A+B` the graphs of its
+            networks are written to a folder, with sum.json, which joins them.
         to: Folder is safetensors, config.json and a model card, as on the Hugging Face Hub; detectron2 a 2D ResNet.
         out: File to write, named *.safetensors, *.onnx, *.pt2, *.pkl, or folder.
         results: Files results.json of this checkpoint for the model card (default: those below the folder of its run).
@@ -416,7 +417,11 @@ def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[b
     import onnx
     import onnxruntime
 
-    settings: dict[str, Any] = {"input_names": [_INPUT], "output_names": [description.get("output", "features")], "opset_version": OPSET}
+    settings: dict[str, Any] = {
+        "input_names": [_INPUT],
+        "output_names": [description.get("output", "features")],
+        "opset_version": OPSET,
+    }
     settings |= {"dynamo": True, "dynamic_shapes": _DYNAMIC, "verbose": False, "external_data": False}
     with _warnings_only("onnxscript", "onnx_ir"):  # they log each pass of an optimiser
         program = torch.onnx.export(network, (clips,), **settings)

@@ -138,6 +138,19 @@ def test_moments_of_a_long_recording(folder, tmp_path, write_video):
     assert page.count('<div class="timeline">') == 1 and page.count("long.mp4#t=") >= 3
 
 
+def test_moments_like_no_example_are_named(folder, tmp_path, write_video):
+    noise = np.random.RandomState(0).randint(0, 2, (50, 36, 1, 1)) * np.full((50, 36, 48, 3), 250)
+    write_video(tmp_path / "long.mp4", np.concatenate([frames("blue", 1, 50), noise]).astype(np.uint8))
+    rows = [(str(folder / "videos" / row["file"]), row["colour"]) for row in rows_of(folder / "labels.csv")]
+    labels = write_labels(tmp_path / "labels.csv", [("path", "label"), *rows])
+    options = {**OPTIONS, "window": 1, "allow_external": True}
+    results = vidssl.predict(tmp_path / "long.mp4", labels=[labels], out=tmp_path / "out", **options)
+    found = [row["class"] for row in rows_of(tmp_path / "out/predictions.csv")]
+    assert found[-1] == NONE and results["predicted"][NONE] >= 1
+    page = (tmp_path / "out/index.html").read_text()
+    assert f"</i>{NONE}</li></ul>" in page and "<h2>None of these<small>" in page
+
+
 def test_a_span_of_the_recording_is_an_example(folder, tmp_path, write_video):
     long = np.concatenate([frames(name, 3, 50) for name in ("blue", "red", "blue", "red")])
     write_video(tmp_path / "long.mp4", long.astype(np.uint8))

@@ -54,7 +54,7 @@ def write_prediction_page(
         ],
         timelines=_timelines(rows, path.parent) if results["windows"] else [],
         colours=colour,
-        none=NONE,
+        unlike=NONE,
         sprites=number_previews(previews.values()),
         left_out=[gap["reason"] or gap["path"] for gap in results["missing"]],
     )

@@ -9,10 +9,10 @@ from sklearn.linear_model import LogisticRegression
 from vidssl.base.types import Features
 from vidssl.evaluation import calibrated_classifier
 from vidssl.evaluation.calibrated_classifier import (
-    Classifier,
+    CalibratedClassifier,
     KNearest,
-    Logistic,
     Rule,
+    StandardLogistic,
     can_choose,
     choose_rule,
     nested_probabilities,
@@ -61,14 +61,14 @@ def test_logistic_regression_is_that_of_scikit_learn(classes, count):
     x, label = x[:count], label[:count]
     z = (x - x.mean(dim=0)) / x.std(dim=0, correction=0)
     reference = LogisticRegression(C=0.3, max_iter=5000, tol=1e-8).fit(z.numpy(), label)
-    found = Logistic(x, torch.from_numpy(label), classes, 0.3)(x).exp()
+    found = StandardLogistic(x, torch.from_numpy(label), classes, 0.3)(x).exp()
     assert np.abs(found.numpy() - reference.predict_proba(z.numpy())).max() < 2e-3
 
 
 def test_a_class_without_examples_is_never_predicted():
     x, label, _ = drawn(24, 2)
     for rule in (Rule(), Rule(1.0)):
-        probability = Classifier(rule, x, torch.from_numpy(np.where(label, 2, 0)), 3).of_many(x)
+        probability = CalibratedClassifier(rule, x, torch.from_numpy(np.where(label, 2, 0)), 3).of_many(x)
         assert (probability.argmax(axis=1) != 1).all() and np.isfinite(probability).all()
 
 

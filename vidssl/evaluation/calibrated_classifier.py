@@ -14,15 +14,15 @@ from vidssl.data.recordings_and_class_folders import of_several_recordings
 from vidssl.evaluation.leave_recording_out import fold_table, num_neighbours
 from vidssl.evaluation.protocols import of_many_classes
 
-COSTS = (1e-2, 1.0)  # of the logistic regressions that kNN is compared with
-FEWEST = 3  # recordings of each class: with fewer there is nothing to choose and to calibrate by
+LOGISTIC_COSTS = (1e-2, 1.0)  # of the logistic regressions that kNN is compared with
+FEWEST_OF_CLASS = 3  # recordings of each class: with fewer there is nothing to choose and to calibrate by
 _TEMPERATURES = np.geomspace(0.05, 20, 61)
 _VOTE = 0.07  # temperature of the votes (Wu et al., 2018)
 _LEAST = -30.0  # log probability of a class without examples
 _BLOCK = 4096  # rows that are classified at a time
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
 
 
 class Rule(NamedTuple):
@@ -67,8 +67,8 @@ class KNearest(nn.Module):
         return ((self.k * share + 1 / share.shape[1]) / (self.k + 1)).log()
 
 
-class Logistic(nn.Module):
-    """Logistic regression of features that are standardised by the examples.
+class StandardLogistic(nn.Module):
+    """StandardLogistic regression of features that are standardised by the examples.
 
     Args:
         x: (N, D) features of the examples.
@@ -108,12 +108,14 @@ class Logistic(nn.Module):
         return (((x - self.mean) / self.deviation) @ self.weight.T + self.bias).log_softmax(dim=1)
 
 
-class Classifier(nn.Module):
+class CalibratedClassifier(nn.Module):
     """A rule that was fitted to examples: features (B, D) to probabilities (B, classes)."""
 
     def __init__(self, rule: Rule, x: Tensor, label: Tensor, classes: int) -> None:
         super().__init__()
-        self.scores = KNearest(x, label, classes) if rule.cost is None else Logistic(x, label, classes, rule.cost)
+        self.scores = (
+            KNearest(x, label, classes) if rule.cost is None else StandardLogistic(x, label, classes, rule.cost)
+        )
         self.temperature = rule.temperature
 
     def forward(self, x: Tensor) -> Tensor:
@@ -122,23 +124,23 @@ class Classifier(nn.Module):
         return (scores / self.temperature).softmax(dim=1)
 
     @torch.no_grad()
-    def of_many(self, x: Tensor) -> Floats:
+    def of_many(self, x: Tensor) -> _Floats:
         """Return the probabilities of many rows, in bounded memory."""
         return np.concatenate([self(x[n : n + _BLOCK].float()).double().numpy() for n in range(0, len(x), _BLOCK)])
 
 
-def mean_recall(predicted: Ints, label: Ints, several: NDArray[np.bool_]) -> float:
+def mean_recall(predicted: _Ints, label: _Ints, several: NDArray[np.bool_]) -> float:
     """Return the mean over classes of the accuracy, of those of several recordings, which `several` (N,) marks."""
     right = predicted == label
     return float(np.mean([right[label == number].mean() for number in np.unique(label[several])]))
 
 
-def can_choose(label: Ints, group: Ints) -> bool:
+def can_choose(label: _Ints, group: _Ints) -> bool:
     """Whether each class has enough recordings (N,) to choose and calibrate a classifier by them."""
-    return all(len(np.unique(group[label == number])) >= FEWEST for number in np.unique(label))
+    return all(len(np.unique(group[label == number])) >= FEWEST_OF_CLASS for number in np.unique(label))
 
 
-def choose_rule(x: Tensor, label: Ints, group: Ints, classes: int) -> Rule:
+def choose_rule(x: Tensor, label: _Ints, group: _Ints, classes: int) -> Rule:
     """Choose the classifier of the highest mean over classes with recordings left out, and its temperature.
 
     The temperature is that of the highest likelihood of the same predictions (Guo et al., 2017). Of equal classifiers
@@ -147,7 +149,7 @@ def choose_rule(x: Tensor, label: Ints, group: Ints, classes: int) -> Rule:
     folds = fold_table(group, label)
     several = of_several_recordings(label, group)
     scored = []
-    for cost in (None, *COSTS):
+    for cost in (None, *LOGISTIC_COSTS):
         probability = left_out_probabilities(x, label, folds, classes, _always(Rule(cost)))
         scored.append((mean_recall(probability.argmax(axis=1), label, several), cost, probability))
     _, cost, probability = max(scored, key=lambda entry: entry[0])
@@ -158,7 +160,7 @@ def _always(rule: Rule) -> Callable[[NDArray[np.bool_]], Rule]:
     return lambda rows: rule
 
 
-def _temperature(probability: Floats, label: Ints) -> float:
+def _temperature(probability: _Floats, label: _Ints) -> float:
     """Return the temperature of the highest likelihood.
 
     As of Platt (1999), two more examples are counted that are of any class: with few examples, none of them wrong,
@@ -174,8 +176,8 @@ def _temperature(probability: Floats, label: Ints) -> float:
 
 
 def left_out_probabilities(
-    x: Tensor, label: Ints, folds: Ints, classes: int, rule_of: Callable[[NDArray[np.bool_]], Rule]
-) -> Floats:
+    x: Tensor, label: _Ints, folds: _Ints, classes: int, rule_of: Callable[[NDArray[np.bool_]], Rule]
+) -> _Floats:
     """Return probabilities (N, classes) of each row by a classifier that was fitted to the rows of the other folds.
 
     `rule_of` returns the rule of some rows, a mask (N,): it must see no others.
@@ -184,12 +186,12 @@ def left_out_probabilities(
     with _one_thread(), of_many_classes():
         for fold in range(int(folds.max()) + 1):
             test, rest = folds == fold, folds != fold
-            model = Classifier(rule_of(rest), x[rest], torch.from_numpy(label[rest]), classes)
+            model = CalibratedClassifier(rule_of(rest), x[rest], torch.from_numpy(label[rest]), classes)
             probability[test] = model.of_many(x[test])
     return probability
 
 
-def nested_probabilities(x: Tensor, label: Ints, group: Ints, classes: int) -> Floats:
+def nested_probabilities(x: Tensor, label: _Ints, group: _Ints, classes: int) -> _Floats:
     """Predict each example with its recording left out, by a rule that was chosen without its outer fold."""
     chosen = can_choose(label, group)
 

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from vidssl.apps.predict.formats import FORMATS, read_annotations
+from vidssl.apps.predict.formats import ANNOTATIONS, read_annotations
 from vidssl.base.errors import DataError
 
 AGGREGATED = """Observation id,Observation date,Description,Observation type,Source,Time offset (s),Coding duration,\
@@ -82,7 +82,7 @@ def test_back_and_forth(tmp_path, write_video):
         {"path": p, "start": s, "end": e, "class": c, "confidence": 0.9, "file": str(tmp_path / p)}
         for p, s, e, c in moments
     ]
-    for to, (name, write) in FORMATS.items():
+    for to, (name, write) in ANNOTATIONS.items():
         write(tmp_path / name, rows)
         found = spans(read_annotations(tmp_path / name))
         whole = ("b.mp4", "Walk", 0.0, 2.0) if to == "boris" else ("b.mp4", "Walk", None, None)

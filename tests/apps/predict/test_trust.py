@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import precision_score, recall_score
 
-from vidssl.apps.predict.trust import calibration_error, distance_to, farthest, measure_trust, unlikeness
+from vidssl.apps.predict.trust import distance_to, farthest, measure_trust, unlikeness
 from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.statistics import proportion
 
@@ -47,6 +47,7 @@ def test_numbers_are_those_of_scikit_learn():
     assert line.startswith(
         f"{100 * estimate.value:.1f} % ({100 * estimate.low:.1f} to {100 * estimate.high:.1f}) of the"
     )
+    assert 0 <= facts["calibration_error"] < 0.5
     for number, row in enumerate(facts["per_class"]):
         assert row["recall"] == (predicted[label == number] == number).mean() and row["examples"] == 15
 
@@ -79,13 +80,6 @@ def test_what_is_said_where_little_is_known(change, words):
     x, label, group = drawn()
     line, _ = trust_of(x, *change(label, group))
     assert words in line and "\n" not in line
-
-
-def test_the_calibration_error_counts_bins():
-    probability = np.array([[0.95, 0.05], [0.92, 0.08], [0.55, 0.45], [0.4, 0.6]])
-    # Of bin 9: one of two right, 0.935 - 0.5; of bins 5 and 6: right at 0.55, wrong at 0.6.
-    error = (2 * (0.935 - 0.5) + 0.45 + 0.6) / 4
-    assert calibration_error(probability, np.array([0, 1, 0, 0])) == pytest.approx(error)
 
 
 def test_the_threshold_is_a_quantile_of_other_recordings():

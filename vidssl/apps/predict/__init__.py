@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from vidssl.apps.predict.formats import FORMATS, read_annotations
+from vidssl.apps.predict.formats import ANNOTATIONS, read_annotations
 from vidssl.apps.predict.moments import NONE, Moment, choose_to_label, join_windows, predict_rows
 from vidssl.apps.predict.page import write_prediction_page
 from vidssl.apps.predict.trust import distance_to, farthest, measure_trust, percent, unlikeness
@@ -29,7 +29,7 @@ from vidssl.data.cut_windows import parse_windows
 from vidssl.data.read_labels import NamedLabel, below_one_folder, find_labelled, read_labels
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList, rows_by
-from vidssl.evaluation.calibrated_classifier import Classifier, Rule, can_choose, choose_rule
+from vidssl.evaluation.calibrated_classifier import CalibratedClassifier, Rule, can_choose, choose_rule
 from vidssl.evaluation.features import TestClips, read_folder
 from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.result_files import complete, write_results
@@ -41,7 +41,7 @@ from vidssl.jobs.measurement_runner import JobResults, format_table, write_csv
 from vidssl.models.backbones import Backbone
 from vidssl.models.joined_features import parts_of
 
-COLUMNS = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance")
+PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance")
 TO_LABEL = ("path", "start", "end", "label", "predicted", "confidence")
 _SOURCES = ("path", "start", "end", "label", "class", "confidence")  # of the columns to label
 
@@ -161,7 +161,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     x, label, classes = folder.features.x[known].clone(), videos.labels[known], folder.classes
     trust = measure_trust(x, label, number[known], classes, "video" if windows is None else "window", none)
     rule = choose_rule(x, label, number[known], len(classes)) if can_choose(label, number[known]) else Rule()
-    classifier = Classifier(rule, x, torch.from_numpy(label), len(classes))
+    classifier = CalibratedClassifier(rule, x, torch.from_numpy(label), len(classes))
     threshold = farthest(distance_to(x, x, same_group(number[known]))[0], none)
     others, records = folder.features.x[rest], [videos.records[n] for n in rest]
     unlike, distance, example = unlikeness(others, x, label, number[known])
@@ -172,12 +172,12 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     asked = choose_to_label(moments, others, x, new, ask)
     examples = [_with_span(videos.records[n], root) for n in known]
     rows = [_row(moment, root, examples) for moment in moments]
-    write_csv(out / "predictions.csv", COLUMNS, [[row[name] for name in COLUMNS] for row in rows])
+    write_csv(out / "predictions.csv", PREDICTED, [[row[name] for name in PREDICTED] for row in rows])
     row_of = dict(zip(map(id, moments), rows, strict=True))
     to_label = _next_list(out)
     write_csv(to_label, TO_LABEL, [[row_of[id(moment)][name] for name in _SOURCES] for moment in asked])
-    if to in FORMATS:
-        name, write = FORMATS[to]
+    if to in ANNOTATIONS:
+        name, write = ANNOTATIONS[to]
         write(out / name, rows)
     content: Tree = {
         "trust": {"line": trust.line, **trust.facts},
@@ -202,7 +202,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
 class _VideoClassifier(nn.Module):
     """Encodes the views of one video (V, 3, T, S, S), and predicts probabilities (1, classes)."""
 
-    def __init__(self, encoder: Backbone, classifier: Classifier) -> None:
+    def __init__(self, encoder: Backbone, classifier: CalibratedClassifier) -> None:
         super().__init__()
         self.encoder, self.classifier = encoder, classifier
 
@@ -222,7 +222,7 @@ def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
     subject, videos = load_subject(name, options), folder.videos(range(len(folder.features)))
     known = np.flatnonzero(videos.labels >= 0)
     x, label = folder.features.x[known], torch.from_numpy(videos.labels[known])
-    classifier = Classifier(Rule(**results["rule"]), x, label, len(folder.classes))
+    classifier = CalibratedClassifier(Rule(**results["rule"]), x, label, len(folder.classes))
     description = describe_clips(subject.test) | {
         "input": {"shape": ["views of a video", 3, subject.test.clip.frames, subject.test.size, subject.test.size]},
         "output": "probabilities",

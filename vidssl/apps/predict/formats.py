@@ -127,7 +127,7 @@ def write_label_studio(path: Path, rows: Sequence[Row]) -> None:
 
 
 # By the value of `to`: the file, and what writes it.
-FORMATS: dict[str, tuple[str, Callable[[Path, Sequence[Row]], None]]] = {
+ANNOTATIONS: dict[str, tuple[str, Callable[[Path, Sequence[Row]], None]]] = {
     "boris": ("predictions.boris.csv", write_boris),
     "label-studio": ("predictions.label-studio.json", write_label_studio),
 }

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from vidssl.base.types import VideoRecord
 from vidssl.data.video_list import rows_by
-from vidssl.evaluation.calibrated_classifier import Floats, Ints
 from vidssl.evaluation.search import nearest
+from vidssl.evaluation.statistics import Floats
 
 NONE = "none of these"
 _UNCERTAIN = 5  # times as many uncertain moments as are asked for
@@ -36,7 +36,7 @@ def predict_rows(
     records: Sequence[VideoRecord],
     probability: Floats,
     distance: Floats,
-    example: Ints,
+    example: NDArray[np.int64],
     classes: Sequence[str],
     none: NDArray[np.bool_],
 ) -> list[Moment]:

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from vidssl.base.config import Tree
 from vidssl.data.recordings_and_class_folders import of_several_recordings
-from vidssl.evaluation.calibrated_classifier import FEWEST, Floats, Ints, can_choose, nested_probabilities
+from vidssl.evaluation.calibrated_classifier import FEWEST_OF_CLASS, can_choose, nested_probabilities
 from vidssl.evaluation.leave_recording_out import fold_table, same_group
+from vidssl.evaluation.metrics import calibration_error
 from vidssl.evaluation.search import nearest
-from vidssl.evaluation.statistics import FEWEST as FEWEST_RECORDINGS
-from vidssl.evaluation.statistics import Estimate, doubts, jackknife, proportion
+from vidssl.evaluation.statistics import FEWEST, Estimate, Floats, doubts, jackknife, proportion
 
+_Ints = NDArray[np.int64]
 _LARGEST = 1 / 3  # share of the videos in one recording, above which nothing can be said
 _UNKNOWN = "Nothing can be said of how far this can be trusted:"
 _FACTS = (  # None where nothing can be said
     *("recall", "precision", "guessing", "majority", "refused", "calibration_error", "per_class", "predicted"),
     *("doubts", "nested"),
 )
-_BINS = 10  # of the calibration error
 
 
 class Trust(NamedTuple):
@@ -33,7 +33,7 @@ class Trust(NamedTuple):
     facts: Tree  # for results.json
 
 
-def measure_trust(x: Tensor, label: Ints, group: Ints, classes: Sequence[str], unit: str, none: float) -> Trust:
+def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str], unit: str, none: float) -> Trust:
     """Predict each labelled video (N,) with its recording `group` left out, and say how often that is right.
 
     Recall and precision are means over the classes of several recordings. Their intervals are those of `statistics`;
@@ -57,7 +57,7 @@ def measure_trust(x: Tensor, label: Ints, group: Ints, classes: Sequence[str], u
         "guessing": 1 / len(shown),
         "majority": float(np.bincount(label).max() / len(label)),
         "refused": _refused(x, group, label, none)._asdict(),
-        "calibration_error": calibration_error(probability, label),
+        "calibration_error": calibration_error(torch.from_numpy(probability), torch.from_numpy(label)),
         "per_class": _per_class(predicted, label, group, classes),
         "predicted": predicted.tolist(),
         "doubts": doubts(*of_class),
@@ -70,7 +70,7 @@ def measure_trust(x: Tensor, label: Ints, group: Ints, classes: Sequence[str], u
     if alone := [classes[number] for number in np.unique(label[~several]).tolist()]:
         sentences.append(f"Nothing can be said of {', '.join(alone)}: one recording.")
     if not nested:
-        sentences.append(f"By kNN, neither chosen nor calibrated: a class has fewer than {FEWEST} recordings.")
+        sentences.append(f"By kNN, neither chosen nor calibrated: a class has fewer than {FEWEST_OF_CLASS} recordings.")
     return Trust(" ".join(sentences), facts)
 
 
@@ -79,7 +79,7 @@ def _first(recall: Estimate, precision: Estimate, facts: Tree, unit: str) -> str
     right = f"{percent(recall)} {many} {percent(precision)})"
     beside = f"guessing has {100 * facts['guessing']:.1f} %, the most frequent class {100 * facts['majority']:.1f} %"
     if recall.low is None:
-        few = f"{facts['recordings']} recordings are too few for an interval: {FEWEST_RECORDINGS} are needed"
+        few = f"{facts['recordings']} recordings are too few for an interval: {FEWEST} are needed"
         return f"Not shown to recognise anything, as {few}. {right}; {beside}."
     if recall.low <= facts["guessing"]:
         return f"Nothing is recognised, as far as can be shown. {right}; {beside}."
@@ -92,7 +92,7 @@ def percent(estimate: Estimate) -> str:
     return value if estimate.low is None else f"{value} ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})"  # type: ignore[operator]
 
 
-def _confusion(predicted: Ints, label: Ints, several: NDArray[np.bool_], classes: Sequence[str]) -> str:
+def _confusion(predicted: _Ints, label: _Ints, several: NDArray[np.bool_], classes: Sequence[str]) -> str:
     """Name the two classes with the most mistakes, and what they are taken for."""
     worst = []
     for number in np.unique(label[several]).tolist():
@@ -105,7 +105,7 @@ def _confusion(predicted: Ints, label: Ints, several: NDArray[np.bool_], classes
     return f"Taken for others most often: {named}." if named else "There are no mistakes."
 
 
-def _per_class(predicted: Ints, label: Ints, group: Ints, classes: Sequence[str]) -> list[Tree]:
+def _per_class(predicted: _Ints, label: _Ints, group: _Ints, classes: Sequence[str]) -> list[Tree]:
     rows = []
     for number, name in enumerate(classes):
         of_class, as_class = label == number, predicted == number
@@ -117,7 +117,7 @@ def _per_class(predicted: Ints, label: Ints, group: Ints, classes: Sequence[str]
     return rows
 
 
-def _precision(predicted: Ints, label: Ints, group: Ints, several: NDArray[np.bool_]) -> Estimate:
+def _precision(predicted: _Ints, label: _Ints, group: _Ints, several: NDArray[np.bool_]) -> Estimate:
     """Estimate the mean over classes of the precision, 0 of a class that is never predicted."""
 
     def mean_of(rows: NDArray[np.bool_]) -> float:
@@ -129,18 +129,10 @@ def _precision(predicted: Ints, label: Ints, group: Ints, several: NDArray[np.bo
     return Estimate(estimate.value, low, high)
 
 
-def calibration_error(probability: Floats, label: Ints) -> float:
-    """Return the expected calibration error: the mean gap to accuracy over ten bins (Guo et al., 2017)."""
-    confidence, right = probability.max(axis=1), probability.argmax(axis=1) == label
-    place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
-    gaps = [abs(float((right[place == n] - confidence[place == n]).sum())) for n in range(_BINS)]
-    return sum(gaps) / len(label)
-
-
 # None of these ----------------------------------------------------------------------------------------------
 
 
-def distance_to(x: Tensor, examples: Tensor, pairs: Tensor | None = None) -> tuple[Floats, Ints]:
+def distance_to(x: Tensor, examples: Tensor, pairs: Tensor | None = None) -> tuple[Floats, _Ints]:
     """Return the cosine distance (N,) to the nearest example, and its row; `pairs` (P, 2) of rows are left out."""
     near = nearest(x, examples, 1, pairs)
     return 1 - near.similarity[:, 0].double().numpy(), near.index[:, 0].numpy()
@@ -159,7 +151,7 @@ def farthest(distance: Floats, none: float) -> float:
     return float(np.quantile(finite, 1 - none, method="weibull"))
 
 
-def unlikeness(x: Tensor, examples: Tensor, label: Ints, group: Ints) -> tuple[Floats, Floats, Ints]:
+def unlikeness(x: Tensor, examples: Tensor, label: _Ints, group: _Ints) -> tuple[Floats, Floats, _Ints]:
     """Return what is compared with `farthest` (N,), the distance to the nearest example, and its row.
 
     An example has one recording fewer of its class to be near to than a new video. So what is compared is the mean
@@ -169,11 +161,11 @@ def unlikeness(x: Tensor, examples: Tensor, label: Ints, group: Ints) -> tuple[F
     pairs = np.argwhere(group[row][:, None] == group)
     without, _ = distance_to(x, examples, torch.from_numpy(pairs))
     counts = np.array([len(np.unique(group[label == number])) for number in range(int(label.max()) + 1)])[label[row]]
-    mean = np.where(counts >= FEWEST, (distance * (counts - 1) + without) / counts, distance)
+    mean = np.where(counts >= FEWEST_OF_CLASS, (distance * (counts - 1) + without) / counts, distance)
     return mean, distance, row
 
 
-def _refused(x: Tensor, group: Ints, label: Ints, none: float) -> Estimate:
+def _refused(x: Tensor, group: _Ints, label: _Ints, none: float) -> Estimate:
     """Estimate the share of labelled videos that are taken for none of the classes, by folds of recordings."""
     folds, refused = fold_table(group, label), np.zeros(len(label))
     for fold in range(int(folds.max()) + 1):

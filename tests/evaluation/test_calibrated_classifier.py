@@ -15,9 +15,12 @@ from vidssl.evaluation.calibrated_classifier import (
     StandardLogistic,
     can_choose,
     choose_rule,
+    distance_to,
+    farthest,
     nested_probabilities,
+    unlikeness,
 )
-from vidssl.evaluation.leave_recording_out import vote_of_others
+from vidssl.evaluation.leave_recording_out import same_group, vote_of_others
 
 
 def drawn(count=72, classes=3, recordings=12, dim=8, noise=1.0, seed=0):
@@ -112,3 +115,47 @@ def test_the_better_classifier_is_chosen():
     ring = (angle * 4 / np.pi).astype(int) % 2
     assert choose_rule(torch.from_numpy(circle.astype(np.float32)), ring, group, 2).cost is None
     assert can_choose(label, group) and not can_choose(label, np.minimum(group, 1))
+
+
+def test_the_threshold_is_a_quantile_of_other_recordings():
+    x, _, group = drawn(40, recordings=20)
+    distance, _ = distance_to(x, x, same_group(group))
+    unit = torch.nn.functional.normalize(x, dim=1).numpy()
+    loop = [min(1 - unit[n] @ unit[m] for m in range(40) if group[m] != group[n]) for n in range(40)]
+    assert distance == pytest.approx(np.array(loop), abs=1e-5)
+    ordered = np.sort(distance)
+    assert farthest(distance, 0.1) == pytest.approx(ordered[35] + 0.9 * (ordered[36] - ordered[35]))  # rank 36.9 of 41
+    assert farthest(distance, 0.0) == farthest(distance[:18], 0.05) == np.inf  # nothing is refused; too few to tell
+
+
+def test_a_new_video_is_compared_as_an_example_is():
+    x, _, group = drawn(60)
+    label = group % 4
+    new = drawn(60, seed=1)[0][:9]
+    mean, distance, row = unlikeness(new, x, label, group)
+    unit, other = (torch.nn.functional.normalize(part, dim=1).numpy() for part in (x, new))
+    loop = 1 - other @ unit.T
+    assert row.tolist() == loop.argmin(axis=1).tolist() and distance == pytest.approx(loop.min(axis=1), abs=1e-6)
+    for n in range(9):
+        own = np.unique(group[label == label[row[n]]])  # three recordings of the nearest class
+        left_out = [loop[n, group != recording].min() for recording in own]
+        assert len(own) == 3 and mean[n] == pytest.approx(np.mean(left_out), abs=1e-6)
+
+
+# Sets whose recordings are of each class in turn, or of one that is drawn; the last: the class of a video is drawn.
+@pytest.mark.parametrize(
+    ("recordings", "kind"), [(12, "turn"), (30, "turn"), (12, "drawn"), (30, "drawn"), (20, "videos")]
+)
+def test_as_many_of_the_known_are_refused_as_were_asked_for(recordings, kind):
+    shares = []
+    for seed in range(200):
+        rng, total = np.random.RandomState(seed), recordings + 12
+        group = np.repeat(np.arange(total), 5)
+        label = {"turn": group % 4, "drawn": rng.randint(0, 4, total)[group], "videos": rng.randint(0, 4, 5 * total)}[
+            kind
+        ]
+        x = 1.5 * rng.randn(4, 12)[label] + 0.7 * rng.randn(total, 12)[group] + rng.randn(5 * total, 12)
+        x, seen = torch.from_numpy(x.astype(np.float32)), group < recordings
+        threshold = farthest(distance_to(x[seen], x[seen], same_group(group[seen]))[0], 0.05)
+        shares.append((unlikeness(x[~seen], x[seen], label[seen], group[seen])[0] > threshold).mean())
+    assert 0.035 <= np.mean(shares) <= 0.065

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from vidssl.base.errors import DataError, first_few
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import PathRule, existing_path
-from vidssl.data.read_input import VIDEO_SUFFIXES
+from vidssl.data.read_input import VIDEO_SUFFIXES, read_input
+from vidssl.data.recordings_and_class_folders import labelled_by_folders
 from vidssl.data.video_list import Records, VideoList, decimal_number, lines_beside, read_rows, root_beside
 from vidssl.video.reader import state_of_video
 
@@ -77,6 +78,16 @@ def _label(path: Path, line: int, row: Sequence[str], columns: Mapping[str, int]
     if not values["path"]:
         raise DataError(f"{place}: the path is empty")
     return NamedLabel(values["path"], "" if values["label"] in _UNKNOWN else values["label"], start, end, place)
+
+
+def labels_of_folders(folder: Path) -> list[NamedLabel]:
+    """Take the folders of a folder as classes."""
+    listed = labelled_by_folders(read_input(folder))
+    if not listed.classes:
+        raise DataError(
+            f"{folder} has no folders with several videos each: one for each class, or give labels=FILE.csv"
+        )
+    return [NamedLabel(record.path, listed.class_name(record.label), place=str(folder)) for record in listed.records]
 
 
 def find_labelled(

@@ -1,7 +1,8 @@
-"""The classifier of a prediction: kNN or logistic regression, chosen and calibrated with recordings left out."""
+"""kNN or logistic regression, chosen and calibrated with recordings left out, that can say "none of these"."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch.nn import functional
 from vidssl.data.recordings_and_class_folders import of_several_recordings
 from vidssl.evaluation.leave_recording_out import fold_table, num_neighbours
 from vidssl.evaluation.protocols import of_many_classes
+from vidssl.evaluation.search import nearest
+from vidssl.models.backbones import Backbone
 
 LOGISTIC_COSTS = (1e-2, 1.0)  # of the logistic regressions that kNN is compared with
 FEWEST_OF_CLASS = 3  # recordings of each class: with fewer there is nothing to choose and to calibrate by
@@ -129,6 +132,20 @@ class CalibratedClassifier(nn.Module):
         return np.concatenate([self(x[n : n + _BLOCK].float()).double().numpy() for n in range(0, len(x), _BLOCK)])
 
 
+class VideoClassifier(nn.Module):
+    """Encodes the views of one video (V, 3, T, S, S), and predicts probabilities (1, classes)."""
+
+    def __init__(self, encoder: Backbone, classifier: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.classifier = encoder, classifier
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Return probabilities."""
+        features = self.encoder.finish(self.encoder(clips).mean(dim=0, keepdim=True))
+        probability: Tensor = self.classifier(features)
+        return probability
+
+
 def mean_recall(predicted: _Ints, label: _Ints, several: NDArray[np.bool_]) -> float:
     """Return the mean over classes of the accuracy, of those of several recordings, which `several` (N,) marks."""
     right = predicted == label
@@ -208,3 +225,39 @@ def _one_thread() -> Iterator[None]:
 
     with threadpool_limits(1):
         yield
+
+
+# None of these ----------------------------------------------------------------------------------------------
+
+
+def distance_to(x: Tensor, examples: Tensor, pairs: Tensor | None = None) -> tuple[_Floats, _Ints]:
+    """Return the cosine distance (N,) to the nearest example, and its row; `pairs` (P, 2) of rows are left out."""
+    near = nearest(x, examples, 1, pairs)
+    return 1 - near.similarity[:, 0].double().numpy(), near.index[:, 0].numpy()
+
+
+def farthest(distance: _Floats, none: float) -> float:
+    """Return the distance above which a video is none of the classes.
+
+    So large a share `none` of videos like the examples is expected to be beyond it: `distance` (N,) are those of the
+    examples to the nearest one of another recording. Infinite with too few examples to tell.
+    """
+    finite = np.sort(distance[np.isfinite(distance)])
+    rank = (len(finite) + 1) * (1 - none)
+    if not none or ceil(rank) > len(finite):
+        return float("inf")
+    return float(np.quantile(finite, 1 - none, method="weibull"))
+
+
+def unlikeness(x: Tensor, examples: Tensor, label: _Ints, group: _Ints) -> tuple[_Floats, _Floats, _Ints]:
+    """Return what is compared with `farthest` (N,), the distance to the nearest example, and its row.
+
+    An example has one recording fewer of its class to be near to than a new video. So what is compared is the mean
+    distance over the recordings of the nearest class, each left out in turn, where there are three or more of them.
+    """
+    distance, row = distance_to(x, examples)
+    pairs = np.argwhere(group[row][:, None] == group)
+    without, _ = distance_to(x, examples, torch.from_numpy(pairs))
+    counts = np.array([len(np.unique(group[label == number])) for number in range(int(label.max()) + 1)])[label[row]]
+    mean = np.where(counts >= FEWEST_OF_CLASS, (distance * (counts - 1) + without) / counts, distance)
+    return mean, distance, row

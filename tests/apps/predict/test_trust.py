@@ -5,8 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import precision_score, recall_score
 
-from vidssl.apps.predict.trust import distance_to, farthest, measure_trust, unlikeness
-from vidssl.evaluation.leave_recording_out import same_group
+from vidssl.apps.predict.trust import measure_trust
 from vidssl.evaluation.statistics import proportion
 
 
@@ -80,49 +79,6 @@ def test_what_is_said_where_little_is_known(change, words):
     x, label, group = drawn()
     line, _ = trust_of(x, *change(label, group))
     assert words in line and "\n" not in line
-
-
-def test_the_threshold_is_a_quantile_of_other_recordings():
-    x, _, group = drawn(recordings=20, videos=2)
-    distance, _ = distance_to(x, x, same_group(group))
-    unit = torch.nn.functional.normalize(x, dim=1).numpy()
-    loop = [min(1 - unit[n] @ unit[m] for m in range(40) if group[m] != group[n]) for n in range(40)]
-    assert distance == pytest.approx(np.array(loop), abs=1e-5)
-    ordered = np.sort(distance)
-    assert farthest(distance, 0.1) == pytest.approx(ordered[35] + 0.9 * (ordered[36] - ordered[35]))  # rank 36.9 of 41
-    assert farthest(distance, 0.0) == farthest(distance[:18], 0.05) == np.inf  # nothing is refused; too few to tell
-
-
-def test_a_new_video_is_compared_as_an_example_is():
-    x, label, group = drawn()
-    new = drawn(1)[0][:9]
-    mean, distance, row = unlikeness(new, x, label, group)
-    unit, other = (torch.nn.functional.normalize(part, dim=1).numpy() for part in (x, new))
-    loop = 1 - other @ unit.T
-    assert row.tolist() == loop.argmin(axis=1).tolist() and distance == pytest.approx(loop.min(axis=1), abs=1e-6)
-    for n in range(9):
-        own = np.unique(group[label == label[row[n]]])  # three recordings of the nearest class
-        left_out = [loop[n, group != recording].min() for recording in own]
-        assert len(own) == 3 and mean[n] == pytest.approx(np.mean(left_out), abs=1e-6)
-
-
-# Sets whose recordings are of each class in turn, or of one that is drawn; the last: the class of a video is drawn.
-@pytest.mark.parametrize(
-    ("recordings", "kind"), [(12, "turn"), (30, "turn"), (12, "drawn"), (30, "drawn"), (20, "videos")]
-)
-def test_as_many_of_the_known_are_refused_as_were_asked_for(recordings, kind):
-    shares = []
-    for seed in range(200):
-        rng, total = np.random.RandomState(seed), recordings + 12
-        group = np.repeat(np.arange(total), 5)
-        label = {"turn": group % 4, "drawn": rng.randint(0, 4, total)[group], "videos": rng.randint(0, 4, 5 * total)}[
-            kind
-        ]
-        x = 1.5 * rng.randn(4, 12)[label] + 0.7 * rng.randn(total, 12)[group] + rng.randn(5 * total, 12)
-        x, seen = torch.from_numpy(x.astype(np.float32)), group < recordings
-        threshold = farthest(distance_to(x[seen], x[seen], same_group(group[seen]))[0], 0.05)
-        shares.append((unlikeness(x[~seen], x[seen], label[seen], group[seen])[0] > threshold).mean())
-    assert 0.035 <= np.mean(shares) <= 0.065
 
 
 @pytest.mark.long  # 500 sets: nested choices of 5 folds

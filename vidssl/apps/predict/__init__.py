@@ -10,13 +10,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import Unpack
 
 from vidssl.apps.predict.formats import ANNOTATIONS, read_annotations
 from vidssl.apps.predict.moments import NONE, Moment, choose_to_label, join_windows, predict_rows
 from vidssl.apps.predict.page import write_prediction_page
-from vidssl.apps.predict.trust import distance_to, farthest, measure_trust, percent, unlikeness
+from vidssl.apps.predict.trust import measure_trust, percent
 from vidssl.base import distributed
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Tree
@@ -26,10 +26,19 @@ from vidssl.base.progress import Report
 from vidssl.base.safe_parse import read_json
 from vidssl.base.types import VideoRecord
 from vidssl.data.cut_windows import parse_windows
-from vidssl.data.read_labels import NamedLabel, below_one_folder, find_labelled, read_labels
-from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
+from vidssl.data.read_labels import NamedLabel, below_one_folder, find_labelled, labels_of_folders, read_labels
+from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList, rows_by
-from vidssl.evaluation.calibrated_classifier import CalibratedClassifier, Rule, can_choose, choose_rule
+from vidssl.evaluation.calibrated_classifier import (
+    CalibratedClassifier,
+    Rule,
+    VideoClassifier,
+    can_choose,
+    choose_rule,
+    distance_to,
+    farthest,
+    unlikeness,
+)
 from vidssl.evaluation.features import TestClips, read_folder
 from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.result_files import complete, write_results
@@ -38,7 +47,6 @@ from vidssl.jobs.extract import extract
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
 from vidssl.jobs.load_network import describe_clips, load_subject
 from vidssl.jobs.measurement_runner import JobResults, format_table, write_csv
-from vidssl.models.backbones import Backbone
 from vidssl.models.joined_features import parts_of
 
 PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance")
@@ -113,7 +121,7 @@ def _read(videos: Videos, files: Sequence[Path], options: NetworkOptions) -> tup
     rows: list[NamedLabel] = []
     among = None if path_of(videos) in files else read_videos(videos, options)  # the list alone has both
     for path in files:
-        rows += _of_class_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL)
+        rows += labels_of_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL)
     found = find_labelled(rows, files[0], among, external)
     labelled = found.rows(np.flatnonzero(found.labels >= 0).tolist())
     if len(labelled.classes) < 2:
@@ -126,16 +134,6 @@ def _read(videos: Videos, files: Sequence[Path], options: NetworkOptions) -> tup
         if not len(among):
             raise DataError(f"{files[0]} has a label for each video: leave some empty, or name other videos to predict")
     return among, labelled
-
-
-def _of_class_folders(folder: Path) -> list[NamedLabel]:
-    """Take the folders of a folder as classes."""
-    listed = labelled_by_folders(read_videos(folder, {}))
-    if not listed.classes:
-        raise DataError(
-            f"{folder} has no folders with several videos each: one for each class, or give labels=FILE.csv"
-        )
-    return [NamedLabel(record.path, listed.class_name(record.label), place=str(folder)) for record in listed.records]
 
 
 def _joined(examples: VideoList, listed: VideoList) -> VideoList:
@@ -199,19 +197,6 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     return results
 
 
-class _VideoClassifier(nn.Module):
-    """Encodes the views of one video (V, 3, T, S, S), and predicts probabilities (1, classes)."""
-
-    def __init__(self, encoder: Backbone, classifier: CalibratedClassifier) -> None:
-        super().__init__()
-        self.encoder, self.classifier = encoder, classifier
-
-    def forward(self, clips: Tensor) -> Tensor:
-        features = self.encoder.finish(self.encoder(clips).mean(dim=0, keepdim=True))
-        probability: Tensor = self.classifier(features)
-        return probability
-
-
 def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
     """Return the network of a folder of predictions with its classifier, its clips, and what describes both."""
     results, folder = read_json(out / "results.json"), read_folder(out / "features", "predict again")
@@ -229,7 +214,7 @@ def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
         "classes": [*folder.classes],
         "network": name,
     }
-    return _VideoClassifier(subject.encoder, classifier).eval(), subject.test, description
+    return VideoClassifier(subject.encoder, classifier).eval(), subject.test, description
 
 
 def _divide(videos: VideoList, windows: bool) -> tuple[list[int], list[int]]:

@@ -1,7 +1,6 @@
 """How far predictions can be trusted: of each labelled video, what is predicted with its recording left out."""
 
 from collections.abc import Sequence
-from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +10,17 @@ from torch import Tensor
 
 from vidssl.base.config import Tree
 from vidssl.data.recordings_and_class_folders import of_several_recordings
-from vidssl.evaluation.calibrated_classifier import FEWEST_OF_CLASS, can_choose, nested_probabilities
+from vidssl.evaluation.calibrated_classifier import (
+    FEWEST_OF_CLASS,
+    can_choose,
+    distance_to,
+    farthest,
+    nested_probabilities,
+    unlikeness,
+)
 from vidssl.evaluation.leave_recording_out import fold_table, same_group
 from vidssl.evaluation.metrics import calibration_error
-from vidssl.evaluation.search import nearest
-from vidssl.evaluation.statistics import FEWEST, Estimate, Floats, doubts, jackknife, proportion
+from vidssl.evaluation.statistics import FEWEST, Estimate, doubts, jackknife, proportion
 
 _Ints = NDArray[np.int64]
 _LARGEST = 1 / 3  # share of the videos in one recording, above which nothing can be said
@@ -127,42 +132,6 @@ def _precision(predicted: _Ints, label: _Ints, group: _Ints, several: NDArray[np
     estimate = jackknife(mean_of(label >= 0), [mean_of(group != number) for number in np.unique(group)])
     low, high = (None if end is None else min(1.0, max(0.0, end)) for end in estimate[1:3])
     return Estimate(estimate.value, low, high)
-
-
-# None of these ----------------------------------------------------------------------------------------------
-
-
-def distance_to(x: Tensor, examples: Tensor, pairs: Tensor | None = None) -> tuple[Floats, _Ints]:
-    """Return the cosine distance (N,) to the nearest example, and its row; `pairs` (P, 2) of rows are left out."""
-    near = nearest(x, examples, 1, pairs)
-    return 1 - near.similarity[:, 0].double().numpy(), near.index[:, 0].numpy()
-
-
-def farthest(distance: Floats, none: float) -> float:
-    """Return the distance above which a video is none of the classes.
-
-    So large a share `none` of videos like the examples is expected to be beyond it: `distance` (N,) are those of the
-    examples to the nearest one of another recording. Infinite with too few examples to tell.
-    """
-    finite = np.sort(distance[np.isfinite(distance)])
-    rank = (len(finite) + 1) * (1 - none)
-    if not none or ceil(rank) > len(finite):
-        return float("inf")
-    return float(np.quantile(finite, 1 - none, method="weibull"))
-
-
-def unlikeness(x: Tensor, examples: Tensor, label: _Ints, group: _Ints) -> tuple[Floats, Floats, _Ints]:
-    """Return what is compared with `farthest` (N,), the distance to the nearest example, and its row.
-
-    An example has one recording fewer of its class to be near to than a new video. So what is compared is the mean
-    distance over the recordings of the nearest class, each left out in turn, where there are three or more of them.
-    """
-    distance, row = distance_to(x, examples)
-    pairs = np.argwhere(group[row][:, None] == group)
-    without, _ = distance_to(x, examples, torch.from_numpy(pairs))
-    counts = np.array([len(np.unique(group[label == number])) for number in range(int(label.max()) + 1)])[label[row]]
-    mean = np.where(counts >= FEWEST_OF_CLASS, (distance * (counts - 1) + without) / counts, distance)
-    return mean, distance, row
 
 
 def _refused(x: Tensor, group: _Ints, label: _Ints, none: float) -> Estimate:

@@ -55,7 +55,7 @@ def test_other_columns_are_named(folder, caplog):
 def test_videos_by_path_or_by_the_name_of_the_file(folder):
     videos = read_input(folder / "videos")
     path = written(folder, "path,label\na/1.mp4,run\n3.mp4,jump\nvideos/b/2.mp4,run\n")
-    found = find_labelled(read_labels(path), path, videos)
+    found = find_labelled({path: read_labels(path)}, videos)
     assert [record.path for record in found.records] == [
         str(folder / "videos" / n) for n in ("a/1.mp4", "b/3.mp4", "b/2.mp4")
     ]
@@ -70,7 +70,7 @@ def test_videos_by_path_or_by_the_name_of_the_file(folder):
         ("path,label,start,end\na/1.mp4,run,2,1\n", "labels.csv:2: end 1.0 is not after start 2.0"),
         ("path,label,start,end\na/1.mp4,run,x,1\n", "labels.csv:2: 'x' is not a number"),
         ("path,label\n2.mp4,run\n", "labels.csv:2: 2.mp4 is the name of 2 files"),
-        ("path,label\nno.mp4,run\n", "names 1 files that are not there: no.mp4"),
+        ("path,label\nno.mp4,run\n", "1 files with labels are not there: no.mp4"),
         ("path,label\n3.mp4,run\nb/3.mp4,jump\n", "labels.csv:3: b/3.mp4 has the label 'jump', in"),
         ("path,label\n../out.mp4,run\n", "leaves the root"),
         ("", "labels.csv has no rows"),
@@ -80,7 +80,7 @@ def test_mistakes(folder, text, words):
     (folder.parent / "out.mp4").write_bytes(b"x")
     path = written(folder, text)
     with pytest.raises(DataError) as error:
-        find_labelled(read_labels(path), path, read_input(folder / "videos"))
+        find_labelled({path: read_labels(path)}, read_input(folder / "videos"))
     assert words in str(error.value) and "\n" not in str(error.value)
 
 

@@ -91,9 +91,9 @@ def labels_of_folders(folder: Path) -> list[NamedLabel]:
 
 
 def find_labelled(
-    labels: Iterable[NamedLabel], path: Path, among: VideoList | None = None, allow_external: bool = False
+    labels: Mapping[Path, Iterable[NamedLabel]], among: VideoList | None = None, allow_external: bool = False
 ) -> VideoList:
-    """Find the videos that labels name: among some videos, by path or by the name of the file, or in `root_beside`.
+    """Find the videos that the labels of files name: among some videos, by path or by the name of the file, or beside.
 
     Returns:
         A row for each label, below the folder above all of them; classes are the names, sorted.
@@ -101,29 +101,30 @@ def find_labelled(
     Raises:
         DataError: A name is of no video or of several, or a span has two labels.
     """
-    finder = _Finder(path, among, allow_external)
     rows: dict[tuple[str, float, float | None], tuple[VideoRecord, NamedLabel]] = {}
     lacking = []
-    for label in labels:
-        record = finder.find(label)
-        if record is None:
-            lacking.append(f"{label.name} ({label.place})")
-            continue
-        key = record.path, label.start or 0.0, label.end
-        before = rows.setdefault(key, (record, label))[1]
-        if before.label != label.label:
-            raise DataError(
-                f"{label.place}: {label.name} has the label {label.label!r}, in {before.place} {before.label!r}"
-            )
+    for path, of_file in labels.items():
+        finder = _Finder(path, among, allow_external)
+        for label in of_file:
+            record = finder.find(label)
+            if record is None:
+                lacking.append(f"{label.name} ({label.place})")
+                continue
+            before = rows.setdefault((record.path, label.start or 0.0, label.end), (record, label))[1]
+            if before.label != label.label:
+                there = f"in {before.place} {before.label!r}"
+                raise DataError(f"{label.place}: {label.name} has the label {label.label!r}, {there}")
     if lacking:
-        raise DataError(f"{path} names {len(lacking)} files that are not there: {first_few(lacking)}")
+        raise DataError(f"{len(lacking)} files with labels are not there: {first_few(lacking)}")
     classes = sorted({label.label for _, label in rows.values()} - {""})
     number = {name: n for n, name in enumerate(classes)} | {"": -1}
     records = [
         VideoRecord(record.path, number[label.label], label.start, label.end, record.fps)
         for record, label in rows.values()
     ]
-    return below_one_folder(records, path, classes)
+    if not records:
+        raise DataError(f"{next(iter(labels))} has no labels")
+    return below_one_folder(records, next(iter(labels)), classes)
 
 
 def below_one_folder(records: Sequence[VideoRecord], path: Path, classes: Iterable[str] = ()) -> VideoList:
@@ -140,7 +141,7 @@ class _Finder:
     """Finds the video that a name is of."""
 
     def __init__(self, path: Path, among: VideoList | None, allow_external: bool) -> None:
-        self._root = root_beside(path)
+        self._root = path if path.is_dir() else root_beside(path)
         self._rule = PathRule(self._root, allow_external)
         self._by_path: dict[str, VideoRecord] = {}
         self._by_file: dict[str, dict[str, VideoRecord]] = defaultdict(dict)

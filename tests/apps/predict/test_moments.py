@@ -60,8 +60,8 @@ def test_what_to_label_is_uncertain_new_and_far_apart():
         window(None, None, "x", confidence, row=n) for n, confidence in enumerate([0.5, 0.5, 0.5, 0.4, 0.5, 0.99])
     ]
     new = [True, True, False, True, True, True]
-    rows = [moment.row for moment in choose_to_label(moments, x, examples, new, 3)]
+    rows = choose_to_label(moments, x, examples, new, 3)
     assert rows[:2] == [5, 4] or rows[:2] == [5, 3]  # the farthest from the example, then from both
     assert 2 not in rows  # its recording has an example
     certain = choose_to_label(moments, x, examples, [True] * 6, 1)  # five uncertain ones for each that is asked for
-    assert certain[0].row == 4 and choose_to_label([], x, examples, [], 3) == []
+    assert certain[0] == 4 and choose_to_label([], x, examples, [], 3) == []

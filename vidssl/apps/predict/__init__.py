@@ -26,7 +26,7 @@ from vidssl.base.progress import Report
 from vidssl.base.safe_parse import read_json
 from vidssl.base.types import VideoRecord
 from vidssl.data.cut_windows import parse_windows
-from vidssl.data.read_labels import NamedLabel, below_one_folder, find_labelled, labels_of_folders, read_labels
+from vidssl.data.read_labels import below_one_folder, find_labelled, labels_of_folders, read_labels
 from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList, rows_by
 from vidssl.evaluation.calibrated_classifier import (
@@ -117,12 +117,9 @@ def predict(
 
 def _read(videos: Videos, files: Sequence[Path], options: NetworkOptions) -> tuple[VideoList, VideoList]:
     """Read the videos, and the examples with their labels."""
-    external = options.get("allow_external", False)
-    rows: list[NamedLabel] = []
     among = None if path_of(videos) in files else read_videos(videos, options)  # the list alone has both
-    for path in files:
-        rows += labels_of_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL)
-    found = find_labelled(rows, files[0], among, external)
+    labels = {path: labels_of_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL) for path in files}
+    found = find_labelled(labels, among, options.get("allow_external", False))
     labelled = found.rows(np.flatnonzero(found.labels >= 0).tolist())
     if len(labelled.classes) < 2:
         there = f"only {labelled.classes[0]!r}" if labelled.classes else "no label"
@@ -171,9 +168,8 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     examples = [_with_span(videos.records[n], root) for n in known]
     rows = [_row(moment, root, examples) for moment in moments]
     write_csv(out / "predictions.csv", PREDICTED, [[row[name] for name in PREDICTED] for row in rows])
-    row_of = dict(zip(map(id, moments), rows, strict=True))
     to_label = _next_list(out)
-    write_csv(to_label, TO_LABEL, [[row_of[id(moment)][name] for name in _SOURCES] for moment in asked])
+    write_csv(to_label, TO_LABEL, [[rows[n][name] for name in _SOURCES] for n in asked])
     if to in ANNOTATIONS:
         name, write = ANNOTATIONS[to]
         write(out / name, rows)
@@ -191,7 +187,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     }
     request = {**folder.request, "command": "predict", "group": group, "none": none, "ask": ask}
     results = JobResults(complete(content, request=request, overlap=None, query=folder.request["list"]))
-    write_prediction_page(out / "index.html", results, moments, asked, rows, str(rule))
+    write_prediction_page(out / "index.html", results, rows, asked, str(rule))
     write_results(out, results)
     results.text, results.file = _summary(results), out / "index.html"
     return results
@@ -246,21 +242,13 @@ def _with_span(record: VideoRecord, root: Path) -> str:
 
 
 def _row(moment: Moment, root: Path, examples: Sequence[str]) -> Tree:
-    """Return the row of predictions.csv, with `file`, its full path."""
+    """Return the row of predictions.csv, and what is shown of it on the page."""
     record = moment.record
     start, end = (None if time is None else round(time, 3) for time in (record.start, record.end))
-    return {
-        "path": os.path.relpath(record.path, root),
-        "start": start,
-        "end": end,
-        "class": moment.label,
-        "confidence": round(moment.confidence, 4),
-        "second_class": moment.second,
-        "nearest_example": examples[moment.example],
-        "distance": round(moment.distance, 4),
-        "file": record.path,
-        "label": "",
-    }
+    of_class = (moment.label, round(moment.confidence, 4), moment.second)
+    values = (os.path.relpath(record.path, root), start, end, *of_class, examples[moment.example])
+    row = dict(zip(PREDICTED, (*values, round(moment.distance, 4)), strict=True))
+    return row | {"file": record.path, "record": record, "first": moment.first, "label": ""}
 
 
 def _next_list(out: Path) -> Path:

@@ -94,8 +94,8 @@ def _joined(previous: Moment, window: Moment) -> Moment:
 
 def choose_to_label(
     moments: Sequence[Moment], x: Tensor, examples: Tensor, new: Sequence[bool], count: int
-) -> list[Moment]:
-    """Choose the moments whose labels would help most: uncertain, far from each other and from all examples.
+) -> list[int]:
+    """Choose moments whose labels would help most, by number: uncertain, far from each other and from all examples.
 
     Of the least certain ones, five times as many as are asked for, the next is always the one that is farthest from the
     examples and from those that were chosen (k-centre, Sener and Savarese, 2018). Moments of recordings without an
@@ -113,4 +113,4 @@ def choose_to_label(
         best = max(range(len(order)), key=rank.__getitem__)
         chosen.append(best)
         distance = np.minimum(distance, 1 - nearest(unit, unit[[best]], 1).similarity[:, 0].numpy())
-    return [moments[order[n]] for n in chosen]
+    return [order[n] for n in chosen]

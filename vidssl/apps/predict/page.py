@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from vidssl.apps.predict.moments import NONE, Moment
+from vidssl.apps.predict.moments import NONE
 from vidssl.base.config import Tree
 from vidssl.data.video_list import rows_by
 from vidssl.page.previews import number_previews, of_middles, preview
@@ -16,26 +16,20 @@ _CERTAIN, _OTHERS = 6, 12  # clips of a class; uncertain ones, and those of none
 _HUES = 47  # degrees from a class to the next
 
 
-def write_prediction_page(
-    path: Path, results: Tree, moments: Sequence[Moment], asked: Sequence[Moment], rows: Sequence[Tree], rule: str
-) -> None:
-    """Write the page; `rows` are those of predictions.csv, of each moment, and `asked` the moments to label next."""
+def write_prediction_page(path: Path, results: Tree, rows: Sequence[Tree], asked: Sequence[int], rule: str) -> None:
+    """Write the page; `rows` are those of predictions.csv with their records, and `asked` of them is to be labelled."""
     names = [name for name in results["predicted"] if name != NONE]
-    row_of = {id(moment): row for moment, row in zip(moments, rows, strict=True)}
-    sections: dict[str, tuple[str, list[Moment]]] = {}
+    sections: dict[str, tuple[str, list[Tree]]] = {}
     for name in names:
-        of_class = sorted((moment for moment in moments if moment.label == name), key=lambda moment: -moment.confidence)
+        of_class = sorted((row for row in rows if row["class"] == name), key=lambda row: -row["confidence"])
         sections[name] = f"{len(of_class):,} predicted, the most certain first", of_class[:_CERTAIN]
-    none = sorted((moment for moment in moments if moment.label == NONE), key=lambda moment: -moment.distance)
-    sections["To label next"] = (
-        f"uncertain, and unlike each other; all are in {results['to_label']}",
-        [*asked[:_OTHERS]],
-    )
-    sections["None of these"] = f"{len(none):,} are unlike all examples, the least like first", none[:_OTHERS]
-    shown = {id(moment): moment for _, of_section in sections.values() for moment in of_section}
-    clips = of_middles([moment.record for moment in shown.values()], preview)
-    previews = {key: clip for key, clip in zip(shown, clips, strict=True) if not isinstance(clip, str)}
-    colour = {name: f"oklch(0.72 0.13 {(n * _HUES + 20) % 360})" for n, name in enumerate(names)}
+    unlike = sorted((row for row in rows if row["class"] == NONE), key=lambda row: -row["distance"])
+    about = f"uncertain, and unlike each other; all are in {results['to_label']}"
+    sections["To label next"] = about, [rows[n] for n in asked[:_OTHERS]]
+    sections["None of these"] = f"{len(unlike):,} are unlike all examples, the least like first", unlike[:_OTHERS]
+    records = list(dict.fromkeys(row["record"] for _, shown in sections.values() for row in shown))
+    clips = dict(zip(records, of_middles(records, preview), strict=True))
+    clips = {record: clip for record, clip in clips.items() if not isinstance(clip, str)}
     render_page(
         path,
         Path(__file__).with_name("predictions.html"),
@@ -47,21 +41,17 @@ def write_prediction_page(
             (
                 title,
                 about,
-                [_card(moment, row_of[id(moment)], path.parent, previews.get(id(moment))) for moment in part],
+                [{**row, "clip": clips.get(row["record"]), "link": _link(row, path.parent)} for row in shown],
             )
-            for title, (about, part) in sections.items()
-            if part
+            for title, (about, shown) in sections.items()
+            if shown
         ],
         timelines=_timelines(rows, path.parent) if results["windows"] else [],
-        colours=colour,
+        colours={name: f"oklch(0.72 0.13 {(n * _HUES + 20) % 360})" for n, name in enumerate(names)},
         unlike=NONE,
-        sprites=number_previews(previews.values()),
+        sprites=number_previews(clips.values()),
         left_out=[gap["reason"] or gap["path"] for gap in results["missing"]],
     )
-
-
-def _card(moment: Moment, row: Mapping[str, object], folder: Path, clip: object) -> Tree:
-    return {**row, "first": moment.first, "clip": clip, "link": _link(row, folder)}
 
 
 def _link(row: Mapping[str, object], folder: Path) -> str:

@@ -174,7 +174,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
         name, write = ANNOTATIONS[to]
         write(out / name, rows)
     content: Tree = {
-        "trust": {"line": trust.line, **trust.facts},
+        "trust": trust,
         "rule": rule._asdict(),
         "predicted": {name: sum(row["class"] == name for row in rows) for name in (*classes, NONE)},
         "none": {"share": none, "distance": None if np.isinf(threshold) else threshold},

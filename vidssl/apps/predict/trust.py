@@ -1,7 +1,6 @@
 """How far predictions can be trusted: of each labelled video, what is predicted with its recording left out."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,14 +30,7 @@ _FACTS = (  # None where nothing can be said
 )
 
 
-class Trust(NamedTuple):
-    """What is known of predictions."""
-
-    line: str  # for a person
-    facts: Tree  # for results.json
-
-
-def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str], unit: str, none: float) -> Trust:
+def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str], unit: str, none: float) -> Tree:
     """Predict each labelled video (N,) with its recording `group` left out, and say how often that is right.
 
     Recall and precision are means over the classes of several recordings. Their intervals are those of `statistics`;
@@ -49,8 +41,8 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
     facts: Tree = {**dict.fromkeys(_FACTS), "examples": len(label), "recordings": num_recordings}
     if num_recordings < 2 or not several.any():
         why = "are of one recording" if num_recordings < 2 else "of each class are of one recording"
-        remedy = f"label {unit}s of others, or name recordings by --group"
-        return Trust(f"{_UNKNOWN} all {len(label)} labelled {unit}s {why}; {remedy}.", facts)
+        remedy = f"label {unit}s of others; group=REGEX names recordings"
+        return facts | {"line": f"{_UNKNOWN} all {len(label)} labelled {unit}s {why}; {remedy}."}
     probability = nested_probabilities(x, label, group, len(classes))
     predicted, of_class = probability.argmax(axis=1), (group[several], label[several])
     recall = proportion((predicted == label)[several].astype(np.float64), *of_class)
@@ -70,18 +62,18 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
     }
     if largest > _LARGEST:
         why = f"one recording holds {100 * largest:.0f} % of the labelled {unit}s"
-        return Trust(f"{_UNKNOWN} {why}; label {unit}s of others.", facts)
+        return facts | {"line": f"{_UNKNOWN} {why}; label {unit}s of others."}
     sentences = [_first(recall, precision, facts, unit), _confusion(predicted, label, several, classes)]
     if alone := [classes[number] for number in np.unique(label[~several]).tolist()]:
         sentences.append(f"Nothing can be said of {', '.join(alone)}: one recording.")
     if not nested:
         sentences.append(f"By kNN, neither chosen nor calibrated: a class has fewer than {FEWEST_OF_CLASS} recordings.")
-    return Trust(" ".join(sentences), facts)
+    return facts | {"line": " ".join(sentences)}
 
 
 def _first(recall: Estimate, precision: Estimate, facts: Tree, unit: str) -> str:
-    many = f"of the labelled {unit}s are right with their recording left out (recall, mean over classes; precision"
-    right = f"{percent(recall)} {many} {percent(precision)})"
+    many = f"of the labelled {unit}s are right with their recording left out (recall, mean over classes)"
+    right = f"{percent(recall)} {many}, precision is {percent(precision)}"
     beside = f"guessing has {100 * facts['guessing']:.1f} %, the most frequent class {100 * facts['majority']:.1f} %"
     if recall.low is None:
         few = f"{facts['recordings']} recordings are too few for an interval: {FEWEST} are needed"

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +17,6 @@ from vidssl.apps.predict.moments import NONE, Moment, choose_to_label, join_wind
 from vidssl.apps.predict.page import write_prediction_page
 from vidssl.apps.predict.trust import measure_trust, percent
 from vidssl.base import distributed
-from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
@@ -100,8 +98,7 @@ def predict(
     filled = [path for path in files if path.parent.resolve() == folder.resolve() and path.name.startswith("to_label")]
     check_file_names(folder, ["features/features.npy"])
     claim(folder, "predictions", inputs={"videos": path_of(videos)}, read=[*{*files} - {*filled}])
-    listed, examples = _read(videos, files, options)
-    joined = _joined(examples, listed)
+    listed, joined = _read(videos, files, options)
     if group is not None:
         recording_groups(joined, group)  # a pattern that matches nothing is an error now, not after hours
     with only_run_in(folder):
@@ -116,30 +113,22 @@ def predict(
 
 
 def _read(videos: Videos, files: Sequence[Path], options: NetworkOptions) -> tuple[VideoList, VideoList]:
-    """Read the videos, and the examples with their labels."""
+    """Read the videos to predict, and the list of these, with the label -1, and of the examples."""
     among = None if path_of(videos) in files else read_videos(videos, options)  # the list alone has both
     labels = {path: labels_of_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL) for path in files}
     found = find_labelled(labels, among, options.get("allow_external", False))
     labelled = found.rows(np.flatnonzero(found.labels >= 0).tolist())
-    if len(labelled.classes) < 2:
-        there = f"only {labelled.classes[0]!r}" if labelled.classes else "no label"
+    if len(found.classes) < 2:
+        there = f"only {found.classes[0]!r}" if found.classes else "no label"
         raise DataError(f"{files[0]} has {there}: a prediction needs examples of two classes or more")
     if NONE in labelled.classes:
         raise DataError(f"{files[0]} has a class {NONE!r}, as unlike videos are called: give it another name")
-    if among is None:
-        among = found.rows(np.flatnonzero(found.labels < 0).tolist())
-        if not len(among):
-            raise DataError(f"{files[0]} has a label for each video: leave some empty, or name other videos to predict")
-    return among, labelled
-
-
-def _joined(examples: VideoList, listed: VideoList) -> VideoList:
-    """Make one list of the examples and of the videos that have no label, which are rows with the label -1."""
-    labelled = {_key(record) for record in examples.records}
-    rest = [replace(record, label=-1) for record in listed.records if _key(record) not in labelled]
+    among = found if among is None else among
+    known = {_key(record) for record in labelled.records}
+    rest = [replace(record, label=-1) for record in among.records if _key(record) not in known]
     if not rest:
-        raise DataError(f"{listed.path}: all videos have labels: name others to predict")
-    return below_one_folder([*examples.records, *rest], listed.path, examples.classes)
+        raise DataError(f"{among.path}: all videos have labels: leave some empty, or name others to predict")
+    return among, below_one_folder([*labelled.records, *rest], among.path, labelled.classes)
 
 
 def _key(record: VideoRecord) -> tuple[str, float, float | None]:
@@ -149,7 +138,6 @@ def _key(record: VideoRecord) -> tuple[str, float, float | None]:
 def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to: str) -> JobResults:
     """Predict from the features in a folder, and write all files; paths are written relative to `root`."""
     folder = read_folder(out / "features", "give a folder that vidssl extract has written")
-    leave_out(folder.features.missing)
     videos, windows = folder.videos(range(len(folder.features))), folder.request.get("windows")
     known, rest = _divide(videos, windows is not None)
     number = recording_groups(videos, group).number
@@ -165,8 +153,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     moments = moments if windows is None else join_windows(moments)
     new = [number[rest[moment.row]] not in number[known] for moment in moments]
     asked = choose_to_label(moments, others, x, new, ask)
-    examples = [_with_span(videos.records[n], root) for n in known]
-    rows = [_row(moment, root, examples) for moment in moments]
+    rows = [_row(moment, videos.records[known[moment.example]], root) for moment in moments]
     write_csv(out / "predictions.csv", PREDICTED, [[row[name] for name in PREDICTED] for row in rows])
     to_label = _next_list(out)
     write_csv(to_label, TO_LABEL, [[rows[n][name] for name in _SOURCES] for n in asked])
@@ -236,28 +223,22 @@ def _shared(window: VideoRecord, other: VideoRecord) -> float:
     return (min(end, other.end or float("inf")) - max(start, other.start or 0.0)) / (end - start)
 
 
-def _with_span(record: VideoRecord, root: Path) -> str:
-    name = os.path.relpath(record.path, root)
-    return name if record.end is None else f"{name}@{record.start or 0:.2f}-{record.end:.2f}"
-
-
-def _row(moment: Moment, root: Path, examples: Sequence[str]) -> Tree:
-    """Return the row of predictions.csv, and what is shown of it on the page."""
-    record = moment.record
+def _row(moment: Moment, example: VideoRecord, root: Path) -> Tree:
+    """Return the row of predictions.csv, and what is shown of it on the page; paths are relative to `root`."""
+    record, nearest_example = moment.record, os.path.relpath(example.path, root)
+    if example.end is not None:
+        nearest_example += f"@{example.start or 0:.2f}-{example.end:.2f}"
     start, end = (None if time is None else round(time, 3) for time in (record.start, record.end))
     of_class = (moment.label, round(moment.confidence, 4), moment.second)
-    values = (os.path.relpath(record.path, root), start, end, *of_class, examples[moment.example])
-    row = dict(zip(PREDICTED, (*values, round(moment.distance, 4)), strict=True))
+    values = (os.path.relpath(record.path, root), start, end, *of_class, nearest_example, round(moment.distance, 4))
+    row = dict(zip(PREDICTED, values, strict=True))
     return row | {"file": record.path, "record": record, "first": moment.first, "label": ""}
 
 
 def _next_list(out: Path) -> Path:
     """Return the file of what to label: never one in which somebody has filled in labels."""
-    for n in count(1):
-        path = out / ("to_label.csv" if n == 1 else f"to_label_{n}.csv")
-        if not path.exists() or not any(label.label for label in read_labels(path, TO_LABEL)):
-            return path
-    raise AssertionError
+    filled = [path for path in out.glob("to_label*.csv") if any(label.label for label in read_labels(path, TO_LABEL))]
+    return out / (f"to_label_{len(filled) + 1}.csv" if filled else "to_label.csv")
 
 
 def _summary(results: JobResults) -> str:

@@ -103,14 +103,13 @@ def _confusion(predicted: _Ints, label: _Ints, several: NDArray[np.bool_], class
 
 
 def _per_class(predicted: _Ints, label: _Ints, group: _Ints, classes: Sequence[str]) -> list[Tree]:
-    rows = []
+    rows: list[Tree] = []
     for number, name in enumerate(classes):
-        of_class, as_class = label == number, predicted == number
-        right, named = int((of_class & as_class).sum()), int(as_class.sum())
-        rows.append({
-            "name": name, "examples": int(of_class.sum()), "recordings": len(np.unique(group[of_class])),
-            "recall": right / max(1, int(of_class.sum())), "precision": right / named if named else None,
-        })  # fmt: skip
+        of_class, named = label == number, label[predicted == number] == number
+        counts = {"examples": int(of_class.sum()), "recordings": len(np.unique(group[of_class]))}
+        recall = float((predicted[of_class] == number).mean()) if of_class.any() else None
+        precision = float(named.mean()) if len(named) else None
+        rows.append({"name": name, **counts, "recall": recall, "precision": precision})
     return rows
 
 

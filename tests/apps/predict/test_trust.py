@@ -62,7 +62,10 @@ def test_the_worst_confusions_are_named():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda label, group: (label, np.zeros_like(group)), "are of one recording; label videos of others"),
+        (
+            lambda label, group: (label, np.zeros_like(group)),
+            "all 60 videos are of one recording; label others, or see group=REGEX.",
+        ),
         (lambda label, group: (label, label), "of each class are of one recording"),
         (
             lambda label, group: (label, np.where(group < 7, 0, group)),

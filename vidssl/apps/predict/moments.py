@@ -69,8 +69,7 @@ def join_windows(windows: Sequence[Moment]) -> list[Moment]:
 
 def _own_part(window: Moment, before: Moment | None, after: Moment | None) -> Moment:
     start, end = window.record.start or 0.0, window.record.end
-    if end is None:
-        return window
+    assert end is not None  # a window has both ends
     if before is not None and before.record.end is not None and before.record.end > start:
         start = (before.record.end + start) / 2
     if after is not None and (next_start := after.record.start or 0.0) < end:

@@ -41,8 +41,7 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
     facts: Tree = {**dict.fromkeys(_FACTS), "examples": len(label), "recordings": num_recordings}
     if num_recordings < 2 or not several.any():
         why = "are of one recording" if num_recordings < 2 else "of each class are of one recording"
-        remedy = f"label {unit}s of others; group=REGEX names recordings"
-        return facts | {"line": f"{_UNKNOWN} all {len(label)} labelled {unit}s {why}; {remedy}."}
+        return facts | {"line": f"{_UNKNOWN} all {len(label)} {unit}s {why}; label others, or see group=REGEX."}
     probability = nested_probabilities(x, label, group, len(classes))
     predicted, of_class = probability.argmax(axis=1), (group[several], label[several])
     recall = proportion((predicted == label)[several].astype(np.float64), *of_class)
@@ -61,8 +60,7 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
         "nested": nested,
     }
     if largest > _LARGEST:
-        why = f"one recording holds {100 * largest:.0f} % of the labelled {unit}s"
-        return facts | {"line": f"{_UNKNOWN} {why}; label {unit}s of others."}
+        return facts | {"line": f"{_UNKNOWN} one recording holds {100 * largest:.0f} % of the labels; label others."}
     sentences = [_first(recall, precision, facts, unit), _confusion(predicted, label, several, classes)]
     if alone := [classes[number] for number in np.unique(label[~several]).tolist()]:
         sentences.append(f"Nothing can be said of {', '.join(alone)}: one recording.")

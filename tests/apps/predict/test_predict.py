@@ -162,9 +162,7 @@ def test_a_span_of_the_recording_is_an_example(folder, tmp_path, write_video):
         ("blue", "4.0", "6.0"),
         ("red", "6.0", "8.0"),
     ]
-    assert results["trust"]["line"].startswith(
-        "Nothing can be said of how far this can be trusted: all 4 labelled windows"
-    )
+    assert results["trust"]["line"].startswith("Nothing can be said of how far this can be trusted: all 4 windows")
 
 
 @pytest.mark.parametrize(

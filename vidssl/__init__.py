@@ -6,6 +6,7 @@ Train:      train, train_splits (on each split of a data set), show (the views t
 Features:   extract (of videos, by any network or module), load_features (that were extracted to a folder), merge (parts
             that several machines extracted), Features
 Search:     search (features), retrieval (of videos: recalls and a page), Neighbours, map (features as a page)
+Label:      predict (the classes of other videos, or of moments of long ones, from a few labelled examples)
 Evaluate:   test (kNN, linear, few labels …), compare (encoders, on your videos), analyze_all (the following),
             analyze_background, analyze_gradcam, analyze_invariance, analyze_robustness, analyze_uniformity
 Networks:   build_backbone, load_backbone, save_backbone (of any loop), export (ONNX, torch.export, …), NetworkOptions
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from vidssl.apps.export import export as export
     from vidssl.apps.export import save_backbone as save_backbone
     from vidssl.apps.map import map as map
+    from vidssl.apps.predict import predict as predict
     from vidssl.apps.prepare.folder import prepare_folder as prepare_folder
     from vidssl.apps.search import retrieval as retrieval
     from vidssl.apps.show import show as show

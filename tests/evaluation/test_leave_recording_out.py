@@ -8,7 +8,7 @@ from sklearn.model_selection import KFold
 
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Features
-from vidssl.evaluation.leave_recording_out import fold_table, num_neighbours, predict, vote_of_others
+from vidssl.evaluation.leave_recording_out import fold_table, num_neighbours, predict_left_out, vote_of_others
 from vidssl.evaluation.protocols import choose_cost
 
 
@@ -29,7 +29,7 @@ def test_each_video_is_predicted_by_those_of_other_recordings():
     features = Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(48))
     folds = fold_table(groups, label)
     assert all(len(np.unique(folds[groups == group])) == 1 for group in groups)
-    predicted, voted = predict(features, groups, folds, ()), []
+    predicted, voted = predict_left_out(features, groups, folds, ()), []
     for row in range(48):
         rest = np.flatnonzero(groups != groups[row])
         near = rest[np.argsort(-(unit[rest] @ unit[row]), kind="stable")]
@@ -80,7 +80,7 @@ def test_of_costs_that_the_inner_folds_cannot_tell_apart_the_middle_one(recwarn)
     x = np.eye(40)[label] + rng.normal(0, 0.2, (80, 40))
     features = Features(torch.from_numpy(x).float(), torch.from_numpy(label), torch.arange(80))
     groups = np.arange(80)
-    found = predict(features, groups, fold_table(groups, label), (1,))
+    found = predict_left_out(features, groups, fold_table(groups, label), (1,))
     assert np.mean(found.logistic == label) > 0.8 * found.few[1].mean() > 0.3
     assert not [each for each in recwarn if "unique classes" in str(each.message)]
     scores = choose_cost(LogisticRegression(), x[::2], label[::2], (0.01, 0.1, 1.0, 10.0), KFold(2), equal="middle")

@@ -99,6 +99,12 @@ def remove_unused() -> None:
                 folder.rmdir()
 
 
+def kind_of(folder: Path) -> str | None:
+    """Return the kind of output that a folder was filled with; None: it is none of vidssl's."""
+    kind: str | None = _read_mark(folder)["kind"]
+    return kind
+
+
 def outputs_in(folder: Path, root: Path) -> set[str]:
     """Return the names in a folder below `root` that a command filled, which are no videos of the user.
 

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 # before. What the core calls in it is named in a comment, or has the name of the entry.
 _APPS: dict[str, dict[str, str]] = {
     "command": {
-        **{name: name for name in ("show", "map", "export", "check", "shrink", "compare")},
+        **{name: name for name in ("show", "map", "export", "check", "shrink", "compare", "predict")},
         **{"retrieval": "search", "launch": "cluster.training_on_slurm"},
     },
     # analyze_NAME
@@ -44,6 +44,8 @@ _APPS: dict[str, dict[str, str]] = {
     "protocol": {"localization": "views.colorful_moving_mnist"},
     "column": dict.fromkeys(("x", "y"), "views.colorful_moving_mnist"),  # numbers, which the core does not read
     "export format": {"detectron2": "detectron2"},
+    # Networks that a folder of outputs holds, by its kind, which `export` writes as graphs: network_of
+    "network": {"predictions": "predict"},
     # Keys of a config that is of no method: bind_run, bind_stored, train.
     "run": dict.fromkeys(("detector", "action_detector"), "detection.train_and_test"),
     # Lists that `vidssl test` takes, by the end of their names: test.

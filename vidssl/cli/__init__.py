@@ -81,7 +81,7 @@ _JOBS: dict[str, Job | Group] = {
 }
 _ORDER = (  # of `vidssl --help`; apps that are not there have no command
     *("prepare", "show", "train", "test", "retrieval", "extract", "merge", "map", "export", "track", "analyze"),
-    *("check", "shrink", "compare", "doctor", "schema", "launch"),
+    *("check", "shrink", "compare", "predict", "doctor", "schema", "launch"),
 )
 COMMANDS = {name: _JOBS[name] for name in (*_ORDER, *_JOBS) if name in _JOBS and getattr(_JOBS[name], "jobs", True)}
 

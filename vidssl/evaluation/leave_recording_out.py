@@ -85,7 +85,7 @@ def draw_labels(kept: _Mask, label: _Ints, shots: int, draw: int, fold: int, see
 
 
 @of_many_classes()
-def predict(
+def predict_left_out(
     features: Features,
     groups: _Ints,
     folds: _Ints,
@@ -156,5 +156,5 @@ def _classify(x: _Floats, label: _Ints, rows: _Ints, test: _Mask, costs: Sequenc
 
 
 def fits(folds: _Ints, shots: Sequence[int]) -> int:
-    """Count the fits of `predict`."""
+    """Count the fits of `predict_left_out`."""
     return (int(folds.max()) + 1) * (1 + FEW_LABEL_DRAWS * len(shots))

@@ -113,9 +113,9 @@ def test_one_more_encoder_costs_only_itself(compared, digits, monkeypatch):
             extracted.append(more["title"])
         return original(subject, *given, **more)
 
-    predicted, predict = [], encoder_scores.predict
+    predicted, predict = [], encoder_scores.predict_left_out
     monkeypatch.setattr(encoder_scores, "extract_to", counted)
-    monkeypatch.setattr(encoder_scores, "predict", lambda *a, **k: predicted.append(a) or predict(*a, **k))
+    monkeypatch.setattr(encoder_scores, "predict_left_out", lambda *a, **k: predicted.append(a) or predict(*a, **k))
     labels = [digits / "colour/train.csv"]
     again = compare(digits, out, model=("random", "vidssl-small"), labels=labels, limit=None)
     assert extracted == ["vidssl-small"] and len(predicted) == 2  # once for each list of labels

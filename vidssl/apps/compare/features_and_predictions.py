@@ -26,7 +26,7 @@ from vidssl.data.list_identity import identify
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import JoinedClips, join_features
-from vidssl.evaluation.leave_recording_out import FEW_LABEL_DRAWS, Predictions, num_neighbours, predict
+from vidssl.evaluation.leave_recording_out import FEW_LABEL_DRAWS, Predictions, num_neighbours, predict_left_out
 from vidssl.evaluation.train_test_overlap import measure_overlap
 from vidssl.jobs.extract import extract_to, loaded
 from vidssl.jobs.job import Model, NetworkOptions
@@ -225,7 +225,7 @@ def predict_all(
             few = {n: arrays.pop(f"few_{n}") for n in shots}
             predictions = Predictions(**arrays, few=few)
         except (OSError, ValueError, KeyError, TypeError):
-            predictions = predict(features, groups, folds, shots, advance=advance)
+            predictions = predict_left_out(features, groups, folds, shots, advance=advance)
             _write(file, predictions)
         by_name[encoder.name] = predictions
     return by_name

@@ -19,7 +19,7 @@ from torch.export import Dim
 from vidssl.base.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.base.config import Tree, build
 from vidssl.base.errors import ConfigError
-from vidssl.base.output_folder import check_file, check_writable, writing_file
+from vidssl.base.output_folder import check_file, check_writable, kind_of, writing_file
 from vidssl.base.registry import APPS, load_app
 from vidssl.base.safe_parse import read_json
 from vidssl.engine.periodic_evaluation import evaluation_clips
@@ -200,7 +200,8 @@ def export(
 
     Args:
         checkpoint: Checkpoint of vidssl, folder of a run, file of save_backbone, or a backbone, as in `save_backbone`;
-            of a sum `A+B` the graphs of its networks are written to a folder, with sum.json, which joins them.
+            a folder of predictions by one network, whose graph has the classifier too; of a sum `A+B` the graphs of its
+            networks are written to a folder, with sum.json, which joins them.
         to: Folder is safetensors, config.json and a model card, as on the Hugging Face Hub; detectron2 a 2D ResNet.
         out: File to write, named *.safetensors, *.onnx, *.pt2, *.pkl, or folder.
         results: Files results.json of this checkpoint for the model card (default: those below the folder of its run).
@@ -221,6 +222,8 @@ def export(
         raise ConfigError('results are for the model card, which only to="folder" writes')
     if to in APPS["export format"]:
         return cast(JobResults, load_app("export format", to).export(name, path, trust=trust))
+    if (kind := kind_of(Path(name))) in APPS["network"]:
+        return _export_network_of(str(kind), Path(name), to, path, trust)
     parts = parts_of(name)
     file = None if parts else weights_file(name)
     if to == "folder" or file is None:
@@ -260,6 +263,20 @@ def export(
     written.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
     if worst is not None:
         written.text += f"; largest difference to torch {worst:.1g}"
+    return written
+
+
+def _export_network_of(kind: str, folder: Path, to: str, path: Path, trust: bool) -> JobResults:
+    """Write the network of another command's folder as a graph."""
+    if to not in ("onnx", "pt2") or path.suffix != _SUFFIXES[to]:
+        raise ConfigError(f'cannot write {path}: {kind} are written with to="onnx" or "pt2", to a file of that name')
+    check_file(path)
+    network, test, description = load_app("network", kind).network_of(folder, trust)
+    with writing_file(path):
+        worst = save_graph(network, path, test.clip.frames, test.size, description)
+    written = JobResults({**description, "largest_difference": worst})
+    shape = " x ".join(map(str, description["input"]["shape"]))
+    written.text = f"{path}: {shape} to {description['output']}; largest difference to torch {worst:.1g}"
     return written
 
 
@@ -341,7 +358,7 @@ def _check_same_features(model: nn.Module, stated: Backbone, run: Run) -> None:
 
 OPSET = 18  # of ONNX
 TOLERANCE = 1e-4  # largest difference to torch, relative to the largest feature if that is above 1
-_INPUT, _OUTPUT = "clips", "features"
+_INPUT = "clips"
 _DYNAMIC = ({0: Dim("batch")},)
 
 
@@ -400,7 +417,11 @@ def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[b
     import onnx
     import onnxruntime
 
-    settings: dict[str, Any] = {"input_names": [_INPUT], "output_names": [_OUTPUT], "opset_version": OPSET}
+    settings: dict[str, Any] = {
+        "input_names": [_INPUT],
+        "output_names": [description.get("output", "features")],
+        "opset_version": OPSET,
+    }
     settings |= {"dynamo": True, "dynamic_shapes": _DYNAMIC, "verbose": False, "external_data": False}
     with _warnings_only("onnxscript", "onnx_ir"):  # they log each pass of an optimiser
         program = torch.onnx.export(network, (clips,), **settings)

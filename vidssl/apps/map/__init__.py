@@ -10,9 +10,11 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl.apps.map import layout_2d as layouts
+from vidssl.apps.map.clusters import find_clusters, typical
 from vidssl.apps.map.layout_2d import choose_layout, is_installed, kept_neighbours
 from vidssl.apps.map.page import THUMBNAIL, MapColumn, classes_column, map_column, write_map_page
 from vidssl.apps.map.suspect_videos import SUSPECT_NEIGHBOURS, find_suspects
@@ -24,6 +26,7 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report
 from vidssl.base.types import Frames, VideoRecord
+from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.evaluation.features import FeatureFolder, read_folder
@@ -32,7 +35,7 @@ from vidssl.evaluation.result_files import Results, complete, existing_results, 
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.jobs.extract import extract
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
-from vidssl.jobs.measurement_runner import JobResults, claim_results, format_count
+from vidssl.jobs.measurement_runner import JobResults, claim_results, format_count, write_csv
 from vidssl.page.previews import Preview, of_middles, preview, shrunk
 
 _log = logging.getLogger(__name__)
@@ -50,6 +53,8 @@ def map(
     features: File | None = None,
     layout: Literal["auto", "umap", "pca"] = "auto",
     columns: File | None = None,
+    clusters: str | None = None,
+    group: str | None = None,
     thumbnails: Natural = 1000,
     seed: Natural = 0,
     to: Literal["page", "parquet"] = "page",
@@ -68,6 +73,9 @@ def map(
         features: Folder of `extract`; without it, videos and a network.
         layout: Auto is umap if umap-learn is installed (vidssl[map]) and there are enough videos, else pca.
         columns: CSV file of values to colour by, joined by the column path.
+        clusters: Number of clusters to divide the videos into, by k-means, or auto: the page colours them and lists
+            six typical videos of each, clusters.csv has those of all videos.
+        group: Regular expression for the recording in a path, as in `compare`, for the clusters.
         thumbnails: Videos that play, evenly spaced over the list; each adds about 9 kB.
         seed: Seed of UMAP.
         to: Parquet also writes videos.parquet beside the page, for embedding-atlas, Spotlight and others.
@@ -95,7 +103,7 @@ def map(
     if not distributed.is_main():  # of several processes, which have extracted the features together
         return JobResults()
     root = None if "root" not in options else Path(options["root"])
-    settings = {"layout": layout, "seed": seed, "thumbnails": thumbnails}
+    settings = {"layout": layout, "seed": seed, "thumbnails": thumbnails, "clusters": clusters, "group": group}
     results = _draw(Path(features), folder, settings, values, root, to == "parquet")
     results.text, results.file = map_summary(results), folder / "index.html"
     return results
@@ -126,6 +134,9 @@ def _draw(
     near = nearest(features_of.x, features_of.x, SUSPECT_NEIGHBOURS, same_group(np.arange(count)))
     class_kind, labels = _class_names(videos)
     suspects, shown_suspects = find_suspects(videos, features_of.x, near)
+    shown_columns, of_clusters = [*added], None
+    if settings["clusters"] is not None:
+        of_clusters = _clusters(videos, features_of.x, settings, out, shown_columns, shown_suspects)
     previews, animations, missing = _previews(videos, folder, settings["thumbnails"], parquet)
     content: Results = {
         "num_videos": count,
@@ -137,6 +148,7 @@ def _draw(
         "thumbnails": len(previews),
         "not_decoded": [{"path": path, "reason": text} for path, text in missing.items()],
         "suspects": suspects,
+        "clusters": of_clusters,
         "columns": [column.name for column in added],
         "columns_matched": matched,
         "missing": [{"path": path, "reason": text} for path, text in features_of.missing],
@@ -151,7 +163,7 @@ def _draw(
         title=f"Map of {features.name}",
         places=places,
         records=records,
-        columns=[*by_class, *added],
+        columns=[*by_class, *shown_columns],
         previews=previews,
         near=near.index.tolist(),
         suspects=shown_suspects,
@@ -163,6 +175,35 @@ def _draw(
     existing_results(out, request, reuse=False)
     write_results(out, results)
     return results
+
+
+def _clusters(
+    videos: VideoList,
+    x: Tensor,
+    settings: Tree,
+    out: Path,
+    columns: list[MapColumn],
+    lists: dict[str, list[tuple[int, str]]],
+) -> Tree:
+    """Find clusters, write clusters.csv, and add a column of colours and the typical videos of each to the page."""
+    recordings = recording_groups(videos, settings["group"]).number
+    clusters = find_clusters(x, recordings, settings["clusters"], settings["seed"])
+    columns.insert(0, map_column("cluster", [str(number + 1) for number in clusters.number]))
+    rows = [videos.records.row(n) for n in range(len(videos))]
+    write_csv(
+        out / "clusters.csv",
+        ("path", "start", "end", "cluster", "distance"),
+        [
+            (row.path, row.start, row.end, number + 1, round(float(distance), 4))
+            for row, number, distance in zip(rows, clusters.number, clusters.distance, strict=True)
+        ],
+    )
+    counts = np.bincount(clusters.number).tolist()
+    lists |= {
+        f"Typical of cluster {number}": [(row, f"of {count:,} videos") for row in rows_of_cluster]
+        for number, (count, rows_of_cluster) in enumerate(zip(counts, typical(clusters, recordings), strict=True), 1)
+    }
+    return {"sizes": counts, "silhouette": clusters.silhouette, "recordings": clusters.line}
 
 
 def _class_names(videos: VideoList) -> tuple[str, list[str]]:
@@ -228,6 +269,11 @@ def map_summary(results: Results) -> str:
         lines.append(f"{100 * kept:.0f}% of the 10 nearest neighbours by features are among the 10 nearest on the map")
     counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in results["suspects"].items() if name != "reason"]
     lines.append(f"to look at: {', '.join(counts)}")
+    if results["clusters"] is not None:
+        sizes = ", ".join(f"{size:,}" for size in results["clusters"]["sizes"])
+        lines.append(
+            f"{len(results['clusters']['sizes'])} clusters of {sizes} videos. {results['clusters']['recordings']}"
+        )
     if results["columns"]:
         lines.append(f"{results['columns_matched']} of them have values of {', '.join(results['columns'])}")
     return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""Labels by name: the columns, the videos that names are of, and each mistake to its one line."""
+
+import logging
+
+import pytest
+
+from vidssl.base.errors import DataError
+from vidssl.data.read_input import read_input
+from vidssl.data.read_labels import NamedLabel, find_labelled, read_labels
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("a/1.mp4", "a/2.mp4", "b/2.mp4", "b/3.mp4"):
+        (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "videos" / name).write_bytes(b"x")
+    return tmp_path
+
+
+def written(folder, text, name="labels.csv"):
+    (folder / name).write_text(text)
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("path,label\na/1.mp4,run\n3.mp4,jump\n", [("a/1.mp4", "run"), ("3.mp4", "jump")]),
+        ("label,file\nrun,a/1.mp4\n", [("a/1.mp4", "run")]),
+        ("Video,Behaviour\na/1.mp4,run\n", [("a/1.mp4", "run")]),  # any two columns
+        ("a/1.mp4,run\n3.mp4,\n", [("a/1.mp4", "run"), ("3.mp4", "")]),  # without a header
+        (
+            "path,label,start,end\n3.mp4,run,1,2.5\n3.mp4,-1,3,\n",
+            [("3.mp4", "run", 1.0, 2.5), ("3.mp4", "", 3.0, None)],
+        ),
+    ],
+)
+def test_columns(folder, text, labels):
+    found = read_labels(written(folder, text))
+    assert [label[: len(row)] for label, row in zip(found, labels, strict=True)] == labels
+
+
+def test_numbers_are_those_of_classes(folder):
+    (folder / "classes.txt").write_text("run\njump\n")
+    assert [label.label for label in read_labels(written(folder, "path,label\na/1.mp4,1\n3.mp4,-1\n"))] == ["jump", ""]
+
+
+def test_other_columns_are_named(folder, caplog):
+    caplog.set_level(logging.WARNING)
+    path = written(folder, "path,label,who,predicted\na/1.mp4,run,me,x\n")
+    assert read_labels(path, ["predicted"])[0].label == "run"
+    assert [record.getMessage() for record in caplog.records] == [f"{path}: columns that are not used: who"]
+
+
+def test_videos_by_path_or_by_the_name_of_the_file(folder):
+    videos = read_input(folder / "videos")
+    path = written(folder, "path,label\na/1.mp4,run\n3.mp4,jump\nvideos/b/2.mp4,run\n")
+    found = find_labelled({path: read_labels(path)}, videos)
+    assert [record.path for record in found.records] == [
+        str(folder / "videos" / n) for n in ("a/1.mp4", "b/3.mp4", "b/2.mp4")
+    ]
+    assert found.classes == ("jump", "run") and found.labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path,what,start\na,b,c\n", "labels.csv:1: header 'path,what,start' has no column label"),
+        ("path,label\na/1.mp4,run,3\n", "labels.csv:2: 3 fields, the header has 2"),
+        ("path,label,start,end\na/1.mp4,run,2,1\n", "labels.csv:2: end 1.0 is not after start 2.0"),
+        ("path,label,start,end\na/1.mp4,run,x,1\n", "labels.csv:2: 'x' is not a number"),
+        ("path,label\n2.mp4,run\n", "labels.csv:2: 2.mp4 is the name of 2 files"),
+        ("path,label\nno.mp4,run\n", "1 files with labels are not there: no.mp4"),
+        ("path,label\n3.mp4,run\nb/3.mp4,jump\n", "labels.csv:3: b/3.mp4 has the label 'jump', in"),
+        ("path,label\n../out.mp4,run\n", "leaves the root"),
+        ("", "labels.csv has no rows"),
+    ],
+)
+def test_mistakes(folder, text, words):
+    (folder.parent / "out.mp4").write_bytes(b"x")
+    path = written(folder, text)
+    with pytest.raises(DataError) as error:
+        find_labelled({path: read_labels(path)}, read_input(folder / "videos"))
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_label_knows_its_line(folder):
+    path = written(folder, "path,label\n\na/1.mp4,run\n")
+    assert read_labels(path) == [NamedLabel("a/1.mp4", "run", place=f"{path}:3")]

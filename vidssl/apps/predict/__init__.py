@@ -1,0 +1,258 @@
+"""Predict the classes of videos, or of the moments of long ones, from a few labelled examples."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+from typing_extensions import Unpack
+
+from vidssl.apps.predict.formats import ANNOTATIONS, read_annotations
+from vidssl.apps.predict.moments import NONE, Moment, choose_to_label, join_windows, predict_rows
+from vidssl.apps.predict.page import write_prediction_page
+from vidssl.apps.predict.trust import measure_trust, percent
+from vidssl.base import distributed
+from vidssl.base.config import Tree
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.output_folder import check_file_names, claim, only_run_in
+from vidssl.base.progress import Report
+from vidssl.base.safe_parse import read_json
+from vidssl.base.types import VideoRecord
+from vidssl.data.cut_windows import parse_windows
+from vidssl.data.read_labels import below_one_folder, find_labelled, labels_of_folders, read_labels
+from vidssl.data.recordings_and_class_folders import recording_groups
+from vidssl.data.video_list import VideoList, rows_by
+from vidssl.evaluation.calibrated_classifier import (
+    CalibratedClassifier,
+    Rule,
+    VideoClassifier,
+    can_choose,
+    choose_rule,
+    distance_to,
+    farthest,
+    unlikeness,
+)
+from vidssl.evaluation.features import TestClips, read_folder
+from vidssl.evaluation.leave_recording_out import same_group
+from vidssl.evaluation.result_files import complete, write_results
+from vidssl.evaluation.statistics import Estimate
+from vidssl.jobs.extract import extract
+from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
+from vidssl.jobs.load_network import describe_clips, load_subject
+from vidssl.jobs.measurement_runner import JobResults, format_table, write_csv
+from vidssl.models.joined_features import parts_of
+
+PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance")
+TO_LABEL = ("path", "start", "end", "label", "predicted", "confidence")
+_SOURCES = ("path", "start", "end", "label", "class", "confidence")  # of the columns to label
+
+
+@job
+def predict(
+    videos: Videos,
+    *,
+    labels: Sequence[File],
+    out: File,
+    model: Model = "vidssl-default",
+    window: Positive | None = None,
+    stride: Positive | None = None,
+    none: float = 0.05,
+    ask: Count = 20,
+    group: str | None = None,
+    to: Literal["csv", "boris", "label-studio"] = "csv",
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Predict the classes of videos, or of moments of long ones, from a few labelled examples, with a page.
+
+    The first line says how often that is right for recordings without labels. Features are kept in `out`: after more
+    labels, or with more videos, only what is new is encoded.
+
+    Args:
+        videos: Videos to predict; those that have a label are left out.
+        labels: Labelled examples: CSV files `path,label[,start,end]`, whose labels are names and whose path may be the
+            name of a file among the videos; folders with one for each class; or an export of BORIS or Label Studio.
+        out: Folder for index.html, predictions.csv, to_label.csv and results.json.
+        model: The network, as in `test`.
+        window: Predict moments: windows that last so long, seconds; those that touch and agree are joined.
+        stride: Seconds from the start of a window to the start of the next (default: half the window).
+        none: Videos may be none of the classes: so large a share of videos like the examples is taken for that.
+        ask: Videos in to_label.csv, whose labels would help most.
+        group: Regular expression for the recording in a path, as in `compare`.
+        to: Also write predictions.boris.csv or predictions.label-studio.json, for these tools.
+        progress: As of `test`.
+        options: See `NetworkOptions`.
+
+    Returns:
+        What results.json has.
+    """
+    folder, files = Path(out), [Path(path) for path in labels]
+    if not 0 <= none < 1:
+        raise ConfigError(f"none={none:g} is a share of the videos: from 0, which refuses nothing, to below 1")
+    windows = parse_windows(window, window / 2 if stride is None and window is not None else stride)
+    filled = [path for path in files if path.parent.resolve() == folder.resolve() and path.name.startswith("to_label")]
+    check_file_names(folder, ["features/features.npy"])
+    claim(folder, "predictions", inputs={"videos": path_of(videos)}, read=[*{*files} - {*filled}])
+    listed, joined = _read(videos, files, options)
+    if group is not None:
+        recording_groups(joined, group)  # a pattern that matches nothing is an error now, not after hours
+    with only_run_in(folder):
+        of_network = options.copy()
+        of_network.pop("root", None)
+        of_network.pop("allow_external", None)
+        seconds = (None, None) if windows is None else (windows.window, windows.stride)
+        extract(model, joined, out=folder / "features", window=seconds[0], stride=seconds[1], **of_network)
+        if not distributed.is_main():  # of several processes, which have extracted the features together
+            return JobResults()
+        return _predict(folder, listed.root, group, none, ask, to)
+
+
+def _read(videos: Videos, files: Sequence[Path], options: NetworkOptions) -> tuple[VideoList, VideoList]:
+    """Read the videos to predict, and the list of these, with the label -1, and of the examples."""
+    among = None if path_of(videos) in files else read_videos(videos, options)  # the list alone has both
+    labels = {path: labels_of_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL) for path in files}
+    found = find_labelled(labels, among, options.get("allow_external", False))
+    labelled = found.rows(np.flatnonzero(found.labels >= 0).tolist())
+    if len(found.classes) < 2:
+        there = f"only {found.classes[0]!r}" if found.classes else "no label"
+        raise DataError(f"{files[0]} has {there}: a prediction needs examples of two classes or more")
+    if NONE in labelled.classes:
+        raise DataError(f"{files[0]} has a class {NONE!r}, as unlike videos are called: give it another name")
+    among = found if among is None else among
+    known = {_key(record) for record in labelled.records}
+    rest = [replace(record, label=-1) for record in among.records if _key(record) not in known]
+    if not rest:
+        raise DataError(f"{among.path}: all videos have labels: leave some empty, or name others to predict")
+    return among, below_one_folder([*labelled.records, *rest], among.path, labelled.classes)
+
+
+def _key(record: VideoRecord) -> tuple[str, float, float | None]:
+    return os.path.abspath(record.path), record.start or 0.0, record.end  # noqa: PTH100 - a Path for each row is slower
+
+
+def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to: str) -> JobResults:
+    """Predict from the features in a folder, and write all files; paths are written relative to `root`."""
+    folder = read_folder(out / "features", "give a folder that vidssl extract has written")
+    videos, windows = folder.videos(range(len(folder.features))), folder.request.get("windows")
+    known, rest = _divide(videos, windows is not None)
+    number = recording_groups(videos, group).number
+    x, label, classes = folder.features.x[known].clone(), videos.labels[known], folder.classes
+    trust = measure_trust(x, label, number[known], classes, "video" if windows is None else "window", none)
+    rule = choose_rule(x, label, number[known], len(classes)) if can_choose(label, number[known]) else Rule()
+    classifier = CalibratedClassifier(rule, x, torch.from_numpy(label), len(classes))
+    threshold = farthest(distance_to(x, x, same_group(number[known]))[0], none)
+    others, records = folder.features.x[rest], [videos.records[n] for n in rest]
+    unlike, distance, example = unlikeness(others, x, label, number[known])
+    probability = classifier.of_many(others)
+    moments = predict_rows(records, probability, distance, example, classes, unlike > threshold)
+    moments = moments if windows is None else join_windows(moments)
+    new = [number[rest[moment.row]] not in number[known] for moment in moments]
+    asked = choose_to_label(moments, others, x, new, ask)
+    rows = [_row(moment, videos.records[known[moment.example]], root) for moment in moments]
+    write_csv(out / "predictions.csv", PREDICTED, [[row[name] for name in PREDICTED] for row in rows])
+    to_label = _next_list(out)
+    write_csv(to_label, TO_LABEL, [[rows[n][name] for name in _SOURCES] for n in asked])
+    if to in ANNOTATIONS:
+        name, write = ANNOTATIONS[to]
+        write(out / name, rows)
+    content: Tree = {
+        "trust": trust,
+        "rule": rule._asdict(),
+        "predicted": {name: sum(row["class"] == name for row in rows) for name in (*classes, NONE)},
+        "none": {"share": none, "distance": None if np.isinf(threshold) else threshold},
+        "windows": windows,
+        "to_label": to_label.name,
+        "num_examples": len(known),
+        "num_predicted": len(rest),
+        "missing": [{"path": path, "reason": reason} for path, reason in folder.features.missing],
+        "network": folder.features.made_by["network"],
+    }
+    request = {**folder.request, "command": "predict", "group": group, "none": none, "ask": ask}
+    results = JobResults(complete(content, request=request, overlap=None, query=folder.request["list"]))
+    write_prediction_page(out / "index.html", results, rows, asked, str(rule))
+    write_results(out, results)
+    results.text, results.file = _summary(results), out / "index.html"
+    return results
+
+
+def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
+    """Return the network of a folder of predictions with its classifier, its clips, and what describes both."""
+    results, folder = read_json(out / "results.json"), read_folder(out / "features", "predict again")
+    name, options = results["network"], NetworkOptions(device="cpu", trust=trust)
+    if parts_of(name):
+        raise ConfigError(f"{out} is predicted by a sum, {name}, which is no graph: predict by one of its networks")
+    options["test"] = TestClips.model_validate_json(json.dumps(folder.request["protocol"]))
+    subject, videos = load_subject(name, options), folder.videos(range(len(folder.features)))
+    known = np.flatnonzero(videos.labels >= 0)
+    x, label = folder.features.x[known], torch.from_numpy(videos.labels[known])
+    classifier = CalibratedClassifier(Rule(**results["rule"]), x, label, len(folder.classes))
+    description = describe_clips(subject.test) | {
+        "input": {"shape": ["views of a video", 3, subject.test.clip.frames, subject.test.size, subject.test.size]},
+        "output": "probabilities",
+        "classes": [*folder.classes],
+        "network": name,
+    }
+    return VideoClassifier(subject.encoder, classifier).eval(), subject.test, description
+
+
+def _divide(videos: VideoList, windows: bool) -> tuple[list[int], list[int]]:
+    """Return the rows of examples and those to predict: of windows those of which no example has the most."""
+    known = np.flatnonzero(videos.labels >= 0).tolist()
+    if len({*videos.labels[known].tolist()}) < 2:
+        raise DataError(f"{videos.path}: examples of fewer than two classes can be read: repair them, or label others")
+    spans = rows_by(videos.records[n].path for n in known)
+    rest = []
+    for n in np.flatnonzero(videos.labels < 0).tolist():
+        record = videos.records[n]
+        labelled = [videos.records[known[row]] for row in spans.get(record.path, ())] if windows else []
+        if not any(_shared(record, other) > 0.5 for other in labelled):
+            rest.append(n)
+    if not rest:
+        raise DataError(f"{videos.path}: none of the videos to predict can be read")
+    return known, rest
+
+
+def _shared(window: VideoRecord, other: VideoRecord) -> float:
+    """Return the share of a window that another span has."""
+    start, end = window.start or 0.0, window.end or float("inf")
+    return (min(end, other.end or float("inf")) - max(start, other.start or 0.0)) / (end - start)
+
+
+def _row(moment: Moment, example: VideoRecord, root: Path) -> Tree:
+    """Return the row of predictions.csv, and what is shown of it on the page; paths are relative to `root`."""
+    record, nearest_example = moment.record, os.path.relpath(example.path, root)
+    if example.end is not None:
+        nearest_example += f"@{example.start or 0:.2f}-{example.end:.2f}"
+    start, end = (None if time is None else round(time, 3) for time in (record.start, record.end))
+    of_class = (moment.label, round(moment.confidence, 4), moment.second)
+    values = (os.path.relpath(record.path, root), start, end, *of_class, nearest_example, round(moment.distance, 4))
+    row = dict(zip(PREDICTED, values, strict=True))
+    return row | {"file": record.path, "record": record, "first": moment.first, "label": ""}
+
+
+def _next_list(out: Path) -> Path:
+    """Return the file of what to label: never one in which somebody has filled in labels."""
+    filled = [path for path in out.glob("to_label*.csv") if any(label.label for label in read_labels(path, TO_LABEL))]
+    return out / (f"to_label_{len(filled) + 1}.csv" if filled else "to_label.csv")
+
+
+def _summary(results: JobResults) -> str:
+    """Format what is printed: how far it can be trusted, and how many videos of each class."""
+    rows = [["", "predicted"], *([name, f"{number:,}"] for name, number in results["predicted"].items())]
+    lines = [results["trust"]["line"], "", *format_table(rows, "<>")]
+    refused, limit = results["trust"]["refused"], results["none"]["distance"]
+    if limit is None:
+        lines.append(f"No video is taken for {NONE}: there are too few examples, or none=0")
+    elif refused is not None:
+        lines.append(
+            f"Of the labelled ones {percent(Estimate(**refused))} would be taken for {NONE}, with recordings left out"
+        )
+    lines.append(
+        f"{results['to_label']}: whose labels would help most; fill in the column label, and give it as labels too"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,133 @@
+"""How far predictions can be trusted: of each labelled video, what is predicted with its recording left out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vidssl.base.config import Tree
+from vidssl.data.recordings_and_class_folders import of_several_recordings
+from vidssl.evaluation.calibrated_classifier import (
+    FEWEST_OF_CLASS,
+    can_choose,
+    distance_to,
+    farthest,
+    nested_probabilities,
+    unlikeness,
+)
+from vidssl.evaluation.leave_recording_out import fold_table, same_group
+from vidssl.evaluation.metrics import calibration_error
+from vidssl.evaluation.statistics import FEWEST, Estimate, doubts, jackknife, proportion
+
+_Ints = NDArray[np.int64]
+_LARGEST = 1 / 3  # share of the videos in one recording, above which nothing can be said
+_UNKNOWN = "Nothing can be said of how far this can be trusted:"
+_FACTS = (  # None where nothing can be said
+    *("recall", "precision", "guessing", "majority", "refused", "calibration_error", "per_class", "predicted"),
+    *("doubts", "nested"),
+)
+
+
+def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str], unit: str, none: float) -> Tree:
+    """Predict each labelled video (N,) with its recording `group` left out, and say how often that is right.
+
+    Recall and precision are means over the classes of several recordings. Their intervals are those of `statistics`;
+    that of precision is a jackknife of recordings. `none` is that of `farthest`.
+    """
+    several, counts = of_several_recordings(label, group), np.bincount(group)
+    num_recordings, largest = int((counts > 0).sum()), float(counts.max() / len(label))
+    facts: Tree = {**dict.fromkeys(_FACTS), "examples": len(label), "recordings": num_recordings}
+    if num_recordings < 2 or not several.any():
+        why = "are of one recording" if num_recordings < 2 else "of each class are of one recording"
+        return facts | {"line": f"{_UNKNOWN} all {len(label)} {unit}s {why}; label others, or see group=REGEX."}
+    probability = nested_probabilities(x, label, group, len(classes))
+    predicted, of_class = probability.argmax(axis=1), (group[several], label[several])
+    recall = proportion((predicted == label)[several].astype(np.float64), *of_class)
+    precision = _precision(predicted, label, group, several)
+    shown, nested = np.unique(label[several]), can_choose(label, group)
+    facts |= {
+        "recall": recall._asdict(),
+        "precision": precision._asdict(),
+        "guessing": 1 / len(shown),
+        "majority": float(np.bincount(label).max() / len(label)),
+        "refused": _refused(x, group, label, none)._asdict(),
+        "calibration_error": calibration_error(torch.from_numpy(probability), torch.from_numpy(label)),
+        "per_class": _per_class(predicted, label, group, classes),
+        "predicted": predicted.tolist(),
+        "doubts": doubts(*of_class),
+        "nested": nested,
+    }
+    if largest > _LARGEST:
+        return facts | {"line": f"{_UNKNOWN} one recording holds {100 * largest:.0f} % of the labels; label others."}
+    sentences = [_first(recall, precision, facts, unit), _confusion(predicted, label, several, classes)]
+    if alone := [classes[number] for number in np.unique(label[~several]).tolist()]:
+        sentences.append(f"Nothing can be said of {', '.join(alone)}: one recording.")
+    if not nested:
+        sentences.append(f"By kNN, neither chosen nor calibrated: a class has fewer than {FEWEST_OF_CLASS} recordings.")
+    return facts | {"line": " ".join(sentences)}
+
+
+def _first(recall: Estimate, precision: Estimate, facts: Tree, unit: str) -> str:
+    many = f"of the labelled {unit}s are right with their recording left out (recall, mean over classes)"
+    right = f"{percent(recall)} {many}, precision is {percent(precision)}"
+    beside = f"guessing has {100 * facts['guessing']:.1f} %, the most frequent class {100 * facts['majority']:.1f} %"
+    if recall.low is None:
+        few = f"{facts['recordings']} recordings are too few for an interval: {FEWEST} are needed"
+        return f"Not shown to recognise anything, as {few}. {right}; {beside}."
+    if recall.low <= facts["guessing"]:
+        return f"Nothing is recognised, as far as can be shown. {right}; {beside}."
+    return f"{right}; {beside}."
+
+
+def percent(estimate: Estimate) -> str:
+    """Format an estimate with its interval, in percent."""
+    value = f"{100 * estimate.value:.1f} %"
+    return value if estimate.low is None else f"{value} ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})"  # type: ignore[operator]
+
+
+def _confusion(predicted: _Ints, label: _Ints, several: NDArray[np.bool_], classes: Sequence[str]) -> str:
+    """Name the two classes with the most mistakes, and what they are taken for."""
+    worst = []
+    for number in np.unique(label[several]).tolist():
+        wrong = predicted[(label == number) & (predicted != number)]
+        if len(wrong):
+            taken = int(np.bincount(wrong).argmax())
+            count, total = int((wrong == taken).sum()), int((label == number).sum())
+            worst.append((count / total, f"{classes[number]} for {classes[taken]} ({count} of {total})"))
+    named = ", ".join(text for _, text in sorted(worst, key=lambda entry: -entry[0])[:2])
+    return f"Taken for others most often: {named}." if named else "There are no mistakes."
+
+
+def _per_class(predicted: _Ints, label: _Ints, group: _Ints, classes: Sequence[str]) -> list[Tree]:
+    rows: list[Tree] = []
+    for number, name in enumerate(classes):
+        of_class, named = label == number, label[predicted == number] == number
+        counts = {"examples": int(of_class.sum()), "recordings": len(np.unique(group[of_class]))}
+        recall = float((predicted[of_class] == number).mean()) if of_class.any() else None
+        precision = float(named.mean()) if len(named) else None
+        rows.append({"name": name, **counts, "recall": recall, "precision": precision})
+    return rows
+
+
+def _precision(predicted: _Ints, label: _Ints, group: _Ints, several: NDArray[np.bool_]) -> Estimate:
+    """Estimate the mean over classes of the precision, 0 of a class that is never predicted."""
+
+    def mean_of(rows: NDArray[np.bool_]) -> float:
+        named = [label[rows & (predicted == number)] == number for number in np.unique(label[several])]
+        return float(np.mean([right.mean() if len(right) else 0.0 for right in named]))
+
+    estimate = jackknife(mean_of(label >= 0), [mean_of(group != number) for number in np.unique(group)])
+    low, high = (None if end is None else min(1.0, max(0.0, end)) for end in estimate[1:3])
+    return Estimate(estimate.value, low, high)
+
+
+def _refused(x: Tensor, group: _Ints, label: _Ints, none: float) -> Estimate:
+    """Estimate the share of labelled videos that are taken for none of the classes, by folds of recordings."""
+    folds, refused = fold_table(group, label), np.zeros(len(label))
+    for fold in range(int(folds.max()) + 1):
+        test, rest = folds == fold, folds != fold
+        threshold = farthest(distance_to(x[rest], x[rest], same_group(group[rest]))[0], none)
+        refused[test] = unlikeness(x[test], x[rest], label[rest], group[rest])[0] > threshold
+    return proportion(refused, group)

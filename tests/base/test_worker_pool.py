@@ -291,13 +291,6 @@ def test_an_item_that_hangs_fails_after_the_timeout(failures):
     assert 0.5 < time.monotonic() - start < 60
 
 
-def test_an_item_that_hangs_once_does_not_fail(failures, tmp_path):
-    """A file system that did not answer for a while."""
-    once_only = pairs_without_failed(lambda: once(tmp_path / "hung") and time.sleep(100), {8})
-    found = list(ordered(once_only, PAIRS, 2, timeout=0.4, on_failure=failures))
-    assert [items for items, _ in found] == [list(pair) for pair in PAIRS] and not failures
-
-
 def test_an_item_that_hangs_once_in_each_of_several_tasks_does_not_fail(failures, tmp_path):
     """The job was suspended at the same video in several epochs."""
 

@@ -74,13 +74,6 @@ def test_pooled_maps_are_means_of_cells(grid):
     torch.testing.assert_close(features(x), torch.stack(cells, dim=2).flatten(1))
 
 
-def test_counting_channels_leaves_the_network_alone():
-    network = small("resnet3d18", width=4).train()
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    LayerFeatures(network, "layer3")
-    assert network.training and all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
 def test_a_layer_that_is_not_there():
     with pytest.raises(ConfigError, match="ResNet3D18 has no layer 'layer5' with feature maps: it has stem, layer1"):
         LayerFeatures(build_backbone("resnet3d18", width=4), "layer5")

@@ -5,7 +5,6 @@ import functools
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import types
 
@@ -334,14 +333,6 @@ def test_features_are_those_of_the_makers_network(maker, slow, slow18, tmp_path)
     assert match.network.layout == layout and not match.misfits and len(match.unused) == unused
 
 
-def test_timm_has_torchvisions_names(tmp_path):
-    timm = pytest.importorskip("timm")
-    network = unlike(timm.create_model("resnet18", pretrained=False))
-    backbone = load_backbone(save(tmp_path / "timm.pth", network.state_dict()))
-    expected = sum(features(network.forward_features, CLIPS[:, :, t]).mean(dim=(2, 3)) for t in range(3)) / 3
-    same(features(backbone), expected)
-
-
 @pytest.mark.parametrize(("arch", "below"), [("resnet3d18", "net."), ("resnet18", "")])
 def test_state_dict_of_a_vidssl_backbone(arch, below, tmp_path):
     network = unlike(build_backbone(arch, **({"width": 8} if "3d" in arch else {})))
@@ -362,13 +353,11 @@ class Runs:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("how", ["os.system", "eval", "Popen", "torch"])
+@pytest.mark.parametrize("how", ["os.system", "torch"])
 def test_fault_25_a_malicious_checkpoint_of_others_runs_nothing(how, zipped, slow18, tmp_path):
     target = tmp_path / "executed"
     bad = {
         "os.system": Runs(os.system, f"touch '{target}'"),
-        "eval": Runs(eval, f"open({str(target)!r}, 'w')"),
-        "Popen": Runs(subprocess.check_output, ["touch", str(target)]),
         "torch": Runs(torch.hub._remove_if_exists, str(tmp_path / "precious")),
     }[how]
     (tmp_path / "precious").touch()
@@ -524,20 +513,6 @@ def test_files_that_are_refused(case, slow, tmp_path):
     path = save(tmp_path / "wrong.pyth", change(slow.state_dict()))
     message = refused(load_backbone, path, **arguments)
     assert message.startswith(str(path)) and words in message
-
-
-@pytest.mark.parametrize(
-    ("name", "nearest", "text"),
-    [
-        ("resnet34", "resnet50", "185 weights fit, 116 do not (net.layer1.0.conv1.weight: (64, 64, 3, 3), "),
-        ("wide_resnet50_2", "resnext50_32x4d", "302 weights fit, 16 do not (net.layer1.0.conv2.weight: "),
-    ],
-)
-def test_other_resnets_are_refused(name, nearest, text):
-    with torch.device("meta"):
-        weights = torchvision.models.get_model(name, weights=None).state_dict()
-    message = refused(choose_match, match_backbones(weights, {}, "file", None), weights, "file", partial=False)
-    assert message.startswith(f"file does not fit {nearest}: {text}")
 
 
 # Weights by name, and 2D ResNets that are inflated -----------------------------------------------------------

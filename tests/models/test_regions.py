@@ -75,15 +75,23 @@ def test_gradients_reach_the_maps_and_nothing_outside_of_the_box():
     assert maps.grad[..., :3, :3].min() > 0 and maps.grad[..., 5:, 5:].abs().max() == 0
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet3d18", "resnet3d50"])
-def test_the_network_is_layer_4_of_layer_3(name):
+@pytest.mark.parametrize(
+    ("name", "settings", "side"),
+    [
+        ("resnet18", {}, 64),
+        ("resnet18", {"stem": "cifar"}, 32),
+        ("resnet3d18", {"width": 8}, 64),
+        ("resnet3d50", {"width": 8}, 64),
+    ],
+)
+def test_the_network_is_layer_4_of_layer_3(name, settings, side):
     torch.manual_seed(0)
-    settings = {"width": 8} if "3d" in name else {}
     backbone = build_backbone(name, **settings).eval()
-    x = torch.randn(2, 3, 2, 64, 64)
+    x = torch.randn(2, 3, 2, side, side)
     with torch.no_grad():
         maps = backbone.layer3(x)
-        assert maps.shape[0] == 2 and maps.shape[2:] == (2, 4, 4)
+        cells = 8 if "stem" in settings else 4
+        assert maps.shape[0] == 2 and maps.shape[2:] == (2, cells, cells)
         features = backbone.layer4(maps)
         torch.testing.assert_close(features, backbone(x), rtol=0, atol=0)
         if "3d" not in name:  # torchvision's own way through the network

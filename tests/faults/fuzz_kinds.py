@@ -72,7 +72,7 @@ _WRITTEN = (
     *(("mpeg4.avi", "mpeg4", 0), ("hevc.mp4", "libx265", 2), ("mpeg4.mov", "mpeg4", 2), ("mjpeg.avi", "mjpeg", 0)),
     *(("vp8.webm", "libvpx", 0), ("vp9.webm", "libvpx-vp9", 0), ("mpeg2.mpg", "mpeg2video", 2), ("a.gif", "gif", 0)),
     *(("flv1.flv", "flv", 0), ("wmv2.wmv", "wmv2", 0), ("h264.h264", "libx264", 0), ("theora.ogv", "libtheora", 0)),
-    *(("h264.flv", "libx264", 0), ("h264.ts", "libx264", 2)),
+    ("h264.flv", "libx264", 0),
 )
 _FORMATS = {"gif": "rgb8", "mjpeg": "yuvj420p"}
 

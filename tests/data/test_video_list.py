@@ -341,6 +341,8 @@ def test_written_lists_are_read_back(tmp_path):
     assert found.root == tmp_path / "my videos"
     assert [r.path for r in found.records] == [str(tmp_path / "my videos" / name) for name in AWKWARD]
     assert (tmp_path / "lists" / "plain.csv").read_text() == "path\na.mp4\n"
+    with pytest.raises(DataError, match=r"root\.txt belongs to other lists"):
+        write_lists(tmp_path / "lists", tmp_path / "other videos", {"more": rows}, classes)
 
 
 def test_fingerprint_depends_on_the_rows_and_not_on_the_root(write, tmp_path):

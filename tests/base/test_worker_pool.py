@@ -592,6 +592,26 @@ def test_ctrl_c_is_the_parents_alone():
     assert until(lambda: not any(alive(pid) for pid in pids))
 
 
+def test_garbage_of_the_parent_stays_the_parents(tmp_path):
+    """Frames that PyAV converted with threads wait for these when they are freed: a worker would hang."""
+
+    class Garbage:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            (tmp_path / str(os.getpid())).touch()
+
+    gc.disable()
+    try:
+        Garbage()
+        list(ordered(lambda task, guard: gc.collect(), range(2), 1))
+    finally:
+        gc.enable()
+    gc.collect()
+    assert [path.name for path in tmp_path.iterdir()] == [str(os.getpid())]
+
+
 def test_torch_works_in_workers_after_it_used_threads_here():
     """Threads do not survive a fork: a worker that waits for them would hang. In a process of its own, with threads."""
     code = (

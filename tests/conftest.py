@@ -9,7 +9,7 @@ import os
 import re
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -249,51 +249,39 @@ def digits(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
 def _write_video(
     path: Path,
     frames: np.ndarray,
-    fps: int = 25,
+    fps: int | Fraction = 25,
     codec: str = "libx264",
     gop: int = 12,
     b_frames: int = 0,
     options: dict[str, str] | None = None,
+    ticks: Sequence[int] | None = None,
+    base: Fraction | None = None,
+    pixels: str = "yuv420p",
 ) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
+    base = base or 1 / Fraction(fps)
     with av.open(f"file:{path}", "w") as container:
         stream = container.add_stream(codec, rate=fps)
         stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "yuv420p"
+        stream.pix_fmt = pixels
         stream.codec_context.gop_size = gop
         stream.codec_context.max_b_frames = b_frames
-        stream.codec_context.time_base = Fraction(1, fps)
-        if codec == "libx264":
-            stream.options = {
-                "crf": "12",
-                "preset": "veryfast",
-                "x264-params": f"scenecut=0:b-adapt=0:bframes={b_frames}",
-            }
+        stream.codec_context.time_base = base
         if options is not None:
             stream.options = options
-        for number, pixels in enumerate(frames):
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
-            frame.pts, frame.time_base = number, Fraction(1, fps)
+        elif codec == "libx264":
+            x264 = f"scenecut=0:b-adapt=0:bframes={b_frames}"
+            stream.options = {"crf": "12", "preset": "veryfast", "x264-params": x264}
+        for tick, image in zip(range(len(frames)) if ticks is None else ticks, frames, strict=True):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            frame.pts, frame.time_base = int(tick), base
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
 
 
-def _write_variable(path: Path, frames: np.ndarray, ticks: list[int], base: Fraction, b_frames: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(f"file:{path}", "w") as container:
-        stream = container.add_stream("libx264", rate=25)
-        stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "yuv420p"
-        codec = stream.codec_context
-        codec.time_base, codec.gop_size, codec.max_b_frames = base, 12, b_frames
-        stream.options = {"crf": "12", "preset": "veryfast", "x264-params": f"scenecut=0:b-adapt=0:bframes={b_frames}"}
-        for tick, pixels in zip(ticks, frames, strict=True):
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
-            frame.pts, frame.time_base = tick, base
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
+def _write_variable(path: Path, frames: np.ndarray, ticks: Sequence[int], base: Fraction, b_frames: int = 0) -> Path:
+    return _write_video(path, frames, b_frames=b_frames, ticks=ticks, base=base)
 
 
 @pytest.fixture(scope="session")
@@ -304,7 +292,7 @@ def write_variable() -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def write_video() -> Callable[..., Path]:
-    """Write (path, frames (T, H, W, 3), fps, codec, gop, b_frames, options) and give the path."""
+    """Write (path, frames (T, H, W, 3), fps, codec, gop, b_frames, options, ticks, base, pixels); give the path."""
     return _write_video
 
 

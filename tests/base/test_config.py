@@ -143,13 +143,6 @@ def test_15_tags_make_no_objects(tag, write, tmp_path):
     assert "valid integer" in message(load, write(GOOD), f"steps={tag} ['{target}']") and not target.exists()
 
 
-def test_15_a_python_file_is_not_run(write, tmp_path):
-    target = tmp_path / "executed"
-    script = write(f"from pathlib import Path\nPath({str(target)!r}).touch()\n_base_ = 'x'\n", "config.py")
-    given = message(read, script)
-    assert "config.py" in given and not target.exists()
-
-
 def test_15_an_unknown_key_and_the_nearest_one(write):
     path = write(GOOD.replace("rate: 1e-6", "rate: 1, raet: 2"))
     given = message(load, path)

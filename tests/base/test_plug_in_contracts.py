@@ -25,6 +25,10 @@ from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.heads import Head
 from vidssl.transforms import RECIPES, Recipe, View
 """
+KINDS = {
+    **{"Method": "METHODS", "InBatchMethod": "METHODS", "MomentumMethod": "METHODS", "Backbone": "BACKBONES"},
+    **{"Sampler": "SAMPLERS", "Recipe": "RECIPES", "EvaluationProtocol": "PROTOCOLS"},
+}
 CALLS = {  # what a plug-in of each kind implements
     "METHODS": "forward(self, batch)",
     "BACKBONES": "forward(self, x)",
@@ -52,102 +56,93 @@ SETTINGS = {
 }
 LOSS = "a single number that depends on trained weights"
 
-# What is registered, the class it derives from, what its function returns (or, after "class", all that it has), and
-# the error.
+# The class that a plug-in derives from, what its function returns (or, after "class", all that it has), and the error.
 CASES = [
-    ("METHODS", "Method", "self.backbone(batch.views[0]).mean()", "Own returns Tensor, not a dictionary of tensors"),
-    ("METHODS", "Method", "{'x': self.backbone(batch.views[0]).mean()}", "Own returns ['x'], and no 'loss'"),
-    ("METHODS", "Method", "{'loss': 0.5}", "Own returns dict, not a dictionary of tensors"),
-    ("METHODS", "Method", "{'loss': self.backbone(batch.views[0])[:, 0]}", f"Own returns a 'loss' (8,), not {LOSS}"),
-    ("METHODS", "Method", "{'loss': torch.tensor(1.0)}", f"Own returns a 'loss' (), not {LOSS}"),
-    ("METHODS", "Method", None, "method Own has no forward(batch): see docs/extend.md"),
-    ("METHODS", "InBatchMethod", None, "method Own has no objective(embedding, group): see docs/extend.md"),
+    ("Method", "self.backbone(batch.views[0]).mean()", "Own returns Tensor, not a dictionary of tensors"),
+    ("Method", "{'x': self.backbone(batch.views[0]).mean()}", "Own returns ['x'], and no 'loss'"),
+    ("Method", "{'loss': 0.5}", "Own returns dict, not a dictionary of tensors"),
+    ("Method", "{'loss': self.backbone(batch.views[0])[:, 0]}", f"Own returns a 'loss' (8,), not {LOSS}"),
+    ("Method", "{'loss': torch.tensor(1.0)}", f"Own returns a 'loss' (), not {LOSS}"),
+    ("Method", None, "method Own has no forward(batch): see docs/extend.md"),
+    ("InBatchMethod", None, "method Own has no objective(embedding, group): see docs/extend.md"),
+    ("InBatchMethod", f"class {EMPTY}", "Own.Config has no `projector`: derive it from InBatchMethod.Config"),
+    ("MomentumMethod", None, "method Own has no pair_loss(query, key): see docs/extend.md"),
     (
-        "METHODS",
-        "InBatchMethod",
-        f"class {EMPTY}",
-        "Own.Config has no `projector`: derive it from InBatchMethod.Config",
-    ),
-    ("METHODS", "MomentumMethod", None, "method Own has no pair_loss(query, key): see docs/extend.md"),
-    (
-        *("METHODS", "Method", "class def __init__(self, config, backbone):\n        super().__init__(backbone)\n"),
+        "Method",
+        "class def __init__(self, config, backbone):\n        super().__init__(backbone)\n",
         "Own.__init__ must call super().__init__(config, backbone)",
     ),
     (
-        *("METHODS", "Method", "class def __init__(self, backbone):\n        pass\n"),
+        "Method",
+        "class def __init__(self, backbone):\n        pass\n",
         "method Own: too many positional arguments; its __init__ takes (self, config, backbone)",
     ),
     (
-        *("METHODS", "Method", "class def __init__(self, config, backbone, more):\n        pass\n"),
+        "Method",
+        "class def __init__(self, config, backbone, more):\n        pass\n",
         "method Own: missing a required argument: 'more'; its __init__ takes (self, config, backbone)",
     ),
     (
-        *("METHODS", "Method", "class class Config(Settings):\n        weight = 5e-3\n"),
+        "Method",
+        "class class Config(Settings):\n        weight = 5e-3\n",
         "a Config in 'of_a_beginner' is wrong: A non-annotated attribute was detected: `weight = 0.005`.",
     ),
     (
-        *("METHODS", "Method", "class class Config:\n        weight: float = 5e-3\n"),
+        "Method",
+        "class class Config:\n        weight: float = 5e-3\n",
         "Own has no class Config(vidssl.base.config.Settings), its settings",
     ),
-    ("RECIPES", "Recipe", "class pass", "Own has no class Config(vidssl.base.config.Settings), its settings"),
+    ("Recipe", "class pass", "Own has no class Config(vidssl.base.config.Settings), its settings"),
+    ("Backbone", "self.conv(x)", "backbone Own makes (8, 4, 4, 24, 24) of clips (8, 3, 4, 24, 24), not (B, self.dim)"),
+    ("Backbone", "x.mean(dim=(2, 3, 4))", "backbone Own makes (8, 3) of clips (8, 3, 4, 24, 24), not (B, self.dim)"),
+    ("Backbone", "[x]", "backbone Own makes list of clips (8, 3, 4, 24, 24), not (B, self.dim)"),
+    ("Backbone", None, "backbone Own has no forward(x): see docs/extend.md"),
     (
-        *("BACKBONES", "Backbone", "self.conv(x)"),
-        "backbone Own makes (8, 4, 4, 24, 24) of clips (8, 3, 4, 24, 24), not (B, self.dim), and self.dim is 4",
-    ),
-    (
-        *("BACKBONES", "Backbone", "x.mean(dim=(2, 3, 4))"),
-        "backbone Own makes (8, 3) of clips (8, 3, 4, 24, 24), not (B, self.dim), and self.dim is 4",
-    ),
-    (
-        *("BACKBONES", "Backbone", "[x]"),
-        "backbone Own makes list of clips (8, 3, 4, 24, 24), not (B, self.dim), and self.dim is 4",
-    ),
-    ("BACKBONES", "Backbone", None, "backbone Own has no forward(x): see docs/extend.md"),
-    (
-        *("BACKBONES", "Backbone", f"class {EMPTY}    def __init__(self, config):\n        super().__init__()\n"),
+        "Backbone",
+        f"class {EMPTY}    def __init__(self, config):\n        super().__init__()\n",
         "backbone Own does not set self.dim, the length of its features",
     ),
+    ("Backbone", f"class {EMPTY}", "backbone Own: too many positional arguments; its __init__ takes (self, config)"),
+    ("Sampler", "[[0, 1, 2, 3]]", "sampler Own returns [[0, 1, 2, 3]], not a list of Clip: make them with config.clip"),
+    ("Sampler", "self.config.clip(meta, 0, 4)", "sampler Own returns Clip(indices=array([0, 1, 2, 3])"),
     (
-        *("BACKBONES", "Backbone", f"class {EMPTY}"),
-        "backbone Own: too many positional arguments; its __init__ takes (self, config)",
-    ),
-    (
-        *("SAMPLERS", "Sampler", "[[0, 1, 2, 3]]"),
-        "sampler Own returns [[0, 1, 2, 3]], not a list of Clip: make them with config.clip",
-    ),
-    ("SAMPLERS", "Sampler", "self.config.clip(meta, 0, 4)", "sampler Own returns Clip(indices=array([0, 1, 2, 3])"),
-    (
-        *("SAMPLERS", "Sampler", "[Clip(np.arange(30, 34), 0, 23)] * 2"),
+        "Sampler",
+        "[Clip(np.arange(30, 34), 0, 23)] * 2",
         "sampler Own returns frames [30 31 32 33] of a video of 24, from 0 on",
     ),
     (
-        *("SAMPLERS", "Sampler", "[self.config.clip(meta, 20, 6)] * 2"),
+        "Sampler",
+        "[self.config.clip(meta, 20, 6)] * 2",
         "the sampler begins a clip of 6 frames at frame 20 of a video of 24 frames (0.96 s): the last start is 18;",
     ),
-    ("SAMPLERS", "Sampler", "[]", "0 clips and 2 recipes: use one recipe, or one for each clip"),
-    ("SAMPLERS", "Sampler", None, "sampler Own has no __call__(meta, generators): see docs/extend.md"),
-    ("RECIPES", "Recipe", "frames", "recipe Own must return a list of View, got ndarray"),
-    ("RECIPES", "Recipe", "[View(frames / 255, None)]", "recipe Own makes float64 (4, 3, 48, 48), not uint8"),
+    ("Sampler", "[]", "0 clips and 2 recipes: use one recipe, or one for each clip"),
+    ("Sampler", None, "sampler Own has no __call__(meta, generators): see docs/extend.md"),
+    ("Recipe", "frames", "recipe Own must return a list of View, got ndarray"),
+    ("Recipe", "[View(frames / 255, None)]", "recipe Own makes float64 (4, 3, 48, 48), not uint8"),
     (
-        *("RECIPES", "Recipe", "[View(frames.transpose(0, 2, 3, 1), None)]"),
+        "Recipe",
+        "[View(frames.transpose(0, 2, 3, 1), None)]",
         "recipe Own makes uint8 (4, 48, 48, 3), not uint8 (T, 3, size, size)",
     ),
-    ("RECIPES", "Recipe", None, "recipe Own has no __call__(frames, generator): see docs/extend.md"),
-    ("PROTOCOLS", "EvaluationProtocol", "{'x': 1.0}", "protocol Own returns dict, not `Measured`: see docs/extend.md"),
+    ("Recipe", None, "recipe Own has no __call__(frames, generator): see docs/extend.md"),
+    ("EvaluationProtocol", "{'x': 1.0}", "protocol Own returns dict, not `Measured`: see docs/extend.md"),
     (
-        *("PROTOCOLS", "EvaluationProtocol", "Measured({'x': torch.tensor(1.0)})"),
+        "EvaluationProtocol",
+        "Measured({'x': torch.tensor(1.0)})",
         "protocol Own returns numbers that are no float: {'x': tensor(1.)}",
     ),
     (
-        *("PROTOCOLS", "EvaluationProtocol", "Measured({'x': 1.0}, gallery.label)"),
+        "EvaluationProtocol",
+        "Measured({'x': 1.0}, gallery.label)",
         "protocol Own returns predicted (40,), not one class of each query (16,)",
     ),
-    ("PROTOCOLS", "EvaluationProtocol", None, "protocol Own has no __call__(gallery, query, exclude)"),
+    ("EvaluationProtocol", None, "protocol Own has no __call__(gallery, query, exclude)"),
 ]
 
 
-@pytest.mark.parametrize(("registry", "base", "code", "expected"), CASES)
-def test_a_mistake_in_a_plug_in_is_one_line(registry, base, code, expected, digits, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("base", "code", "expected"), CASES)
+def test_a_mistake_in_a_plug_in_is_one_line(base, code, expected, digits, tmp_path, monkeypatch):
+    registry = KINDS[base]
     if code is not None and code.startswith("class "):
         body = code.removeprefix("class ")
     else:

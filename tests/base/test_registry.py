@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vidssl.base.errors import ConfigError
-from vidssl.base.registry import APPS, Registry, did_you_mean
+from vidssl.base.registry import APPS, Registry
 
 
 @pytest.fixture
@@ -66,11 +66,6 @@ def test_a_name_is_registered_once():
     with pytest.raises(ConfigError, match="thing 'one' is registered twice: choose another name"):
         registry.register("one")(float)
     assert registry["one"] is int
-
-
-def test_did_you_mean():
-    assert did_you_mean("temprature", ["queue", "temperature"]) == " (did you mean 'temperature'?)"
-    assert did_you_mean("zzz", ["queue", "temperature"]) == ""
 
 
 THREADS = """

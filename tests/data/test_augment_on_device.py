@@ -1,7 +1,6 @@
 """`data.augment: device`: the views of the CPU up to rounding, from the loader to the device."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from vidssl.data.write_lists import write_lists
 from vidssl.transforms import RECIPES, View
 from vidssl.transforms.recipes import Strong
 
-ROOT, CPU = Path(__file__).parents[2], torch.device("cpu")
+CPU = torch.device("cpu")
 SIZES = {"strong_alpha": 32, "strong_beta": 24, "infomin": 16, "center_crop": 20}
 
 
@@ -69,16 +68,6 @@ def test_normalised_batches_have_the_layout_of_the_cpu(dataset):
     assert one.views[0].is_contiguous(memory_format=torch.channels_last_3d)
 
 
-def test_a_sample_does_not_depend_on_its_batch(dataset):
-    """Micro-batches and processes divide a batch; bit by bit its clips stay."""
-    dataset = replace(dataset, on_device=True)
-    keys = [(1, n) for n in range(6)]
-    (whole,) = (to_device(batch, CPU) for batch in Loader(dataset, [keys], 0))
-    parts = [to_device(batch, CPU) for batch in Loader(dataset, [keys[:1], keys[1:3], keys[3:]], 0)]
-    for n, view in enumerate(whole.views):
-        assert torch.equal(torch.cat([part.views[n] for part in parts]), view)
-
-
 def test_samples_of_one_file_in_one_pass_leave_the_same_operations(dataset, digits, tmp_path):
     name, root = read_list(digits / "motion/test.csv").names[0], read_list(digits / "motion/test.csv").root
     write_lists(tmp_path, root, {"spans": [(name, 0)]}, ())
@@ -118,19 +107,6 @@ def test_a_recipe_that_does_more_than_it_draws_runs_in_the_worker(dataset):
         assert one.operations[0].groups == () and one.operations[1].groups
         assert torch.equal(one.views[0], other.views[0])
         same(to_device(one, CPU), other, tolerance=2)
-
-
-def as_batch(samples):
-    """Stack samples as the loader does."""
-
-    class Made(ClipDataset):
-        def sample(self, key, guard):
-            return samples[key[1]]
-
-    videos = type("Videos", (), {"records": [VideoRecord(f"{n}.mp4") for n in range(len(samples))]})()
-    made = Made(videos, None, ())
-    (batch,) = Loader(made, [[(0, n) for n in range(len(samples))]], 0)
-    return batch
 
 
 def test_operations_must_fit_the_views():

@@ -108,22 +108,3 @@ def test_training_on_a_folder_writes_its_list(folder, tmp_path, capsys):
     ):
         cli.run("train", ["--cfg", str(TOY), str(folder), *settings, "steps=2", "--quiet"])
     assert (out / "videos/train.csv").read_bytes() == before
-
-
-def test_a_folder_of_the_user_stays_as_it_is(folder, tmp_path, monkeypatch):
-    """The list of a run is written when its folder is claimed, not before."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/config.yaml").write_text("mine")
-    with pytest.raises(DataError, match="no record of writing it as a run"):
-        cli.run("train", ["--cfg", str(TOY), str(folder), "output=own", "steps=1", "--quiet"])
-    assert [path.name for path in (tmp_path / "own").iterdir()] == ["config.yaml"]
-
-
-def test_a_folder_with_an_equals_sign(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(folder.parent)
-    folder.rename("lr=1")
-    cli.run(
-        "train", ["--cfg", str(TOY), "./lr=1", "output=run", "steps=1", "batch_size=3", "data.workers=0", "--quiet"]
-    )
-    assert len(read_list(Path("run/videos/train.csv")).names) == 3

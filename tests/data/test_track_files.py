@@ -121,23 +121,16 @@ def test_missing_tracks_stop_the_run(moving, tmp_path):
             list(loader)
 
 
-def test_tracks_of_frames_of_another_size(moving):
+def test_tracks_of_frames_of_another_size_or_of_a_longer_video(moving):
     tracks = square_tracks()
-    path = tracks_file(moving / "large", "0.mp4", VideoRecord("0.mp4"))
-    write_tracks(path, replace(tracks, boxes=2 * tracks.boxes), {})
-    with pytest.raises(ConfigError, match=r"and 146x94, the video has \d+ frames of 96x72: make them again"):
-        tracked_set(moving, tracks="large")[0, 0]
-
-
-def test_tracks_of_a_longer_video(moving):
-    tracks = square_tracks()
-    path = tracks_file(moving / "long", "0.mp4", VideoRecord("0.mp4"))
-    write_tracks(path, replace(tracks, frames=tracks.frames + 1), {})
-    frames = int(tracks.frames.max()) + 1
-    with pytest.raises(
-        ConfigError, match=rf"extend to frame {frames} and \w+, the video has {frames} frames of \w+: make them again"
+    last = int(tracks.frames.max()) + 1
+    for name, changed, message in (
+        ("large", {"boxes": 2 * tracks.boxes}, r"and 146x94, the video has \d+ frames of 96x72: make them again"),
+        ("long", {"frames": tracks.frames + 1}, rf"to frame {last} and \w+, the video has {last} frames of \w+: make"),
     ):
-        tracked_set(moving, tracks="long")[0, 0]
+        write_tracks(tracks_file(moving / name, "0.mp4", VideoRecord("0.mp4")), replace(tracks, **changed), {})
+        with pytest.raises(ConfigError, match=message):
+            tracked_set(moving, tracks=name)[0, 0]
 
 
 # sample_track ------------------------------------------------------------------------------------------------

@@ -12,19 +12,8 @@ from vidssl.data.video_list import join_lists, read_list
 from vidssl.data.write_lists import check_beside, copy_list, write_lists
 
 AWKWARD = [
-    "a#b.mp4",
-    "a;b.mp4",
-    "a&b.mp4",
-    "a!b (1).mp4",
-    "[x]/it's.mp4",
-    "two  blanks .mp4",
-    " leading.mp4",
-    "-i.mp4",
-    "Zoë/動画.mp4",
-    'quote"d, with comma.mp4',
-    "50%.mp4",
-    "line\u2028separator.mp4",
-    "a:b.mp4",
+    *("a#b.mp4", "a;b.mp4", "a&b.mp4", "a!b (1).mp4", "[x]/it's.mp4", "two  blanks .mp4", " leading.mp4", "-i.mp4"),
+    *("Zoë/動画.mp4", 'quote"d, with comma.mp4', "50%.mp4", "line\u2028separator.mp4", "a:b.mp4"),
 ]
 
 
@@ -209,15 +198,8 @@ def test_blanks_around_a_path(write, tmp_path):
 
 
 URLS = [
-    "http://127.0.0.1/a.mp4",
-    "https://example.org/a.mp4",
-    "rtsp://camera/1",
-    "file:///etc/passwd",
-    "file:a.mp4",
-    "concat:a.mp4|b.mp4",
-    "pipe:0",
-    "data:video/mp4;base64,AAAA",
-    "subfile,,start,0,end,9,,:a.mp4",
+    *("http://127.0.0.1/a.mp4", "https://example.org/a.mp4", "rtsp://camera/1", "file:///etc/passwd", "file:a.mp4"),
+    *("concat:a.mp4|b.mp4", "pipe:0", "data:video/mp4;base64,AAAA", "subfile,,start,0,end,9,,:a.mp4"),
     "crypto+http://x/a",
 ]
 
@@ -359,6 +341,8 @@ def test_written_lists_are_read_back(tmp_path):
     assert found.root == tmp_path / "my videos"
     assert [r.path for r in found.records] == [str(tmp_path / "my videos" / name) for name in AWKWARD]
     assert (tmp_path / "lists" / "plain.csv").read_text() == "path\na.mp4\n"
+    with pytest.raises(DataError, match=r"root\.txt belongs to other lists"):
+        write_lists(tmp_path / "lists", tmp_path / "other videos", {"more": rows}, classes)
 
 
 def test_fingerprint_depends_on_the_rows_and_not_on_the_root(write, tmp_path):
@@ -372,12 +356,8 @@ def test_fingerprint_depends_on_the_rows_and_not_on_the_root(write, tmp_path):
 def test_a_list_is_a_sequence_of_rows(write, tmp_path):
     listed = read_list(write("path,label,start\na.mp4,1,\nZoë/動画.mp4,0,2.5\nc.mp4,-1,0\n"))
     names, records = listed.names, listed.records
-    assert (names[-1], names[1:], tuple(names), len(names)) == (
-        "c.mp4",
-        names[1:],
-        ("a.mp4", "Zoë/動画.mp4", "c.mp4"),
-        3,
-    )
+    assert (names[-1], len(names), tuple(names)) == ("c.mp4", 3, ("a.mp4", "Zoë/動画.mp4", "c.mp4"))
+    assert names[1:] == ("Zoë/動画.mp4", "c.mp4")
     assert names == list(names) and names != ["a.mp4"] and next(reversed(records)) == records[2]
     assert records[1] == type(records[0])(str(tmp_path / "Zoë/動画.mp4"), 0, 2.5)
     assert [r.start for r in records] == [None, 2.5, 0.0] and listed.labels.tolist() == [1, 0, -1]

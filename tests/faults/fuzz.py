@@ -3,9 +3,8 @@
     python tests/faults/fuzz.py --minutes 30 --out output/fuzz    new seeds until the time is over, as `make fuzz`
     python tests/faults/fuzz.py --seed 1 --count videos=2000      these mutants and no others, as the tests
 
-One process imports everything; its children, forked, read one mutant after another under a limit of memory and CPU
-time. A child that dies, hangs or lets another exception out is a finding, and the next mutant gets a new child. With
-`--out` the mutant of each finding is kept there.
+One process imports everything; a child, forked, reads each mutant under a limit of memory and CPU time. One that dies,
+hangs or lets another exception out is a finding. With `--out` the mutant of each finding is kept there.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from vidssl.base.keyed_generators import generator
 
 MEMORY = 1 << 30  # bytes that reading a mutant may take, beside those of the imports
 CPU, WALL = 10.0, 60.0  # seconds of a mutant
-_READS, _REFUSED, _DONE = b">", b"!", b"."
+_REFUSED, _DONE = b"!", b"."
 _OURS = Path(__file__).parents[2] / "vidssl"
 
 
@@ -85,54 +84,41 @@ class Fuzzer:
 
     def read(self, mutants: Iterable[tuple[str, Mutant]]) -> Iterator[Finding]:
         """Read mutants, each with its label, and yield the findings."""
-        pending = list(mutants)
-        while pending:
-            done, finding = self._child(pending)
-            if finding:
-                yield finding
-            pending = pending[done:]
+        for label, mutant in mutants:
+            path = self.folder / mutant.kind / mutant.name
+            _write(path, mutant.content)
+            answer, status = self._read_in_child(mutant)
+            _write(path, self._seeds[mutant.kind][mutant.name])
+            self.refused += answer == _REFUSED
+            if answer not in (_DONE, _REFUSED):
+                what, _, where = answer.decode(errors="replace").partition("\n")
+                yield Finding(label, mutant.name, what or _ending(status), where)
 
-    def _child(self, mutants: list[tuple[str, Mutant]]) -> tuple[int, Finding | None]:
-        """Fork a child that reads mutants until one is a finding: how many were read, and that one."""
+    def _read_in_child(self, mutant: Mutant) -> tuple[bytes, int]:
+        """Fork a child that reads a mutant: what it answers, and the status that it ends with."""
         inlet, outlet = os.pipe()
         if not (child := os.fork()):
             os.close(inlet)
-            _read_all(self.folder, mutants, self._seeds, outlet)
+            _read_and_end(self.folder / mutant.kind, mutant, outlet)
         os.close(outlet)
-        done, text, reading, since, used = 0, b"", False, time.monotonic(), ""
-        while True:
-            if not select.select([inlet], [], [], max(0.0, since + WALL - time.monotonic()))[0]:
-                runs, before = _progress(child), used
-                since, used = time.monotonic(), runs
-                if runs != before or runs.startswith("R"):  # slow on a busy machine: its limit of CPU time counts
-                    continue
-                os.kill(child, signal.SIGKILL)  # it waits for something, without using the CPU
-                text = b"hangs without using the CPU"
-                break
-            content = os.read(inlet, 1 << 16)
-            if not content:
-                break
-            text += content
-            since = time.monotonic()
-            while text[:1] in (_READS, _REFUSED, _DONE):
-                self.refused += text[:1] == _REFUSED
-                reading, done, text = text[:1] != _DONE, done + (text[:1] == _DONE), text[1:]
-        os.close(inlet)
+        answer, used = b"", ""
+        with open(inlet, "rb") as pipe:
+            while not select.select([pipe], [], [], WALL)[0]:
+                before, used = used, _progress(child)
+                if used == before and not used.startswith("R"):  # on a busy machine its limit of CPU time counts
+                    os.kill(child, signal.SIGKILL)  # it waits for something, without using the CPU
+                    answer = b"hangs without using the CPU"
+                    break
+            answer = answer or pipe.read()
         _, status, usage = os.wait4(child, 0)
         self.peak = max(self.peak, usage.ru_maxrss * 1024)
-        if not reading:
-            return done, None
-        label, mutant = mutants[done]
-        self._restore(mutant)
-        if not text:
-            number = os.waitstatus_to_exitcode(status)
-            text = f"killed: {signal.Signals(-number).name}" if number < 0 else f"ended with status {number}"
-            text = text.replace("SIGPROF", f"more than {CPU:g} s of CPU time").encode()
-        what, _, where = text.decode(errors="replace").partition("\n")
-        return done + 1, Finding(label, mutant.name, what, where)
+        return answer, status
 
-    def _restore(self, mutant: Mutant) -> None:
-        _write(self.folder / mutant.kind / mutant.name, self._seeds[mutant.kind][mutant.name])
+
+def _ending(status: int) -> str:
+    number = os.waitstatus_to_exitcode(status)
+    text = f"killed: {signal.Signals(-number).name}" if number < 0 else f"ended with status {number}"
+    return text.replace("SIGPROF", f"more than {CPU:g} s of CPU time")
 
 
 def _progress(child: int) -> str:
@@ -146,8 +132,8 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _read_all(folder: Path, mutants: list[tuple[str, Mutant]], seeds: dict[str, dict[str, bytes]], outlet: int) -> None:
-    """Read mutants in this process, and end it: `>` before each, `.` or `!.` after it, or the finding."""
+def _read_and_end(folder: Path, mutant: Mutant, outlet: int) -> None:
+    """Read a mutant in this process, and end it; the answer is `_DONE`, `_REFUSED`, or the finding."""
     faulthandler.disable()  # pytest's would write the trace of a crash into its own output
     devnull = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -156,29 +142,18 @@ def _read_all(folder: Path, mutants: list[tuple[str, Mutant]], seeds: dict[str, 
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for _, mutant in mutants:
-        place = folder / mutant.kind
-        _write(place / mutant.name, mutant.content)
-        os.write(outlet, _READS)
-        refused = b""
-        signal.setitimer(signal.ITIMER_PROF, CPU)
-        try:
-            KINDS[mutant.kind].read(place, mutant.name)
-        except VidsslError as error:
-            # A config has a line for each mistake, and a head.
-            one_line = "\n" not in str(error) or (isinstance(error, ConfigError) and " mistake" in str(error))
-            problem = "" if one_line else f"not one line: {error!r:.300}"
-            refused = _REFUSED
-        except BaseException as error:
-            problem = _describe(error)
-        else:
-            problem = ""
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        if problem:
-            os.write(outlet, problem[:60_000].encode(errors="replace"))
-            os._exit(1)
-        _write(place / mutant.name, seeds[mutant.kind][mutant.name])
-        os.write(outlet, refused + _DONE)
+    signal.setitimer(signal.ITIMER_PROF, CPU)
+    answer = _DONE
+    try:
+        KINDS[mutant.kind].read(folder, mutant.name)
+    except VidsslError as error:
+        # A config has a line for each mistake, and a head.
+        one_line = "\n" not in str(error) or (isinstance(error, ConfigError) and " mistake" in str(error))
+        answer = _REFUSED if one_line else f"not one line: {error!r:.300}".encode()
+    except BaseException as error:
+        answer = _describe(error).encode(errors="replace")
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    os.write(outlet, answer[:60_000])
     os._exit(0)
 
 

@@ -21,7 +21,7 @@ import torch
 
 from vidssl.apps.check.file_defects import check_video
 from vidssl.apps.detection.coco_lists import read_boxes
-from vidssl.apps.detection.prepare_voc_coco_ava import prepare_ava, prepare_coco, prepare_voc
+from vidssl.apps.detection.prepare_voc_coco_ava import prepare_coco
 from vidssl.apps.export import save_backbone
 from vidssl.apps.prepare.folder import prepare_folder
 from vidssl.apps.prepare.other_projects import prepare_list
@@ -72,7 +72,7 @@ _WRITTEN = (
     *(("mpeg4.avi", "mpeg4", 0), ("hevc.mp4", "libx265", 2), ("mpeg4.mov", "mpeg4", 2), ("mjpeg.avi", "mjpeg", 0)),
     *(("vp8.webm", "libvpx", 0), ("vp9.webm", "libvpx-vp9", 0), ("mpeg2.mpg", "mpeg2video", 2), ("a.gif", "gif", 0)),
     *(("flv1.flv", "flv", 0), ("wmv2.wmv", "wmv2", 0), ("h264.h264", "libx264", 0), ("theora.ogv", "libtheora", 0)),
-    *(("h264.flv", "libx264", 0), ("h264.ts", "libx264", 2)),
+    ("h264.flv", "libx264", 0),
 )
 _FORMATS = {"gif": "rgb8", "mjpeg": "yuvj420p"}
 
@@ -207,39 +207,6 @@ def _read_boxes(folder: Path, name: str) -> None:
     assert (corners[:, 2:] > corners[:, :2]).all() and len(boxes.fingerprint) == 64
     assert np.isfinite(boxes.sizes).all() and (boxes.sizes < 2**31).all()
     boxes.images_with_objects()
-
-
-_VOC = """<annotation><filename>{}.jpg</filename><size><width>64</width><height>48</height><depth>3</depth></size>
-<object><name>cat</name><difficult>0</difficult><bndbox><xmin>2</xmin><ymin>3</ymin><xmax>20</xmax><ymax>30</ymax>
-</bndbox></object></annotation>"""
-_AVA = "movie,2,0.1,0.2,0.5,0.9,12,0\nmovie,3,0.1,0.2,0.5,0.9,13,1\n"
-_ACTIONS = "".join(f'label {{\n  name: "a{n}"\n  label_id: {n}\n}}\n' for n in (12, 13))
-
-
-def _build_annotations(folder: Path) -> list[str]:
-    for name in ("VOC/Annotations", "VOC/JPEGImages", "VOC/ImageSets/Main", "ava", "movies"):
-        (folder / name).mkdir(parents=True)
-    for name in ("a", "b"):
-        cv2.imwrite(str(folder / f"VOC/JPEGImages/{name}.jpg"), np.zeros((48, 64, 3), np.uint8))
-        (folder / f"VOC/Annotations/{name}.xml").write_text(_VOC.format(name))
-    (folder / "VOC/ImageSets/Main/train.txt").write_text("a\nb\n")
-    write_video(folder / "movies" / "movie.mp4", "libx264", 0, count=100)
-    for name in ("ava_action_list_v2.2.pbtxt", "ava_action_list_v2.2_for_activitynet_2018.pbtxt"):
-        (folder / "ava" / name).write_text(_ACTIONS)
-    for side in ("train", "val"):
-        (folder / "ava" / f"ava_{side}_v2.2.csv").write_text(_AVA)
-        (folder / "ava" / f"ava_{side}_excluded_timestamps_v2.2.csv").write_text("movie,0001\n")
-    changed = ["VOC/Annotations/a.xml", "VOC/ImageSets/Main/train.txt", "ava/ava_action_list_v2.2.pbtxt"]
-    return [*changed, "ava/ava_train_v2.2.csv", "ava/ava_val_excluded_timestamps_v2.2.csv"]
-
-
-def _read_annotations(folder: Path, name: str) -> None:
-    if name.startswith("VOC"):
-        prepare_voc(folder / "VOC", _fresh(folder / "out"))
-        read_boxes([folder / "out" / "train.json"])
-    else:
-        prepare_ava(folder / "movies", _fresh(folder / "out_ava"), folder / "ava", start=0.0)
-        read_boxes([folder / "out_ava" / "train.json"])
 
 
 # Networks and configs ---------------------------------------------------------------------------------------
@@ -424,7 +391,6 @@ KINDS = {
     "videos": Kind(_build_videos, mutate.mutate_bytes, _read_video),
     "lists": Kind(_build_list, mutate.mutate_text, _read_list),
     "boxes": Kind(_build_boxes, mutate.mutate_json, _read_boxes),
-    "annotations": Kind(_build_annotations, mutate.mutate_text, _read_annotations),
     "networks": Kind(_build_networks, _mutate_network, _read_network),
     "tars": Kind(_build_tars, mutate.mutate_bytes, _read_tar),
     "packed": Kind(_build_packed, _mutate_packed, _read_packed),

@@ -104,14 +104,6 @@ def mutate_json(random: np.random.Generator, content: bytes, others: list[bytes]
     return json.dumps(tree).encode()
 
 
-def mutate_lines(random: np.random.Generator, content: bytes, others: list[bytes]) -> bytes:
-    """Change one line of a file that holds one JSON value a line."""
-    lines = content.splitlines()
-    place = int(random.integers(len(lines)))
-    lines[place] = mutate_json(random, lines[place], others)
-    return b"\n".join(lines) + b"\n"
-
-
 def mutate_safetensors(random: np.random.Generator, content: bytes, others: list[bytes]) -> bytes:
     """Change the header of a safetensors file, or the JSON in its metadata, or its bytes."""
     length = int.from_bytes(content[:8], "little")

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from vidssl.apps.detection import prepare_voc_coco_ava as ava
@@ -39,9 +38,9 @@ def run(*words):
 
 
 def test_some_damaged_files():
-    findings, summary = run("--seed", "100", "--count", "videos=80", "lists=20", "packed=20")
+    findings, summary = run("--seed", "100", "--count", "videos=80", "lists=20", "packed=20", "networks=20")
     assert not findings
-    assert summary["mutants"] == 120 and summary["peak"] < 1.5 * 2**30  # half of it are the imports
+    assert summary["mutants"] == 140 and summary["peak"] < 1.5 * 2**30  # half of it are the imports
 
 
 @COVERS
@@ -99,17 +98,6 @@ def _hang(folder, name):
         time.sleep(100)
 
 
-def _memory(folder, name):
-    if b"X" in (folder / name).read_bytes():
-        np.ones(2 * fuzz.MEMORY, np.uint8)
-
-
-def _two_lines(folder, name):
-    error = DataError()  # whose message cannot have two lines
-    error.args = ("a line\nand another",)
-    raise error
-
-
 @pytest.mark.parametrize(
     ("read", "what"),
     [
@@ -117,8 +105,6 @@ def _two_lines(folder, name):
         (_crash, "killed: SIGSEGV"),
         (_spin, "killed: more than 0.3 s of CPU time"),
         (_hang, "hangs without using the CPU"),
-        (_memory, "MemoryError"),
-        (_two_lines, "not one line"),
     ],
 )
 def test_the_fuzzer_finds(tmp_path, monkeypatch, read, what):
@@ -132,7 +118,7 @@ def test_the_fuzzer_finds(tmp_path, monkeypatch, read, what):
     fuzzer = fuzz.Fuzzer(tmp_path)
     fuzzer.seeds("made up")
     bad = fuzz.Mutant("made up", "a", b"much that is good, X and more")
-    good = [("good", fuzz.Mutant("made up", "a", b"good"))] * (read is not _two_lines)
+    good = [("good", fuzz.Mutant("made up", "a", b"good"))]
     findings = list(fuzzer.read([*good, ("bad", bad), *good]))
     assert [finding.label for finding in findings] == ["bad"]
     assert findings[0].what.startswith(what)

@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import vidssl
 from vidssl.apps.prepare.folder import prepare_folder
-from vidssl.base.config import read
 from vidssl.base.errors import CheckpointError, DataError, DecodeError, VidsslError
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
@@ -173,23 +171,3 @@ def test_a_root_that_no_folder_can_be(tmp_path):
     (tmp_path / "root.txt").write_bytes(b"a\0b\n")
     with pytest.raises(DataError, match=r"has a NUL byte: write root\.txt again"):
         read_list(tmp_path / "list.csv")
-
-
-def test_training_counts_it_as_broken(odd, tmp_path, digits):
-    row = "loop/a.mp4"
-    toy = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
-    names = [f"{n}.mp4" for n in range(6)]
-    for name, video in zip(names, sorted(digits.rglob("*.mp4")), strict=False):
-        (tmp_path / name).write_bytes(video.read_bytes())
-    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{name},0\n" for name in [*names, row]))
-    given = [
-        "data.train=list.csv",
-        "data.moving_digits=null",
-        "data.workers=0",
-        "steps=2",
-        "batch_size=7",
-        "device=cpu",
-    ]
-    last = vidssl.train(read(toy), *given, {"data.max_broken": 0.5, "output": str(tmp_path / "run")}, progress=False)
-    broken = torch.load(last, weights_only=True)["broken"]
-    assert [Path(path).name for path in broken] == [Path(row).name]

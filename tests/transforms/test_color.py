@@ -1,6 +1,7 @@
 """Colour operations: parity with torchvision on the same bytes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,10 +19,12 @@ from vidssl.transforms.color import (
     adjust_saturation,
     adjust_sharpness,
     auto_contrast,
+    difference_pairs,
     equalize,
     gaussian_blur,
     grayscale,
     posterize,
+    rgb_difference,
     solarize,
 )
 from vidssl.transforms.recipes import apply, draw_jitter
@@ -47,66 +50,32 @@ def extremes() -> Frames:
     return np.broadcast_to(cube[None, :, None], (2, 27, 9, 3)).transpose(0, 3, 1, 2)
 
 
-Operation = Callable[[Frames], Frames]
-Reference = Callable[[Tensor], Tensor]
-CASES: list[tuple[str, Operation, Reference]] = [
-    ("gray", grayscale, lambda x: F.rgb_to_grayscale(x, 3)),
-    ("solarize", solarize, lambda x: F.solarize(x, 128)),
-    ("solarize 40", lambda x: solarize(x, 40), lambda x: F.solarize(x, 40)),
-]
-for _factor in (0.0, 0.2, 0.73, 1.0, 1.4, 1.8):
-    CASES += [
-        (
-            f"brightness {_factor}",
-            lambda x, f=_factor: adjust_brightness(x, f),
-            lambda x, f=_factor: F.adjust_brightness(x, f),
-        ),
-        (
-            f"contrast {_factor}",
-            lambda x, f=_factor: adjust_contrast(x, f),
-            lambda x, f=_factor: F.adjust_contrast(x, f),
-        ),
-        (
-            f"saturation {_factor}",
-            lambda x, f=_factor: adjust_saturation(x, f),
-            lambda x, f=_factor: F.adjust_saturation(x, f),
-        ),
-    ]
-for _shift in (-0.5, -0.2, -0.05, 0.0, 0.1, 0.37, 0.5):
-    CASES.append((f"hue {_shift}", lambda x, h=_shift: adjust_hue(x, h), lambda x, h=_shift: F.adjust_hue(x, h)))
-for _sigma in (0.1, 0.5, 1.0, 1.5, 2.0):
-    CASES.append(
-        (
-            f"blur {_sigma}",
-            lambda x, s=_sigma: gaussian_blur(x, 23, s),
-            lambda x, s=_sigma: F.gaussian_blur(x, [23, 23], [s, s]),
-        )
-    )
-for _bits in (0, 1, 4, 7, 8):
-    CASES.append((f"posterize {_bits}", lambda x, b=_bits: posterize(x, b), lambda x, b=_bits: F.posterize(x, b)))
-for _factor in (0.0, 0.1, 0.7, 1.0, 1.3, 1.9):
-    CASES.append(
-        (
-            f"sharpness {_factor}",
-            lambda x, f=_factor: adjust_sharpness(x, f),
-            lambda x, f=_factor: F.adjust_sharpness(x, f),
-        )
-    )
-
-
-def _together(operation: Reference) -> Reference:
+def together(operation: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """What torchvision makes of one tall image of all frames."""
-
-    def reference(x: Tensor) -> Tensor:
-        length, height = len(x), x.shape[2]
-        return operation(x.transpose(0, 1).flatten(1, 2)).unflatten(1, (length, height)).transpose(0, 1)
-
-    return reference
+    length, height = len(x), x.shape[2]
+    return operation(x.transpose(0, 1).flatten(1, 2)).unflatten(1, (length, height)).transpose(0, 1)
 
 
-CASES.append(("equalize", equalize, _together(F.equalize)))
-CASES.append(("contrast_of_itself", auto_contrast, _together(F.autocontrast)))
-CASES.append(("blur 5", lambda x: gaussian_blur(x, 5, 2.0), lambda x: F.gaussian_blur(x, [5, 5], [2.0, 2.0])))
+def blur_of_torchvision(x: Tensor, sigma: float, kernel: int = 23) -> Tensor:
+    return F.gaussian_blur(x, [kernel, kernel], [sigma, sigma])
+
+
+FACTORS = (0.0, 0.2, 0.73, 1.0, 1.4, 1.8)
+# Ours, torchvision's, and the amounts of each operation; () is one without an amount.
+CASES: dict[str, tuple[Callable[..., Frames], Callable[..., Tensor], Sequence[Any]]] = {
+    "gray": (grayscale, lambda x: F.rgb_to_grayscale(x, 3), [()]),
+    "solarize": (solarize, F.solarize, [(128,), (40,)]),
+    "brightness": (adjust_brightness, F.adjust_brightness, [(factor,) for factor in FACTORS]),
+    "contrast": (adjust_contrast, F.adjust_contrast, [(factor,) for factor in FACTORS]),
+    "saturation": (adjust_saturation, F.adjust_saturation, [(factor,) for factor in FACTORS]),
+    "sharpness": (adjust_sharpness, F.adjust_sharpness, [(factor,) for factor in (0.0, 0.1, 0.7, 1.0, 1.3, 1.9)]),
+    "hue": (adjust_hue, F.adjust_hue, [(shift,) for shift in (-0.5, -0.2, -0.05, 0.0, 0.1, 0.37, 0.5)]),
+    "blur": (lambda x, s: gaussian_blur(x, 23, s), blur_of_torchvision, [(s,) for s in (0.1, 0.5, 1.0, 1.5, 2.0)]),
+    "small blur": (lambda x: gaussian_blur(x, 5, 2.0), lambda x: blur_of_torchvision(x, 2.0, 5), [()]),
+    "posterize": (posterize, F.posterize, [(bits,) for bits in (0, 1, 4, 7, 8)]),
+    "equalize": (equalize, lambda x: together(F.equalize, x), [()]),
+    "auto_contrast": (auto_contrast, lambda x: together(F.autocontrast, x), [()]),
+}
 
 
 # Largest and mean difference, of 255. Where a whole frame becomes one value (contrast 0), rounding (OpenCV)
@@ -119,10 +88,11 @@ LIMITS = {
     "saturation": (2, 0.85),
     "hue": (2, 0.2),
     "blur": (1, 0.01),
+    "small blur": (1, 0.01),
     "sharpness": (1, 0.6),
     "posterize": (0, 0.0),
     "equalize": (0, 0.0),
-    "contrast_of_itself": (1, 0.6),
+    "auto_contrast": (1, 0.6),
 }
 
 
@@ -134,19 +104,20 @@ def flat() -> Frames:
 
 
 @pytest.mark.parametrize("make", [noise, smooth, extremes, flat])
-@pytest.mark.parametrize(("name", "ours", "theirs"), CASES, ids=[case[0] for case in CASES])
-def test_parity_with_torchvision(name: str, ours: Operation, theirs: Reference, make: Callable[[], Frames]) -> None:
-    frames = make()
-    if name.startswith("blur") and make is extremes:
+@pytest.mark.parametrize("name", CASES)
+def test_parity_with_torchvision(name: str, make: Callable[[], Frames]) -> None:
+    frames, (ours, theirs, cases) = make(), CASES[name]
+    if "blur" in name and make is extremes:
         frames = np.repeat(frames, 3, axis=3)  # torchvision refuses a kernel wider than twice the frame
-    before = frames.copy()
-    out = ours(frames)
-    assert np.array_equal(frames, before) and not np.shares_memory(out, frames)
-    assert out.shape == frames.shape and out.dtype == np.uint8
-    assert out.transpose(0, 2, 3, 1).flags.c_contiguous
-    error = np.abs(out.astype(int) - theirs(torch.from_numpy(np.ascontiguousarray(frames))).numpy().astype(int))
-    largest, mean = LIMITS[name.split()[0]]
-    assert error.max() <= largest and error.mean() <= mean
+    before, tensor = frames.copy(), torch.from_numpy(np.ascontiguousarray(frames))
+    for amounts in cases:
+        out = ours(frames, *amounts)
+        assert np.array_equal(frames, before) and not np.shares_memory(out, frames)
+        assert out.shape == frames.shape and out.dtype == np.uint8
+        assert out.transpose(0, 2, 3, 1).flags.c_contiguous
+        error = np.abs(out.astype(int) - theirs(tensor, *amounts).numpy().astype(int))
+        largest, mean = LIMITS[name]
+        assert error.max() <= largest and error.mean() <= mean, amounts
 
 
 def test_hue_of_colours_from_the_whole_cube() -> None:
@@ -200,8 +171,8 @@ def test_memory_layout_does_not_matter() -> None:
         frames[::-1][::-1],
         np.pad(frames, 5, mode="edge")[5:-5, 5:-5, 5:-5, 5:-5],
     ):
-        for name, operation, _ in CASES:
-            assert np.array_equal(operation(other), operation(frames)), name
+        for name, (operation, _, cases) in CASES.items():
+            assert np.array_equal(operation(other, *cases[-1]), operation(frames, *cases[-1])), name
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 9), (2, 2), (5, 40), (11, 12), (32, 32)])
@@ -241,3 +212,89 @@ def test_jitter_treats_all_frames_alike_and_skips_operations_without_a_range() -
         assert np.all(out == out[:1]) and not np.array_equal(out, frames)
     assert draw_jitter((0.0, 0.0, 0.0, 0.0), generator(0)) == []
     assert {operation.name for operation in draw_jitter((0.0, 0.4, 0.0, 0.2), generator(0))} == {"contrast", "hue"}
+
+
+# The RGB difference, against the formula written as a loop over native frames ---------------------------------
+
+
+def native(length: int, height: int = 6, width: int = 5) -> Frames:
+    pixels = generator(length).integers(0, 256, (length, height, width, 3), dtype=np.uint8)
+    return pixels.transpose(0, 3, 1, 2)
+
+
+def loop(video: Frames, indices: np.ndarray, first: int, last: int) -> np.ndarray:
+    """The difference of all native frames of the span, then the frames that are kept."""
+    gray = {t: np.floor(np.tensordot([0.299, 0.587, 0.114], video[t], 1) + 0.5) for t in range(first, last + 1)}
+    difference = {}
+    for t in range(first, last):
+        difference[t] = np.floor((gray[t] - gray[t + 1] + 255) / 2)
+    difference[last] = difference[last - 1] if last > first else np.full_like(gray[first], 127)
+    return np.stack([np.stack([difference[int(t)]] * 3) for t in indices])
+
+
+@pytest.mark.parametrize(
+    ("indices", "first", "last"),
+    [
+        ([3, 5, 7, 9], 3, 9),
+        ([9, 7, 5, 3], 3, 9),  # played backwards
+        ([0, 1, 2, 3], 0, 3),
+        ([4, 4, 5, 5], 4, 5),
+        ([6, 6, 6], 6, 6),  # one frame
+        ([11], 2, 11),
+        ([0, 1, 2, 0, 1], 0, 2),  # played in a loop
+    ],
+)
+def test_difference_is_the_formula_on_native_frames(indices: list[int], first: int, last: int) -> None:
+    video, kept = native(12), np.array(indices)
+    a, b = difference_pairs(kept, first, last)
+    assert a.dtype == b.dtype == np.int64 and a.shape == b.shape == kept.shape
+    # The weights are fixed-point numbers in OpenCV: a gray value that lies on a half may fall to either side.
+    error = np.abs(rgb_difference(video[a], video[b]).astype(int) - loop(video, kept, first, last))
+    assert error.max() <= 1 and error.mean() < 0.01
+
+
+def test_difference_of_gray_frames_is_exact() -> None:
+    values = np.arange(256, dtype=np.uint8)
+    a = np.broadcast_to(values[:, None, None, None], (256, 3, 1, 256))
+    b = np.broadcast_to(values, (256, 3, 1, 256))
+    expected = (values[:, None].astype(int) - values + 255) // 2
+    out = rgb_difference(a, b)
+    assert np.array_equal(out[:, 0, 0], expected) and np.array_equal(out[:, 2], out[:, 0])
+    assert (expected.min(), expected[7, 7], expected.max()) == (0, 127, 255)
+
+
+def test_backwards_is_the_reverse_of_forwards() -> None:
+    video, forward = native(10), np.array([1, 4, 7, 9])
+    there = rgb_difference(*(video[part] for part in difference_pairs(forward, 1, 9)))
+    back = rgb_difference(*(video[part] for part in difference_pairs(forward[::-1], 1, 9)))
+    assert np.array_equal(back, there[::-1])
+    # Pixels that were taken already may be reversed as a view, too.
+    assert np.array_equal(
+        rgb_difference(video[1:4][::-1], video[2:5][::-1]), rgb_difference(video[1:4], video[2:5])[::-1]
+    )
+
+
+def test_last_frame_repeats_the_pair_before_it_and_stays_in_the_span() -> None:
+    a, b = difference_pairs(np.array([2, 8, 9]), 2, 9)
+    assert (a.tolist(), b.tolist()) == ([2, 8, 8], [3, 9, 9])
+    with pytest.raises(ValueError, match="frames 2-9 are not in the span 3-9"):
+        difference_pairs(np.array([2, 9]), 3, 9)
+    with pytest.raises(ValueError, match="span 0-8"):
+        difference_pairs(np.array([2, 9]), 0, 8)
+
+
+def test_one_frame_is_mid_gray() -> None:
+    video = native(1)
+    a, b = difference_pairs(np.array([0, 0, 0]), 0, 0)
+    assert np.all(rgb_difference(video[a], video[b]) == 127)
+
+
+def test_layout_and_input() -> None:
+    a, b = native(4), native(4)[::-1]
+    before = a.copy()
+    out = rgb_difference(a, b)
+    assert out.shape == (4, 3, 6, 5) and out.dtype == np.uint8
+    assert out.transpose(0, 2, 3, 1).flags.c_contiguous
+    assert np.array_equal(a, before)
+    with pytest.raises(ValueError, match="cannot subtract"):
+        rgb_difference(a, b[:3])

@@ -16,8 +16,7 @@ from vidssl.transforms import RECIPES
 from vidssl.video import reader
 from vidssl.video.reader import open_video
 
-KINDS = [("mp4", "libx264", 2), ("mkv", "libx264", 2), ("mov", "mpeg4", 0), ("ts", "libx264", 2), ("avi", "mpeg4", 2)]
-KINDS += [("webm", "libvpx", 0), ("mpg", "mpeg2video", 2), ("flv", "flv1", 0)]
+KINDS = [("mp4", "libx264", 2), ("mkv", "libx264", 2), ("ts", "libx264", 2), ("avi", "mpeg4", 2), ("flv", "flv1", 0)]
 
 
 def cut(path, _):

@@ -34,19 +34,18 @@ FILES = {  # name: codec, pixel format, options
 HARMLESS = {"header mismatch", "timestamp gap", "timestamps out of order", "damaged packets"}
 
 
-def write(path, codec, pixels, options):
+@pytest.fixture
+def write(write_video):
+    """Write a video of moving waves with noise, of this codec, pixel format and options."""
     noise = generator(5).integers(-20, 20, size=(COUNT, 64, 96, 1))
     y, x = np.mgrid[:64, :96]
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=25)
-        stream.height, stream.width, stream.pix_fmt, stream.bit_rate = 64, 96, pixels, 800_000
-        stream.codec_context.gop_size, stream.options = 12, options
-        for number in range(COUNT):
-            pattern = 128 + 60 * np.sin((x + 3 * number) / 7) + 40 * np.cos((y - number) / 5)
-            image = np.clip(pattern[..., None] + noise[number], 0, 255).astype(np.uint8).repeat(3, axis=2)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        container.mux(stream.encode())
-    return path
+    waves = [128 + 60 * np.sin((x + 3 * n) / 7) + 40 * np.cos((y - n) / 5) for n in range(COUNT)]
+    frames = np.clip(np.stack(waves)[..., None] + noise, 0, 255).astype(np.uint8).repeat(3, axis=3)
+
+    def make(path, codec, pixels, options):
+        return write_video(path, frames, codec=codec, options={"b": "800k", **options}, pixels=pixels)
+
+    return make
 
 
 def fails(path):
@@ -66,7 +65,7 @@ def fails(path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_flipped_bytes_are_noticed(tmp_path, name):
+def test_flipped_bytes_are_noticed(tmp_path, write, name):
     path = write(tmp_path / name, *FILES[name])
     whole = path.read_bytes()
     assert check_video(path, 1.0, MAX_PIXELS, lambda: None)[1] == [] and not fails(path)
@@ -86,7 +85,7 @@ def test_flipped_bytes_are_noticed(tmp_path, name):
             )
 
 
-def test_an_avi_does_not_become_shorter(tmp_path):
+def test_an_avi_does_not_become_shorter(tmp_path, write):
     """Its index lists the packets that FFmpeg passes over."""
     path = write(tmp_path / "a.avi", *FILES["huffyuv.avi"])
     content = bytearray(path.read_bytes())
@@ -97,7 +96,7 @@ def test_an_avi_does_not_become_shorter(tmp_path):
         open_video(path)
 
 
-def test_a_matroska_file_does_not_become_shorter(tmp_path):
+def test_a_matroska_file_does_not_become_shorter(tmp_path, write):
     path = write(tmp_path / "a.mkv", *FILES["ffv1.mkv"])
     content = bytearray(path.read_bytes())
     cluster = content.find(bytes.fromhex("1f43b675"))

@@ -2,7 +2,6 @@
 
 import io
 from fractions import Fraction
-from pathlib import Path
 
 import av
 import numpy as np
@@ -14,7 +13,6 @@ from vidssl.base.keyed_generators import generator
 from vidssl.video import packet_index as index
 from vidssl.video.reader import MAX_PIXELS, open_video
 
-REAL = Path(__file__).parents[3] / "shared" / "data"
 SIDE = 64  # pixels
 FRAME, TOP, BOTTOM = None, 0, 1
 
@@ -198,55 +196,6 @@ def test_fields_that_follow_a_progressive_part(tmp_path, number_of, write_video,
     path = write_fields(tmp_path / f"b.{suffix}", "h264", "fields", first=first)
     every = assert_whole(path, COUNT)
     assert number_of(np.stack(every).transpose(0, 3, 1, 2)) == list(range(COUNT))
-
-
-def encoded(path, codec, options, b_frames, numbered):
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=25, options=options)
-        formats = {"mjpeg": "yuvj420p", "huffyuv": "yuv422p", "gif": "rgb8"}
-        stream.height, stream.width, stream.pix_fmt = 32, 64, formats.get(codec, "yuv420p")
-        stream.codec_context.gop_size, stream.codec_context.max_b_frames = 12, b_frames
-        stream.codec_context.thread_count = 1
-        for number, pixels in enumerate(numbered(30)):
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-            frame.pts, frame.time_base = number, Fraction(1, 25)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-
-
-INTERLACED = {"x264-params": "interlaced=1"}
-ENCODERS = [
-    ("libx264", {}, 2, "mp4 mov mkv flv ts avi"),
-    ("libx264", INTERLACED, 2, "mp4 mov mkv flv ts avi"),
-    ("libx264", {"x264-params": "open-gop=1"}, 2, "mp4 mkv ts"),
-    ("libx265", {"x265-params": "log-level=none"}, 2, "mp4 mkv ts"),
-    ("mpeg2video", {}, 2, "mp4 mov mkv ts mpg vob avi"),
-    ("mpeg2video", {"flags": "+ildct+ilme"}, 2, "mp4 mov mkv ts mpg vob avi"),
-    ("mpeg1video", {}, 2, "mpg mkv"),
-    ("mpeg4", {}, 2, "mp4 mov mkv ts avi"),
-    ("mpeg4", {"flags": "+ildct+ilme"}, 0, "mp4 mkv avi"),
-    ("libvpx", {"auto-alt-ref": "1", "lag-in-frames": "16"}, 0, "webm mkv"),
-    ("libvpx-vp9", {}, 0, "webm mkv mp4"),
-    ("wmv2", {}, 0, "wmv avi"),
-    ("flv1", {}, 0, "flv"),
-    ("mjpeg", {"strict": "unofficial"}, 0, "mov mkv avi"),
-    ("huffyuv", {}, 0, "avi"),
-    ("ffv1", {}, 0, "mkv avi"),
-    ("gif", {}, 0, "gif"),
-]
-
-
-@pytest.mark.parametrize(("codec", "options", "b_frames", "suffixes"), ENCODERS)
-def test_no_whole_file_is_damaged(tmp_path, check_all, numbered, codec, options, b_frames, suffixes):
-    def check(suffix):
-        path = tmp_path / f"a.{suffix}"
-        encoded(path, codec, options, b_frames, numbered)
-        with av.open(str(path)) as container:
-            count = sum(1 for _ in container.decode(video=0))
-        assert count in ((30, 31) if codec == "gif" else (30,))
-        assert_whole(path, count)
-
-    check_all(check, {suffix: (suffix,) for suffix in suffixes.split()})
 
 
 def test_no_whole_real_file_is_damaged(real, check_all):

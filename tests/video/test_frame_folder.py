@@ -115,13 +115,6 @@ def test_lists_of_folders(tmp_path):
         ClipDataset(videos, sampler, [recipe])[0, 1]
 
 
-@pytest.mark.parametrize("fps", ["0", "-1", "inf", "nan", "x"])
-def test_14_invalid_fps(tmp_path, fps):
-    (tmp_path / "list.csv").write_text(f"path,fps\na,{fps}\n")
-    with pytest.raises(DataError, match=r"list\.csv:2: .*fps"):
-        read_list(tmp_path / "list.csv")
-
-
 # One image alone
 
 
@@ -139,17 +132,6 @@ def test_an_image_is_a_video_of_one_frame(tmp_path, name):
         with pytest.raises(DecodeError, match="frames 1-1 requested, the video has frames 0-0"):
             video.frames([1])
     assert open_video(tmp_path / name, "decord", fps=25).meta.fps == 25  # the backend is not used
-
-
-def test_lists_of_images(tmp_path):
-    """A clip of several frames is the image again and again; the fps of a row holds."""
-    write(tmp_path, ["0.png", "7.png"])
-    (tmp_path / "list.csv").write_text("path,label,fps\n0.png,0,\n7.png,1,4\n")
-    recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=32))
-    sampler = Uniform(Uniform.Config(frames=3, seconds=1.0, clips=2))
-    dataset = ClipDataset(read_list(tmp_path / "list.csv"), sampler, [recipe])
-    for number in (0, 1):
-        assert [grays(view) for view in dataset[0, number].views] == [[number] * 3] * 2
 
 
 def test_8_images_that_are_refused(tmp_path):

@@ -20,13 +20,6 @@ from vidssl.video.reader import MAX_PIXELS, open_video
 # 40 frames at 25 fps, 20 at 8 and 40 at 62.5, as of a phone: they begin at 0, 1.6 and 4.1 s.
 MILLISECONDS = [*range(0, 1600, 40), *range(1600, 4100, 125), *range(4100, 4740, 16)]
 TIMES = np.array(MILLISECONDS) / 1000
-VARIABLE = VideoMeta(100, 99 / TIMES[-1], 32, 64, None, TIMES, 4.74)
-
-
-def meta_of(times, end=None):
-    """Metadata of a video with such times."""
-    times = np.asarray(times, float)
-    return VideoMeta(len(times), (len(times) - 1) / times[-1], 32, 32, None, times, end or 2 * times[-1] - times[-2])
 
 
 def random_meta(rng, count=60):
@@ -40,20 +33,19 @@ def random_meta(rng, count=60):
 
 
 @pytest.mark.parametrize("late", [0, 70])  # B-frames are there from the start, or are noticed in decoding
-def test_counted_files_keep_their_times(tmp_path, write_variable, numbered, monkeypatch, late):
+def test_counted_files_keep_their_times(tmp_path, write_variable, numbered, remux, monkeypatch, late):
     """Timestamps in the order of decoding are the right times of wrong frames."""
+
+    def in_the_order_of_decoding(packets):
+        for packet, time in zip(packets, sorted(packet.pts for packet in packets), strict=True):
+            packet.pts = packet.dts = time
+            yield packet
+
     if late:
         monkeypatch.setattr(index, "first_doubt", lambda times, types: None)
     index._cache.clear()
     source = write_variable(tmp_path / "a.mp4", numbered(100), MILLISECONDS, Fraction(1, 1000), b_frames=2)
-    path = tmp_path / "b.mkv"
-    with av.open(str(source)) as before, av.open(str(path), "w") as container:
-        stream = container.add_stream_from_template(before.streams.video[0])
-        packets = [packet for packet in before.demux(video=0) if packet.size]
-        for packet, time in zip(packets, sorted(packet.pts for packet in packets), strict=True):
-            packet.pts = packet.dts = time
-            packet.stream = stream
-            container.mux_one(packet)
+    path = remux(source, tmp_path / "b.mkv", in_the_order_of_decoding)
     for _ in range(2):
         with open_video(path) as video:
             assert video.meta.frames_between(1.6, 4.1) == (40, 60)
@@ -63,18 +55,12 @@ def test_counted_files_keep_their_times(tmp_path, write_variable, numbered, monk
     index._cache.clear()
 
 
-@pytest.mark.parametrize("codec", ["huffyuv", "mjpeg"])
-def test_gaps_of_an_avi(tmp_path, numbered, codec):
+@pytest.mark.parametrize(("codec", "pixels"), [("huffyuv", "yuv422p"), ("mjpeg", "yuvj420p")])
+def test_gaps_of_an_avi(tmp_path, write_video, numbered, codec, pixels):
     """AVI counts frames that were dropped."""
-    path = tmp_path / "a.avi"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=25, options={"strict": "unofficial"})
-        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuvj420p" if codec == "mjpeg" else "yuv422p"
-        for number, pixels in enumerate(numbered(30)):
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-            frame.pts = number if number < 10 else number + 20
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    ticks = [*range(10), *range(30, 50)]
+    options = {"strict": "unofficial"}
+    path = write_video(tmp_path / "a.avi", numbered(30), codec=codec, options=options, ticks=ticks, pixels=pixels)
     with open_video(path) as video:
         assert video.meta.num_frames == 30 and video.meta.frame_at(1.2) == 10
         assert video.times[10] == pytest.approx(1.2) and video.meta.frame_at(0.36) == 9
@@ -86,30 +72,24 @@ def test_times_of_years_are_damage(last):
     assert frame_times(np.array([-(2**63), 40, 80, last]), 0.001, 25.0) == (25.0, None)
 
 
-def test_copies_of_files_with_hidden_frames_keep_their_times(tmp_path, numbered):
+def test_copies_of_files_with_hidden_frames_keep_their_times(tmp_path, write_video, numbered, remux):
     """VP8 decodes frames that it does not show: their packets are not among those of the copy."""
-    ticks = np.cumsum([1] * 20 + [5] * 10 + [2] * 10)
-    source, path = tmp_path / "a.webm", tmp_path / "files/b.mkv"
-    path.parent.mkdir()
-    with av.open(str(source), "w") as container:
-        stream = container.add_stream("libvpx", rate=50, options={"lag-in-frames": "0", "error-resilient": "1"})
-        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuv420p"
-        stream.codec_context.time_base = Fraction(1, 50)
-        for tick, pixels in zip(ticks.tolist(), numbered(40), strict=True):
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-            frame.pts, frame.time_base = tick, Fraction(1, 50)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    with av.open(str(source)) as before, av.open(str(path), "w") as container:
-        stream = container.add_stream_from_template(before.streams.video[0])
-        for number, packet in enumerate(packet for packet in before.demux(video=0) if packet.size):
+
+    def some_hidden(packets):
+        for number, packet in enumerate(packets):
             content = bytearray(bytes(packet))
             if number % 10 == 5:
                 content[0] &= ~0x10  # show_frame is 0
             hidden = av.Packet(bytes(content))
             hidden.pts, hidden.dts, hidden.time_base = packet.pts, packet.dts, packet.time_base
-            hidden.is_keyframe, hidden.stream = packet.is_keyframe, stream
-            container.mux_one(hidden)
+            hidden.is_keyframe = packet.is_keyframe
+            yield hidden
+
+    ticks = np.cumsum([1] * 20 + [5] * 10 + [2] * 10)
+    options = {"lag-in-frames": "0", "error-resilient": "1"}
+    source = write_video(tmp_path / "a.webm", numbered(40), 50, "libvpx", options=options, ticks=ticks)
+    (tmp_path / "files").mkdir()
+    path = remux(source, tmp_path / "files/b.mkv", some_hidden)
     write_lists(tmp_path / "lists", path.parent, {"all": [("b.mkv", 0)]}, ())
     shrink(tmp_path / "lists/all.csv", out=tmp_path / "small", short_side=32, quality=12)
     with open_video(path) as video, open_video(tmp_path / "small/b.mkv") as copy:
@@ -144,27 +124,16 @@ def test_the_start_of_a_file_is_at_zero(tmp_path, write_variable, numbered):
         ("ts", 50),
         ("flv", Fraction(60000, 1001)),
         ("avi", 25),
+        ("mpg", 25),
     ],
 )
-def test_regular_files_store_no_times(tmp_path, numbered, suffix, fps):
+def test_regular_files_store_no_times(tmp_path, write_video, numbered, suffix, fps):
     """Matroska rounds to milliseconds, transport streams to 1 / 90000 s."""
-    path = tmp_path / f"a.{suffix}"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream({"avi": "mpeg4", "flv": "flv"}.get(suffix, "libx264"), rate=fps)
-        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuv420p"
-        for pixels in numbered(250):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode())
+    codec = {"avi": "mpeg4", "flv": "flv", "mpg": "mpeg2video"}.get(suffix, "libx264")
+    path = write_video(tmp_path / f"a.{suffix}", numbered(250), fps, codec, b_frames=2 * (codec == "libx264"))
     with open_video(path) as video:
         assert video.meta.times is None and video.meta.end is None
         np.testing.assert_allclose(video.times, np.arange(250) / float(fps), atol=float(0.25 / fps))
-
-
-def test_folders_and_counted_files_are_regular(tmp_path, write_video, numbered):
-    path = write_video(tmp_path / "a.mpg", numbered(20), codec="mpeg2video")
-    with open_video(path) as video:
-        assert video.meta.times is None
-        np.testing.assert_array_equal(video.times, np.arange(20) / 25)
 
 
 @pytest.mark.parametrize("dropped", [1, 50, 98])
@@ -207,28 +176,27 @@ def test_copies_have_the_times_of_the_original(tmp_path, write_variable, numbere
 REGULAR = [*range(0, 4000, 40)]
 
 
-def change_stamps(source, path, stamps):
-    """Copy a file without B-frames with other times of presentation, in milliseconds."""
-    with av.open(str(source)) as before, av.open(str(path), "w") as container:
-        stream = container.add_stream_from_template(before.streams.video[0])
-        packets = [packet for packet in before.demux(video=0) if packet.size]
+def stamped(stamps):
+    """Give the packets of a file without B-frames other times of presentation, in milliseconds."""
+
+    def change(packets):
         for number, (packet, stamp) in enumerate(zip(packets, stamps, strict=True)):
-            packet.time_base = Fraction(1, 1000)
-            packet.pts, packet.dts, packet.stream = stamp, number - 10_000, stream
-            packet.duration = 40
-            container.mux_one(packet)
-    return path
+            packet.time_base, packet.duration = Fraction(1, 1000), 40
+            packet.pts, packet.dts = stamp, number - 10_000
+            yield packet
+
+    return change
 
 
 @pytest.mark.parametrize("right", [REGULAR, MILLISECONDS], ids=["regular", "variable"])
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
 @pytest.mark.parametrize(("place", "other"), [(0, 1), (50, 49), (99, 98)], ids=lambda value: str(value))
-def test_one_repeated_timestamp(tmp_path, write_variable, numbered, number_of, right, suffix, place, other):
+def test_one_repeated_timestamp(tmp_path, write_variable, numbered, number_of, remux, right, suffix, place, other):
     """It changes nothing but the time of its frame, by no more than the frame beside it lasts."""
     source = write_variable(tmp_path / "a.mp4", numbered(100), right, Fraction(1, 1000))
     stamps = right.copy()
     stamps[place] = right[other]
-    path = change_stamps(source, tmp_path / f"b.{suffix}", stamps)
+    path = remux(source, tmp_path / f"b.{suffix}", stamped(stamps))
     with open_video(path) as video:
         assert number_of(video.frames(range(100))) == list(range(100))
         expected = np.array(right) / 1000
@@ -272,21 +240,10 @@ def test_timestamps_that_are_missing_or_repeated():
 
 @pytest.mark.parametrize("b_frames", [0, 2])
 @pytest.mark.parametrize(("suffix", "codec"), [("ts", "libx264"), ("mkv", "libx264"), ("avi", "mpeg4")])
-def test_a_hole_is_time(tmp_path, numbered, number_of, suffix, codec, b_frames):
+def test_a_hole_is_time(tmp_path, write_video, numbered, number_of, suffix, codec, b_frames):
     """Frames that were lost, as in broadcasts: those after them keep their time."""
-    path = tmp_path / f"a.{suffix}"
     ticks = [n if n < 20 else n + 150 for n in range(60)]
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=25)
-        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuv420p"
-        stream.codec_context.gop_size, stream.codec_context.max_b_frames = 10, b_frames
-        if codec == "libx264":
-            stream.options = {"x264-params": f"scenecut=0:b-adapt=0:bframes={b_frames}"}
-        for tick, pixels in zip(ticks, numbered(60), strict=True):
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-            frame.pts, frame.time_base = tick, Fraction(1, 25)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    path = write_video(tmp_path / f"a.{suffix}", numbered(60), codec=codec, gop=10, b_frames=b_frames, ticks=ticks)
     with open_video(path) as video:
         slack = 0.041 * b_frames if suffix == "avi" else 1e-3  # which stores times of decoding only
         far = [n for n in range(60) if abs(n - 20) > 3]  # from the hole

@@ -1,6 +1,5 @@
 """The index of packed frames: times, checksum and ids of shards; a damaged or foreign one never gives wrong frames."""
 
-import json
 import shutil
 import tarfile
 from fractions import Fraction
@@ -140,12 +139,6 @@ def test_other_files_are_refused_in_one_line(packed, damage):
     (packed / INDEX).write_bytes(damage((packed / INDEX).read_bytes()))
     with pytest.raises(ConfigError, match=r"cannot read .*; make the packed frames again in another folder"):
         open_video(packed / "a.mp4")
-
-
-def test_webdataset_members_have_no_more_fields(packed):
-    with tarfile.open(packed / "shard-000001.tar") as tar:
-        about = json.loads(tar.extractfile(tar.next()).read())
-    assert {*about} == {"name", "num_frames", "fps", "height", "width"}
 
 
 def test_files_of_28_november_2026(number_of):

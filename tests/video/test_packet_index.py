@@ -1,12 +1,7 @@
 """The cache of packet indices: in memory for a process, and in a folder for all processes."""
 
-import json
-import logging
 import mmap
-import os
-import tempfile
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +9,6 @@ import pytest
 from vidssl.video import packet_index as index
 from vidssl.video import reader
 from vidssl.video.reader import open_video
-
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -108,50 +101,6 @@ def test_an_unwritable_cache_logs_one_warning(tmp_path, write_video, numbered, n
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert f"data.cache {tmp_path / 'file'}" in caplog.text and "Not a directory" in caplog.text
     assert passes == ["a.mp4", "b.mp4", "c.mp4"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
-def test_a_cache_of_another_user(write_video, numbered, passes):
-    """Readable files are used, others cause one warning, and all frames are right."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        cache = folder / "cache"
-        videos = [write_video(folder / f"{n}.mp4", numbered(5 + n)) for n in range(4)]
-        for path in videos[:2]:
-            open_video(path, cache=cache).close()
-        before = sorted(cache.rglob("*"))
-        for path in videos[:2]:
-            path.chmod(0o644)
-        next(index._cache_file(cache, (str(videos[1]), *size_and_time(videos[1]))).parent.glob("*")).chmod(0o600)
-        clear_cache()
-        passes.clear()
-        ends = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.setgroups([])
-                os.setuid(NOBODY)
-                heard = []
-                handler = logging.Handler()
-                handler.emit = lambda record: heard.append(record.getMessage())
-                logging.getLogger("vidssl").addHandler(handler)
-                counts = [open_video(path, cache=cache).meta.num_frames for path in videos]
-                os.write(ends[1], json.dumps([counts, passes, heard]).encode())
-            finally:
-                os._exit(0)
-        os.close(ends[1])
-        with os.fdopen(ends[0]) as answer:
-            counts, read, heard = json.loads(answer.read() or "[[], [], []]")
-        os.waitpid(child, 0)
-        assert counts == [5, 6, 7, 8]
-        assert read == ["1.mp4", "2.mp4", "3.mp4"]  # the first is in the cache
-        assert len(heard) == 1 and "Permission denied" in heard[0]
-        assert sorted(cache.rglob("*")) == before
-
-
-def size_and_time(path):
-    return path.stat().st_size, path.stat().st_mtime_ns
 
 
 def test_the_cache_in_memory_is_bounded(tmp_path, write_video, numbered, passes, monkeypatch):

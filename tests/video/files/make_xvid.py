@@ -20,17 +20,17 @@ VOP = b"\x00\x00\x01\xb6"  # start code of a frame
 PACKED = b"\x00\x00\x01\xb2DivX503b1393p"
 
 
-def picture(number: int) -> np.ndarray:
+def picture(number: int, contrast: float = 1.0) -> np.ndarray:
     """Draw a frame (H, W, 3)."""
     bits = (number >> np.arange(8)) & 1
     stripes = np.repeat(bits * 200 + 20, WIDTH // 8)  # (W,)
     y, x = np.mgrid[: HEIGHT - BAND, :WIDTH]
-    texture = 128 + 50 * np.sin((x + 3 * number) / 7) + 40 * np.cos((y - number) / 5)
+    texture = 128 + contrast * (50 * np.sin((x + 3 * number) / 7) + 40 * np.cos((y - number) / 5))
     gray = np.concatenate([np.broadcast_to(stripes, (BAND, WIDTH)), texture])
     return np.repeat(gray[:, :, None], 3, axis=2).astype(np.uint8)
 
 
-def encoded(b_frames: int) -> Iterator[bytes]:
+def encoded(b_frames: int, contrast: float = 1.0) -> Iterator[bytes]:
     """Encode the frames; give one packet for each, in the order of decoding."""
     codec = av.CodecContext.create("mpeg4", "w")
     codec.width, codec.height, codec.pix_fmt = WIDTH, HEIGHT, "yuv420p"
@@ -43,7 +43,7 @@ def encoded(b_frames: int) -> Iterator[bytes]:
         "global_quality": "590",
     }
     for number in range(FRAMES):
-        frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
+        frame = av.VideoFrame.from_ndarray(picture(number, contrast), format="rgb24")
         frame.pts, frame.time_base = number, Fraction(1, 25)
         yield from map(bytes, codec.encode(frame))
     yield from map(bytes, codec.encode(None))

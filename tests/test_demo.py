@@ -26,7 +26,6 @@ def first(output, name):
     return json.loads((output / name / "results.json").read_text())["R@1"]
 
 
-@pytest.mark.covers("Makefile", "configs/demo", "vidssl/data")
 @pytest.mark.long
 def test_the_demo_learns_motions_and_colours(tmp_path):
     (tmp_path / ".venv").symlink_to(TOP / ".venv")
@@ -39,7 +38,6 @@ def test_the_demo_learns_motions_and_colours(tmp_path):
     assert (output / "compare/index.html").exists()
 
 
-@pytest.mark.covers("Makefile", "configs/demo", "vidssl/cli", "vidssl/data")
 @pytest.mark.long
 def test_the_commands_of_the_demo(tmp_path):
     """The same, but a training of two steps on a few videos, which learns nothing."""

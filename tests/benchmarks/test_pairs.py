@@ -11,7 +11,6 @@ import pytest
 TOP = Path(__file__).parents[2]
 
 
-@pytest.mark.covers("vidssl", "benchmarks")
 @pytest.mark.long
 def test_a_slower_checkout_is_seen(digits, tmp_path):
     for name in ("old", "new"):

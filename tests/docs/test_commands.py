@@ -20,7 +20,6 @@ from vidssl.cli import parser_of
 
 TOP = Path(__file__).parents[2]
 ALL_PAGES = ["README.md", *sorted(path.relative_to(TOP).as_posix() for path in (TOP / "docs").glob("*.md"))]
-COVERS = pytest.mark.covers("vidssl/jobs", "vidssl/apps", "vidssl/cli", "vidssl/weights", "configs", "README.md")
 FAST = ["--clips", "1", "--crops", "1", "--workers", "0"]
 # Appended to a command, so that it takes seconds.
 SHORTER = {
@@ -161,7 +160,6 @@ def run_all(commands, shims, cwd):
         assert done.returncode == 0, f"{command}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
 
 
-@COVERS
 @pytest.mark.long
 def test_the_readme(shims, work):
     pytest.importorskip("onnxruntime")

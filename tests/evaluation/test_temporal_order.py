@@ -138,7 +138,6 @@ def test_pairs_are_read_and_checked(digits, tmp_path):
         bind(Order.Config, {"pairs": str(path)}, "test")
 
 
-@pytest.mark.covers("vidssl/evaluation", "vidssl/data", "vidssl/models", "configs/studies/order")
 @pytest.mark.long
 def test_a_trained_video_network_holds_the_order_of_time(tmp_path):
     """A shorter run of configs/studies/order/supervised.yaml on fewer videos: see docs/results/analyses.md."""

@@ -19,7 +19,6 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("gallery")
 
 
-@pytest.mark.covers("examples", "docs/builder", "docs/images/gallery", "vidssl/jobs", "vidssl/apps", "vidssl/page")
 @pytest.mark.long
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_example(script, folder):

@@ -96,7 +96,6 @@ def test_doctor_names_what_is_wrong(monkeypatch):
     assert not part["works"] and "2 of 12 are wrong: one; two" in part["detail"]
 
 
-@pytest.mark.covers("vidssl/models/convolution_check.py")
 @pytest.mark.long
 def test_this_machine_has_one_verdict():
     """In another process, whose free memory holds other things."""

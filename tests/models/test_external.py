@@ -620,7 +620,6 @@ def cached(hub, name):
 
 
 @pytest.mark.long
-@pytest.mark.covers("vidssl/models/external")
 def test_weights_come_from_the_caches_without_network(tmp_path):
     """And no library is imported before it is named; code of others runs with trust alone."""
     timm = pytest.importorskip("timm")

@@ -47,9 +47,7 @@ REFUSED = {
 SMALL = [path for path in GOOD if path.stat().st_size < 200_000 or path.name in REFUSED["decord"]]
 LARGE = [path for path in GOOD if path not in SMALL]
 files = pytest.mark.parametrize(
-    "paths",
-    [SMALL, pytest.param(LARGE, marks=[pytest.mark.long, pytest.mark.covers("vidssl/video")])],
-    ids=["small files", "large files"],
+    "paths", [SMALL, pytest.param(LARGE, marks=[pytest.mark.long])], ids=["small files", "large files"]
 )
 
 
@@ -130,7 +128,6 @@ ALSO_REFUSED = {"hevc.mp4", "hevc10.mkv", "opengop.mp4", "w.wmv"}  # by decord, 
 
 
 @pytest.mark.long
-@pytest.mark.covers("vidssl/video")
 @pytest.mark.parametrize("backend", ["pyav", "decord", "torchcodec"])
 def test_every_frame_alone(backend, pyavs_ffmpeg):
     """Decoders of other packages seek to a key frame, and may not find the frames beside it."""

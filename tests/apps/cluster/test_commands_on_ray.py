@@ -23,7 +23,6 @@ SHARED = runpy.run_path(str(CLUSTER))
 ARGUMENTS, videos, small_parts, both = (SHARED[name] for name in ("ARGUMENTS", "videos", "small_parts", "both"))
 
 
-@pytest.mark.covers("vidssl/apps", "vidssl/cli", "vidssl/base/worker_pool.py")
 @pytest.mark.long
 def test_on_a_cluster(tmp_path):
     """In a process of its own: Ray ends the one whose node goes away, even after the last test, with all of pytest."""

@@ -19,7 +19,6 @@ from vidssl.base.errors import ConfigError, Interrupted
 
 ROOT = Path(__file__).parents[3]
 TOY = "configs/toy/sce.yaml"
-COVERS = pytest.mark.covers("vidssl/apps", "vidssl/cli", "vidssl/base/distributed.py", "tools/slurm")
 
 
 def write_script(path: Path, text: str) -> None:
@@ -256,7 +255,6 @@ exit "$highest"
 """
 
 
-@COVERS
 @pytest.mark.long
 def test_the_script_takes_a_run_through_an_interruption(cluster, digits):
     write_script(cluster / "bin" / "srun", f"echo $$ > {cluster}/srun.pid\n{STEP}")
@@ -278,7 +276,6 @@ def test_the_script_takes_a_run_through_an_interruption(cluster, digits):
     assert content["step"] == 24 and len(content["rng"]) == 2
 
 
-@COVERS
 @pytest.mark.long
 def test_a_job_whose_time_is_up_saves_comes_back_and_ends(tmp_path, digits):
     out = tmp_path / "run"

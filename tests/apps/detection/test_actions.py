@@ -350,7 +350,6 @@ def test_mistakes_are_found_before_training(toy, shapes, movies):
         toy("a", "action_detector.drop=0.1")
 
 
-@pytest.mark.covers("vidssl/apps/detection", "vidssl/engine")
 @pytest.mark.long
 def test_it_learns_motion_and_colour(toy, tmp_path):
     """Trained on four videos, it separates rising from sinking discs in two others; one frame does not show it."""

@@ -96,7 +96,6 @@ def test_a_name_that_no_list_can_hold_is_refused_before_the_extraction(digits, t
         vidssl.map(tmp_path, model="vidssl-small", out=tmp_path / "page")
 
 
-@pytest.mark.covers("vidssl/apps/map", "vidssl/page")
 @pytest.mark.long  # numba compiles for half of a minute
 @pytest.mark.skipif(not is_installed("umap"), reason="needs umap-learn")
 def test_umap_is_the_default_where_it_is_installed(features, draw, tmp_path):

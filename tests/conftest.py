@@ -8,7 +8,11 @@ import logging
 import os
 import re
 import runpy
+import shutil
+import signal
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -177,6 +181,23 @@ def start_world() -> Callable[..., object]:
 def run_script() -> Callable[..., tuple[int, str, str]]:
     """Run a script as a command: `run_script("a.py", "--out", "x", cwd=folder)` gives its status, stdout and stderr."""
     return WORLD["run_script"]
+
+
+FORKED_PYTHON = runpy.run_path(str(Path(__file__).with_name("forked_python.py")))
+
+
+@pytest.fixture(scope="session")
+def forked_python() -> Iterator[Path]:
+    """Give a program that runs scripts and modules as `python` does, with the imports behind it."""
+    folder = Path(tempfile.mkdtemp(prefix="forked-"))  # the path of a socket has 100 characters at most
+    server = WORLD["World"](1, FORKED_PYTHON["serve"], str(folder / "socket"))
+    while not (folder / "socket").exists():
+        assert server.processes[0].is_alive()
+        time.sleep(0.02)
+    FORKED_PYTHON["write_client"](folder / "python", folder / "socket")
+    yield folder / "python"
+    os.killpg(server.processes[0].pid, signal.SIGKILL)
+    shutil.rmtree(folder)
 
 
 class ShownVideo(NamedTuple):

@@ -121,7 +121,11 @@ def run_all(commands, shims, cwd):
     for command in commands:
         shorter = command.replace(" /data/", f" {cwd}/data/").replace("--window 2.56", "--window 0.4")
         path = f"{shims}:{os.environ['PATH']}"
+        import time
+
+        t = time.monotonic()
         run("bash", "-euo", "pipefail", "-c", shorter, cwd=cwd, PATH=path, PYTHONPATH=str(TOP))
+        print(f"{time.monotonic() - t:.1f} s {shorter[:150]!r}", flush=True)
 
 
 @pytest.mark.long

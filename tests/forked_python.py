@@ -97,7 +97,7 @@ def _status_of(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> None:
-    kind, *rest = arguments
+    kind, *rest = arguments if arguments[0] != "-u" else arguments[1:]
     sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if kind == "-m":
         sys.path.insert(0, str(Path.cwd()))
@@ -108,5 +108,5 @@ def _run(arguments: list[str]) -> None:
         exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
     else:
         sys.path.insert(0, str(Path(kind).resolve().parent))
-        sys.argv = arguments
+        sys.argv = [kind, *rest]
         runpy.run_path(kind, run_name="__main__")

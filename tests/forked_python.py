@@ -7,6 +7,7 @@ where another vidssl than that of this checkout is meant, a real one is needed.
 """
 
 import json
+import multiprocessing.util
 import os
 import runpy
 import signal
@@ -91,6 +92,7 @@ def _status_of(arguments: list[str]) -> int:
     if not isinstance(status, int):
         print(status, file=sys.stderr)
         status = 1
+    multiprocessing.util._exit_function()  # what `multiprocessing` does when a process ends: semaphores are removed
     sys.stdout.flush()
     sys.stderr.flush()
     return status

@@ -257,9 +257,9 @@ exit "$highest"
 
 
 @pytest.mark.long
-def test_the_script_takes_a_run_through_an_interruption(cluster, digits):
+def test_the_script_takes_a_run_through_an_interruption(cluster, digits, forked_python):
     write_script(cluster / "bin" / "srun", f"echo $$ > {cluster}/srun.pid\n{STEP}")
-    write_script(cluster / "bin" / "python", f'exec {sys.executable} "$@"')
+    write_script(cluster / "bin" / "python", f'exec {forked_python} "$@"')
     out = cluster / "run"
     data = ("data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={out}", *PLAIN)
     first = batch(TOY, *data, "steps=24", "checkpoint.every=1000", OMP_NUM_THREADS="1")

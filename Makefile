@@ -12,7 +12,7 @@ DATA := $(OUT)/data
 # typed outside of make find it there.
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: demo test test-ci test-all check format site gallery bench fuzz golden clean
+.PHONY: demo test test-all check format site gallery bench fuzz golden clean
 
 # editable_mode=compat: a folder above the checkout, where that is called vidssl too, can be the working folder of a program.
 .venv/.installed: setup.py pyproject.toml
@@ -34,21 +34,15 @@ demo: .venv/.installed
 	$(BIN)/python -m vidssl compare $(DATA)/motion/test.csv --labels $(DATA)/colour/test.csv --cfg configs/demo/sce.yaml \
 	  --checkpoint random $(OUT)/run --shots 5 --out $(OUT)/compare
 
-# The tests that take seconds each; test-all adds those that take longer, and after them, one at a time, those that measure
-# memory or time. test-ci leaves out those whose mark `covers` names what is as it was at the commit that test-all recorded.
+# The tests that take seconds each; test-all, which CI runs, adds those that take longer, and after them, one at a time, those
+# that measure memory or time.
 ALONE = $(shell grep -rlF mark.alone tests --include='test_*.py')
 test: .venv/.installed-dev
 	$(PYTEST) -m "not long"
 
-test-ci: .venv/.installed-dev
-	$(PYTEST) -m "not alone" --changed-since-whole-run
-	$(BIN)/python -m pytest -m alone --changed-since-whole-run $(ALONE)
-
 test-all: .venv/.installed-dev
-	commit=$$($(BIN)/python tests/whole_run.py commit) && \
-	$(PYTEST) -m "not alone" && \
-	$(BIN)/python -m pytest -m alone $(ALONE) && \
-	$(BIN)/python tests/whole_run.py record $$commit
+	$(PYTEST) -m "not alone"
+	$(BIN)/python -m pytest -m alone $(ALONE)
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

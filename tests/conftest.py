@@ -8,7 +8,11 @@ import logging
 import os
 import re
 import runpy
+import shutil
+import signal
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -25,33 +29,10 @@ from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
-WHOLE_RUN = runpy.run_path(str(Path(__file__).with_name("whole_run.py")))
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that CI runs with."""
-    text = "leave out tests whose mark `covers` names files that are as they were at the last whole run"
-    parser.addoption("--changed-since-whole-run", action="store_true", help=text)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the option allows to, and begin with what takes longest."""
-    root = Path(__file__).parents[1]
-    marked = {item: [name for mark in item.iter_markers("covers") for name in mark.args] for item in items}
-    covered = {item: names for item, names in marked.items() if names}
-    for name in sorted({name for names in covered.values() for name in names}):
-        if not (root / name).exists():
-            raise pytest.UsageError(f"a test covers {name}, which does not exist")
-    changed = WHOLE_RUN["changed_since"](root) if config.getoption("changed_since_whole_run") else None
-    if changed is not None:
-        out = [
-            item
-            for item, names in covered.items()
-            if not WHOLE_RUN["is_needed"](item.path.relative_to(root).as_posix(), names, changed)
-        ]
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
-    # Files with long tests first: one that starts last keeps all other processes waiting.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with files that have long tests: one that starts last keeps all other processes waiting."""
     first = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in first)
 
@@ -200,6 +181,23 @@ def start_world() -> Callable[..., object]:
 def run_script() -> Callable[..., tuple[int, str, str]]:
     """Run a script as a command: `run_script("a.py", "--out", "x", cwd=folder)` gives its status, stdout and stderr."""
     return WORLD["run_script"]
+
+
+FORKED_PYTHON = runpy.run_path(str(Path(__file__).with_name("forked_python.py")))
+
+
+@pytest.fixture(scope="session")
+def forked_python() -> Iterator[Path]:
+    """Give a program that runs scripts and modules as `python` does, with the imports behind it."""
+    folder = Path(tempfile.mkdtemp(prefix="forked-"))  # the path of a socket has 100 characters at most
+    server = WORLD["World"](1, FORKED_PYTHON["serve"], str(folder / "socket"))
+    while not (folder / "socket").exists():
+        assert server.processes[0].is_alive()
+        time.sleep(0.02)
+    FORKED_PYTHON["write_client"](folder / "python", folder / "socket")
+    yield folder / "python"
+    os.killpg(server.processes[0].pid, signal.SIGKILL)
+    shutil.rmtree(folder)
 
 
 class ShownVideo(NamedTuple):

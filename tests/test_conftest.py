@@ -32,7 +32,7 @@ def test_good():
 def suite(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkout") / "clone" / "tests"
     (folder / "distributed").mkdir(parents=True)
-    for name in ("conftest.py", "whole_run.py", "distributed/world.py"):
+    for name in ("conftest.py", "forked_python.py", "distributed/world.py"):
         shutil.copy(TESTS / name, folder / name)
     (folder / "test_some.py").write_text(SUITE)
     (folder / "test_whole.py").write_text('import pytest\npytest.importorskip("no_such_package")\n')

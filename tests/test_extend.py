@@ -1,12 +1,14 @@
 """The programs of docs/extend.md: written to the files that the page names, and run by its commands."""
 
+import contextlib
+import importlib
+import io
 import json
 import os
 import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -101,7 +103,25 @@ def test_a_program_runs(section, run, number, folder, run_world):
         assert steps[0]["temperature"] != steps[1]["temperature"], "it is learned, with micro-batches too"
 
 
-def test_a_command(digits, tmp_path):
+def run_commands_of(folder, commands):
+    """Run commands with the package of a folder: the status of each, and what it writes to stdout and stderr."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vidssl"]:
+        del sys.modules[name]
+    sys.path.insert(0, str(folder))
+    main, answers = importlib.import_module("vidssl.cli").main, []
+    for words in commands:
+        sys.argv = ["vidssl", *map(str, words)]
+        status, out, err = 0, io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as end:
+                status = end.code
+        answers.append((status or 0, *(stream.seek(0) or stream.read() for stream in (out, err))))
+    return answers
+
+
+def test_a_command(digits, run_world, tmp_path):
     """In a copy of the package, with the module and the line of the page."""
     (text,) = (text for section, _, _, text in BLOCKS if section == "An app")
     shutil.copytree(TOP / "vidssl", tmp_path / "vidssl", ignore=shutil.ignore_patterns("__pycache__"))
@@ -110,25 +130,18 @@ def test_a_command(digits, tmp_path):
     (line,) = re.findall(r'`("count": "count")`', PAGE)
     before = registry.read_text()
     registry.write_text(before.replace('"command": {', f'"command": {{{line}, '))
-
-    def run(*words):
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        command = [sys.executable, "-m", "vidssl", *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-        return done.returncode, done.stdout, done.stderr
-
-    assert re.search(r"^ +count +Count the videos of a list", run("--help")[1], re.MULTILINE)
-    assert "--seconds SECONDS" in run("count", "--help")[1]
     listed = digits / "motion/test.csv"
-    assert run("count", listed, "--seconds", "0.5")[1] == "16 of 16 videos are longer than 0.5 s\n"
-    assert json.loads(run("count", listed, "--seconds", "9", "--json")[1]) == {
-        "longer": 0,
-        "videos": 16,
-        "seconds": 9.0,
-    }
-    status, _, error = run("count", tmp_path / "none.csv")
-    assert status == 2 and error.startswith("error: ") and error.count("\n") == 1
-    assert run("count", listed, "--second", "1")[0] == 2, "no abbreviations"
+    commands = [["--help"], ["count", "--help"], ["count", listed, "--seconds", "0.5"]]
+    commands += [["count", listed, "--seconds", "9", "--json"], ["count", tmp_path / "none.csv"]]
+    commands.append(["count", listed, "--second", "1"])
+    (answers,) = run_world(1, run_commands_of, tmp_path, commands)
+    general, help, long, as_json, missing, abbreviated = answers
+    assert re.search(r"^ +count +Count the videos of a list", general[1], re.MULTILINE)
+    assert "--seconds SECONDS" in help[1]
+    assert long[1] == "16 of 16 videos are longer than 0.5 s\n"
+    assert json.loads(as_json[1]) == {"longer": 0, "videos": 16, "seconds": 9.0}
+    assert missing[0] == 2 and missing[2].startswith("error: ") and missing[2].count("\n") == 1
+    assert abbreviated[0] == 2, "no abbreviations"
 
 
 def test_a_published_number(tmp_path):

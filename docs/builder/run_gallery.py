@@ -32,13 +32,14 @@ def main() -> None:
             print(f"{script.stem}: {spent}", flush=True)
 
 
-def run_example(script: Path, folder: Path) -> str:
+def run_example(script: Path, folder: Path, videos: tuple[int, int] = (240, 80)) -> str:
     """Run an example in a folder, and return what it prints; its image is output/gallery/NAME.png there.
 
     The videos that the examples have in common are rendered first, so that each prints the same wherever it is run.
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
-    prepare = ["moving-digits", "--out", "output/gallery/digits", "--train", "240", "--test", "80", "--quiet"]
+    train, test = map(str, videos)
+    prepare = ["moving-digits", "--out", "output/gallery/digits", "--train", train, "--test", test, "--quiet"]
     command = [sys.executable, "-m", "vidssl", "prepare", *prepare]
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     command = [sys.executable, str(script)]

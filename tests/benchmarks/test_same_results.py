@@ -31,7 +31,6 @@ def test_differences_are_named(tmp_path):
     assert SAME["differing_files"](tmp_path / "old", tmp_path / "old") == {}
 
 
-@pytest.mark.covers("benchmarks", "vidssl/data")
 @pytest.mark.long
 def test_a_checkout_equals_itself():
     command = [sys.executable, str(SCRIPT), str(TOP), str(TOP), "--only", "digits"]

@@ -13,7 +13,6 @@ TOP = Path(__file__).parents[2]
 CONFIG = TOP / "configs/studies/spatial_bias/shuffles_small.yaml"
 
 
-@pytest.mark.covers("vidssl/apps/analysis", "vidssl/transforms", "benchmarks", "configs/studies/spatial_bias")
 @pytest.mark.long
 def test_training_on_shuffled_patches_helps_on_shuffles_and_costs_on_whole_images(tmp_path):
     script = [sys.executable, TOP / "benchmarks/coloured_digits.py", "--plain", "--out", tmp_path / "digits"]

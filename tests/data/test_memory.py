@@ -37,7 +37,6 @@ print(megabytes() - before)
 """
 
 
-@pytest.mark.covers("vidssl/data", "vidssl/video", "vidssl/transforms", "vidssl/base/worker_pool.py")
 @pytest.mark.alone
 @pytest.mark.long
 def test_memory_is_flat_over_two_thousand_samples(digits, tmp_path):
@@ -63,7 +62,6 @@ def private_kilobytes():
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps_rollup")
-@pytest.mark.covers("vidssl/data", "vidssl/video", "vidssl/transforms", "vidssl/base/worker_pool.py")
 @pytest.mark.alone
 @pytest.mark.long
 def test_workers_share_the_memory_of_a_long_list(tmp_path):

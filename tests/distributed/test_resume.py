@@ -5,7 +5,6 @@ import os
 import runpy
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -169,14 +168,20 @@ MomentumMethod.after_step = die
 """
 
 
-def torchrun(*arguments, env=None):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+@pytest.fixture
+def torchrun(forked_python):
+    """Run a script by two processes of torchrun; PYTHON_EXEC is what it starts them with."""
+
+    def run(*arguments, env=None):
+        command = [forked_python, "-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": str(forked_python), **(env or {})}
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+
+    return run
 
 
 @pytest.mark.long
-def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(straight, toy_data, tmp_path):
+def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(torchrun, straight, toy_data, tmp_path):
     (tmp_path / "killer_plugin.py").write_text(KILLER)
     run = tmp_path / "run"
     ended = torchrun(
@@ -206,7 +211,7 @@ def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(straight
 
 
 @pytest.mark.long
-def test_torchrun_runs_a_toy(toy_data, tmp_path):
+def test_torchrun_runs_a_toy(torchrun, toy_data, tmp_path):
     ended = torchrun(
         "--standalone",
         "tools/train_net.py",

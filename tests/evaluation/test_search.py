@@ -259,7 +259,6 @@ print((memory("VmHWM") - memory("RssFile") - before) / 1024)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux knows of a process")
 @pytest.mark.parametrize("center", [False, True])
-@pytest.mark.covers("vidssl/evaluation")
 @pytest.mark.alone
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_gallery(tmp_path, center):

@@ -23,7 +23,7 @@ from vidssl.jobs.grad_cam import (
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.models.layer_features import LayerFeatures
 
-BIG = [pytest.mark.long, pytest.mark.covers("vidssl/models", "vidssl/apps/analysis")]
+BIG = pytest.mark.long
 KINDS = {"resnet3d18": {"width": 8}, "resnet18": {}, "r3d_18": {}}
 
 

@@ -295,7 +295,6 @@ def stretched(copies, last):
     return change
 
 
-@pytest.mark.covers("vidssl/video")
 @pytest.mark.alone
 @pytest.mark.long
 def test_9_a_video_of_ten_hours(tmp_path, digits, write_video, numbered, number_of, remux):

@@ -4,8 +4,9 @@ import inspect
 import json
 import os
 from collections.abc import Container, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args
@@ -283,6 +284,12 @@ def _yaml() -> YAML:
 
 
 def _parse(text: str | bytes, source: str) -> Any:
+    """Parse YAML, each text once: the runs of a study differ in a few settings."""
+    return deepcopy(_parsed(text, source))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str | bytes, source: str) -> Any:
     """Parse YAML; a ConfigError if it is too large, or would be with each alias replaced by what it stands for."""
     if len(text) > _LARGEST:
         raise ConfigError(f"{source} is larger than {_LARGEST // 1024} KiB, the most that a config may have")

@@ -1,6 +1,7 @@
 """The config of a run: all settings of a config file, and those that runs of every kind have."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -218,8 +219,14 @@ class Run(RunSettings):
 def run_schema() -> type[Run]:
     """Make the type of a run, with all methods, backbones, samplers, recipes and protocols registered so far.
 
-    The first call imports the modules of five packages. Plug-ins may register more later, so each makes a new class.
+    The first call imports the modules of five packages. Plug-ins may register more later, which makes a new class.
     """
+    registries = (RECIPES, PROTOCOLS, SAMPLERS, BACKBONES, METHODS)
+    return _schema_of(tuple(tuple(registry.loaded.items()) for registry in registries))
+
+
+@lru_cache(maxsize=8)
+def _schema_of(entries: tuple[tuple[tuple[str, Any], ...], ...]) -> type[Run]:  # which decide what `choice` makes
     recipe, protocol = choice(RECIPES), choice(PROTOCOLS)
     views = Annotated[tuple[recipe, ...], Field(min_length=1)]  # type: ignore[valid-type]
     protocols = Annotated[tuple[protocol, ...], Field(min_length=1)]  # type: ignore[valid-type]

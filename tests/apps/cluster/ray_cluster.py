@@ -110,14 +110,6 @@ def both(videos, tmp_path, capsys):
     return both
 
 
-@pytest.mark.parametrize("name", ["check", "shrink", "track"])
-def test_files_report_and_status_are_those_without_ray(name, cluster, both, small_parts):
-    alone, with_ray = both(name, cluster.address)
-    assert with_ray == alone
-    status, printed, files = alone
-    assert status == (name in ("check", "shrink")) and printed and len(files) >= 3
-
-
 def dying(run, marker):
     """Let an actor die once, when it has done task 2 and not yet returned its result."""
 

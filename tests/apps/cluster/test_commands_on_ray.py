@@ -23,7 +23,6 @@ SHARED = runpy.run_path(str(CLUSTER))
 ARGUMENTS, videos, small_parts, both = (SHARED[name] for name in ("ARGUMENTS", "videos", "small_parts", "both"))
 
 
-@pytest.mark.covers("vidssl/apps", "vidssl/cli", "vidssl/base/worker_pool.py")
 @pytest.mark.long
 def test_on_a_cluster(tmp_path):
     """In a process of its own: Ray ends the one whose node goes away, even after the last test, with all of pytest."""
@@ -45,19 +44,26 @@ def test_on_a_cluster(tmp_path):
             child.wait()
         output.seek(0)
         text = output.read()
-    assert len({*re.findall(r"ray_cluster\.py::(\S+) PASSED", text)}) == 6, text
+    assert len({*re.findall(r"ray_cluster\.py::(\S+) PASSED", text)}) == 3, text
 
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """Leave Ray out: this process does all tasks in order."""
+    """Leave Ray out: this process does all tasks in order, with the work as it would arrive at an actor."""
+
+    def run(self, work, count, together=1):
+        return ray.cloudpickle.loads(ray.cloudpickle.dumps(work))([*range(count)])
+
     monkeypatch.setattr(on_ray, "_connect", lambda *_: on_ray.Actors(1, 1, 0))
-    monkeypatch.setattr(on_ray.Actors, "run", lambda self, work, count, together=1: work([*range(count)]))
+    monkeypatch.setattr(on_ray.Actors, "run", run)
 
 
-def test_windows(both, small_parts, in_process):
-    alone, in_parts = both("windows", "none")
-    assert alone == in_parts and alone[0] == 0 and len(alone[2]) == 3
+@pytest.mark.parametrize("name", ["windows", "check", "shrink", "track"])
+def test_files_report_and_status_are_those_without_ray(name, both, small_parts, in_process):
+    alone, in_parts = both(name, "none")
+    assert in_parts == alone
+    status, printed, files = alone
+    assert status == (name in ("check", "shrink")) and printed and len(files) >= 3
 
 
 def test_no_video_can_be_read(videos, in_process, small_parts, tmp_path):

@@ -19,7 +19,7 @@ from vidssl.base.errors import ConfigError, Interrupted
 
 ROOT = Path(__file__).parents[3]
 TOY = "configs/toy/sce.yaml"
-COVERS = pytest.mark.covers("vidssl/apps", "vidssl/cli", "vidssl/base/distributed.py", "tools/slurm")
+PLAIN = ("device=cpu", "data.workers=0", "evaluate.query=null")
 
 
 def write_script(path: Path, text: str) -> None:
@@ -231,7 +231,7 @@ def test_on_slurm_the_job_is_put_back_unless_slurm_has_decided(task, cluster, mo
 def start(out: Path, digits: Path, *overrides: str) -> "subprocess.Popen[str]":
     """Run the toy of SCE as two processes of a local job."""
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
-    data = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={out}", "device=cpu"]
+    data = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={out}", *PLAIN]
     options = ["--cluster", "local", "--processes", "2", "--time", "10", "--wait"]
     return subprocess.Popen(
         [sys.executable, "-m", "vidssl", "launch", "--cfg", TOY, *data, *overrides, *options],
@@ -256,13 +256,12 @@ exit "$highest"
 """
 
 
-@COVERS
 @pytest.mark.long
-def test_the_script_takes_a_run_through_an_interruption(cluster, digits):
+def test_the_script_takes_a_run_through_an_interruption(cluster, digits, forked_python):
     write_script(cluster / "bin" / "srun", f"echo $$ > {cluster}/srun.pid\n{STEP}")
-    write_script(cluster / "bin" / "python", f'exec {sys.executable} "$@"')
+    write_script(cluster / "bin" / "python", f'exec {forked_python} "$@"')
     out = cluster / "run"
-    data = ("data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={out}", "device=cpu")
+    data = ("data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={out}", *PLAIN)
     first = batch(TOY, *data, "steps=24", "checkpoint.every=1000", OMP_NUM_THREADS="1")
     while not (out / "metrics.jsonl").exists():
         assert first.poll() is None
@@ -278,7 +277,6 @@ def test_the_script_takes_a_run_through_an_interruption(cluster, digits):
     assert content["step"] == 24 and len(content["rng"]) == 2
 
 
-@COVERS
 @pytest.mark.long
 def test_a_job_whose_time_is_up_saves_comes_back_and_ends(tmp_path, digits):
     out = tmp_path / "run"

@@ -335,7 +335,6 @@ def test_mistakes_are_found_before_training(toy, shapes, movies):
         train(bind_run(read(TOY.parent / "toy.yaml", images), str(TOY.parent / "toy.yaml")))
 
 
-@pytest.mark.covers("vidssl/apps/detection", "vidssl/engine")
 @pytest.mark.long
 def test_it_learns_motion_and_colour(toy, tmp_path):
     """Trained on four videos, it separates rising from sinking discs in two others; one frame does not show it."""

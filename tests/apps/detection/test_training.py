@@ -53,9 +53,7 @@ def test_a_toy_learns_and_is_measured_in_between(trained):
     assert lines[-1]["box_AP50"] == results["numbers"]["box_AP50"]
 
 
-C4 = pytest.param(
-    f"detector={C4}", "voc", ["box"], marks=[pytest.mark.long, pytest.mark.covers("vidssl/apps/detection")]
-)
+C4 = pytest.param(f"detector={C4}", "voc", ["box"], marks=[pytest.mark.long])
 
 
 @pytest.mark.parametrize(("setting", "form", "kinds"), [C4, ("detector.masks=true", "coco", ["box", "mask"])])

@@ -49,7 +49,6 @@ def test_pca_of_few_videos_or_one_dimension_is_filled_with_zeros(shape):
 
 
 @needs_umap
-@pytest.mark.covers("vidssl/apps/map")
 @pytest.mark.long  # numba compiles UMAP
 def test_umap_keeps_clusters_apart_and_depends_on_the_seed_alone():
     x, label = clusters()

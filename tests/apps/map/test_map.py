@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 
 import vidssl
 from vidssl import cli
-from vidssl.apps.map import read_columns
+from vidssl.apps.map import layout_2d, read_columns
 from vidssl.apps.map.layout_2d import is_installed
 from vidssl.base.errors import DataError
 from vidssl.data.video_list import read_list
@@ -95,13 +95,15 @@ def test_a_name_that_no_list_can_hold_is_refused_before_the_extraction(digits, t
         vidssl.map(tmp_path, model="vidssl-small", out=tmp_path / "page")
 
 
-@pytest.mark.covers("vidssl/apps/map", "vidssl/page")
-@pytest.mark.long  # numba compiles for half of a minute
 @pytest.mark.skipif(not is_installed("umap"), reason="needs umap-learn")
-def test_umap_is_the_default_where_it_is_installed(features, draw, tmp_path):
-    printed, points = draw("--features", features, "--thumbnails", "0")
+def test_umap_is_the_default_where_it_is_installed(features, draw, tmp_path, monkeypatch):
+    """With the seed of the command; the layout itself, which numba compiles first: test_layout_2d.py."""
+    asked, layout = [], layout_2d.layout
+    monkeypatch.setattr(layout_2d, "layout", lambda x, *how: asked.append(how) or layout(x, "pca"))
+    printed, _ = draw("--features", features, "--thumbnails", "0")
     assert "layout UMAP, " in printed
-    assert draw("--features", features, "--thumbnails", "0", "--seed", "1", out=tmp_path / "b")[1] != points
+    draw("--features", features, "--thumbnails", "0", "--seed", "1", out=tmp_path / "b")
+    assert asked == [("umap", 0), ("umap", 1)]
 
 
 def test_columns_are_joined_by_path(features, draw, tmp_path):

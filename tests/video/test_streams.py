@@ -19,7 +19,7 @@ from vidssl.base.errors import DecodeError, NoVideoError, TooLargeError
 from vidssl.video.reader import MAX_PIXELS, open_video
 
 COUNT = 20
-SLOW = [pytest.mark.long, pytest.mark.covers("vidssl/video")]
+SLOW = pytest.mark.long
 
 
 def checked(path):

@@ -52,6 +52,7 @@ FOLDERS = {
     ("shrink to frames", "out"): "LIST --to frames --out OUT",
     ("check", "out"): "LIST --out OUT",
     ("compare", "out"): "LIST --checkpoint floor:thumbnails --out OUT",
+    ("predict", "out"): "TRAIN --labels LIST --checkpoint floor:thumbnails --out OUT",
     **{(f"analyze {name}", "out"): f"LIST --out OUT {NETWORK}" for name in ("invariance", "gradcam", "all")},
     ("prepare colorful-moving-mnist", "out"): "--share digit --train 1 --test 1 --out OUT",
 }

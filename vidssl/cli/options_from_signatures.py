@@ -241,10 +241,10 @@ def _has_settings(signature: JobSignature) -> bool:
 
 def _help(argument: Argument) -> str:
     """Write the text of an option: that of the argument as a phrase, and the default, if the text does not state it."""
-    if argument.name == "model":
-        return _MODEL + "; several are compared" * argument.type.endswith("]")
     text = argument.text.removesuffix(".")
     text = text[:1].lower() + text[1:] if text[1:2].islower() else text
+    if argument.name == "model":
+        text = _MODEL + "; several are compared" * argument.type.endswith("]")
     default = argument.default
     if "(default" not in text and not isinstance(default, bool) and default not in (REQUIRED, None, (), ""):
         default = " ".join(map(str, default)) if isinstance(default, tuple) else default

@@ -68,6 +68,7 @@ LOADING = {
     "track": ["x.csv", "--out", "o"],
     "show": ["x.csv", "--out", "o"],
     "compare": ["plain.csv", "--out", "o"],
+    "predict": ["z.mp4", "--labels", "x.csv", "--out", "o"],
     **{
         f"export {to}": ["--to", to, "--out", f"o{suffix}"]
         for to, suffix in [
@@ -97,7 +98,7 @@ def test_every_command_that_loads_weights_is_here_and_has_the_option():
 @pytest.mark.parametrize("command", LOADING)
 def test_no_command_imports_what_weights_name(folder, digits, command):
     name, *first = command.split()
-    for video in ("x.mp4", "y.mp4"):
+    for video in ("x.mp4", "y.mp4", "z.mp4"):
         (folder / video).write_bytes(next(digits.rglob("*.mp4")).read_bytes())
     (folder / "x.csv").write_text("path,label\nx.mp4,0\ny.mp4,1\n")
     (folder / "plain.csv").write_text("path\nx.mp4\ny.mp4\n")

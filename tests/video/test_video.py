@@ -185,7 +185,7 @@ def test_b_frames_packed_into_other_packets(tmp_path, number_of):
     expected, random = plain_decode(path), generator(2)
     assert sum(len(packet) < 10 for packet in packets) > 4 and len(expected) == 62
     with open_video(path) as video:
-        assert number_of(video.frames(range(62))[..., :32, ::2]) == list(range(62))
+        assert number_of(video.frames(range(62))[..., ::2]) == list(range(62))
         for pair in random.integers(62, size=(60, 2)).tolist():
             assert fetched(video, pair) == [expected[n] for n in pair]
 

@@ -329,7 +329,9 @@ def number_of() -> Callable[[np.ndarray], list[int]]:
 
     def read(frames: np.ndarray) -> list[int]:
         height, width = frames.shape[2:]
-        middle = frames[:, 0, min(16, height // 2), width // 16 :: width // 8] > 120  # (T, 8): the middle of each stripe
+        middle = (
+            frames[:, 0, min(16, height // 2), width // 16 :: width // 8] > 120
+        )  # (T, 8): the middle of each stripe
         return (middle * (1 << np.arange(8))).sum(axis=1).tolist()
 
     return read

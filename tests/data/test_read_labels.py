@@ -1,12 +1,13 @@
 """Labels by name: the columns, the videos that names are of, and each mistake to its one line."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from vidssl.base.errors import DataError
 from vidssl.data.read_input import read_input
-from vidssl.data.read_labels import NamedLabel, find_labelled, read_labels
+from vidssl.data.read_labels import NamedLabel, find_labelled, labels_of_folders, read_labels
 
 
 @pytest.fixture
@@ -74,11 +75,15 @@ def test_videos_by_path_or_by_the_name_of_the_file(folder):
         ("path,label\n3.mp4,run\nb/3.mp4,jump\n", "labels.csv:3: b/3.mp4 has the label 'jump', in"),
         ("path,label\n../out.mp4,run\n", "leaves the root"),
         ("", "labels.csv has no rows"),
+        ("path;label\na/1.mp4;run\n", "labels.csv:1: its columns are separated by ';': save it with commas"),
+        ("path,label,start,end\na/1.mp4,run,nan,3\n", "labels.csv:2: start nan and end 3.0 must be finite"),
+        ("path,label\na/1.mp4,run\n{folder}/videos/a/1.mp4,jump\n", "has the label 'jump', in"),
+        ("path,label\na/1.mp4,run\nvideos/../videos/a/1.mp4,jump\n", "has the label 'jump', in"),
     ],
 )
 def test_mistakes(folder, text, words):
     (folder.parent / "out.mp4").write_bytes(b"x")
-    path = written(folder, text)
+    path = written(folder, text.replace("{folder}", str(folder)))
     with pytest.raises(DataError) as error:
         find_labelled({path: read_labels(path)}, read_input(folder / "videos"))
     assert words in str(error.value) and "\n" not in str(error.value)
@@ -87,3 +92,37 @@ def test_mistakes(folder, text, words):
 def test_a_label_knows_its_line(folder):
     path = written(folder, "path,label\n\na/1.mp4,run\n")
     assert read_labels(path) == [NamedLabel("a/1.mp4", "run", place=f"{path}:3")]
+
+
+def test_an_empty_label_says_nothing(folder):
+    first = written(folder, "path,label\na/1.mp4,run\n3.mp4,\n")
+    second = written(folder, "path,label\na/1.mp4,\n3.mp4,jump\n", "second.csv")
+    found = find_labelled({path: read_labels(path) for path in (first, second)}, read_input(folder / "videos"))
+    assert found.classes == ("jump", "run") and found.labels.tolist() == [1, 0]
+
+
+def test_folders_of_classes(folder, monkeypatch):
+    (folder / "videos/a/3.mp4").write_bytes(b"y")
+    monkeypatch.chdir(folder)
+    for path in (Path("videos"), folder / "videos"):
+        found = find_labelled({path: labels_of_folders(path)})
+        assert found.classes == ("a", "b") and found.labels.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_the_first_line_is_a_label_where_it_names_a_video(folder, caplog):
+    (folder / "frames").mkdir()
+    for number in (1, 2):
+        (folder / f"frames/{number}.png").write_bytes(b"")
+    assert [label.label for label in read_labels(written(folder, "frames,run\na/1.mp4,jump\n"))] == ["run", "jump"]
+    assert [label.label for label in read_labels(written(folder, "clip,kind\na/1.mp4,jump\n"))] == ["jump"]
+    assert "its first line is taken for the names of two columns: clip,kind" in caplog.text
+
+
+def test_overlapping_spans_of_two_labels_are_named(folder, caplog):
+    text = "path,label,start,end\na/1.mp4,run,0,2\na/1.mp4,jump,1,3\na/1.mp4,jump,4,5\n"
+    path = written(folder, text)
+    find_labelled({path: read_labels(path)}, read_input(folder / "videos"))
+    assert (
+        f"1 spans overlap with one of another label, and are examples of both: a/1.mp4 from 1 s ({path}:3)"
+        in caplog.text
+    )

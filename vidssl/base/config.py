@@ -284,7 +284,7 @@ def _yaml() -> YAML:
 
 
 def _parse(text: str | bytes, source: str) -> Any:
-    """Parse YAML, each text once: the runs of a study differ in a few settings."""
+    """Parse YAML, each text once, as the runs of a study share their config; callers may change what is returned."""
     return deepcopy(_parsed(text, source))
 
 

@@ -213,13 +213,13 @@ def together(work: Callable[[], _T], group: Any = None) -> _T:
     except (VidsslError, Interrupted) as error:
         failure = error
     if isinstance(failure, VidsslError):
-        gather_objects((str(failure), None), group)
+        gather_objects((str(failure), type(failure), None), group)
         raise failure
-    outcomes = gather_objects((None, failure.signal if failure else None), group)
-    for number, (message, _) in enumerate(outcomes):
-        if message is not None:
-            raise PeerError(f"process {number}: {message}")
-    for _, signal in outcomes:
+    outcomes = gather_objects(("", None, failure.signal if failure else None), group)
+    for number, (message, kind, _) in enumerate(outcomes):
+        if kind is not None:
+            raise PeerError(f"process {number}: {message}", kind, message)
+    for *_, signal in outcomes:
         if signal is not None:
             raise Interrupted(signal)
     return cast(_T, result)  # without a failure it is one
@@ -239,6 +239,7 @@ def from_main(work: Callable[[], _T]) -> _T:
     """Call a function on every process; return the result of the main one, or raise what one of them raises, on all.
 
     The function may do on the main process alone what comes after its last collective: the others wait, however long.
+    What fails before that must fail on all processes, or inside of `together`: else those in a collective wait for it.
     """
     group = _alone[0] if _alone else None
     return gather_objects(together(work, group), group)[0]

@@ -69,7 +69,16 @@ class TrainingError(VidsslError):
 
 
 class PeerError(VidsslError):
-    """Another process of the run failed or has ended; that one logs why."""
+    """Another process of the run failed or has ended; that one logs why.
+
+    Attributes:
+        kind: The class of its error; None: it has ended.
+        reason: What its error says.
+    """
+
+    def __init__(self, message: str, kind: type[VidsslError] | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.reason = kind, reason
 
 
 class Interrupted(BaseException):

@@ -100,9 +100,11 @@ def remove_unused() -> None:
 
 
 def kind_of(folder: Path) -> str | None:
-    """Return the kind of output that a folder was filled with; None: it is none of vidssl's."""
-    kind: str | None = _read_mark(folder)["kind"]
-    return kind
+    """Return the kind of output that a folder was filled with; None: it is none of vidssl's, or not known."""
+    with suppress(DataError):  # a damaged mark is an error where something is written
+        kind: str | None = _read_mark(folder)["kind"]
+        return kind
+    return None
 
 
 def outputs_in(folder: Path, root: Path) -> set[str]:

@@ -331,7 +331,7 @@ class _Worker:
 
 def _work(function: Callable[..., Any], end: socket.socket, guard: _SharedGuard, parent: int, inline: int) -> None:
     """Do tasks until the parent closes the socket: the main function of a worker process."""
-    gc.freeze()  # garbage of the parent may wait, when it is freed, for threads that are not there: PyAV's frames do
+    gc.freeze()  # freeing frames of PyAV that the parent made would wait for threads that a fork does not have
     # Ctrl-C and batch systems signal the whole group: these are for the parent, which may need more results before it
     # ends. SIGTERM must end a worker: Python sends it to daemons when the parent exits.
     for number in (signal.SIGINT, signal.SIGUSR1):

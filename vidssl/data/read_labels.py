@@ -1,22 +1,25 @@
-"""Labels by name: a CSV file with the names of classes for some videos, or for spans of them."""
+"""Labels by name: files and folders with the names of classes for some videos, or for spans of them."""
 
 import logging
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vidssl.base.errors import DataError, first_few
 from vidssl.base.types import VideoRecord
-from vidssl.data.allowed_paths import PathRule, existing_path
+from vidssl.data.allowed_paths import TAR_MARK, PathRule, RealPath, existing_path
+from vidssl.data.find_same_videos import spans_overlap
 from vidssl.data.read_input import VIDEO_SUFFIXES, read_input
 from vidssl.data.recordings_and_class_folders import labelled_by_folders
 from vidssl.data.video_list import Records, VideoList, decimal_number, lines_beside, read_rows, root_beside
 from vidssl.video.reader import state_of_video
 
 _log = logging.getLogger(__name__)
-_NAMES, _LABELS = ("path", "file", "filename", "video", "name"), ("label", "class")
+_NAMES, _LABELS, _SECONDS = ("path", "file", "filename", "video", "name"), ("label", "class"), ("start", "end", "fps")
 _UNKNOWN = ("", "-1")  # labels of videos that have none
 
 
@@ -28,6 +31,22 @@ class NamedLabel(NamedTuple):
     start: float | None = None  # seconds
     end: float | None = None
     place: str = ""  # file and line, for messages
+    fps: float | None = None  # of a folder of images
+
+
+def checked_label(
+    name: str, label: str, start: float | None, end: float | None, place: str, fps: float | None = None
+) -> NamedLabel:
+    """Return a label; a DataError names its place if it has no name, or the span is none."""
+    if not name:
+        raise DataError(f"{place}: the path is empty")
+    if not all(number is None or (math.isfinite(number) and number >= 0) for number in (start, end)):
+        raise DataError(f"{place}: start {start} and end {end} must be finite and 0 or more")
+    try:
+        VideoRecord(name, start=start, end=end, fps=fps)
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from None
+    return NamedLabel(name, "" if label in _UNKNOWN else label, start, end, place, fps)
 
 
 def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
@@ -43,11 +62,17 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     if not rows:
         raise DataError(f"{path} has no rows: it is a CSV file path,label[,start,end]")
     header = [name.strip().lower() for name in rows[0][1]]
-    if len(header) == 2 and PurePosixPath(header[0]).suffix in VIDEO_SUFFIXES:  # no header
-        header, rows = ["path", "label"], [(0, []), *rows]
-    elif len(header) == 2 and not ({*header} & {*_NAMES} and {*header} & {*_LABELS}):
+    if len(header) == 1 and (between := next((mark for mark in ";\t" if mark in header[0]), "")):
+        raise DataError(f"{path}:1: its columns are separated by {between!r}: save it with commas")
+    if len(header) == 2 and not ({*header} & {*_NAMES} and {*header} & {*_LABELS}):
+        name = rows[0][1][0].strip()
+        is_file = state_of_video(existing_path(root_beside(path), name)) is not None
+        if is_file or PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES:
+            rows = [(0, []), *rows]  # no header
+        elif not {*header} & {*_NAMES, *_LABELS}:
+            _log.warning("%s: its first line is taken for the names of two columns: %s", path, ",".join(rows[0][1]))
         header = ["path", "label"]
-    columns: dict[str, int] = {name: header.index(name) for name in ("start", "end") if name in header}
+    columns: dict[str, int] = {name: header.index(name) for name in _SECONDS if name in header}
     for name, known in (("path", _NAMES), ("label", _LABELS)):
         there = [alias for alias in known if alias in header]
         if not there:
@@ -71,23 +96,22 @@ def _label(path: Path, line: int, row: Sequence[str], columns: Mapping[str, int]
         raise DataError(f"{place}: {len(row)} fields, the header has {width}; quote text with commas")
     values = {name: row[column].strip() for name, column in columns.items()}
     try:
-        start, end = (decimal_number(values[name]) if values.get(name) else None for name in ("start", "end"))
-        VideoRecord(values["path"], start=start, end=end)
+        start, end, fps = (decimal_number(values[name]) if values.get(name) else None for name in _SECONDS)
     except ValueError as error:
         raise DataError(f"{place}: {error}: start and end are seconds") from None
-    if not values["path"]:
-        raise DataError(f"{place}: the path is empty")
-    return NamedLabel(values["path"], "" if values["label"] in _UNKNOWN else values["label"], start, end, place)
+    return checked_label(values["path"], values["label"], start, end, place, fps)
 
 
 def labels_of_folders(folder: Path) -> list[NamedLabel]:
     """Take the folders of a folder as classes."""
     listed = labelled_by_folders(read_input(folder))
     if not listed.classes:
-        raise DataError(
-            f"{folder} has no folders with several videos each: one for each class, or give labels=FILE.csv"
-        )
-    return [NamedLabel(record.path, listed.class_name(record.label), place=str(folder)) for record in listed.records]
+        text = "has no folders with several videos each: one for each class, or give labels=FILE.csv"
+        raise DataError(f"{folder} {text}")
+    return [
+        NamedLabel(os.path.abspath(record.path), listed.class_name(record.label), place=str(folder))  # noqa: PTH100
+        for record in listed.records
+    ]
 
 
 def find_labelled(
@@ -96,75 +120,98 @@ def find_labelled(
     """Find the videos that the labels of files name: among some videos, by path or by the name of the file, or beside.
 
     Returns:
-        A row for each label, below the folder above all of them; classes are the names, sorted.
+        A row for each video or span, below the folder above all of them; classes are the names, sorted.
 
     Raises:
         DataError: A name is of no video or of several, or a span has two labels.
     """
     rows: dict[tuple[str, float, float | None], tuple[VideoRecord, NamedLabel]] = {}
-    lacking = []
+    lacking, real_path = [], RealPath()
     for path, of_file in labels.items():
-        finder = _Finder(path, among, allow_external)
+        finder = _Finder(path, among, allow_external, real_path)
         for label in of_file:
             record = finder.find(label)
             if record is None:
                 lacking.append(f"{label.name} ({label.place})")
                 continue
-            before = rows.setdefault((record.path, label.start or 0.0, label.end), (record, label))[1]
-            if before.label != label.label:
+            key = real_path(os.path.abspath(record.path)), label.start or 0.0, label.end  # noqa: PTH100
+            before = rows.setdefault(key, (record, label))[1]
+            if before.label and label.label and before.label != label.label:
                 there = f"in {before.place} {before.label!r}"
                 raise DataError(f"{label.place}: {label.name} has the label {label.label!r}, {there}")
+            if label.label:  # an empty one says nothing
+                rows[key] = (record, label)
     if lacking:
         raise DataError(f"{len(lacking)} files with labels are not there: {first_few(lacking)}")
+    if not rows:
+        raise DataError(f"{next(iter(labels))} has no labels")
+    _warn_of_overlaps(rows)
     classes = sorted({label.label for _, label in rows.values()} - {""})
     number = {name: n for n, name in enumerate(classes)} | {"": -1}
     records = [
-        VideoRecord(record.path, number[label.label], label.start, label.end, record.fps)
+        VideoRecord(record.path, number[label.label], label.start, label.end, label.fps or record.fps)
         for record, label in rows.values()
     ]
-    if not records:
-        raise DataError(f"{next(iter(labels))} has no labels")
     return below_one_folder(records, next(iter(labels)), classes)
+
+
+def _warn_of_overlaps(rows: Mapping[tuple[str, float, float | None], tuple[VideoRecord, NamedLabel]]) -> None:
+    """Name spans of one file that overlap and have different labels: they are examples of both."""
+    spans = defaultdict(list)
+    for (path, start, end), (_, label) in sorted(rows.items(), key=lambda entry: entry[0][:2]):
+        if label.label:
+            spans[path].append((VideoRecord(path, start=start, end=end), label))
+    overlaps = [
+        f"{second.name} from {second.start or 0:g} s ({second.place})"
+        for of_file in spans.values()
+        for (before, first), (after, second) in pairwise(of_file)
+        if first.label != second.label and spans_overlap(before, after)
+    ]
+    if overlaps:
+        text = "%d spans overlap with one of another label, and are examples of both: %s"
+        _log.warning(text, len(overlaps), first_few(overlaps))
 
 
 def below_one_folder(records: Sequence[VideoRecord], path: Path, classes: Iterable[str] = ()) -> VideoList:
     """Make a list of records with full paths, below the folder above all of them; `path` is for messages."""
-    root = Path(os.path.commonpath([os.path.dirname(os.path.abspath(record.path)) for record in records]))  # noqa: PTH100, PTH120
+    # A Path for each row is slower.
+    paths = [os.path.abspath(record.path) for record in records]  # noqa: PTH100
+    root = Path(os.path.commonpath([os.path.dirname(path) for path in paths]))  # noqa: PTH120
     listed = Records(root)
-    for record in records:
-        name = os.path.relpath(os.path.abspath(record.path), root)  # noqa: PTH100
-        listed.append(VideoRecord(name, record.label, record.start, record.end, record.fps))
+    for full, record in zip(paths, records, strict=True):
+        listed.append(VideoRecord(os.path.relpath(full, root), record.label, record.start, record.end, record.fps))
     return VideoList(path, listed, (*classes,))
 
 
 class _Finder:
-    """Finds the video that a name is of."""
+    """Finds the video that a name of a file with labels is of."""
 
-    def __init__(self, path: Path, among: VideoList | None, allow_external: bool) -> None:
+    def __init__(self, path: Path, among: VideoList | None, allow_external: bool, real_path: RealPath) -> None:
         self._root = path if path.is_dir() else root_beside(path)
-        self._rule = PathRule(self._root, allow_external)
+        self._rule, self._real_path = PathRule(self._root, allow_external), real_path
         self._by_path: dict[str, VideoRecord] = {}
         self._by_file: dict[str, dict[str, VideoRecord]] = defaultdict(dict)
         for name, record in zip(among.names, among.records, strict=True) if among is not None else ():
-            whole = VideoRecord(record.path, fps=record.fps)
-            self._by_path[name] = self._by_path[record.path] = whole
-            self._by_file[PurePosixPath(name).name][record.path] = whole
+            full = os.path.abspath(record.path)  # noqa: PTH100
+            whole = VideoRecord(full, fps=record.fps)
+            self._by_path[name] = self._by_path[real_path(full)] = whole
+            self._by_file[PurePosixPath(name.rpartition(TAR_MARK)[2]).name][full] = whole
 
     def find(self, label: NamedLabel) -> VideoRecord | None:
+        """Return the video, without a span; None if there is none."""
         if label.name in self._by_path:
             return self._by_path[label.name]
-        full = existing_path(self._root, label.name)
+        full = os.path.abspath(existing_path(self._root, label.name))  # noqa: PTH100
         if state_of_video(full) is not None:
-            if full not in self._by_path:
-                try:
-                    self._rule.check(label.name, "path")
-                except ValueError as error:
-                    raise DataError(f"{label.place}: {error}") from None
-            return self._by_path.get(full, VideoRecord(full))
+            if record := self._by_path.get(self._real_path(full)):
+                return record
+            try:
+                self._rule.check(label.name, "path")
+            except ValueError as error:
+                raise DataError(f"{label.place}: {error}") from None
+            return VideoRecord(full)
         same_name = self._by_file.get(label.name, {})
         if len(same_name) > 1:
-            raise DataError(
-                f"{label.place}: {label.name} is the name of {len(same_name)} files, such as "
-                f"{first_few([*same_name])}: write the path"
-            )
+            files = f"{len(same_name)} files, such as {first_few([*same_name])}"
+            raise DataError(f"{label.place}: {label.name} is the name of {files}: write the path")
         return next(iter(same_name.values()), None)

@@ -71,7 +71,7 @@ class KNearest(nn.Module):
 
 
 class StandardLogistic(nn.Module):
-    """StandardLogistic regression of features that are standardised by the examples.
+    """Logistic regression of features that are standardised by the examples.
 
     Args:
         x: (N, D) features of the examples.
@@ -233,7 +233,7 @@ def _one_thread() -> Iterator[None]:
 def distance_to(x: Tensor, examples: Tensor, pairs: Tensor | None = None) -> tuple[_Floats, _Ints]:
     """Return the cosine distance (N,) to the nearest example, and its row; `pairs` (P, 2) of rows are left out."""
     near = nearest(x, examples, 1, pairs)
-    return 1 - near.similarity[:, 0].double().numpy(), near.index[:, 0].numpy()
+    return (1 - near.similarity[:, 0].double().numpy()).clip(0), near.index[:, 0].numpy()
 
 
 def farthest(distance: _Floats, none: float) -> float:
@@ -256,8 +256,11 @@ def unlikeness(x: Tensor, examples: Tensor, label: _Ints, group: _Ints) -> tuple
     distance over the recordings of the nearest class, each left out in turn, where there are three or more of them.
     """
     distance, row = distance_to(x, examples)
-    pairs = np.argwhere(group[row][:, None] == group)
-    without, _ = distance_to(x, examples, torch.from_numpy(pairs))
+    without = np.full(len(x), np.inf)
+    for recording in np.unique(group[row]):
+        of_recording, others = group[row] == recording, group != recording
+        if others.any():
+            without[of_recording], _ = distance_to(x[of_recording], examples[others])
     counts = np.array([len(np.unique(group[label == number])) for number in range(int(label.max()) + 1)])[label[row]]
     mean = np.where(counts >= FEWEST_OF_CLASS, (distance * (counts - 1) + without) / counts, distance)
     return mean, distance, row

@@ -64,7 +64,7 @@ def test_the_graph_does_too(folder):
 
 
 def test_mistakes(folder):
-    with pytest.raises(ConfigError, match='predictions are written with to="onnx" or "pt2"'):
+    with pytest.raises(ConfigError, match='predictions are written with to="onnx"'):
         vidssl.export(folder / "out", to="safetensors", out=folder / "x.safetensors")
     labels = [folder / "labels.csv"]
     name = "floor:thumbnails+floor:motion"

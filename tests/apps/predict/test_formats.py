@@ -84,6 +84,11 @@ def test_back_and_forth(tmp_path, write_video):
     ]
     for to, (name, write) in ANNOTATIONS.items():
         write(tmp_path / name, rows)
+        if to == "label-studio":  # a prediction is no label until somebody accepts it
+            assert read_annotations(tmp_path / name) == []
+            tasks = json.loads((tmp_path / name).read_text())
+            accepted = [{"data": task["data"], "annotations": task["predictions"]} for task in tasks]
+            (tmp_path / name).write_text(json.dumps(accepted))
         found = spans(read_annotations(tmp_path / name))
         whole = ("b.mp4", "Walk", 0.0, 2.0) if to == "boris" else ("b.mp4", "Walk", None, None)
         assert found == [("a.mp4", "Walk", 0.0, 0.8), ("a.mp4", "Tear", 0.8, 1.6), whole]
@@ -99,6 +104,11 @@ def test_back_and_forth(tmp_path, write_video):
         ("a.csv", TABULAR.replace("o,Nina,Tear,STOP,4,a.mp4\n", ""), "Tear starts, and does not stop"),
         ("a.csv", TABULAR.replace("o,Nina,Tear,START,2,a.mp4\n", ""), "a.csv:4: Tear stops, and has not started"),
         ("a.csv", AGGREGATED.replace("30.199", "x", 1), "a.csv:2: 'x' is not a number"),
+        ("a.csv", AGGREGATED.replace("0.0,30.199", "31,30.199"), "a.csv:2: end 30.199 is not after start 31.0"),
+        ("a.csv", TABULAR.replace("o,Himal,Tear,STOP", "o,Himal,Tear,START"), "a.csv:4: Tear starts again"),
+        ("a.csv", TABULAR + "o\n", "a.csv:6: 'Behavior type': it is no table of events of BORIS"),
+        ("a.json", '{"a": 1}', "it is no list of tasks"),
+        ("a.json", json.dumps(TASKS).replace('["Tear"]', '["Tear", "Walk"]'), "videos of one class each"),
     ],
 )
 def test_mistakes(tmp_path, name, text, words):

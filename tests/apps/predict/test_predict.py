@@ -104,6 +104,68 @@ def test_labels_are_filled_in_and_used(predicted, folder):
     assert (out / "to_label.csv").read_bytes() == written and results["to_label"] == "to_label_2.csv"
 
 
+def test_rounds_of_labels_are_never_replaced(folder):
+    """Also if the first list is gone, and though a later one asks again for what was left empty."""
+    out, labels = folder / "rounds", [folder / "labels.csv"]
+    for number, name in enumerate(("to_label.csv", "to_label_2.csv", "to_label_3.csv")):
+        results = vidssl.predict(folder / "videos", labels=labels, out=out, **{**OPTIONS, "ask": 2})
+        assert results["to_label"] == name and results["num_examples"] == 36 + number
+        rows = rows_of(out / name)
+        rows[0]["label"] = rows[0]["path"].split("_")[2].removesuffix(".mp4")
+        write_labels(out / name, [[*rows[0]], *(row.values() for row in rows)])
+        labels.append(out / name)
+    (out / "to_label.csv").rename(folder / "first.csv")
+    kept = (out / "to_label_2.csv").read_bytes()
+    labels[1] = folder / "first.csv"
+    assert vidssl.predict(folder / "videos", labels=labels, out=out, **OPTIONS)["to_label"] == "to_label.csv"
+    assert (out / "to_label_2.csv").read_bytes() == kept
+
+
+def test_a_list_that_is_both_has_rounds_too(folder, monkeypatch):
+    rows = [
+        (f"videos/{path.name}", path.stem.split("_")[2] if path.name[2] < "3" else "")
+        for path in sorted((folder / "videos").glob("r[0-2]?_*.mp4"))
+    ]
+    both, out = write_labels(folder / "list.csv", [("path", "label"), *rows]), folder / "of_list"
+    vidssl.predict(both, labels=[both], out=out, **OPTIONS)
+    asked = rows_of(out / "to_label.csv")
+    asked[0]["label"] = asked[0]["path"].split("_")[2].removesuffix(".mp4")
+    write_labels(out / "to_label.csv", [[*asked[0]], *(row.values() for row in asked)])
+    monkeypatch.chdir(folder)
+    results = vidssl.predict("list.csv", labels=[both, out / "to_label.csv"], out=out, **OPTIONS)
+    assert results["num_examples"] == 19 and results["num_predicted"] == 29
+
+
+def test_what_has_a_label_is_not_predicted(folder, tmp_path):
+    """A span of a clip is no whole video, as BORIS writes whole videos too."""
+    names = [path.name for path in sorted((folder / "videos").glob("r?[0-5]_*.mp4"))]
+    rows = [(name, name.split("_")[2].removesuffix(".mp4"), 0, 0.6) for name in names]
+    labels = write_labels(tmp_path / "labels.csv", [("path", "label", "start", "end"), *rows])
+    results = vidssl.predict(folder / "videos", labels=[labels], out=tmp_path / "out", **OPTIONS)
+    assert results["num_examples"] == 36 and results["num_predicted"] == 12
+    listed = write_labels(tmp_path / "list.csv", [("path", "start", "end"), *((n, 0.0412345, 0.6) for n in names)])
+    options = {**OPTIONS, "root": folder / "videos", "ask": 50}
+    whole = write_labels(tmp_path / "whole.csv", [("path", "label", "start", "end"), *(
+        (str(folder / "videos" / name), name.split("_")[2].removesuffix(".mp4"), 0.0412345, 0.6) for name in names[:30]
+    )])  # fmt: skip
+    results = vidssl.predict(listed, labels=[whole], out=tmp_path / "spans", **options)
+    assert results["num_predicted"] == 6
+    asked = rows_of(tmp_path / "spans/to_label.csv")
+    for row in asked:
+        row["label"] = row["path"].split("_")[2].removesuffix(".mp4")
+    write_labels(tmp_path / "spans/to_label.csv", [[*asked[0]], *(row.values() for row in asked[:5])])
+    labels = [whole, tmp_path / "spans/to_label.csv"]
+    results = vidssl.predict(listed, labels=labels, out=tmp_path / "spans", **options)
+    assert results["num_examples"] == 35 and results["num_predicted"] == 1
+
+
+def test_unknown_recordings_are_said(folder, tmp_path):
+    options = {**OPTIONS, "group": None}
+    results = vidssl.predict(folder / "videos", labels=[folder / "labels.csv"], out=tmp_path / "out", **options)
+    assert "Recordings are not known: each video counts as one" in results["trust"]["line"]
+    assert results["trust"]["groups"].startswith("the videos")
+
+
 def test_class_folders_and_a_list_with_both(folder, tmp_path):
     for path in (folder / "videos").glob("r?[0-2]_*.mp4"):
         (tmp_path / "classes" / path.stem.split("_")[2]).mkdir(parents=True, exist_ok=True)
@@ -170,7 +232,7 @@ def test_a_span_of_the_recording_is_an_example(folder, tmp_path, write_video):
     [
         ([("r00_0_blue.mp4", "blue")], {}, "only 'blue': a prediction needs examples of two classes"),
         ([("r00_0_blue.mp4", "")], {}, "no label: a prediction needs examples of two classes"),
-        ([("r00_0_blue.mp4", NONE), ("r10_0_green.mp4", "x")], {}, f"has a class {NONE!r}"),
+        ([("r00_0_blue.mp4", NONE), ("r10_0_green.mp4", "x")], {}, "labels.csv:2: the class 'none of these' is"),
         ([("r99_broken.mp4", "blue"), ("r10_0_green.mp4", "x")], {}, "examples of fewer than two classes can be read"),
         ([("r00_0_blue.mp4", "blue"), ("no.mp4", "x")], {}, "1 files with labels are not there: no.mp4"),
         ([("r00_0_blue.mp4", "blue")], {"none": 1.0}, "none=1 is a share of the videos"),
@@ -193,4 +255,6 @@ def test_the_command(folder, tmp_path, capsys):
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert printed.startswith(results["trust"]["line"]) and len(rows_of(tmp_path / "out/to_label.csv")) == 3
     tasks = json.loads((tmp_path / "out/predictions.label-studio.json").read_text())
-    assert len(tasks) == 12 and tasks[0]["predictions"][0]["result"][0]["type"] == "choices"
+    assert (
+        len(tasks) == 12 - results["predicted"][NONE] and tasks[0]["predictions"][0]["result"][0]["type"] == "choices"
+    )

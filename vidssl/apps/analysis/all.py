@@ -18,7 +18,7 @@ from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.command_line_and_notices import left_out
 from vidssl.base.config import Tree
-from vidssl.base.errors import ConfigError, DataError, PeerError
+from vidssl.base.errors import ConfigError, DataError, PeerError, VidsslError
 from vidssl.base.keyed_generators import generator
 from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report
@@ -137,7 +137,16 @@ ANALYSIS_PARTS = (
     ),
 )
 _SHOWN = 4  # videos with maps on the page
-_FIXABLE = (ConfigError, DataError, PeerError)  # the last of another process, which had one of the others
+_FIXABLE = (ConfigError, DataError)  # by other options or videos: the other analyses are shown
+
+
+def _reason(error: VidsslError) -> str:
+    """Return why an analysis is left out, also if it failed on another process; other errors are raised."""
+    if isinstance(error, PeerError) and error.kind is not None and issubclass(error.kind, _FIXABLE):
+        return error.reason
+    if isinstance(error, _FIXABLE):
+        return str(error)
+    raise error
 
 
 @job
@@ -270,15 +279,15 @@ class AllAnalyses(Measurement):
             if beside is not None:
                 try:
                     networks[UNTRAINED] = self._measure(part, beside, self.folder / UNTRAINED / name)
-                except _FIXABLE as error:
-                    notes.append(f"The untrained network is not measured: {error}.")
+                except VidsslError as error:
+                    notes.append(f"The untrained network is not measured: {_reason(error)}.")
             elif part.costly:
                 notes.append(
                     "The untrained network takes as long again: vidssl analyze all --untrained all measures it."
                 )
             section = part.section(Evidence(networks, self.groups.number, self.query.labels))
-        except _FIXABLE as error:
-            return _left_out(part.header, error)
+        except VidsslError as error:
+            return _left_out(part.header, _reason(error))
         links = [] if part.link is None else [(part.link[0], f"{name}/{part.link[1]}")]
         return replace(section, notes=[*section.notes, *notes], links=links)
 
@@ -308,8 +317,8 @@ class AllAnalyses(Measurement):
             work.rows = generator(0).permutation(len(self.query))[: work.limit].tolist()
             networks, page_rows = gradcam.explain_networks(work, subjects, self.query, self.query, out)
             section = gradcam.gradcam_section(networks, page_rows[:_SHOWN], self.query, self.groups.number)
-        except _FIXABLE as error:
-            return _left_out(header, error)
+        except VidsslError as error:
+            return _left_out(header, _reason(error))
         return replace(section, links=[("All maps, playing", f"{header.name}/index.html")])
 
     def _notes(self) -> list[str]:
@@ -344,6 +353,6 @@ class AllAnalyses(Measurement):
         return details + ([("Step", f"{step:,}")] if step is not None else [])
 
 
-def _left_out(section: Section, error: Exception) -> Section:
-    _log.warning("%s is left out: %s", section.name, error)
-    return replace(section, reason=str(error))
+def _left_out(section: Section, reason: str) -> Section:
+    _log.warning("%s is left out: %s", section.name, reason)
+    return replace(section, reason=reason)

@@ -269,7 +269,7 @@ def export(
 def _export_network_of(kind: str, folder: Path, to: str, path: Path, trust: bool) -> JobResults:
     """Write the network of another command's folder as a graph."""
     if to not in ("onnx", "pt2") or path.suffix != _SUFFIXES[to]:
-        raise ConfigError(f'cannot write {path}: {kind} are written with to="onnx" or "pt2", to a file of that name')
+        raise ConfigError(f'to="{to}", {path}: {kind} are written with to="onnx" (*.onnx) or to="pt2" (*.pt2)')
     check_file(path)
     network, test, description = load_app("network", kind).network_of(folder, trust)
     with writing_file(path):

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from vidssl.apps.map import layout_2d as layouts
-from vidssl.apps.map.clusters import find_clusters, typical
+from vidssl.apps.map.clusters import check_clusters, find_clusters, typical
 from vidssl.apps.map.layout_2d import choose_layout, is_installed, kept_neighbours
 from vidssl.apps.map.page import THUMBNAIL, MapColumn, classes_column, map_column, write_map_page
 from vidssl.apps.map.suspect_videos import SUSPECT_NEIGHBOURS, find_suspects
@@ -85,6 +85,8 @@ def map(
     folder, values = Path(out), None if columns is None else Path(columns)
     if to == "parquet" and not is_installed("pyarrow"):
         raise ConfigError("to=\"parquet\" needs pyarrow: pip install 'vidssl[parquet]'")
+    if clusters is not None:
+        check_clusters(clusters)
     if features is None:
         if videos is None or model is None:
             raise ConfigError("a map needs features=FOLDER (of vidssl extract), or videos and a network")

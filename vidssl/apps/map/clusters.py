@@ -27,6 +27,12 @@ class Clusters(NamedTuple):
     line: str  # whether they are more than recordings
 
 
+def check_clusters(clusters: str) -> None:
+    """Raise a ConfigError if it is neither a number above 1 nor `auto`."""
+    if clusters != "auto" and not (clusters.isdecimal() and int(clusters) > 1):
+        raise ConfigError(f"clusters={clusters} is neither auto nor a whole number of 2 or more")
+
+
 def find_clusters(x: Tensor, recordings: _Rows, clusters: str, seed: int) -> Clusters:
     """Divide features (N, D) of unit length by k-means into so many clusters, or `auto`: those of the best silhouette.
 
@@ -38,8 +44,7 @@ def find_clusters(x: Tensor, recordings: _Rows, clusters: str, seed: int) -> Clu
     """
     from sklearn.cluster import KMeans
 
-    if clusters != "auto" and not (clusters.isdecimal() and int(clusters) > 1):
-        raise ConfigError(f"clusters={clusters} is neither auto nor a whole number of 2 or more")
+    check_clusters(clusters)
     unit = functional.normalize(x.float(), dim=1).numpy()
     counts = range(2, min(MOST, len(unit) - 1) + 1) if clusters == "auto" else [int(clusters)]
     if not counts or counts[-1] > len(unit):

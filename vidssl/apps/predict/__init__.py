@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ from typing_extensions import Unpack
 from vidssl.apps.predict.formats import ANNOTATIONS, read_annotations
 from vidssl.apps.predict.moments import NONE, Moment, choose_to_label, join_windows, predict_rows
 from vidssl.apps.predict.page import write_prediction_page
-from vidssl.apps.predict.trust import measure_trust, percent
+from vidssl.apps.predict.trust import UNSTATED, measure_trust, percent
 from vidssl.base import distributed
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
@@ -45,6 +46,8 @@ from vidssl.jobs.extract import extract
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
 from vidssl.jobs.load_network import describe_clips, load_subject
 from vidssl.jobs.measurement_runner import JobResults, format_table, write_csv
+from vidssl.models.external import is_external
+from vidssl.models.floors import has_no_graph
 from vidssl.models.joined_features import parts_of
 
 PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance")
@@ -91,7 +94,7 @@ def predict(
     Returns:
         What results.json has.
     """
-    folder, files = Path(out), [Path(path) for path in labels]
+    folder, files = Path(out), [Path(path) for path in ([labels] if isinstance(labels, str | Path) else labels)]
     if not 0 <= none < 1:
         raise ConfigError(f"none={none:g} is a share of the videos: from 0, which refuses nothing, to below 1")
     windows = parse_windows(window, window / 2 if stride is None and window is not None else stride)
@@ -99,8 +102,9 @@ def predict(
     check_file_names(folder, ["features/features.npy"])
     claim(folder, "predictions", inputs={"videos": path_of(videos)}, read=[*{*files} - {*filled}])
     listed, joined = _read(videos, files, options)
-    if group is not None:
-        recording_groups(joined, group)  # a pattern that matches nothing is an error now, not after hours
+    if group is not None:  # what is wrong with it, or with a list in the folder, is an error now, not after hours
+        recording_groups(joined, group)
+    _next_list(folder)
     with only_run_in(folder):
         of_network = options.copy()
         of_network.pop("root", None)
@@ -114,16 +118,18 @@ def predict(
 
 def _read(videos: Videos, files: Sequence[Path], options: NetworkOptions) -> tuple[VideoList, VideoList]:
     """Read the videos to predict, and the list of these, with the label -1, and of the examples."""
-    among = None if path_of(videos) in files else read_videos(videos, options)  # the list alone has both
     labels = {path: labels_of_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL) for path in files}
-    found = find_labelled(labels, among, options.get("allow_external", False))
+    if unlike := next((label.place for of_file in labels.values() for label in of_file if label.label == NONE), None):
+        raise DataError(f"{unlike}: the class {NONE!r} is what unlike videos are called: give it another name")
+    source, external = path_of(videos), options.get("allow_external", False)
+    own = [path for path in files if source is not None and path.resolve() == source.resolve()]
+    # A list that is both names the videos; the other files have labels for them.
+    among = find_labelled({own[0]: labels[own[0]]}, None, external) if own else read_videos(videos, options)
+    found = find_labelled(labels, among, external)
     labelled = found.rows(np.flatnonzero(found.labels >= 0).tolist())
     if len(found.classes) < 2:
         there = f"only {found.classes[0]!r}" if found.classes else "no label"
         raise DataError(f"{files[0]} has {there}: a prediction needs examples of two classes or more")
-    if NONE in labelled.classes:
-        raise DataError(f"{files[0]} has a class {NONE!r}, as unlike videos are called: give it another name")
-    among = found if among is None else among
     known = {_key(record) for record in labelled.records}
     rest = [replace(record, label=-1) for record in among.records if _key(record) not in known]
     if not rest:
@@ -132,17 +138,22 @@ def _read(videos: Videos, files: Sequence[Path], options: NetworkOptions) -> tup
 
 
 def _key(record: VideoRecord) -> tuple[str, float, float | None]:
-    return os.path.abspath(record.path), record.start or 0.0, record.end  # noqa: PTH100 - a Path for each row is slower
+    start, end = (None if time is None else round(time, 6) for time in (record.start, record.end))
+    return os.path.realpath(record.path), start or 0.0, end
 
 
 def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to: str) -> JobResults:
     """Predict from the features in a folder, and write all files; paths are written relative to `root`."""
     folder = read_folder(out / "features", "give a folder that vidssl extract has written")
     videos, windows = folder.videos(range(len(folder.features))), folder.request.get("windows")
-    known, rest = _divide(videos, windows is not None)
-    number = recording_groups(videos, group).number
+    known, rest = _divide(videos)
+    groups = recording_groups(videos, group)
+    number = groups.number
     x, label, classes = folder.features.x[known].clone(), videos.labels[known], folder.classes
     trust = measure_trust(x, label, number[known], classes, "video" if windows is None else "window", none)
+    trust["groups"] = groups.how
+    if not groups.stated:
+        trust["line"] += f" {UNSTATED}"
     rule = choose_rule(x, label, number[known], len(classes)) if can_choose(label, number[known]) else Rule()
     classifier = CalibratedClassifier(rule, x, torch.from_numpy(label), len(classes))
     threshold = farthest(distance_to(x, x, same_group(number[known]))[0], none)
@@ -157,9 +168,6 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     write_csv(out / "predictions.csv", PREDICTED, [[row[name] for name in PREDICTED] for row in rows])
     to_label = _next_list(out)
     write_csv(to_label, TO_LABEL, [[rows[n][name] for name in _SOURCES] for n in asked])
-    if to in ANNOTATIONS:
-        name, write = ANNOTATIONS[to]
-        write(out / name, rows)
     content: Tree = {
         "trust": trust,
         "rule": rule._asdict(),
@@ -176,6 +184,9 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     results = JobResults(complete(content, request=request, overlap=None, query=folder.request["list"]))
     write_prediction_page(out / "index.html", results, rows, asked, str(rule))
     write_results(out, results)
+    if to in ANNOTATIONS:
+        name, write = ANNOTATIONS[to]
+        write(out / name, [row for row in rows if row["class"] != NONE])
     results.text, results.file = _summary(results), out / "index.html"
     return results
 
@@ -183,11 +194,16 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
 def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
     """Return the network of a folder of predictions with its classifier, its clips, and what describes both."""
     results, folder = read_json(out / "results.json"), read_folder(out / "features", "predict again")
-    name, options = results["network"], NetworkOptions(device="cpu", trust=trust)
+    name, protocol, options = results["network"], folder.request["protocol"], NetworkOptions(device="cpu", trust=trust)
     if parts_of(name):
         raise ConfigError(f"{out} is predicted by a sum, {name}, which is no graph: predict by one of its networks")
-    options["test"] = TestClips.model_validate_json(json.dumps(folder.request["protocol"]))
+    if is_external(name):
+        options["clips"] = protocol["clips"]
+    else:
+        options["test"] = TestClips.model_validate_json(json.dumps(protocol))
     subject, videos = load_subject(name, options), folder.videos(range(len(folder.features)))
+    if has_no_graph(subject.encoder):
+        raise ConfigError(f"{out} is predicted by {name}, which has no graph: predict by a network")
     known = np.flatnonzero(videos.labels >= 0)
     x, label = folder.features.x[known], torch.from_numpy(videos.labels[known])
     classifier = CalibratedClassifier(Rule(**results["rule"]), x, label, len(folder.classes))
@@ -200,27 +216,29 @@ def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
     return VideoClassifier(subject.encoder, classifier).eval(), subject.test, description
 
 
-def _divide(videos: VideoList, windows: bool) -> tuple[list[int], list[int]]:
-    """Return the rows of examples and those to predict: of windows those of which no example has the most."""
+def _divide(videos: VideoList) -> tuple[list[int], list[int]]:
+    """Return the rows of examples, and those to predict: what has no label."""
     known = np.flatnonzero(videos.labels >= 0).tolist()
     if len({*videos.labels[known].tolist()}) < 2:
         raise DataError(f"{videos.path}: examples of fewer than two classes can be read: repair them, or label others")
     spans = rows_by(videos.records[n].path for n in known)
     rest = []
     for n in np.flatnonzero(videos.labels < 0).tolist():
-        record = videos.records[n]
-        labelled = [videos.records[known[row]] for row in spans.get(record.path, ())] if windows else []
-        if not any(_shared(record, other) > 0.5 for other in labelled):
+        labelled = [videos.records[known[row]] for row in spans.get(videos.records[n].path, ())]
+        if not any(_is_labelled(videos.records[n], span) for span in labelled):
             rest.append(n)
     if not rest:
-        raise DataError(f"{videos.path}: none of the videos to predict can be read")
+        raise DataError(f"{videos.path}: none of the videos to predict can be read, or all have labels")
     return known, rest
 
 
-def _shared(window: VideoRecord, other: VideoRecord) -> float:
-    """Return the share of a window that another span has."""
-    start, end = window.start or 0.0, window.end or float("inf")
-    return (min(end, other.end or float("inf")) - max(start, other.start or 0.0)) / (end - start)
+def _is_labelled(record: VideoRecord, labelled: VideoRecord) -> bool:
+    """Whether a span with a label has more than half of another one, or any part of a whole video."""
+    if record.end is None:
+        return True
+    start = record.start or 0.0
+    shared = min(record.end, labelled.end or record.end) - max(start, labelled.start or 0.0)
+    return shared > 0.5 * (record.end - start)
 
 
 def _row(moment: Moment, example: VideoRecord, root: Path) -> Tree:
@@ -228,7 +246,7 @@ def _row(moment: Moment, example: VideoRecord, root: Path) -> Tree:
     record, nearest_example = moment.record, os.path.relpath(example.path, root)
     if example.end is not None:
         nearest_example += f"@{example.start or 0:.2f}-{example.end:.2f}"
-    start, end = (None if time is None else round(time, 3) for time in (record.start, record.end))
+    start, end = (None if time is None else round(time, 6) for time in (record.start, record.end))
     of_class = (moment.label, round(moment.confidence, 4), moment.second)
     values = (os.path.relpath(record.path, root), start, end, *of_class, nearest_example, round(moment.distance, 4))
     row = dict(zip(PREDICTED, values, strict=True))
@@ -237,8 +255,10 @@ def _row(moment: Moment, example: VideoRecord, root: Path) -> Tree:
 
 def _next_list(out: Path) -> Path:
     """Return the file of what to label: never one in which somebody has filled in labels."""
-    filled = [path for path in out.glob("to_label*.csv") if any(label.label for label in read_labels(path, TO_LABEL))]
-    return out / (f"to_label_{len(filled) + 1}.csv" if filled else "to_label.csv")
+    paths = (out / ("to_label.csv" if n == 1 else f"to_label_{n}.csv") for n in count(1))
+    return next(
+        path for path in paths if not path.exists() or not any(label.label for label in read_labels(path, TO_LABEL))
+    )
 
 
 def _summary(results: JobResults) -> str:

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from vidssl.base.atomic import write_json
 from vidssl.base.errors import DataError
-from vidssl.data.read_labels import NamedLabel, read_labels
+from vidssl.data.read_labels import NamedLabel, checked_label, read_labels
 from vidssl.data.video_list import decimal_number, read_official_json, read_rows
 from vidssl.jobs.measurement_runner import write_csv
 from vidssl.video.reader import open_video
@@ -31,12 +32,8 @@ def read_annotations(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel
     """Read the labels of a CSV file as `read_labels`, of BORIS, or of a JSON file of Label Studio."""
     if path.suffix.lower() == ".json":
         return [*_of_label_studio(path)]
-    header = [name.strip() for _, row in read_rows(path, "name a CSV file path,label[,start,end]") for name in row][
-        :200
-    ]
-    if {"Behavior", "Behavior type"} <= {*header}:
-        return [*_of_boris(path)]
-    return read_labels(path, ignored)
+    _, header = next(read_rows(path, "labels=FILE is a CSV file path,label[,start,end]"), (1, []))
+    return [*_of_boris(path)] if {"Behavior", "Behavior type"} <= {*header} else read_labels(path, ignored)
 
 
 def _of_boris(path: Path) -> Iterator[NamedLabel]:
@@ -47,20 +44,19 @@ def _of_boris(path: Path) -> Iterator[NamedLabel]:
     for line, row in rows:
         event, place = dict(zip(header, row, strict=False)), f"{path}:{line}"
         name = event.get("Media file name") or event.get("Media file") or ""
-        kind, label = event["Behavior type"], event["Behavior"]
         try:
+            kind, label = event["Behavior type"], event["Behavior"]
+            key = event["Observation id"], event.get("Subject", ""), label, name
             if "Start (s)" in event and kind == "STATE":
-                yield NamedLabel(
-                    name, label, decimal_number(event["Start (s)"]), decimal_number(event["Stop (s)"]), place
-                )
+                start, end = decimal_number(event["Start (s)"]), decimal_number(event["Stop (s)"])
+                yield checked_label(name, label, start, end, place)
+            elif kind == "START" and key not in open_events:
+                open_events[key] = decimal_number(event["Time"])
+            elif kind == "STOP" and key in open_events:
+                yield checked_label(name, label, open_events.pop(key), decimal_number(event["Time"]), place)
             elif kind in ("START", "STOP"):
-                key = event["Observation id"], event.get("Subject", ""), label, name
-                if kind == "START":
-                    open_events[key] = decimal_number(event["Time"])
-                elif key in open_events:
-                    yield NamedLabel(name, label, open_events.pop(key), decimal_number(event["Time"]), place)
-                else:
-                    raise DataError(f"{place}: {label} stops, and has not started")
+                wrong = "starts again before it stops" if kind == "START" else "stops, and has not started"
+                raise DataError(f"{place}: {label} {wrong}")
             else:
                 points += 1
         except (KeyError, ValueError) as error:
@@ -72,22 +68,30 @@ def _of_boris(path: Path) -> Iterator[NamedLabel]:
 
 
 def _of_label_studio(path: Path) -> Iterator[NamedLabel]:
-    tasks = read_official_json(path)
+    tasks, without = read_official_json(path), 0
     try:
+        if not isinstance(tasks, list):
+            raise TypeError("it is no list of tasks")
         for number, task in enumerate(tasks):
             place, data = f"{path}: task {number + 1}", task["data"]
-            name = _UPLOADED.sub("", str(data["video"]).rpartition("?d=")[2])
-            for result in (task.get("annotations") or task.get("predictions") or [{"result": []}])[-1]["result"]:
+            name = unquote(_UPLOADED.sub("", str(data["video"]).rpartition("?d=")[2]))
+            # What a model predicted is no label until somebody has accepted it.
+            annotations = [entry for entry in task.get("annotations", ()) if not entry.get("was_cancelled")]
+            without += not annotations
+            for result in annotations[-1]["result"] if annotations else ():
                 if result["type"] == _OF_VIDEO:
-                    yield NamedLabel(name, result["value"][_OF_VIDEO][0], place=place)
+                    (label,) = result["value"][_OF_VIDEO]
+                    yield checked_label(name, label, None, None, place)
                 elif result["type"] == _OF_MOMENTS:
-                    if "fps" not in data:
+                    (label,), fps = result["value"][_OF_MOMENTS], float(data.get("fps") or 0)
+                    if not fps > 0:
                         raise DataError(f"{place}: its data has no fps, the frameRate of its Video: add it")
                     for part in result["value"]["ranges"]:
-                        start, end = (part["start"] - 1) / data["fps"], part["end"] / data["fps"]
-                        yield NamedLabel(name, result["value"][_OF_MOMENTS][0], start, end, place)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise DataError(f"{path} is no JSON of Label Studio with videos: {error!r}") from None
+                        yield checked_label(name, label, (part["start"] - 1) / fps, part["end"] / fps, place)
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        raise DataError(f"{path} is no JSON of Label Studio with videos of one class each: {error!r}") from None
+    if without:
+        _log.warning("%s: %d of %d tasks have no annotation: they have no label", path, without, len(tasks))
 
 
 def write_boris(path: Path, rows: Sequence[Row]) -> None:
@@ -96,7 +100,7 @@ def write_boris(path: Path, rows: Sequence[Row]) -> None:
     for row in rows:
         start, end = row["start"] or 0.0, row["end"]
         if end is None:
-            with open_video(row["file"]) as video:
+            with open_video(row["file"], fps=row["record"].fps) as video:
                 end = video.meta.duration
         spans = (f"{start:.3f}", f"{end:.3f}", f"{end - start:.3f}")
         observation = Path(row["path"]).stem
@@ -109,8 +113,8 @@ def write_label_studio(path: Path, rows: Sequence[Row]) -> None:
     tasks: dict[str, Any] = {}
     for row in rows:
         if row["path"] not in tasks:
-            with open_video(row["file"]) as video:
-                data = {"video": f"/data/local-files/?d={row['path']}", "fps": round(video.meta.fps, 6)}
+            with open_video(row["file"], fps=row["record"].fps) as video:
+                data = {"video": f"/data/local-files/?d={quote(row['path'])}", "fps": round(video.meta.fps, 6)}
             tasks[row["path"]] = {"data": data, "predictions": [{"model_version": "vidssl", "result": []}]}
         task, label = tasks[row["path"]], row["class"]
         kind, value = _OF_VIDEO, {_OF_VIDEO: [label]}

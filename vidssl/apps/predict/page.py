@@ -55,7 +55,9 @@ def write_prediction_page(path: Path, results: Tree, rows: Sequence[Tree], asked
 
 
 def _link(row: Mapping[str, object], folder: Path) -> str:
-    """The address of a moment from the page, from which browsers play it."""
+    """The address of a moment from the page, from which browsers play it; empty for what no browser can open."""
+    if not os.path.lexists(str(row["file"])):
+        return ""
     file = quote(os.fsencode(os.path.relpath(str(row["file"]), folder)))
     return file if row["end"] is None else f"{file}#t={row['start'] or 0},{row['end']}"
 

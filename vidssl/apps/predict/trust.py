@@ -24,6 +24,7 @@ from vidssl.evaluation.statistics import FEWEST, Estimate, doubts, jackknife, pr
 _Ints = NDArray[np.int64]
 _LARGEST = 1 / 3  # share of the videos in one recording, above which nothing can be said
 _UNKNOWN = "Nothing can be said of how far this can be trusted:"
+UNSTATED = "Recordings are not known: each video counts as one; clips of one recording make this too high: group=REGEX."
 _FACTS = (  # None where nothing can be said
     *("recall", "precision", "guessing", "majority", "refused", "calibration_error", "per_class", "predicted"),
     *("doubts", "nested"),
@@ -39,8 +40,8 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
     several, counts = of_several_recordings(label, group), np.bincount(group)
     num_recordings, largest = int((counts > 0).sum()), float(counts.max() / len(label))
     facts: Tree = {**dict.fromkeys(_FACTS), "examples": len(label), "recordings": num_recordings}
-    if num_recordings < 2 or not several.any():
-        why = "are of one recording" if num_recordings < 2 else "of each class are of one recording"
+    if num_recordings < 2 or len(np.unique(label[several])) < 2:
+        why = "are of one recording" if num_recordings < 2 else "of each class, or each but one, are of one recording"
         return facts | {"line": f"{_UNKNOWN} all {len(label)} {unit}s {why}; label others, or see group=REGEX."}
     probability = nested_probabilities(x, label, group, len(classes))
     predicted, of_class = probability.argmax(axis=1), (group[several], label[several])
@@ -64,6 +65,8 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
     sentences = [_first(recall, precision, facts, unit), _confusion(predicted, label, several, classes)]
     if alone := [classes[number] for number in np.unique(label[~several]).tolist()]:
         sentences.append(f"Nothing can be said of {', '.join(alone)}: one recording.")
+    if lacking := [name for number, name in enumerate(classes) if not (label == number).any()]:
+        sentences.append(f"No example of {', '.join(lacking)} can be read.")
     if not nested:
         sentences.append(f"By kNN, neither chosen nor calibrated: a class has fewer than {FEWEST_OF_CLASS} recordings.")
     return facts | {"line": " ".join(sentences)}

@@ -8,6 +8,7 @@ import pytest
 
 from vidssl.apps.predict.formats import ANNOTATIONS, read_annotations
 from vidssl.base.errors import DataError
+from vidssl.base.types import VideoRecord
 
 AGGREGATED = """Observation id,Observation date,Description,Observation type,Source,Time offset (s),Coding duration,\
 Media duration (s),FPS (frame/s),Subject,Observation duration by subject by observation,Behavior,Behavioral category,\
@@ -78,9 +79,11 @@ def test_back_and_forth(tmp_path, write_video):
     for name in ("a.mp4", "b.mp4"):
         write_video(tmp_path / name, np.full((50, 32, 32, 3), 90, np.uint8))
     moments = [("a.mp4", 0.0, 0.8, "Walk"), ("a.mp4", 0.8, 1.6, "Tear"), ("b.mp4", None, None, "Walk")]
+    keys = ("path", "start", "end", "class")
     rows = [
-        {"path": p, "start": s, "end": e, "class": c, "confidence": 0.9, "file": str(tmp_path / p)}
-        for p, s, e, c in moments
+        {**dict(zip(keys, row, strict=True)), "confidence": 0.9, "file": file, "record": VideoRecord(file)}
+        for row in moments
+        for file in [str(tmp_path / row[0])]
     ]
     for to, (name, write) in ANNOTATIONS.items():
         write(tmp_path / name, rows)

@@ -9,13 +9,15 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+import numpy as np
+
 from vidssl.base.errors import DataError, first_few
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import TAR_MARK, PathRule, RealPath, existing_path
 from vidssl.data.find_same_videos import spans_overlap
 from vidssl.data.read_input import VIDEO_SUFFIXES, read_input
 from vidssl.data.recordings_and_class_folders import labelled_by_folders
-from vidssl.data.video_list import Records, VideoList, decimal_number, lines_beside, read_rows, root_beside
+from vidssl.data.video_list import Records, VideoList, decimal_number, lines_beside, read_rows, root_beside, rows_by
 from vidssl.video.reader import state_of_video
 
 _log = logging.getLogger(__name__)
@@ -181,6 +183,34 @@ def below_one_folder(records: Sequence[VideoRecord], path: Path, classes: Iterab
     for full, record in zip(paths, records, strict=True):
         listed.append(VideoRecord(os.path.relpath(full, root), record.label, record.start, record.end, record.fps))
     return VideoList(path, listed, (*classes,))
+
+
+def divide_by_labels(videos: VideoList) -> tuple[list[int], list[int]]:
+    """Return the rows that have labels, and those of which nothing has one.
+
+    A whole video has one if a part of it has, a span if one with a label has more than half of it.
+    """
+    known = np.flatnonzero(videos.labels >= 0).tolist()
+    if len({*videos.labels[known].tolist()}) < 2:
+        raise DataError(f"{videos.path}: examples of fewer than two classes can be read: repair them, or label others")
+    spans = rows_by(videos.records[n].path for n in known)
+    rest = []
+    for n in np.flatnonzero(videos.labels < 0).tolist():
+        labelled = [videos.records[known[row]] for row in spans.get(videos.records[n].path, ())]
+        if not any(_is_labelled(videos.records[n], span) for span in labelled):
+            rest.append(n)
+    if not rest:
+        raise DataError(f"{videos.path}: none of the videos to predict can be read, or all have labels")
+    return known, rest
+
+
+def _is_labelled(record: VideoRecord, labelled: VideoRecord) -> bool:
+    """Whether a span with a label has more than half of another one, or any part of a whole video."""
+    if record.end is None:
+        return True
+    start = record.start or 0.0
+    shared = min(record.end, labelled.end or record.end) - max(start, labelled.start or 0.0)
+    return shared > 0.5 * (record.end - start)
 
 
 class _Finder:

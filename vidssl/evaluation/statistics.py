@@ -303,6 +303,21 @@ def jackknife(value: float, without: Sequence[float | None]) -> Estimate:
     return Estimate(value, value - _student(count - 1) * error, value + _student(count - 1) * error)
 
 
+def mean_precision(predicted: _Rows, label: _Rows, recordings: _Rows, counted: NDArray[np.bool_]) -> Estimate:
+    """Estimate the mean over classes of the precision, 0 of a class that is never predicted, by the jackknife.
+
+    The classes are those of the videos that `counted` (N,) marks.
+    """
+
+    def mean_of(rows: NDArray[np.bool_]) -> float:
+        named = [label[rows & (predicted == number)] == number for number in np.unique(label[counted])]
+        return float(np.mean([right.mean() if len(right) else 0.0 for right in named]))
+
+    estimate = jackknife(mean_of(label >= 0), [mean_of(recordings != number) for number in np.unique(recordings)])
+    low, high = (None if end is None else min(1.0, max(0.0, end)) for end in estimate[1:3])
+    return Estimate(estimate.value, low, high)
+
+
 def _student(degrees: float) -> float:
     from scipy.special import stdtrit  # what scipy.stats calls, whose import takes a second
 

@@ -25,9 +25,9 @@ from vidssl.base.progress import Report
 from vidssl.base.safe_parse import read_json
 from vidssl.base.types import VideoRecord
 from vidssl.data.cut_windows import parse_windows
-from vidssl.data.read_labels import below_one_folder, find_labelled, labels_of_folders, read_labels
+from vidssl.data.read_labels import below_one_folder, divide_by_labels, find_labelled, labels_of_folders, read_labels
 from vidssl.data.recordings_and_class_folders import recording_groups
-from vidssl.data.video_list import VideoList, rows_by
+from vidssl.data.video_list import VideoList
 from vidssl.evaluation.calibrated_classifier import (
     CalibratedClassifier,
     Rule,
@@ -146,7 +146,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     """Predict from the features in a folder, and write all files; paths are written relative to `root`."""
     folder = read_folder(out / "features", "give a folder that vidssl extract has written")
     videos, windows = folder.videos(range(len(folder.features))), folder.request.get("windows")
-    known, rest = _divide(videos)
+    known, rest = divide_by_labels(videos)
     groups = recording_groups(videos, group)
     number = groups.number
     x, label, classes = folder.features.x[known].clone(), videos.labels[known], folder.classes
@@ -214,31 +214,6 @@ def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
         "network": name,
     }
     return VideoClassifier(subject.encoder, classifier).eval(), subject.test, description
-
-
-def _divide(videos: VideoList) -> tuple[list[int], list[int]]:
-    """Return the rows of examples, and those to predict: what has no label."""
-    known = np.flatnonzero(videos.labels >= 0).tolist()
-    if len({*videos.labels[known].tolist()}) < 2:
-        raise DataError(f"{videos.path}: examples of fewer than two classes can be read: repair them, or label others")
-    spans = rows_by(videos.records[n].path for n in known)
-    rest = []
-    for n in np.flatnonzero(videos.labels < 0).tolist():
-        labelled = [videos.records[known[row]] for row in spans.get(videos.records[n].path, ())]
-        if not any(_is_labelled(videos.records[n], span) for span in labelled):
-            rest.append(n)
-    if not rest:
-        raise DataError(f"{videos.path}: none of the videos to predict can be read, or all have labels")
-    return known, rest
-
-
-def _is_labelled(record: VideoRecord, labelled: VideoRecord) -> bool:
-    """Whether a span with a label has more than half of another one, or any part of a whole video."""
-    if record.end is None:
-        return True
-    start = record.start or 0.0
-    shared = min(record.end, labelled.end or record.end) - max(start, labelled.start or 0.0)
-    return shared > 0.5 * (record.end - start)
 
 
 def _row(moment: Moment, example: VideoRecord, root: Path) -> Tree:

@@ -19,7 +19,7 @@ from vidssl.evaluation.calibrated_classifier import (
 )
 from vidssl.evaluation.leave_recording_out import fold_table, same_group
 from vidssl.evaluation.metrics import calibration_error
-from vidssl.evaluation.statistics import FEWEST, Estimate, doubts, jackknife, proportion
+from vidssl.evaluation.statistics import FEWEST, Estimate, doubts, mean_precision, proportion
 
 _Ints = NDArray[np.int64]
 _LARGEST = 1 / 3  # share of the videos in one recording, above which nothing can be said
@@ -46,7 +46,7 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
     probability = nested_probabilities(x, label, group, len(classes))
     predicted, of_class = probability.argmax(axis=1), (group[several], label[several])
     recall = proportion((predicted == label)[several].astype(np.float64), *of_class)
-    precision = _precision(predicted, label, group, several)
+    precision = mean_precision(predicted, label, group, several)
     shown, nested = np.unique(label[several]), can_choose(label, group)
     facts |= {
         "recall": recall._asdict(),
@@ -112,18 +112,6 @@ def _per_class(predicted: _Ints, label: _Ints, group: _Ints, classes: Sequence[s
         precision = float(named.mean()) if len(named) else None
         rows.append({"name": name, **counts, "recall": recall, "precision": precision})
     return rows
-
-
-def _precision(predicted: _Ints, label: _Ints, group: _Ints, several: NDArray[np.bool_]) -> Estimate:
-    """Estimate the mean over classes of the precision, 0 of a class that is never predicted."""
-
-    def mean_of(rows: NDArray[np.bool_]) -> float:
-        named = [label[rows & (predicted == number)] == number for number in np.unique(label[several])]
-        return float(np.mean([right.mean() if len(right) else 0.0 for right in named]))
-
-    estimate = jackknife(mean_of(label >= 0), [mean_of(group != number) for number in np.unique(group)])
-    low, high = (None if end is None else min(1.0, max(0.0, end)) for end in estimate[1:3])
-    return Estimate(estimate.value, low, high)
 
 
 def _refused(x: Tensor, group: _Ints, label: _Ints, none: float) -> Estimate:

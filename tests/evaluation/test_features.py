@@ -12,7 +12,7 @@ from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
-from vidssl.evaluation.features import TestClips, extract_features
+from vidssl.evaluation.features import TestClips, _Columns, extract_features
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.video.reader import open_video
 
@@ -300,3 +300,14 @@ def test_fault_4_an_error_on_one_process_ends_all(together):
     assert {part["error"].split(";")[0] for part in cases["none"][1]} == {
         f"DataError: none of the 4 videos of {cases['none'][0]} can be read"
     }
+
+
+def test_features_do_not_keep_the_memory_of_batches():
+    batches = [torch.arange(1000.0).view(-1, 1).repeat(1, 4) + n for n in range(3)]
+    columns = _Columns(10)
+    assert columns.rows() == []
+    for number, batch in enumerate(batches):
+        columns.add([torch.tensor([3 * number, 3 * number + 1, 3 * number + 2])[:3], batch[:3]])
+    index, x = columns.rows()
+    assert index.tolist() == [*range(9)] and torch.equal(x, torch.cat([batch[:3] for batch in batches]))
+    assert index.untyped_storage().nbytes() == 10 * 8 and x.untyped_storage().nbytes() == 10 * 4 * 4

@@ -71,7 +71,7 @@ def fetch_later(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
     """Start copying tensors to the CPU; the function that is returned waits for this, and returns them."""
     copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
     if not any(tensor.is_cuda for tensor in tensors):
-        return lambda: [copy.clone() for copy in copies]  # a part of a batch would keep the memory of all of it
+        return lambda: copies
     copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
     copied.record()
 

@@ -418,6 +418,29 @@ def encode_videos(
     return [column[columns[0].argsort()] for column in columns], tuple(missing)
 
 
+class _Columns:
+    """Rows of several tensors, in memory that is taken once.
+
+    Small results that live on between the large tensors of the batches would scatter the memory that these need again,
+    and a part of a batch would keep the memory of all of it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count, self._columns, self._used = count, list[Tensor](), 0
+
+    def add(self, parts: Sequence[Tensor]) -> None:
+        """Copy rows of each tensor."""
+        if not self._columns:
+            self._columns = [part.new_empty((self._count, *part.shape[1:])) for part in parts]
+        for column, part in zip(self._columns, parts, strict=True):
+            column[self._used : self._used + len(part)] = part
+        self._used += len(parts[0])
+
+    def rows(self) -> list[Tensor]:
+        """Return the rows so far; no tensors if there are none."""
+        return [column[: self._used] for column in self._columns]
+
+
 @dataclass(frozen=True)
 class _Encoding:
     """What `encode_videos` encodes, and how."""
@@ -433,10 +456,10 @@ class _Encoding:
         self, loader: Loader, device: torch.device, title: str, check: Callable[[], None]
     ) -> tuple[list[Tensor], list[tuple[str, str]]]:
         """Encode the videos of this process; return the columns, and path and reason of each skipped video."""
-        encoded: list[list[Tensor]] = []
         missing: list[tuple[str, str]] = []
         waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
         count, unit = sum(map(len, loader.batches)), self.dataset.videos.unit
+        encoded = _Columns(count)
         with (
             eval_mode(self.encoder),
             closing(on_device(loader, device)) as batches,
@@ -450,13 +473,15 @@ class _Encoding:
                     self.check_skipped(missing)
                 if len(batch.index):
                     waits.append(fetch_later([batch.index, *self._encode_batch(batch)]))
-                    encoded += [wait() for wait in waits[:-1]]
+                    for wait in waits[:-1]:
+                        encoded.add(wait())
                     del waits[:-1]
                 bar.update(len(batch.index) + len(batch.replaced))
                 clips += len(batch.index) * len(batch.views)
                 bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
-            encoded += [wait() for wait in waits]
-        return _joined(encoded), missing
+            for wait in waits:
+                encoded.add(wait())
+        return encoded.rows(), missing
 
     def check_skipped(self, missing: list[tuple[str, str]]) -> None:
         """Raise a DataError if so many videos may not be skipped."""

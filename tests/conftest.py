@@ -186,7 +186,7 @@ def run_script() -> Callable[..., tuple[int, str, str]]:
 FORKED_PYTHON = runpy.run_path(str(Path(__file__).with_name("forked_python.py")))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # the tests of other files see no process
 def forked_python() -> Iterator[Path]:
     """Give a program that runs scripts and modules as `python` does, with the imports behind it."""
     folder = Path(tempfile.mkdtemp(prefix="forked-"))  # the path of a socket has 100 characters at most
@@ -197,6 +197,7 @@ def forked_python() -> Iterator[Path]:
     FORKED_PYTHON["write_client"](folder / "python", folder / "socket")
     yield folder / "python"
     os.killpg(server.processes[0].pid, signal.SIGKILL)
+    server.processes[0].join()
     shutil.rmtree(folder)
 
 

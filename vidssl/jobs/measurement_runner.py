@@ -158,7 +158,7 @@ class Measurement:
         """Return results, new or existing ones, with what else is asked for."""
         return results
 
-    def measure_file(self, arguments: dict[str, Any], out: Path | None) -> Results:
+    def measure_network(self, arguments: dict[str, Any], out: Path | None) -> Results:
         """Measure one network, with the arguments of `load_measured`."""
         return load_measured(**arguments, out=out).results(out)
 
@@ -246,7 +246,7 @@ def measure_networks(
         for name, model, folder in name_networks(models, out):
             arguments: dict[str, Any] = {**shared, "model": model, "shared_config": len(models) > 1}
             if splits is None:
-                report[name] = measurement.measure_file(arguments, folder)
+                report[name] = measurement.measure_network(arguments, folder)
             else:
                 report[name] = _measure_splits(arguments, splits, folder)
         report.text = table(report)

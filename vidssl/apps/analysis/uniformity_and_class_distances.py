@@ -95,15 +95,15 @@ class UniformityOfFeatures(Measurement):
     kind: ClassVar[str] = "classes"
     command: ClassVar[str] = "analyze uniformity"
 
-    def measure_file(self, arguments: dict[str, Any], out: Path | None) -> Results:
+    def measure_network(self, arguments: dict[str, Any], out: Path | None) -> Results:
         """Measure a checkpoint, or every checkpoint of a run."""
-        run, measure_file = file_of(arguments["model"]), super().measure_file
+        run, measure_network = file_of(arguments["model"]), super().measure_network
         if run is None or not run.is_dir():
-            results = measure_file(arguments, out)
+            results = measure_network(arguments, out)
             return {**results, "curve": [point(results)]}
         steps = []
         for file in saved(run / "checkpoints")[::-1]:
-            steps.append(measure_file({**arguments, "model": file}, None if out is None else out / file.stem))
+            steps.append(measure_network({**arguments, "model": file}, None if out is None else out / file.stem))
         if not steps:
             raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
         results = {**steps[-1], "curve": [point(step) for step in steps]}

@@ -290,6 +290,27 @@ def test_the_page_runs(my_videos, capsys):
     assert len(body.splitlines()) <= 15
 
 
+def test_the_programs_of_the_readme_run(my_videos, monkeypatch):
+    page = (TOP / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    shorter = {
+        "/data/videos": "my_videos",
+        '"vidssl-default"': '"vidssl-small"',
+        'videos="my_videos"': '"steps=1", "batch_size=4", "data.workers=0", "data.sampler.seconds=0.5", videos="my_videos"',
+        "range(10)": "range(1)",
+        "seconds=1.0": "seconds=0.5",
+        "workers=2": "workers=0",
+    }
+    names = {}
+    for block in blocks:
+        for long, short in shorter.items():
+            block = block.replace(long, short)
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["features"].x.shape[0] == 6
+    assert torch.isfinite(names["loss"])
+    assert all(parameter.grad is not None for parameter in names["backbone"].parameters())
+
+
 def test_a_program_without_a_file_has_workers(my_videos):
     """As in a notebook: `__main__` has no file that a worker could import."""
     program = "import vidssl; print(vidssl.extract('vidssl-small', 'my_videos', workers=2, clips=1, crops=1).x.shape)"

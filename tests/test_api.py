@@ -296,7 +296,7 @@ def test_the_programs_of_the_readme_run(my_videos, monkeypatch):
     shorter = {
         "/data/videos": "my_videos",
         '"vidssl-default"': '"vidssl-small"',
-        'videos="my_videos"': '"steps=1", "batch_size=4", "data.workers=0", "data.sampler.seconds=0.5", videos="my_videos"',
+        '"output=': '"steps=1", "batch_size=4", "data.workers=0", "data.sampler.seconds=0.5", "output=',
         "range(10)": "range(1)",
         "seconds=1.0": "seconds=0.5",
         "workers=2": "workers=0",

@@ -297,7 +297,8 @@ class AllAnalyses(Measurement):
         measurement.options(self.given)  # an error if it does not measure such clips
         used = self.train if part.trains else None
         lists = {"list": self.query.path, "train_list": None if used is None else used.path}
-        claim_results(out, measurement.kind, lists, [Path(subject.name), *measurement.files()])
+        read = [Path(subject.name), *measurement.files()]
+        distributed.together(lambda: claim_results(out, measurement.kind, lists, read))
         measured = measurement.of(subject, self.query, used)
         results = measured.results(out)
         if part.needs not in results:
@@ -313,7 +314,7 @@ class AllAnalyses(Measurement):
             subjects = [(TRAINED, subject, out / TRAINED), (UNTRAINED, self.beside, out / UNTRAINED)]
             files.append(Path(self.beside.name))
         try:
-            claim_results(out, "gradcam", {"list": self.query.path}, files)
+            distributed.together(lambda: claim_results(out, "gradcam", {"list": self.query.path}, files))
             work.rows = generator(0).permutation(len(self.query))[: work.limit].tolist()
             networks, page_rows = gradcam.explain_networks(work, subjects, self.query, self.query, out)
             section = gradcam.gradcam_section(networks, page_rows[:_SHOWN], self.query, self.groups.number)

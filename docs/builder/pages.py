@@ -43,7 +43,7 @@ def command_pages() -> dict[str, str]:
         rows.append(f"| [`vidssl {name}`]({name}.md) | {_escaped(entry.summary)} |")
         pages[f"docs/commands/{name}.md"] = _command_page(name)
     head = "# Commands\n\nEach page is the `--help` of a command.\n\n| command | |\n|---|---|\n"
-    note = "\n\nWhat they have in common: [the command line](../start.md#the-command-line).\n"
+    note = "\n\nWhat they have in common: [the command line](../command_line.md).\n"
     return pages | {"docs/commands/index.md": head + "\n".join(rows) + note}
 
 

@@ -5,7 +5,7 @@
 A table stands between the lines `<!-- table: … -->` and `<!-- end of table -->`:
 
     settings NAME  settings of a method or branch, from its `Config` and the comments in it
-    packages       packages and modules of vidssl, from their docstrings
+    packages       packages of vidssl, from their docstrings
 """
 
 import ast
@@ -65,14 +65,13 @@ def settings(name: str) -> str:
 
 
 def packages() -> str:
-    """Make the table of the packages and modules of vidssl."""
+    """Make the table of the packages of vidssl."""
     rows = []
     for folder in sorted({path.parent for path in (ROOT / "vidssl").rglob("__init__.py")}):
-        modules = sorted(path.stem for path in folder.glob("*.py") if path.stem not in ("__init__", "__main__"))
         text = (folder / "__init__.py").read_text(encoding="utf-8")
         sentence = re.split(r"\n\n|(?<=\.) ", ast.get_docstring(ast.parse(text)) or "")[0].replace("\n", " ")
-        rows.append([f"`{folder.relative_to(ROOT)}/`", sentence, " ".join(f"`{name}`" for name in modules)])
-    return markdown_table(["package", "content", "modules"], rows)
+        rows.append([f"`{folder.relative_to(ROOT)}/`", sentence])
+    return markdown_table(["package", "content"], rows)
 
 
 def _description(config: type[Settings], setting: str) -> str:

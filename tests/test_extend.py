@@ -85,7 +85,7 @@ def folder(digits, tmp_path_factory):
 
 def test_the_page_has_its_programs():
     modules = ("methods", "video_methods", "momentum_methods", "classifiers", "protocols", "recipes", "samplers")
-    assert set(FILES) == {"my_toy.yaml", "own_toy.yaml", *(f"my_{name}.py" for name in (*modules, "backbones"))}
+    assert set(FILES) == {"my_toy.yaml", *(f"my_{name}.py" for name in (*modules, "backbones"))}
     assert len(COMMANDS) == 6 and len(BLOCKS) == len(FILES) + len(COMMANDS)
 
 
@@ -97,7 +97,7 @@ def test_the_page_has_its_programs():
         ("Queries and keys", "dcl", "key_rank"),
         ("A classifier", "cosine", "loss"),
         ("A protocol", "watched", "loss"),
-        ("A backbone", "own", "output_spread"),
+        ("A backbone", "own", "loss"),
     ],
 )
 def test_a_program_runs(section, run, number, folder, run_world):

@@ -22,7 +22,9 @@ GUIDES = {
     "analyze": ("analysis", "../analysis.md"),
     "check": ("videos", "../videos.md"),
     "shrink": ("videos", "../videos.md#shrink"),
-    "compare": ("evaluation", "../evaluation.md"),
+    "compare": ("compare", "../compare.md"),
+    "predict": ("predict", "../predict.md"),
+    "show": ("data", "../data.md#look-at-the-views"),
     "launch": ("distributed", "../distributed.md"),
 }
 API = (

@@ -1,4 +1,4 @@
-"""The programs of docs/extend.md, written to the files that it names and run by its commands, and of CONTRIBUTING.md."""
+"""The programs of docs/extend.md, in the files that it names and run by its commands; those of CONTRIBUTING.md."""
 
 import contextlib
 import importlib

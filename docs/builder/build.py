@@ -3,8 +3,9 @@
     python docs/builder/build.py
 
 The Markdown files of the repository are copied to `output/site/` at their own paths, so that links between them stay
-valid; the start page, `home.html`, and pages that are made from code are added; Zensical renders them, and stops at a broken link. Then the links and
-anchors of the written pages are checked, those in raw HTML and between generated pages too.
+valid; the start page, `home.html`, and pages that are made from code are added; Zensical renders them, and stops at a
+broken link. Then the links and anchors of the written pages are checked, those in raw HTML and between generated pages
+too.
 """
 
 import json
@@ -75,7 +76,7 @@ def write_sources(folder: Path) -> None:
 def with_titles(texts: Mapping[str, str]) -> dict[str, str]:
     """Give each page the title of its first line, which a browser shows; the navigation has a shorter one for some.
 
-    Titles that several pages have get the path of the page; the README, whose title is the name of the site, is "README".
+    Titles that several pages have get the path of the page; the README, whose title is that of the site, is "README".
     """
     titles = {name: re.sub(r"[`*]", "", text.partition("\n")[0].removeprefix("# ")) for name, text in texts.items()}
     count = Counter(titles.values())

@@ -41,10 +41,7 @@ def main() -> None:
 
 def renewed(page: Path) -> str:
     """Return the text of a page with its tables made anew."""
-    makers: dict[str, Callable[[str], str]] = {
-        "settings": settings,
-        "packages": lambda _: packages(),
-    }
+    makers: dict[str, Callable[[str], str]] = {"settings": settings, "packages": lambda _: packages()}
 
     def replace(found: re.Match[str]) -> str:
         mark = found[0].partition("\n")[0]

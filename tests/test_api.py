@@ -286,7 +286,7 @@ def test_the_page_runs(my_videos, capsys):
     assert "features: 6 of 6" in printed
     assert "torch.Size([2, 3, 4, 64, 64])" in printed
     recipe = next(block for block in blocks if "class Clips" in block)
-    body = recipe[recipe.index("class Clips") : recipe.index("\n\n\none, other")]
+    body = recipe[recipe.index("class Clips") : recipe.index("\n\n\nvideos = ")]
     assert len(body.splitlines()) <= 15
 
 

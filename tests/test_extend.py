@@ -1,4 +1,4 @@
-"""The programs of docs/extend.md: written to the files that the page names, and run by its commands."""
+"""The programs of docs/extend.md, in the files that it names and run by its commands; those of CONTRIBUTING.md."""
 
 import contextlib
 import importlib
@@ -24,14 +24,21 @@ sys.path.insert(0, str(TOP / "benchmarks"))
 from references import References, read_references  # noqa: E402
 
 sys.path.pop(0)
-PAGE = (TOP / "docs" / "extend.md").read_text(encoding="utf-8")
-# (section, name of the file that the text before it ends with, or "", language, content)
-BLOCKS = [
-    (PAGE[: found.start()].rpartition("\n##")[2].splitlines()[0].lstrip("# "), *found.groups(default=""))
-    for found in re.finditer(
-        r"(?:`(\w+\.(?:py|yaml))`[^`\n]*:\n\n)?^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
-    )
-]
+
+
+def blocks_of(page):
+    """(section, name of the file that the text before it ends with, or "", language, content) of each block of code."""
+    text = (TOP / page).read_text(encoding="utf-8")
+    return [
+        (text[: found.start()].rpartition("\n##")[2].splitlines()[0].lstrip("# "), *found.groups(default=""))
+        for found in re.finditer(
+            r"(?:`(\w+\.(?:py|yaml))`[^`\n]*:\n\n)?^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+        )
+    ]
+
+
+BLOCKS = blocks_of("docs/extend.md")
+OF_CONTRIBUTORS = {(section, language): text for section, _, language, text in blocks_of("CONTRIBUTING.md")}
 FILES = {name: text for _, name, _, text in BLOCKS if name}
 COMMANDS = {section: text for section, _, language, text in BLOCKS if language == "sh"}
 # Shorter than on the page, and without workers: the test is that the programs run.
@@ -77,20 +84,20 @@ def folder(digits, tmp_path_factory):
 
 
 def test_the_page_has_its_programs():
-    modules = ("video_methods", "momentum_methods", "batch_methods", "classifiers", "protocols", "recipes", "samplers")
-    assert set(FILES) == {"simsiam_toy.yaml", "own_toy.yaml", *(f"my_{name}.py" for name in (*modules, "backbones"))}
-    assert len(COMMANDS) == 6 and len(BLOCKS) == len(FILES) + len(COMMANDS) + 3  # the last three are checked below
+    modules = ("methods", "video_methods", "momentum_methods", "classifiers", "protocols", "recipes", "samplers")
+    assert set(FILES) == {"my_toy.yaml", *(f"my_{name}.py" for name in (*modules, "backbones"))}
+    assert len(COMMANDS) == 6 and len(BLOCKS) == len(FILES) + len(COMMANDS)
 
 
 @pytest.mark.parametrize(
     ("section", "run", "number"),
     [
-        ("A complete example", "simsiam", "output_spread"),
+        ("A method in one file", "barlow", "invariance"),
+        ("The interface", "simsiam", "output_spread"),
         ("Queries and keys", "dcl", "key_rank"),
-        ("Samples of a batch", "learned", "temperature"),
         ("A classifier", "cosine", "loss"),
         ("A protocol", "watched", "loss"),
-        ("A backbone", "own", "output_spread"),
+        ("A backbone", "own", "loss"),
     ],
 )
 def test_a_program_runs(section, run, number, folder, run_world):
@@ -99,8 +106,6 @@ def test_a_program_runs(section, run, number, folder, run_world):
     assert [line["step"] for line in steps] == [1, 2]
     if section == "A classifier":
         assert 0 <= found["test"]["top1"] <= 1
-    if section == "Samples of a batch":
-        assert steps[0]["temperature"] != steps[1]["temperature"], "it is learned, with micro-batches too"
 
 
 def run_commands_of(folder, commands):
@@ -123,11 +128,11 @@ def run_commands_of(folder, commands):
 
 def test_a_command(digits, run_world, tmp_path):
     """In a copy of the package, with the module and the line of the page."""
-    (text,) = (text for section, _, _, text in BLOCKS if section == "An app")
+    text = OF_CONTRIBUTORS["Add a command", "python"]
     shutil.copytree(TOP / "vidssl", tmp_path / "vidssl", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "vidssl/apps/count.py").write_text(text)
     registry = tmp_path / "vidssl/base/registry.py"
-    (line,) = re.findall(r'`("count": "count")`', PAGE)
+    (line,) = re.findall(r'`("count": "count")`', (TOP / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     before = registry.read_text()
     registry.write_text(before.replace('"command": {', f'"command": {{{line}, '))
     listed = digits / "motion/test.csv"
@@ -145,7 +150,7 @@ def test_a_command(digits, run_world, tmp_path):
 
 
 def test_a_published_number(tmp_path):
-    (text,) = (text for section, _, language, text in BLOCKS if section == "A published number" and language == "yaml")
+    text = OF_CONTRIBUTORS["A published number", "yaml"]
     (tmp_path / "row.yaml").write_text("entries:\n" + text)
     (row,) = read(tmp_path / "row.yaml")["entries"]
     tree = read_references().model_dump(mode="json")
@@ -154,7 +159,7 @@ def test_a_published_number(tmp_path):
 
 
 def test_a_layout():
-    (text,) = (text for section, _, _, text in BLOCKS if section == "Weights of another project")
+    text = OF_CONTRIBUTORS["Weights of another project", "python"]
     names = {"Layout": Layout}
     *_, line = text.strip().splitlines()
     exec(text.replace(line, f"LAYOUT = {line}"), names)

@@ -3,8 +3,9 @@
     python docs/builder/build.py
 
 The Markdown files of the repository are copied to `output/site/` at their own paths, so that links between them stay
-valid; pages that are made from code are added; Zensical renders them, and stops at a broken link. Then the links and
-anchors of the written pages are checked, those in raw HTML and between generated pages too.
+valid; the start page, `home.html`, and pages that are made from code are added; Zensical renders them, and stops at a
+broken link. Then the links and anchors of the written pages are checked, those in raw HTML and between generated pages
+too.
 """
 
 import json
@@ -21,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from check_site import problems  # noqa: E402
 from pages import api_pages, code_page, command_pages  # noqa: E402
-from sources import COPIED, linked_files, markdown_files, with_site_links  # noqa: E402
+from sources import COPIED, README_PAGE, linked_files, markdown_files, with_site_links  # noqa: E402
 
 SOURCE = ROOT / "output" / "site"
 SITE = ROOT / "site"
@@ -49,8 +50,10 @@ def main() -> int:
 def write_sources(folder: Path) -> None:
     """Write what Zensical reads: its settings, the Markdown files, and the pages that are made from code."""
     here, files = Path(__file__).parent, markdown_files(ROOT)
-    texts = command_pages() | api_pages()
+    hidden = "---\nhide: [navigation, toc, path, footer]\n---\n\n"
+    texts = command_pages() | api_pages() | {"index.md": hidden + (here / "home.html").read_text(encoding="utf-8")}
     texts |= {str(path.relative_to(ROOT).with_suffix(".md")): with_site_links(path) for path in files}
+    texts[README_PAGE] = texts.pop("README.md")
     copies = {"extra.css": here / "extra.css"}
     for path in linked_files(files):
         name = str(path.relative_to(ROOT))
@@ -73,14 +76,15 @@ def write_sources(folder: Path) -> None:
 def with_titles(texts: Mapping[str, str]) -> dict[str, str]:
     """Give each page the title of its first line, which a browser shows; the navigation has a shorter one for some.
 
-    Titles that several pages have get the path of the page; the first page keeps the name of the site.
+    Titles that several pages have get the path of the page; the README, whose title is that of the site, is "README".
     """
     titles = {name: re.sub(r"[`*]", "", text.partition("\n")[0].removeprefix("# ")) for name, text in texts.items()}
     count = Counter(titles.values())
     found = {}
     for name, text in texts.items():
         own = titles[name] if count[titles[name]] == 1 else f"{titles[name]}: {name.removesuffix('.md')}"
-        has_title = text.startswith("# ") and name != "README.md"
+        own = "README" if name == README_PAGE else own
+        has_title = text.startswith("# ")
         found[name] = f"---\ntitle: {json.dumps(own, ensure_ascii=False)}\n---\n\n{text}" if has_title else text
     return found
 

@@ -22,7 +22,9 @@ GUIDES = {
     "analyze": ("analysis", "../analysis.md"),
     "check": ("videos", "../videos.md"),
     "shrink": ("videos", "../videos.md#shrink"),
-    "compare": ("evaluation", "../evaluation.md"),
+    "compare": ("compare", "../compare.md"),
+    "predict": ("predict", "../predict.md"),
+    "show": ("data", "../data.md#look-at-the-views"),
     "launch": ("distributed", "../distributed.md"),
 }
 API = (
@@ -43,7 +45,7 @@ def command_pages() -> dict[str, str]:
         rows.append(f"| [`vidssl {name}`]({name}.md) | {_escaped(entry.summary)} |")
         pages[f"docs/commands/{name}.md"] = _command_page(name)
     head = "# Commands\n\nEach page is the `--help` of a command.\n\n| command | |\n|---|---|\n"
-    note = "\n\nWhat they have in common: [the command line](../start.md#the-command-line).\n"
+    note = "\n\nWhat they have in common: [the command line](../command_line.md).\n"
     return pages | {"docs/commands/index.md": head + "\n".join(rows) + note}
 
 

@@ -10,6 +10,7 @@ from papers import paper_page
 
 # Folders and files whose Markdown is part of the site.
 PARTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs", "datasets", "docs", "examples", "vidssl/weights")
+README, README_PAGE = Path(__file__).resolve().parents[2] / "README.md", "about.md"  # index.html is the start page
 COPIED = (".png", ".json")  # a browser shows them; other files get a page that shows their text
 _LINK = re.compile(r"(?P<start>\]\(|<img src=\")(?P<path>[^)\s#\":]+)(?=[)#\"])")
 _CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
@@ -41,6 +42,8 @@ def with_site_links(path: Path) -> str:
 
     def replace(found: re.Match[str]) -> str:
         target = (path.parent / found["path"]).resolve()
+        if target == README:
+            return f"{found[0].removesuffix(README.name)}{README_PAGE}"
         if is_paper(target):
             return f"{found[0].removesuffix('.yaml')}.md"
         has_page = target.is_file() and target.suffix not in (".md", *COPIED)

@@ -5,8 +5,7 @@
 A table stands between the lines `<!-- table: … -->` and `<!-- end of table -->`:
 
     settings NAME  settings of a method or branch, from its `Config` and the comments in it
-    packages       packages and modules of vidssl, from their docstrings
-    crossing       names of the core that two or more apps import
+    packages       packages of vidssl, from their docstrings
 """
 
 import ast
@@ -42,11 +41,7 @@ def main() -> None:
 
 def renewed(page: Path) -> str:
     """Return the text of a page with its tables made anew."""
-    makers: dict[str, Callable[[str], str]] = {
-        "settings": settings,
-        "packages": lambda _: packages(),
-        "crossing": lambda _: crossing(),
-    }
+    makers: dict[str, Callable[[str], str]] = {"settings": settings, "packages": lambda _: packages()}
 
     def replace(found: re.Match[str]) -> str:
         mark = found[0].partition("\n")[0]
@@ -67,31 +62,13 @@ def settings(name: str) -> str:
 
 
 def packages() -> str:
-    """Make the table of the packages and modules of vidssl."""
+    """Make the table of the packages of vidssl."""
     rows = []
     for folder in sorted({path.parent for path in (ROOT / "vidssl").rglob("__init__.py")}):
-        modules = sorted(path.stem for path in folder.glob("*.py") if path.stem not in ("__init__", "__main__"))
         text = (folder / "__init__.py").read_text(encoding="utf-8")
         sentence = re.split(r"\n\n|(?<=\.) ", ast.get_docstring(ast.parse(text)) or "")[0].replace("\n", " ")
-        rows.append([f"`{folder.relative_to(ROOT)}/`", sentence, " ".join(f"`{name}`" for name in modules)])
-    return markdown_table(["package", "content", "modules"], rows)
-
-
-def crossing() -> str:
-    """Make the table of what two or more apps import from the core: by module the names."""
-    users: dict[str, dict[str, set[str]]] = {}
-    for path in sorted((ROOT / "vidssl" / "apps").rglob("*.py")):
-        app = path.relative_to(ROOT / "vidssl" / "apps").parts[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            if module.startswith("vidssl.") and not module.startswith("vidssl.apps"):
-                for alias in getattr(node, "names", ()):
-                    users.setdefault(module.removeprefix("vidssl."), {}).setdefault(alias.name, set()).add(app)
-    rows = []
-    for module, names in sorted(users.items()):
-        if shared := sorted(name for name, apps in names.items() if len(apps) > 1):
-            rows.append([f"`{module}`", " ".join(f"`{name}`" for name in shared)])
-    return markdown_table(["module", "names"], rows)
+        rows.append([f"`{folder.relative_to(ROOT)}/`", sentence])
+    return markdown_table(["package", "content"], rows)
 
 
 def _description(config: type[Settings], setting: str) -> str:

@@ -82,21 +82,22 @@ def test_links_to_code_are_links_to_its_page(tmp_path):
     )
     assert sources["with_site_links"](page) == page.read_text().replace("[c](code.py)", "[c](code.py.md)", 1)
     assert sources["linked_files"]([page]) == [tmp_path / "code.py", tmp_path / "image.png"]
-    page.write_text("[s](papers/sce.yaml#x) `papers/sce.yaml`\n")
-    assert sources["with_site_links"](page) == "[s](papers/sce.md#x) `papers/sce.yaml`\n"
+    page.write_text(f"[s](papers/sce.yaml#x) `papers/sce.yaml` [r]({ROOT}/README.md#y)\n")
+    text = f"[s](papers/sce.md#x) `papers/sce.yaml` [r]({ROOT}/about.md#y)\n"
+    assert sources["with_site_links"](page) == text, "the start page is index.html"
 
 
 def test_pages_have_the_titles_of_their_first_lines():
     titled = runpy.run_path(str(BUILDER / "build.py"))["with_titles"]
     texts = {
-        "README.md": "# vidssl\n",
+        "about.md": "# vidssl\n",
         "a/SCE.md": "# SCE: `x`\n",
         "L.md": "# L\n",
         "b/L.md": "# L\n\ntext",
         "c.md": "no\n",
     }
     found = titled(texts)
-    assert [found["README.md"], found["c.md"]] == [texts["README.md"], texts["c.md"]]
+    assert found["about.md"].startswith('---\ntitle: "README"\n') and found["c.md"] == texts["c.md"]
     assert found["a/SCE.md"] == '---\ntitle: "SCE: x"\n---\n\n# SCE: `x`\n'
     assert 'title: "L: b/L"' in found["b/L.md"] and 'title: "L: L"' in found["L.md"]
 

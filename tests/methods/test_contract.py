@@ -3,6 +3,7 @@
 import ast
 import copy
 import io
+import re
 import runpy
 from functools import cache
 from pathlib import Path
@@ -169,8 +170,7 @@ def test_no_method_imports_another():
 @pytest.mark.parametrize("name", list(METHODS))
 def test_a_method_has_a_page_a_row_and_a_golden(name):
     index = (ROOT / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
-    (row,) = [line for line in index.splitlines() if line.startswith(f"| `{name}` |")]
-    page = row[row.rindex("](") + 2 : row.rindex(")")]
+    (page,) = re.findall(rf"^\| \[`{name}`\]\((.*?)\) \|", index, re.MULTILINE)
     text = (ROOT / "docs" / "methods" / page).read_text(encoding="utf-8")
     assert f"name: {name}" in text, f"{page} does not show the settings"
     assert f"configs/toy/{name}.yaml" in text, f"{page} does not say how the toy is run"

@@ -119,4 +119,4 @@ def test_far_fewer_videos_than_prototypes_are_a_warning(caplog):
     assert not caplog.messages
     kind = METHODS["swav"]
     kind(kind.Config(projector=Head(layers=1, out=5), prototypes=25), Tiny()).double()(batch())
-    assert "6 videos a step are divided equally among 25 prototypes" in caplog.text
+    assert "6 videos per step are divided equally among 25 prototypes" in caplog.text

@@ -56,8 +56,8 @@ class SwAV(InBatchMethod):
             raise ConfigError(f"method.key_views {list(c.key_views)} do not fit the {views} views of data.views")
         if self.step == 0 and 4 * len(embedding) < c.prototypes and distributed.is_main():
             _log.warning(
-                "%d videos a step are divided equally among %d prototypes: too few to be clusters; raise batch_size or "
-                "set method.prototypes to at most %d",
+                "%d videos per step are divided equally among %d prototypes: too few to be clusters; raise batch_size "
+                "or set method.prototypes to at most %d",
                 len(embedding),
                 c.prototypes,
                 4 * len(embedding),

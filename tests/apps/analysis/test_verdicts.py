@@ -169,15 +169,15 @@ def test_background():
     gap = Estimate(0.2, 0.05, 0.35)
     found = background(MANY, score(HIGH), HIGH, Estimate(0.51), gap, Beside(-0.03, Estimate(0.23, 0.1, 0.3)))
     assert found.verdict == (
-        "Uses the background: 71 % right before the background of another video of the class, 51 % before one of "
-        "another class, a difference of 20 points, 95 % interval 5 to 35; untrained network −3 points (less)."
+        "Uses the background: 71 % right in front of the background of another video of the class, 51 % in front of "
+        "one of another class, a difference of 20 points, 95 % interval 5 to 35; untrained network −3 points (less)."
     )
 
     def start(*gap):
         return background(MANY, score(HIGH), HIGH, HIGH, Estimate(*gap)).verdict.partition(":")[0]
 
     assert start(0.0, -0.05, 0.05) == start(0.0, None, None, None, True) == "Does not depend on the background"
-    assert start(-0.2, -0.3, -0.1) == "Is better before backgrounds of another class"
+    assert start(-0.2, -0.3, -0.1) == "Is better in front of backgrounds of another class"
     assert start(0.1, -0.1, 0.3).endswith("it cannot be said whether it uses the background")
 
 

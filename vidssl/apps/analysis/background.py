@@ -1,4 +1,4 @@
-"""Accuracy on videos whose instance is shown before the background of another video, by boxes or masks of instances.
+"""Accuracy on videos whose instance, by its box or mask, is shown in front of the background of another video.
 
 Each clip has three versions: as it is, with the background of another video of its class, and of one of another class.
 The first swap alone changes what compositing changes, such as edges; the second one also what backgrounds reveal.
@@ -54,8 +54,8 @@ from vidssl.video.reader import DecodeSettings, open_video
 BACKGROUND_SECTION = Section(
     "background",
     "Background",
-    "Does the network recognise the place instead of the action? The instance of each tested video is put before the "
-    "background of another video, of the same class and of another class.",
+    "Does the network recognise the place instead of the action? The instance of each tested video is put in front of "
+    "the background of another video, of the same class and of another class.",
 )
 _EXAMPLES = 6
 
@@ -74,7 +74,7 @@ def analyze_background(
     progress: Report = None,
     **options: Unpack[NetworkOptions],
 ) -> JobResults:
-    """Measure the accuracy of networks on videos whose instance is put before the background of other videos.
+    """Measure the accuracy of networks on videos whose instance is put in front of the background of other videos.
 
     Args:
         model: One network or several, as in `test`.

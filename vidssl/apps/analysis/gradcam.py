@@ -212,7 +212,7 @@ def analyze_gradcam(
         seed: Seed of the draw.
         randomize: Also replace the weights by untrained ones, from the last stage to the first, and compare the maps.
         progress: As of `test`.
-        options: See `NetworkOptions`; there is one clip a video.
+        options: See `NetworkOptions`; there is one clip per video.
 
     Returns:
         The results of each network, by its name; of one with streams, of each stream.

@@ -83,7 +83,7 @@ _SEPARATION = (
 _BACKGROUND = (
     "Uses the background",
     "Does not depend on the background",
-    "Is better before backgrounds of another class",
+    "Is better in front of backgrounds of another class",
     "whether it uses the background",
 )
 _ATTENTION = (
@@ -209,13 +209,13 @@ def background(
 ) -> AnalysisVerdict:
     """Whether the background decides: `gap` is `same` minus `another`, by the class of the video of the background.
 
-    It is said of a network that recognises classes by its `score` before backgrounds of the same class.
+    It is said of a network that recognises classes by its `score` in front of backgrounds of the same class.
     """
     if refused := _not_recognised(sample, score):
         return refused
     numbers = (
-        f"{_percent(same.value)} right before the background of another video of the class, {_percent(another.value)} "
-        f"before one of another class, {_points(gap)}"
+        f"{_percent(same.value)} right in front of the background of another video of the class, "
+        f"{_percent(another.value)} in front of one of another class, {_points(gap)}"
     )
     return _judged(sample, standing(gap, 0), _BACKGROUND, numbers, _beside(untrained, "points"))
 

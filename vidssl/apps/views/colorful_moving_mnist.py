@@ -118,7 +118,7 @@ def _positions(columns: Mapping[str, Tensor]) -> Tensor | None:
 FACTORS = ("digit", "background", "position")
 CANVAS, EDGE = 64, 28  # sides of a frame and of the digit's image, pixels
 FREE = CANVAS - EDGE
-SPEED = 0.1 * CANVAS  # pixels a frame
+SPEED = 0.1 * CANVAS  # pixels per frame
 CLIP = 10  # frames of the first view
 TEXTURE_NAMES = ("stripes", "checks", "dots", "rings", "clouds", "waves")
 STL_EDGE = 96  # as the images of STL-10

@@ -13,7 +13,7 @@ from transformers.video_processing_utils import BaseVideoProcessor
 from vidssl.base.errors import CheckpointError, UntrustedError, first_few
 from vidssl.models.external import Called, Encoder, facts_of, preprocessed_by, seconds_of
 
-# Stride in training, of 30 frames a second: VideoMAE (Tong et al., 2022), ViViT (Arnab et al., 2021), and TimeSformer
+# Stride in training, at 30 frames per second: VideoMAE (Tong et al., 2022), ViViT (Arnab et al., 2021), and TimeSformer
 # (Bertasius et al., 2021), whose networks of more frames have others. Of other networks nothing is stated: 1.
 _STRIDES = {"videomae": 4, "vivit": 2, "timesformer": 32, "timesformer 16": 16, "timesformer 96": 4}
 _UNUSED = ("mask_token", "num_batches_tracked")  # ends of names of weights that features do not depend on

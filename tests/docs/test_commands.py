@@ -100,7 +100,7 @@ def shims(forked_python, tmp_path):
 
 @pytest.fixture
 def work(digits, tmp_path):
-    """A folder with videos, whose names are as people give them, and the labels of every second one."""
+    """A folder with videos as people name them, the labels of every second one, and videos of five persons."""
     rows = ["file,label"]
     for line in (digits / "motion/train.csv").read_text().splitlines()[1:]:
         path, label = line.split(",")[:2]
@@ -109,6 +109,9 @@ def work(digits, tmp_path):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(digits / path, target)
             rows.append(f"{target.name},motion {label}")
+            action = tmp_path / "work/data/actions" / f"class {label}" / f"person{len(rows) % 5} {len(rows)}.mp4"
+            action.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(digits / path, action)
     (tmp_path / "work/labels.csv").write_text("\n".join([rows[0], *rows[1::2]]), encoding="utf-8")
     return tmp_path / "work"
 
@@ -140,10 +143,14 @@ def test_the_readme(shims, work):
     (work / "data/videos/class 0/broken.mp4").write_bytes(b"\0" * 3000)
     (work / "data/videos/notes.txt").write_text("holidays")
     run_all(blocks_of("README.md"), shims, work)
-    (work / "data/videos/class 0/broken.mp4").unlink()  # accuracies of lists with labels need all of their videos
-    run_all(commands_in("README.md"), shims, work)
     for made in ("search/index.html", "mine/search/index.html", "mine/map/index.html", "mine/backbone.onnx"):
         assert (work / "output" / made).exists()
+
+
+@pytest.mark.long
+def test_the_start_page(shims, work):
+    run_all(blocks_of("docs/start.md"), shims, work)
+    assert (work / "output/actions/test/results.json").exists()
 
 
 PLACEHOLDER = re.compile(r"--help|--version|…|\[|\b[A-Z]{3,}\b|\$|<")

@@ -67,11 +67,16 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs of the study")
     parser.add_argument("--lists", required=True, help="folder with train.csv and test.csv; may contain {split}")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--splits", nargs="+", type=number, metavar="N", help="default: 1 2 3")
-    parser.add_argument("--seeds", nargs="+", type=number, metavar="N", help="of each split; default: its number")
+    parser.add_argument("--splits", nargs="+", metavar="N", help="default: 1 2 3")
+    parser.add_argument("--seeds", nargs="+", metavar="N", help="of each split; default: its number")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all runs")
     parsed = parser.parse_intermixed_args()
+    for words in (parsed.runs or [], parsed.splits or [], parsed.seeds or []):  # settings may follow their numbers
+        parsed.overrides += [word for word in words if "=" in word]
+        words[:] = [word for word in words if "=" not in word]
+    if wrong := [word for word in (*(parsed.splits or ()), *(parsed.seeds or ())) if not word.isdecimal()]:
+        sys.exit(f"--splits and --seeds are whole numbers, got {wrong[0]}")
     runs, knob = read_runs(parsed.study, parsed.cfg)
     if unknown := [name for name in parsed.runs or () if name not in runs]:
         sys.exit(f"{parsed.study} has no run {', '.join(unknown)}; its runs: {', '.join(runs)}")
@@ -105,11 +110,6 @@ def main() -> None:
 
 
 Run = tuple[Path, Sequence[str]]  # a config, and the settings that differ from it
-
-
-def number(text: str) -> str:
-    """Return the text of a whole number; a ValueError if it is none, such as a setting after --splits."""
-    return str(int(text))
 
 
 def splits_and_seeds(parsed: argparse.Namespace, runs: Mapping[str, "Run"]) -> tuple[list[str], list[str] | None]:

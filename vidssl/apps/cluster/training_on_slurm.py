@@ -160,6 +160,8 @@ def launch(
             slurm_additional_parameters=_sbatch_options(slurm),
         )
         job: submitit.Job[str] = executor.submit(TrainingJob(tree, source))
+        for link in logs_in.glob(".submission_file_*.sh"):  # to the script that Slurm has a copy of by now
+            link.unlink()
     except (RuntimeError, OSError) as error:  # no srun on this machine, or sbatch refuses the options
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise ConfigError(f"cannot submit to {cluster}: {reason[0].strip()}") from None

@@ -101,7 +101,7 @@ def main() -> None:
     if seeds:
         varied += f" x {_count(seeds, 'seed')}"
     elif "{split}" in parsed.lists:
-        varied += ", each with its number as seed"
+        varied += f", {'each with ' * (len(splits) > 1)}its number as seed"
     print(summary(parsed.out, names, varied))
     if knob is not None and (done := [name for name in runs if name in names]):
         print(draw_sweep(parsed.out, done, knob, varied))
@@ -333,10 +333,12 @@ def summary(out: Path, names: list[str], varied: str) -> str:
             for key, scale in COLUMNS.values()
         ]
         rows.append([name, *numbers, f"{cpu / len(results['splits']) / len(results.get('seeds', 'x')):.0f}"])
-    head = f"{varied}; mean ± standard deviation over them"
+    head = varied if varied.startswith("1 ") else f"{varied}; mean ± standard deviation over them"
     if " x " in varied:
-        of_seeds = " (over the seeds of a split, averaged over splits)" if brackets else ""
-        head = f"{varied}; mean ± standard deviation over splits of the means over seeds{of_seeds}"
+        several = not varied.startswith("1 ")
+        head = f"{varied}; mean{' ± standard deviation over splits of the means over seeds' * several}"
+        if brackets:
+            head += f" (standard deviation over the seeds{' of a split, averaged over splits' * several})"
     lines = table(["config", *COLUMNS, "CPU seconds of a run"], rows)
     return f"{head}\n\n{lines}\n\n{total / 60:.0f} CPU minutes in all"
 

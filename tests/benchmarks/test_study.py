@@ -98,7 +98,7 @@ def test_what_the_spreads_of_splits_and_seeds_are(study, tmp_path):
     )
     assert f"| a | - | {cell} |" in text and "| 10 |" in text and "1 CPU minutes in all" in text
     assert text.startswith(
-        "3 splits x 2 seeds; mean ± standard deviation over splits of the means over seeds (over the "
+        "3 splits x 2 seeds; mean ± standard deviation over splits of the means over seeds (standard "
     )
     of_one = study["over_seeds"]({"5": of_seeds["1"]})
     assert of_one["seed_spread"] == {} and of_one["spread"]["knn"] == pytest.approx(numbers[:, 1].std(ddof=1))
@@ -116,6 +116,7 @@ def test_what_the_spreads_of_splits_and_seeds_are(study, tmp_path):
         ),
         ("a", ["--splits", "4", "5"], "4 5", "{split}", "2 seeds; mean ± standard deviation over them"),
         ("a", ["--seeds", "6", "7"], "6 7", "{split}", "2 seeds; mean ± standard deviation over them"),
+        ("a", ["--seeds", "6"], "6", "{split}", "1 seed\n"),
         (
             "a{split}",
             ["--seeds", "6"],

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -14,6 +14,11 @@ from tables import Row, Table
 
 _KINDS: tuple[Kind, ...] = get_args(Kind)  # in the order of their rows
 _EMPTY = "–"
+# Columns that a table has where its rows differ.
+_SETTINGS: dict[str, Callable[[Result], str | None]] = {
+    "test clips x crops": lambda result: result.views,
+    "steps": lambda result: result.steps,
+}
 
 
 def make_table(key: str, references: References, results: Sequence[Result]) -> Table:
@@ -36,7 +41,9 @@ def make_table(key: str, references: References, results: Sequence[Result]) -> T
                 last[entry_number] = number
     rest = [entry for n, entry in enumerate(data_set.entries) if n not in last]
     rest.sort(key=lambda entry: (entry.config is None, _KINDS.index(entry.kind)))
-    maker = _RowMaker(references, _columns(data_set, own, [entry for entry in rest if entry.config]), bool(own))
+    settings = tuple(title for title, of in _SETTINGS.items() if len({of(result) for result in own} - {None}) > 1)
+    names = _columns(data_set, own, [entry for entry in rest if entry.config])
+    maker = _RowMaker(references, settings, names, bool(own))
     rows: list[Row] = []
     for number, result in enumerate(own):
         rows.append(maker.measured(result, _differences(result, data_set, references)))
@@ -46,7 +53,7 @@ def make_table(key: str, references: References, results: Sequence[Result]) -> T
         if entry.config is not None:
             rows.append(maker.not_run(entry))
         rows += maker.published(entry, "; not run here")
-    description = ("what", "backbone", "frames x size", "pre-trained on")
+    description = ("what", "backbone", "frames x size", "pre-trained on", *settings)
     videos = ["videos, test / training"] if own else []
     return Table(
         title=data_set.title,
@@ -63,27 +70,32 @@ class _RowMaker:
     """Makes the rows of one table, and numbers their notes."""
 
     references: References
+    settings: tuple[str, ...]  # in which the rows differ, of `_SETTINGS`
     names: list[str]  # of the numbers, one for each column
     videos: bool  # whether there is a column with numbers of videos
     notes: dict[str, int] = field(default_factory=dict)
 
     def measured(self, result: Result, notes: list[str]) -> Row:
         cells = (_measured(result, name) for name in self.names)
-        row = *_described_result(result, self.references), *cells, result.videos(), result.name
+        settings = (_SETTINGS[name](result) or _EMPTY for name in self.settings)
+        row = *_described_result(result, self.references), *settings, *cells, result.videos(), result.name
         return Row("measured", row, self._numbered(notes), result.file)
 
     def not_run(self, entry: Entry) -> Row:
         wanted = entry.measures or entry.published
         cells = ["not run" if name in wanted else _EMPTY for name in self.names]
-        return Row("not run", (*_described_entry(entry, self.references), *self._filled(cells), f"{entry.config}"))
+        return Row("not run", (*self._described(entry), *self._filled(cells), f"{entry.config}"))
 
     def published(self, entry: Entry, end: str = "") -> list[Row]:
         if not entry.published:
             return []
-        what, *others = _described_entry(entry, self.references)
+        what, *others = self._described(entry)
         cells = [_cell(entry.published.get(name)) for name in self.names]
         row = f"published: {what}", *others, *self._filled(cells), f"{entry.source}{end}"
         return [Row("published", row, self._numbered([entry.note] if entry.note else []))]
+
+    def _described(self, entry: Entry) -> tuple[str, ...]:
+        return *_described_entry(entry, self.references), *(_EMPTY for _ in self.settings)
 
     def _filled(self, cells: list[str]) -> list[str]:
         return [*cells, _EMPTY] if self.videos else cells
@@ -192,21 +204,28 @@ def _cell(value: float | str | None) -> str:
 
 
 def _measured(result: Result, name: str) -> str:
-    """A number in percent, with its standard deviation if there is one."""
+    """A number in percent, with its standard deviation if there is one, and that over seeds in brackets."""
     if name not in result.numbers:
         return _EMPTY
     scale, digits = (1, 2) if name == "uniformity_loss" else (100, 1)
     values = result.numbers[name]
     spread = stdev(values) if len(values) > 1 else result.spread.get(name)
     text = f"{scale * mean(values):.{digits}f}"
-    return text if spread is None else f"{text} ± {scale * spread:.{digits}f}"
+    text += "" if spread is None else f" ± {scale * spread:.{digits}f}"
+    of_seeds = result.content.get("seed_spread", {}).get(name)
+    return text if of_seeds is None else f"{text} ({scale * of_seeds:.{digits}f})"
 
 
 def _remarks(own: Sequence[Result], names: Sequence[str]) -> tuple[str, ...]:
     """Explain ± and the uniformity loss, where the table has them."""
     texts = []
-    if any(len(result.splits) > 1 for result in own):
-        texts.append("±: standard deviation over splits (n - 1).")
+    if several := [result.varied for result in own if result.varied and len(result.splits) > 1]:
+        of_means = " of the means over seeds" if any(" x " in varied for varied in several) else ""
+        brackets = ", in brackets over the seeds of a split, averaged over splits" if of_means else ""
+        over = [f"splits{of_means}"] if any("split" in varied for varied in several) else []
+        over += ["seeds of one split"] if any("split" not in varied for varied in several) else []
+        both = "; with a seed each it is of lists and seeds together" * any("each" in varied for varied in several)
+        texts.append(f"±: standard deviation over {', or '.join(over)} (n - 1){brackets}{both}.")
     if any(name in result.spread for result in own for name in names):
         texts.append("± of a single split: standard deviation over draws of the few training videos.")
     if "uniformity_loss" in names:

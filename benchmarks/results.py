@@ -102,6 +102,34 @@ class Result:
         return _whole(at(self.content, "config.data.views.0.size"))
 
     @property
+    def views(self) -> str | None:
+        """Number of clips and crops of a tested video, `10 x 3`."""
+        clips, crops = (_whole(at(self.content, f"protocol.{name}")) for name in ("clips", "crops"))
+        return None if clips is None or crops is None else f"{clips} x {crops}"
+
+    @property
+    def steps(self) -> str | None:
+        """Number of steps of the training that ended with the weights, that of the first split; None: not trained."""
+        step = _whole(at(self.content, "checkpoint.step"))
+        return None if step is None else f"{step:,}"
+
+    @property
+    def varied(self) -> str | None:
+        """What several numbers are of: `3 splits x 2 seeds`; splits of the same lists are seeds."""
+        if "splits" not in self.content:
+            return None
+        lists = {(split.get("list"), split.get("train_list")) for split in self.splits}
+        same = len(lists) == 1 < len(self.splits) and next(iter(lists))[0] is not None
+        words = f"{len(self.splits)} {'seed' if same else 'split'}{'s' * (len(self.splits) > 1)}"
+        if seeds := self.content.get("seeds"):
+            return f"{words} x {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+        # Results of before `command` was stated have the seed of the first split only.
+        command, first = self.content.get("command"), next(iter(self.content["splits"]))
+        own = "seed={split}" in command if command else str(at(self.content, "config.seed")) == first
+        own = own and not same and len(self.splits) > 1
+        return words + (", a seed each" if own else "")
+
+    @property
     def subset(self) -> dict[str, Any] | None:
         """Subset of the labels that was used for training; None: all."""
         subset = at(self.content, "config.data.subset")
@@ -128,12 +156,10 @@ class Result:
                 total = f" of {counts[0] + missing} ({missing} missing)" if missing else ""
                 sides.append(f"{counts[0]}{total}")
         text = " / ".join(sides) or "–"
-        if "splits" not in self.content:
+        if self.varied is None:
             return text
-        if len(self.splits) == 1:
-            return f"{text}, 1 split"
         counted = all({"num_videos", "num_queries"} & split.keys() for split in self.splits)
-        return f"{text}{'' if counted else ' in the first'}, {len(self.splits)} splits"
+        return f"{text}{'' if counted or len(self.splits) == 1 else ' in the first'}, {self.varied}"
 
     def _counts(self, *names: str) -> list[int]:
         """The first of these numbers that each split has, or that the whole has."""

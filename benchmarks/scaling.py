@@ -3,7 +3,8 @@
 python benchmarks/scaling.py --cfg configs/pretrain/sce_r3d50_k400.yaml --world 1 8 64
 
 `tests/distributed/test_scaling.py` compares the bytes with those of a real run. With `--step-ms`, for one video on one
-GPU, and `--network`, it also estimates the time of computation, network and decoding.
+GPU, and `--network`, it also estimates the time of computation, network and decoding, and with `--videos` the GPU hours
+of the run. `--activations` encodes a view on the CPU, and adds up what its backward pass keeps.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from measure import table
 
 from vidssl.base.config import build
 from vidssl.engine.run_config import Run, load_run
+from vidssl.engine.run_setup import channels_last
 from vidssl.methods import METHODS, Method
 from vidssl.methods.momentum_method import MomentumMethod
 from vidssl.models.backbones import BACKBONES
@@ -72,6 +74,27 @@ def clips(run: Run, world: int) -> int:
     return run.batch_size // world * run.data.sampler.frames * pixels
 
 
+def activations(run: Run) -> int:
+    """Bytes that the backward pass of the backbone keeps of one view, in the precision of the run.
+
+    Measured on a CPU: of two views less those of one, so that weights in that precision do not count.
+    """
+    sizes, size = [], run.data.views[0].size
+    backbone = build(BACKBONES, run.backbone)
+    channels_last(backbone)
+    for views in (1, 2):
+        kept: list[torch.Tensor] = []
+        clips_of_views = torch.rand(views, 3, run.data.sampler.frames, size, size)
+        with (
+            torch.autograd.graph.saved_tensors_hooks(lambda x, kept=kept: kept.append(x) or x, lambda x: x),
+            torch.autocast("cpu", torch.bfloat16, enabled=run.precision == "bfloat16"),
+        ):
+            backbone(clips_of_views.contiguous(memory_format=torch.channels_last_3d))
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}
+        sizes.append(sum(storages.values()))
+    return sizes[1] - sizes[0]
+
+
 def untrained(run: Run) -> Method:
     """Build the method of a run without allocating its weights."""
     with torch.device("meta"):
@@ -89,7 +112,9 @@ def main() -> None:
         "--network", type=float, default=25.0, help="GB/s that each GPU sends and receives (default 25)"
     )
     parser.add_argument("--message-us", type=float, default=40.0, help="time of a small message (default 40)")
-    parser.add_argument("--videos-per-core", type=float, default=8.0, help="videos per second of a worker (default 8)")
+    parser.add_argument("--view-ms", type=float, default=26.7, help="CPU time of a view in a worker (default 26.7)")
+    parser.add_argument("--videos", type=int, help="training videos, for the GPU hours of the run")
+    parser.add_argument("--activations", action="store_true", help="memory of the backward pass")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parsed = parser.parse_intermixed_args()
     run = load_run(parsed.cfg, parsed.overrides)
@@ -107,7 +132,7 @@ def main() -> None:
             sent = 2 * (world - 1) / world * (volume + norm) + (world - 1) * key
             step = parsed.step_ms * run.batch_size / world
             row += [f"{step:.0f}", f"{sent / parsed.network / mega:.1f}", f"{messages * parsed.message_us / 1000:.0f}"]
-            row += [f"{run.batch_size / world / step * 1000 / parsed.videos_per_core:.0f}"]
+            row += [f"{len(run.data.views) * parsed.view_ms / parsed.step_ms:.1f}"]
         rows.append(row)
     header = ["processes", "videos each", "gradients", "keys", "batch norm", "its messages", "clips to the device"]
     if parsed.step_ms is not None:
@@ -116,6 +141,14 @@ def main() -> None:
     print(table(header, rows))
     held = state(run, method)
     print("\nHeld by each process, MB: " + ", ".join(f"{name} {size / mega:.0f}" for name, size in held.items()))
+    if parsed.activations:
+        of_view = activations(run) / mega
+        micro = (run.micro_batch_size or run.batch_size // world for world in parsed.world)
+        in_all = (f"{of_view * len(run.data.views) * n / 1000:.0f} of {n}" for n in micro)
+        print(f"\nActivations of a view, MB: {of_view:.0f}; of the videos of a process, GB: {', '.join(in_all)}")
+    if parsed.videos and parsed.step_ms is not None:
+        hours = run.total_steps(parsed.videos) * run.batch_size * parsed.step_ms / 3.6e6
+        print(f"\n{hours:.0f} GPU hours of computation: steps x videos of a step x --step-ms")
 
 
 if __name__ == "__main__":

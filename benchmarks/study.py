@@ -8,10 +8,12 @@ that config; `--cfg` puts another config in its place, for example a small one f
 `knob`, the name of what varies, it is a sweep: its runs are named by the values of the knob, numbers, and OUT/sweep.png
 has I_NCE and accuracies over them: of kNN, of the linear probe, and of the protocol order, if the config has it.
 
-Each run is trained with `seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}`
-may be part of --lists too. The untrained network is tested beside them. Meanwhile stderr has the last line of the log
-of each run that is going on. The same command continues a study that was stopped. At the end a table is printed;
-`results.json` of each run is in OUT/NAME, for `benchmarks/report.py`.
+Each run is trained for the splits 1, 2, 3 (`--splits`) and tested by `tools/train_net.py --splits`; --lists contains
+`{split}`. `--seeds 0 1 2` trains each split with each seed, in OUT/NAME/seedN. Without it a split has its own number as
+seed: ± is then of lists and seeds together. If --lists has no `{split}`, the splits are seeds. The untrained network is
+tested beside them, with the same seeds. Meanwhile stderr has the last line of the log of each run that is going on. The
+same command continues a study that was stopped. At the end a table is printed, and what its ± is; `results.json` of
+each run is in OUT/NAME, for `benchmarks/report.py`.
 """
 
 import argparse
@@ -22,10 +24,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
+from typing import Any
 
 from measure import table
 from ruamel.yaml import YAML
@@ -33,7 +37,8 @@ from sweep_chart import sweep_chart
 
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import read
-from vidssl.base.errors import first_few
+from vidssl.base.errors import DataError, first_few
+from vidssl.base.output_folder import claim
 from vidssl.base.plugins import changed_files, modules_of, own_code
 from vidssl.page.figure_style import png
 
@@ -62,10 +67,16 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs of the study")
     parser.add_argument("--lists", required=True, help="folder with train.csv and test.csv; may contain {split}")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--splits", nargs="+", default=["1", "2", "3"])
+    parser.add_argument("--splits", nargs="+", metavar="N", help="default: 1 2 3")
+    parser.add_argument("--seeds", nargs="+", metavar="N", help="of each split; default: its number")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all runs")
     parsed = parser.parse_intermixed_args()
+    for words in (parsed.runs or [], parsed.splits or [], parsed.seeds or []):  # settings may follow their numbers
+        parsed.overrides += [word for word in words if "=" in word]
+        words[:] = [word for word in words if "=" not in word]
+    if wrong := [word for word in (*(parsed.splits or ()), *(parsed.seeds or ())) if not word.isdecimal()]:
+        sys.exit(f"--splits and --seeds are whole numbers, got {wrong[0]}")
     runs, knob = read_runs(parsed.study, parsed.cfg)
     if unknown := [name for name in parsed.runs or () if name not in runs]:
         sys.exit(f"{parsed.study} has no run {', '.join(unknown)}; its runs: {', '.join(runs)}")
@@ -74,28 +85,63 @@ def main() -> None:
         sys.exit(f"{parsed.study}: rename the run untrained: that name is taken by the network before training")
     if parsed.jobs < 1:
         sys.exit(f"--jobs must be at least 1, got {parsed.jobs}")
-    where = parsed.lists, parsed.out, parsed.splits, parsed.overrides
-    commands = {"untrained": untrained(next(iter(runs.values())), *where)}
-    for name, given in runs.items():
-        commands[name] = trained(name, given, *where)
+    splits, seeds = splits_and_seeds(parsed, runs)
+    commands = {}
+    for name, given in {"untrained": next(iter(runs.values())), **runs}.items():
+        for seed in seeds or ("{split}",):
+            run_name = f"{name}/seed{seed}" if seeds else name
+            command = untrained if name == "untrained" else trained
+            commands[run_name] = command(given, parsed.lists, parsed.out / run_name, splits, seed, parsed.overrides)
+    failed = run_all(parsed.out, commands, parsed.jobs)
+    names = [name for name in ("untrained", *runs) if not any(key.split("/seed")[0] == name for key in failed)]
+    if seeds:
+        for name in names:
+            join_seeds(parsed.out / name, seeds)
+    varied = _count(splits, "split" if "{split}" in parsed.lists else "seed")
+    if seeds:
+        varied += f" x {_count(seeds, 'seed')}"
+    elif "{split}" in parsed.lists:
+        varied += f", {'each with ' * (len(splits) > 1)}its number as seed"
+    print(summary(parsed.out, names, varied))
+    if knob is not None and (done := [name for name in runs if name in names]):
+        print(draw_sweep(parsed.out, done, knob, varied))
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}; each has its log in {parsed.out}/NAME/log.txt")
+
+
+Run = tuple[Path, Sequence[str]]  # a config, and the settings that differ from it
+
+
+def splits_and_seeds(parsed: argparse.Namespace, runs: Mapping[str, "Run"]) -> tuple[list[str], list[str] | None]:
+    """Return the splits, which are seeds if the lists do not differ, and the seeds of each; None: its number."""
+    settings = chain(parsed.overrides, *(words or () for _, words in runs.values()))
+    if parsed.seeds and (fixed := [word for word in settings if word.startswith("seed=")]):
+        sys.exit(f"--seeds sets the seed: leave {fixed[0]} out")
+    if parsed.seeds and "{split}" not in parsed.lists:
+        if parsed.splits:
+            sys.exit(f"--splits with --seeds needs {{split}} in --lists, got {parsed.lists}: leave --splits out")
+        return parsed.seeds, None
+    if parsed.seeds:
+        for name in ("untrained", *runs):
+            file = parsed.out / name / "results.json"
+            if file.exists() and "seeds" not in json.loads(file.read_text()):
+                sys.exit(f"{file.parent} has results of a study without --seeds: choose another --out")
+    return parsed.splits or ["1", "2", "3"], parsed.seeds
+
+
+def run_all(out: Path, commands: Mapping[str, list[str]], jobs: int) -> list[str]:
+    """Run commands, `jobs` at a time, each with its name as folder; return the names of those that failed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with ThreadPoolExecutor(parsed.jobs) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         try:
-            failed = [name for name in pool.map(lambda name: run(parsed.out / name, commands[name]), commands) if name]
+            succeeded = [*pool.map(lambda name: run(name, out / name, commands[name]), commands)]
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             print("saving and stopping; the same command continues", file=sys.stderr, flush=True)
             for process in RUNNING:
                 os.kill(process, signal.SIGTERM)  # after Ctrl-C, which they received too, it has no effect
             sys.exit(130)
-    print(summary(parsed.out, [name for name in commands if name not in failed]))
-    if knob is not None and (done := [name for name in runs if name not in failed]):
-        print(draw_sweep(parsed.out, done, knob))
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}; each has its log in {parsed.out}/NAME/log.txt")
-
-
-Run = tuple[Path, Sequence[str]]  # a config, and the settings that differ from it
+    return [name for name, success in zip(commands, succeeded, strict=True) if not success]
 
 
 def read_runs(study: Path, config: Path | None) -> tuple[dict[str, Run], str | None]:
@@ -115,19 +161,18 @@ def read_runs(study: Path, config: Path | None) -> tuple[dict[str, Run], str | N
     return {str(name): (config or Path(content["config"]), settings) for name, settings in named.items()}, knob
 
 
-def trained(name: str, run: Run, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
+def trained(run: Run, lists: str, out: Path, splits: list[str], seed: str, overrides: list[str]) -> list[str]:
     """Write the command that trains and tests a run."""
     config, settings = run
-    where = [f"data.train={lists}/train.csv", f"evaluate.gallery={lists}/train.csv", f"evaluate.query={lists}/test.csv"]
-    options = ["--cfg", str(config), "--splits", *splits, "seed={split}", *where, f"output={out / name}"]
-    return [sys.executable, str(TOOLS / "train_net.py"), *options, *settings, *overrides]
+    options = ["--cfg", str(config), "--splits", *splits, f"seed={seed}", f"data.lists={lists}", f"output={out}"]
+    return [sys.executable, str(TOOLS / "train_net.py"), *options, *(settings or ()), *overrides]
 
 
-def untrained(run: Run, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
+def untrained(run: Run, lists: str, out: Path, splits: list[str], seed: str, overrides: list[str]) -> list[str]:
     """Write the command that tests the network which trainings start from."""
-    where = [f"{lists}/test.csv", "--train-list", f"{lists}/train.csv", "--out", str(out / "untrained")]
+    where = [f"{lists}/test.csv", "--train-list", f"{lists}/train.csv", "--out", str(out)]
     asked = ["--protocol", *UNTRAINED, *own_protocols(run[0]), "--splits", *splits]
-    given = ["--checkpoint", "random", "--cfg", str(run[0]), "seed={split}", *run[1], *overrides]
+    given = ["--checkpoint", "random", "--cfg", str(run[0]), f"seed={seed}", *(run[1] or ()), *overrides]
     return [sys.executable, str(TOOLS / "test_net.py"), *where, *given, *asked]
 
 
@@ -141,8 +186,8 @@ def own_protocols(config: Path) -> list[str]:
     return words
 
 
-def run(out: Path, command: list[str]) -> str | None:
-    """Run a command unless its results exist; keeps its log and CPU seconds. Returns its name if it failed."""
+def run(name: str, out: Path, command: list[str]) -> bool:
+    """Run a command unless its results exist; keeps its log and CPU seconds. Returns whether it has results."""
     request = {"command": command[2:], "config": Path(command[command.index("--cfg") + 1]).read_text()}
     kept = out / "seconds.json"
     before = json.loads(kept.read_text()) if kept.exists() else {}
@@ -153,21 +198,26 @@ def run(out: Path, command: list[str]) -> str | None:
         if other or changed:
             what = f"other code, {changed} changed since" if changed else "another command or config"
             print(f"{out} has results of {what}: choose another --out", file=sys.stderr)
-        return out.name if other or changed else None
+        return not (other or changed)
+    try:  # in the name of the command, which fills no folder of others: the log comes first
+        claim(out, "splits" if Path(command[1]).name == "train_net.py" else "test")
+    except DataError as error:
+        print(f"{name}: failed: {error}", file=sys.stderr)
+        return False
     out.mkdir(parents=True, exist_ok=True)
     with (out / "log.txt").open("a") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
         RUNNING.add(process.pid)
-        status, used = wait(process.pid, out)
+        status, used = wait(name, process.pid, out / "log.txt")
         RUNNING.remove(process.pid)
     cpu = (0.0 if other else before.get("cpu", 0.0)) + used.ru_utime + used.ru_stime
     kept.write_text(json.dumps({"cpu": cpu, **request, "code": code}) + "\n")
     if status:
         said = (out / "log.txt").read_text(errors="replace").splitlines()[-1:]
-        print(f"{out.name}: failed: {''.join(said)}", file=sys.stderr)
-        return out.name
-    print(f"{out.name}: {cpu:.0f} s", flush=True)
-    return None
+        print(f"{name}: failed: {''.join(said)}", file=sys.stderr)
+    else:
+        print(f"{name}: {cpu:.0f} CPU seconds", flush=True)
+    return not status
 
 
 def imported_code(command: list[str]) -> dict[str, str]:
@@ -176,32 +226,74 @@ def imported_code(command: list[str]) -> dict[str, str]:
     return own_code(modules_of(config, command[command.index("--cfg") + 1]))
 
 
-def wait(process: int, out: Path) -> tuple[int, resource.struct_rusage]:
+def wait(name: str, process: int, log: Path) -> tuple[int, resource.struct_rusage]:
     """Wait for a run, and print the last line of its log every `REPORTED` seconds; return its status and what it used.
 
     Its CPU time does not depend on what else the machine does.
     """
-    print(f"{out.name}: started, log in {out}/log.txt", file=sys.stderr, flush=True)
+    print(f"{name}: started, log in {log}", file=sys.stderr, flush=True)
     printed, last = time.monotonic(), ""
     while True:
         ended, status, used = os.wait4(process, os.WNOHANG)
         if ended:
             return status, used
         if time.monotonic() - printed > REPORTED:
-            lines = (out / "log.txt").read_text(errors="replace").splitlines()
+            lines = log.read_text(errors="replace").splitlines()
             if lines and lines[-1] != last:
                 last = lines[-1]
-                print(f"{out.name}: {last}", file=sys.stderr, flush=True)
+                print(f"{name}: {last}", file=sys.stderr, flush=True)
             printed = time.monotonic()
         time.sleep(0.1)
 
 
-def draw_sweep(out: Path, names: Sequence[str], knob: str) -> Path:
+def join_seeds(out: Path, seeds: Sequence[str]) -> None:
+    """Write `results.json` and `seconds.json` of all seeds of a run, from those in the folder of each."""
+    folders = [out / f"seed{seed}" for seed in seeds]
+    joined = over_seeds({seed: json.loads((out / f"seed{seed}" / "results.json").read_text()) for seed in seeds})
+    write_whole(out / "results.json", json.dumps(joined, indent=1).encode())
+    cpu = sum(json.loads((folder / "seconds.json").read_text())["cpu"] for folder in folders)
+    write_whole(out / "seconds.json", json.dumps({"cpu": cpu, "command": None}).encode())  # `run` refuses the folder
+
+
+def over_seeds(of_seeds: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Join the results over splits of several seeds: the rest is that of the first seed.
+
+    A split has the mean over seeds of each number, `mean` and `spread` are those of these means over splits, and
+    `seed_spread` is the mean over splits of the standard deviation (n - 1) over the seeds of a split.
+    """
+    first, *_ = of_seeds.values()
+    names = [name for name in first["mean"] if all(name in results["mean"] for results in of_seeds.values())]
+    values = {
+        name: {n: [results["splits"][n][name] for results in of_seeds.values()] for n in first["splits"]}
+        for name in names
+    }
+    means = {name: {n: mean(row) for n, row in rows.items()} for name, rows in values.items()}
+    of_splits = {
+        split: {**rest, **{name: means[name][split] for name in names}} for split, rest in first["splits"].items()
+    }
+    several_splits, several_seeds = len(of_splits) > 1, len(of_seeds) > 1
+    return {
+        **{name: value for name, value in first.items() if name != "request"},
+        "seeds": [*of_seeds],
+        "splits": of_splits,
+        "mean": {name: mean(row.values()) for name, row in means.items()},
+        "spread": {name: stdev(row.values()) for name, row in means.items()} if several_splits else {},
+        "seed_spread": {n: mean(map(stdev, rows.values())) for n, rows in values.items()} if several_seeds else {},
+    }
+
+
+def draw_sweep(out: Path, names: Sequence[str], knob: str, varied: str) -> Path:
     """Write the chart of a sweep; I_NCE is the mean of the last tenth of the lines that log it."""
     measured: dict[str, list[list[float]]] = {name: [] for name in ("I_NCE", *ACCURACIES)}
     for name in names:
-        splits = json.loads((out / name / "results.json").read_text())["splits"]
-        lines = [(out / name / f"split{split}" / "metrics.jsonl").read_text().splitlines() for split in splits]
+        seeds = json.loads((out / name / "results.json").read_text()).get("seeds")
+        folders = [out / name / f"seed{seed}" for seed in seeds] if seeds else [out / name]
+        splits = {
+            folder / f"split{split}": numbers
+            for folder in folders
+            for split, numbers in json.loads((folder / "results.json").read_text())["splits"].items()
+        }
+        lines = [(folder / "metrics.jsonl").read_text().splitlines() for folder in splits]
         bounds = [[found["i_nce"] for found in map(json.loads, each) if "i_nce" in found] for each in lines]
         measured["I_NCE"].append([mean(each[-max(1, len(each) // 10) :]) for each in bounds if each])
         for label in ACCURACIES:
@@ -210,30 +302,45 @@ def draw_sweep(out: Path, names: Sequence[str], knob: str) -> Path:
     if any(measured["order of pairs"]):  # such a list has each motion and its reversal: `order` is at chance on it
         del measured["order"]
     file = out / "sweep.png"
-    write_whole(file, png(sweep_chart(knob, [float(name) for name in names], measured)))
+    write_whole(file, png(sweep_chart(knob, [float(name) for name in names], measured, varied)))
     return file
 
 
-def _cell(value: float | None, spread: float | None, scale: float) -> str:
-    """Format a number, with its spread over several splits."""
+def _count(numbers: Sequence[str], name: str) -> str:
+    return f"{len(numbers)} {name}{'s' * (len(numbers) > 1)}"
+
+
+def _cell(value: float | None, spread: float | None, seed_spread: float | None, scale: float) -> str:
+    """Format a number, with its spread over splits and, in brackets, over seeds."""
     if value is None:
         return "-"
-    return f"{scale * value:.2f}" + ("" if spread is None else f" ± {scale * spread:.2f}")
+    text = f"{scale * value:.2f}" + ("" if spread is None else f" ± {scale * spread:.2f}")
+    return text + ("" if seed_spread is None else f" ({scale * seed_spread:.2f})")
 
 
-def summary(out: Path, names: list[str]) -> str:
-    """Table of all results and their CPU time."""
-    rows, total = [], 0.0
+def summary(out: Path, names: list[str], varied: str) -> str:
+    """Table of all results and their CPU time, below what its spreads are of; `varied` are the splits and seeds."""
+    rows, total, brackets = [], 0.0, False
     for name in names:
         results = json.loads((out / name / "results.json").read_text())
         seconds = out / name / "seconds.json"
         cpu = json.loads(seconds.read_text())["cpu"] if seconds.exists() else 0.0
         total += cpu
-        spread = results["spread"] if len(results["splits"]) > 1 else {}
-        numbers = [_cell(results["mean"].get(key), spread.get(key), scale) for key, scale in COLUMNS.values()]
-        rows.append([name, *numbers, f"{cpu / len(results['splits']):.0f} s"])
-    lines = table(["config", *COLUMNS, "CPU time of a run"], rows)
-    return f"{lines}\n\n{total / 60:.0f} minutes of one core in all"
+        spread, of_seeds = results["spread"] if len(results["splits"]) > 1 else {}, results.get("seed_spread", {})
+        brackets = brackets or bool(of_seeds)
+        numbers = [
+            _cell(results["mean"].get(key), spread.get(key), of_seeds.get(key), scale)
+            for key, scale in COLUMNS.values()
+        ]
+        rows.append([name, *numbers, f"{cpu / len(results['splits']) / len(results.get('seeds', 'x')):.0f}"])
+    head = varied if varied.startswith("1 ") else f"{varied}; mean ± standard deviation over them"
+    if " x " in varied:
+        several = not varied.startswith("1 ")
+        head = f"{varied}; mean{' ± standard deviation over splits of the means over seeds' * several}"
+        if brackets:
+            head += f" (standard deviation over the seeds{' of a split, averaged over splits' * several})"
+    lines = table(["config", *COLUMNS, "CPU seconds of a run"], rows)
+    return f"{head}\n\n{lines}\n\n{total / 60:.0f} CPU minutes in all"
 
 
 if __name__ == "__main__":

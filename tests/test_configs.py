@@ -5,10 +5,13 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
+import pytest
 from ruamel.yaml import YAML
 
 from vidssl.base.config import read
+from vidssl.base.errors import ConfigError
 from vidssl.engine.run_config import load_run
+from vidssl.jobs.doctor import schema
 from vidssl.jobs.track import tracker_settings as settings
 from vidssl.jobs.train import bind_config
 from vidssl.methods import METHODS
@@ -180,3 +183,39 @@ def test_variants_of_a_config_are_no_files():
         if len(differ) <= 3 and ".method.name" not in differ:
             alike.add(tuple(name.removeprefix("configs/").removesuffix(".yaml") for name in (one, other)))
     assert alike == {*ALIKE}
+
+
+SCE = ROOT / "configs" / "toy" / "sce.yaml"
+A, B = ["a/train.csv", "a/train.csv", "a/test.csv"], ["b/train.csv", "b/train.csv", "b/test.csv"]
+FOLDERS = {  # what is set beside the config that has its own data.train: train, gallery and query
+    "data.lists=a": A,
+    "data.lists=3": ["3/train.csv", "3/train.csv", "3/test.csv"],
+    "data.lists=a evaluate.query=c.csv": [*A[:2], "c.csv"],
+    "data.lists=a data.train=c.csv": ["c.csv", *A[1:]],
+    "data.lists=a data.train=[c.csv,d.csv]": [("c.csv", "d.csv"), *A[1:]],
+    "evaluate.query=c.csv evaluate.gallery=d.csv data.lists=a": A,
+    "data.lists=a data.lists=b": B,
+}
+
+
+def check_lists(overrides, expected):
+    for file in (SCE, ROOT / "configs" / "finetune" / "small.yaml"):  # with data.train, with data.lists
+        run = load_run(file, overrides.split())
+        train = run.data.train if isinstance(run.data.train, str) else tuple(part.list for part in run.data.train)
+        assert [train, run.evaluate.gallery, run.evaluate.query] == expected
+        assert "lists" not in run.model_dump()["data"]  # config.yaml, checkpoints and results have the settings
+
+
+def test_a_folder_of_lists_stands_for_three_settings(check_all):
+    """Those that are set after it, or beside it in a file, remain."""
+    check_all(check_lists, {words: (words, expected) for words, expected in FOLDERS.items()})
+    run = load_run(SCE, ["data.lists=a/split{split}"], split=2)
+    assert (run.data.train, run.evaluate.query) == ("a/split2/train.csv", "a/split2/test.csv")
+    tree = read(SCE)
+    run, _ = bind_config({**tree, "data": {**tree["data"], "lists": "a"}}, "a file with both")
+    assert [run.data.train, run.evaluate.query] == [tree["data"]["train"], "a/test.csv"]
+    with pytest.raises(ConfigError, match=r"data.lists: Input should be a valid string, got \[1\]"):
+        load_run(SCE, ["data.lists=[1]"])
+    (data,) = [part for name, part in schema()["$defs"].items() if name == "Data"]
+    assert "lists" in data["properties"] and "train" not in data["required"]  # editors accept either
+    assert data["anyOf"] == [{"required": ["lists"]}, {"required": ["train"]}]

@@ -97,6 +97,53 @@ def test_a_row_says_what_was_measured(put, finetuned):
     assert not notes
 
 
+def test_rows_of_other_clips_or_steps_say_so(put, finetuned):
+    put("a", finetuned)
+    put("b", changed(finetuned, "checkpoint.step", 100))
+    rows, _ = table(put("c", changed(finetuned, "checkpoint.path", "random")))
+    assert not {"test clips x crops", "steps"} & {*rows[0]}
+    put("b", changed(finetuned, "protocol.clips", 2))
+    rows, _ = table(put("c", changed(finetuned, "checkpoint.step", 6000)))
+    told = {row["where from"]: (row["test clips x crops"], row["steps"]) for row in rows}
+    assert [told[name] for name in "abc"] == [("10 x 3", "100"), ("2 x 3", "100"), ("10 x 3", "6,000")]
+    assert {(row["test clips x crops"], row["steps"]) for row in rows if row["row"].state != "measured"} == {("–", "–")}
+
+
+LISTS = {"1": "a/test1.csv", "2": "a/test2.csv", "3": "a/test3.csv"}
+
+
+@pytest.mark.parametrize(
+    ("lists", "more", "cell", "said", "remark"),
+    [
+        (LISTS, {"command": "x"}, "90.0 ± 1.0", "3 splits", "over splits (n - 1)."),
+        (LISTS, {}, "90.0 ± 1.0", "3 splits", "over splits (n - 1)."),
+        (dict.fromkeys("123", "a/test.csv"), {}, "90.0 ± 1.0", "3 seeds", "over seeds of one split (n - 1)."),
+        (
+            LISTS,
+            {"command": "vidssl train seed={split}"},
+            "90.0 ± 1.0",
+            "3 splits, a seed each",
+            "over splits (n - 1); with a seed each it is of lists and seeds together.",
+        ),
+        (
+            LISTS,
+            {"seeds": ["0", "1"], "seed_spread": {"top1": 0.004}, "command": "x seed=0"},
+            "90.0 ± 1.0 (0.4)",
+            "3 splits x 2 seeds",
+            "over splits of the means over seeds (n - 1), in brackets over the seeds of a split, averaged over splits.",
+        ),
+    ],
+)
+def test_a_spread_is_said_to_be_of_splits_or_seeds(put, finetuned, lists, more, cell, said, remark):
+    content = {**deepcopy(finetuned), **more}
+    for split, name in lists.items():
+        content["splits"][split]["list"] = name
+    folder = put("a", content)
+    row, _ = own(folder)
+    assert row["top-1"] == cell and row["videos, test / training"].endswith(f" / 9537, {said}")
+    assert f"±: standard deviation {remark}" in report([folder], folder)
+
+
 # What was published, and what differs -----------------------------------------------------------------------
 
 

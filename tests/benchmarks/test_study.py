@@ -1,4 +1,4 @@
-"""benchmarks/study.py: finished runs are not repeated or confused, and signals reach running ones."""
+"""benchmarks/study.py: splits and seeds, finished runs are not repeated or confused, signals reach running ones."""
 
 import json
 import os
@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
@@ -55,15 +57,127 @@ def command(folder, *more):
 
 
 def test_results_are_made_once_and_those_of_another_command_or_config_are_refused(study, tmp_path, capsys):
-    run, out = study["run"], tmp_path / "out"
-    assert run(out, command(tmp_path)) is None
-    assert run(out, command(tmp_path)) is None
+    out = tmp_path / "out"
+
+    def run(*more):
+        return study["run"]("a", out, command(tmp_path, *more))
+
+    assert run() and run()
     assert (out / "runs").read_text() == "x"
-    assert run(out, command(tmp_path, "seed=1")) == "out"
+    assert not run("seed=1")
     (tmp_path / "configs" / "a.yaml").write_text("steps: 2\n")
-    assert run(out, command(tmp_path)) == "out"
+    assert not run()
     assert (out / "runs").read_text() == "x"
-    assert capsys.readouterr().err.count("another --out") == 2
+    said = capsys.readouterr()
+    assert said.err.count("another --out") == 2 and re.fullmatch(r"a: \d+ CPU seconds\n", said.out)
+
+
+def test_what_the_spreads_of_splits_and_seeds_are(study, tmp_path):
+    """Against numpy, of numbers[split, seed]."""
+    numbers = torch.rand(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
+    of_seeds = {}
+    for seed in range(2):
+        column = numbers[:, seed]
+        splits = {str(n + 1): {"knn": float(x), "num_videos": 4} for n, x in enumerate(column)}
+        of_seeds[str(seed)] = {"splits": splits, "mean": {"knn": column.mean()}, "list": "a", "request": {}}
+    joined = study["over_seeds"](of_seeds)
+    means = numbers.mean(axis=1)
+    assert {n: split["knn"] for n, split in joined["splits"].items()} == pytest.approx(
+        dict(zip("123", means, strict=True))
+    )
+    assert joined["mean"]["knn"] == pytest.approx(numbers.mean())
+    assert joined["spread"]["knn"] == pytest.approx(means.std(ddof=1))
+    assert joined["seed_spread"]["knn"] == pytest.approx(numbers.std(axis=1, ddof=1).mean())
+    assert joined["seeds"] == ["0", "1"] and joined["list"] == "a" and "request" not in joined
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "results.json").write_text(json.dumps(joined))
+    (tmp_path / "a" / "seconds.json").write_text('{"cpu": 60.0}')
+    text = study["summary"](tmp_path, ["a"], "3 splits x 2 seeds")
+    cell = "{:.2f} ± {:.2f} ({:.2f})".format(
+        *(100 * x for x in (numbers.mean(), means.std(ddof=1), numbers.std(axis=1, ddof=1).mean()))
+    )
+    assert f"| a | - | {cell} |" in text and "| 10 |" in text and "1 CPU minutes in all" in text
+    assert text.startswith(
+        "3 splits x 2 seeds; mean ± standard deviation over splits of the means over seeds (standard "
+    )
+    of_one = study["over_seeds"]({"5": of_seeds["1"]})
+    assert of_one["seed_spread"] == {} and of_one["spread"]["knn"] == pytest.approx(numbers[:, 1].std(ddof=1))
+
+
+@pytest.mark.parametrize(
+    ("lists", "options", "splits", "seed", "varied"),
+    [
+        (
+            "a{split}",
+            [],
+            "1 2 3",
+            "{split}",
+            "3 splits, each with its number as seed; mean ± standard deviation over them",
+        ),
+        ("a", ["--splits", "4", "5"], "4 5", "{split}", "2 seeds; mean ± standard deviation over them"),
+        ("a", ["--seeds", "6", "7"], "6 7", "{split}", "2 seeds; mean ± standard deviation over them"),
+        ("a", ["--seeds", "6"], "6", "{split}", "1 seed\n"),
+        (
+            "a{split}",
+            ["--seeds", "6"],
+            "1 2 3",
+            "6",
+            "3 splits x 1 seed; mean ± standard deviation over splits of the means",
+        ),
+    ],
+)
+def test_what_is_run_and_what_the_table_says_of_it(
+    study, tmp_path, monkeypatch, capsys, lists, options, splits, seed, varied
+):
+    words = ["study.py", str(tmp_path / "configs"), "--lists", lists, "--out", str(tmp_path / "s"), *options]
+    commands = {}
+    monkeypatch.setitem(
+        study["main"].__globals__, "run_all", lambda out, given, jobs: commands.update(given) or [*given]
+    )
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="failed: "):
+        study["main"]()
+    suffix = "" if seed == "{split}" else f"/seed{seed}"
+    assert [*commands] == [f"untrained{suffix}", f"a{suffix}"]
+    for words in commands.values():
+        text = " ".join(words)
+        assert f"--splits {splits}" in text and f" seed={seed}" in text
+    assert f"data.lists={lists} output={tmp_path}/s/a{suffix}" in " ".join(commands[f"a{suffix}"])
+    assert capsys.readouterr().out.startswith(varied)
+
+
+def test_two_splits_with_two_seeds(study, tmp_path, digits, forked_python, monkeypatch, capsys):
+    for split, labels in enumerate(("motion", "colour"), 1):
+        (tmp_path / f"split{split}").symlink_to(digits / labels)
+    (tmp_path / "study.yaml").write_text(f"config: {ROOT}/configs/toy/sce.yaml\nknob: queue\nruns: {{50: []}}\n")
+    monkeypatch.setitem(study["main"].__globals__, "TOOLS", ROOT / "tools")
+    monkeypatch.setattr(sys, "executable", str(forked_python))
+    out = tmp_path / "s"
+    words = ["study.py", str(tmp_path / "study.yaml"), "--lists", f"{tmp_path}/split{{split}}", "--out", str(out)]
+    words += ["--splits", "1", "2", "--seeds", "0", "1", "steps=2", "data.moving_digits=null", "data.workers=0"]
+    monkeypatch.setattr(sys, "argv", [*words, "evaluate.clips=1", "data.sampler.frames=2"])
+    monkeypatch.setitem(study["main"].__globals__, "UNTRAINED", ("retrieval", "knn", "uniformity"))
+    study["main"]()
+    first = capsys.readouterr()
+    for name in ("untrained", "50"):
+        of_seeds = [json.loads((out / name / f"seed{seed}" / "results.json").read_text()) for seed in (0, 1)]
+        joined = json.loads((out / name / "results.json").read_text())
+        for key in ("knn", "R@1", "uniformity_loss"):
+            x = np.array([[results["splits"][split][key] for results in of_seeds] for split in "12"])
+            assert joined["mean"][key] == pytest.approx(x.mean())
+            assert joined["spread"][key] == pytest.approx(x.mean(axis=1).std(ddof=1), abs=1e-12)
+            assert joined["seed_spread"][key] == pytest.approx(x.std(axis=1, ddof=1).mean(), abs=1e-12)
+        assert x[0, 0] != x[0, 1]  # of the uniformity: seeds differ before and after the training
+    run = YAML(typ="safe").load(out / "50" / "seed1" / "split2" / "config.yaml")
+    assert run["seed"] == 1 and run["data"]["train"] == run["evaluate"]["gallery"] == f"{tmp_path}/split2/train.csv"
+    study["main"]()  # all is there
+    again = capsys.readouterr()
+    assert first.out.endswith(again.out) and "CPU seconds" in first.out and again.err == ""
+    assert (out / "sweep.png").exists()
+    monkeypatch.setattr(sys, "argv", words[: words.index("--seeds")])  # does not take the others' results for its own
+    with pytest.raises(SystemExit, match="failed: untrained, 50"):
+        study["main"]()
+    assert f"{out}/50 has results of another command or config: choose another --out" in capsys.readouterr().err
 
 
 def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeypatch):
@@ -84,9 +198,9 @@ def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeyp
     draw = study["draw_sweep"]
     chart = draw.__globals__["sweep_chart"]
     monkeypatch.setitem(draw.__globals__, "sweep_chart", lambda *given: drawn.append(given) or chart(*given))
-    assert draw(tmp_path, [*runs], knob).read_bytes().startswith(b"\x89PNG")
-    ((label, values, series),) = drawn
-    assert (label, values) == ("sigma", [0.5, 2.0])
+    assert draw(tmp_path, [*runs], knob, "2 seeds").read_bytes().startswith(b"\x89PNG")
+    ((label, values, series, dots),) = drawn
+    assert (label, values, dots) == ("sigma", [0.5, 2.0], "2 seeds")
     assert series["I_NCE"] == [[0.5, 20.0], [2.0, 21.5]]  # the mean of the last two of twenty lines: 19 and 20
     assert series["kNN"] == [pytest.approx([6.0, 7.0]), pytest.approx([21.0, 22.0])] and series["linear"] == [[], []]
     # On such a list `order` is at chance by construction.
@@ -124,6 +238,9 @@ def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path):
         (["named"], "named: rename the run untrained"),
         (["words.yaml"], "the run low of a sweep is not a number"),
         (["configs/a.yaml"], r"a.yaml is not a study: it needs `config` and `runs`"),
+        (["configs", "--seeds", "1", "--splits", "1"], "--splits with --seeds needs {split} in --lists, got x"),
+        (["configs", "--seeds", "1", "seed=3"], "--seeds sets the seed: leave seed=3 out"),
+        (["configs", "--splits", "1", "2a"], "--splits and --seeds are whole numbers, got 2a"),
     ],
 )
 def test_errors_are_one_line(study, tmp_path, monkeypatch, given, reason):

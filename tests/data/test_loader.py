@@ -232,6 +232,22 @@ def test_1_a_broken_video_is_replaced_by_the_next_one(spoiled):
         training_set(path, replace=1)[0, 3]
 
 
+def test_1_a_remedy_is_said_once(digits, monkeypatch):
+    """Also if the reasons differ in their numbers."""
+    reasons = iter([f"{n}.mp4: {n} frames are too few; set a, or b" for n in range(9)])
+
+    def fail(*_):
+        raise DataError(next(reasons))
+
+    monkeypatch.setattr(ClipDataset, "_sample", fail)
+    with pytest.raises(DataError) as caught:
+        training_set(digits / "motion/train.csv", replace=4)[0, 0]
+    assert str(caught.value).startswith(
+        "5 consecutive videos are broken: 0.mp4: 0 frames are too few; 1.mp4: 1 frames are too few; 2.mp4: 2 frames "
+        "are too few and 2 more; set a, or b; correct the list (vidssl check) or "
+    )
+
+
 def test_1_at_most_a_thousand_replacements_are_tried(tmp_path):
     write_lists(tmp_path / "lists", tmp_path, {"train": [(f"{n}.mp4", 0) for n in range(3000)]}, ())
     tried = []

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torchvision
 from pytorchvideo.models.hub import slow_r50
+from ruamel.yaml import YAML
 from torch import nn
 
 import vidssl
@@ -556,9 +557,9 @@ def test_names_that_do_not_fit(offline):
     for name, words in NOT_BY_NAME.items():
         assert words in refused(initialised, backbone, name, error=(CheckpointError, ConfigError)), name
     message = refused(initialised, backbone, "torchvision:r3d_18")
-    assert "use the backbone that was trained, backbone={name: r3d_18}, or load what fits with" in message
+    assert "use the backbone that was trained, 'backbone={name: r3d_18}', or load what fits with" in message
     message = refused(initialised, build_backbone("resnet3d18", width=4), "torchvision:resnet18")
-    assert "backbone={name: resnet18}, or set init.inflate=true" in message
+    assert "'backbone={name: resnet18}', or set init.inflate=true" in message
     assert initialised(backbone, "torchvision:r3d_18", partial=True).misfits
     same(backbone.net.stem[0].weight, offline["r3d_18"].stem[0].weight)
 
@@ -670,12 +671,17 @@ def test_differences_in_frames_warn(trained, here, keys, right, tmp_path, caplog
     [
         ("mc3_18", OURS, str(KINETICS)),
         ("resnet18", OURS, str(IMAGENET)),
-        ("resnet18", Normalization((0.5,), (0.5,)), None),
+        ("resnet18", Normalization((0.5,), (0.5,)), str(IMAGENET)),
+        ("resnet18", IMAGENET, None),
         ("resnet3d18", OURS, None),
+        ("slow_r50", OURS, None),
+        ("slow_r50", IMAGENET, str(OURS)),
     ],
 )
-def test_a_file_that_looks_like_torchvisions_may_have_its_mean_and_std(name, pixels, warned, tmp_path, caplog):
-    path = save(tmp_path / "net.pth", build_backbone(name).state_dict())
+def test_a_file_named_as_in_a_library_may_have_its_mean_and_std(name, pixels, warned, tmp_path, caplog):
+    """Of torchvision and pytorchvideo; names of vidssl say nothing."""
+    network = slow_r50() if name == "slow_r50" else build_backbone(name)
+    path, name = save(tmp_path / "net.pth", network.state_dict()), name.replace("slow_r50", "resnet3d50")
     caplog.set_level("INFO")
     match = load_initial(build_backbone(name), InitialWeights(file=str(path)), False, name, pixels)
     assert [record.levelname for record in caplog.records] == ["INFO", *(["WARNING"] if warned else [])]
@@ -721,6 +727,23 @@ def test_initial_weights_in_a_config(tree, settings, dumped):
 )
 def test_invalid_initial_weights_in_a_config(tree, text):
     assert re.search(text, refused(bind, Run, {"init": tree}, "test", error=ConfigError))
+
+
+@pytest.mark.parametrize(
+    ("trained", "here", "right"),
+    [
+        ("resnet18", "resnet3d18", "'backbone={name: resnet18}'"),
+        ("r3d_18", "resnet3d18", "'backbone={name: r3d_18}'"),
+        ("resnet3d18", "resnet18", "'backbone={name: resnet3d18, width: 64}'"),
+    ],
+)
+def test_a_file_of_another_backbone_names_it(trained, here, right, tmp_path):
+    path = save(tmp_path / "net.pth", {"model": build_backbone(trained).state_dict()})
+    message = refused(initialised, build_backbone(here), path)
+    assert message.endswith(f"use the backbone that was trained, {right}")
+    load_initial(
+        build_backbone(**YAML(typ="safe").load(right.strip("'").partition("=")[2])), InitialWeights(file=str(path))
+    )
 
 
 def test_a_measured_file_states_how_its_weights_matched(tmp_path, digits, caplog):

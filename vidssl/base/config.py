@@ -48,6 +48,14 @@ _LARGEST = 1 << 18  # bytes of a YAML file: it is read at about 50 kB/s
 _MOST = 10**6  # values and characters of their texts, with aliases written out
 _DEEPEST = 100  # lists and mappings in each other
 _NEEDS_TEXT = ("string_type", "model_type", "model_attributes_type")  # mistakes; some sections can be a text
+# A setting that stands for others, which it replaces where it is set after them: sections and keys, and what they are.
+STANDS_FOR = {
+    "data.lists": {
+        ("data", "train"): "{}/train.csv",
+        ("evaluate", "gallery"): "{}/train.csv",
+        ("evaluate", "query"): "{}/test.csv",
+    }
+}
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Tree = dict[str, Any]
 
@@ -171,7 +179,10 @@ def _parse_value(text: str, source: str) -> Any:
 
 
 def set_value(tree: Tree, key: str, value: Any, source: str) -> None:
-    """Set `a.b.0.c` of a tree, in place: a number is an index, missing sections are added; `source` is for errors."""
+    """Set `a.b.0.c` of a tree, in place: a number is an index, missing sections are added; `source` is for errors.
+
+    What it `STANDS_FOR` is removed.
+    """
     section: Any = tree
     *way, last = key.split(".")
     for part in way:
@@ -180,6 +191,9 @@ def set_value(tree: Tree, key: str, value: Any, source: str) -> None:
             section[part] = {}
         section = section[key_or_index]
     section[_key_or_index(section, last, source)] = value
+    for name, replaced in STANDS_FOR.get(key, {}):
+        if isinstance(tree.get(name), dict):
+            tree[name].pop(replaced, None)
 
 
 def in_home(value: Any) -> Any:

@@ -101,9 +101,12 @@ class ClipDataset:
             return Sample((), self.videos.records[index].label, index, tuple(broken))
         if len(broken) == 1:
             raise DataError(f"{broken[0][1]}; {self.remedy}")
-        reasons = first_few((reason for _, reason in broken), separator="; ")
+        # What is to be done follows the first semicolon: once for all videos.
+        parts = [reason.partition("; ") for _, reason in broken]
+        said = [first_few((what for what, _, _ in parts), separator="; ")]
+        said += [*dict.fromkeys(remedy for _, _, remedy in parts if remedy)][:2]
         raise DataError(
-            f"{len(broken)} consecutive videos are broken: {reasons}; correct the list (vidssl check) or "
+            f"{len(broken)} consecutive videos are broken: {'; '.join(said)}; correct the list (vidssl check) or "
             f"{self.remedy} (at most {_MAX_REPLACED} are tried)"
         )
 

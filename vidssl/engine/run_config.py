@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_model, model_validator
+from pydantic import ConfigDict, Discriminator, Field, GetJsonSchemaHandler, Tag, create_model, model_validator
 
-from vidssl.base.config import Settings, Tree, bind, choice, read
+from vidssl.base.config import STANDS_FOR, Settings, Tree, bind, choice, read
 from vidssl.base.errors import ConfigError
 from vidssl.base.plugins import import_modules, modules_of, stored_imports
 from vidssl.base.registry import APPS, load_named
@@ -113,6 +113,14 @@ TrainLists = Annotated[
 class Data(DecodeSettings):
     """Which videos, clips and views a run trains on."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "required": ["sampler", "views"],
+            "anyOf": [{"required": ["lists"]}, {"required": ["train"]}],
+        }
+    )
+    # Folder with train.csv and test.csv: train, evaluate.gallery and evaluate.query where these are not set.
+    lists: str | None = Field(default=None, exclude=True)
     train: TrainLists  # a list (CSV), or several: paths, or `list` with `root` and `weight`
     subset: Subset | None = None  # train on a class-balanced part of each list
     root: str | None = None  # folder of the videos; overrides root.txt of the lists
@@ -142,7 +150,7 @@ class Data(DecodeSettings):
         return self
 
     @property
-    def lists(self) -> tuple[TrainList, ...]:
+    def train_lists(self) -> tuple[TrainList, ...]:
         """The training lists, one or several."""
         return (TrainList(list=self.train),) if isinstance(self.train, str) else self.train
 
@@ -287,7 +295,17 @@ def names_split(value: Any) -> bool:
 def bind_run(tree: Tree, source: str) -> Run:
     """Bind a config that a user passes to the schema of a run, after importing the modules of `imports`."""
     import_modules(modules_of(tree, source), f"{source}: imports")
-    return _bind(tree, source)
+    return _bind(_with_lists(tree), source)
+
+
+def _with_lists(tree: Tree) -> Tree:
+    """Add the settings that `data.lists` stands for to a config; those that it has remain."""
+    data = tree.get("data")
+    if isinstance(data, dict) and isinstance(folder := data.get("lists"), str):
+        for (section, key), text in STANDS_FOR["data.lists"].items():
+            if isinstance(settings := tree.get(section, {}), dict):
+                tree = {**tree, section: {key: text.format(folder), **settings}}
+    return tree
 
 
 def bind_stored(tree: Any, source: str, trust: bool = False) -> Run:

@@ -84,18 +84,19 @@ def warn_of_few(run: Run, videos: VideoList) -> None:
 
 def read_lists(run: Run) -> list[VideoList]:
     """Read the lists that a run trains on, each with the `subset` that is used of it."""
-    lists = [read_list(entry.list, entry.root or run.data.root, run.data.allow_external) for entry in run.data.lists]
-    return lists if run.data.subset is None else [choose_subset(videos, run.data.subset) for videos in lists]
+    where = run.data
+    lists = [read_list(entry.list, entry.root or where.root, where.allow_external) for entry in where.train_lists]
+    return lists if where.subset is None else [choose_subset(videos, where.subset) for videos in lists]
 
 
 def join(run: Run, lists: Sequence[VideoList]) -> VideoList:
     """Join the lists of `read_lists` to the one that a run trains on."""
-    return join_lists(lists, [entry.weight for entry in run.data.lists])
+    return join_lists(lists, [entry.weight for entry in run.data.train_lists])
 
 
 def trained_on(run: Run, content: dict[str, Any]) -> TrainingVideos:
     """Return the list that a checkpoint of this content was trained on, if it is still there."""
-    return known_lists([entry.list for entry in run.data.lists], lambda: join(run, read_lists(run)), content)
+    return known_lists([entry.list for entry in run.data.train_lists], lambda: join(run, read_lists(run)), content)
 
 
 def known_lists(paths: Sequence[str], read: Callable[[], VideoList], content: dict[str, Any]) -> TrainingVideos:

@@ -264,7 +264,7 @@ def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) ->
 
 def next_commands(run: Run) -> list[tuple[str, str]]:
     """Return commands that run as they are in the folder where the training was started, each after what it does."""
-    output, first, where = Path(run.output), run.data.lists[0], run.evaluate
+    output, first, where = Path(run.output), run.data.train_lists[0], run.evaluate
     root = first.root or run.data.root
     reading = [] if root is None else ["--root", root]
     reading += ["--allow-external"] if run.data.allow_external else []
@@ -339,7 +339,7 @@ def _write(run: Run, content: Tree) -> None:
     details = [
         ("Method", run.method_in_words),
         ("Backbone", run.backbone.name),
-        ("Videos", ", ".join(training_list.list for training_list in run.data.lists)),
+        ("Videos", ", ".join(training_list.list for training_list in run.data.train_lists)),
         ("Steps", f"{content['loss']['last']['step']:,}, batches of {run.batch_size} videos"),
     ]
     quantities = []

@@ -285,6 +285,8 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
     """
     if not weights:
         raise CheckpointError(f"{source} holds no named weights: save the network's state_dict() with torch.save")
+    if not matches and trained:
+        raise CheckpointError(f"{source} holds another network: use the backbone that was trained{trained}")
     if not matches:
         raise CheckpointError(
             f"{source}: no known layout has these weight names{_first([*weights])}; rename prefixes with "
@@ -299,7 +301,7 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
         raise CheckpointError(
             f"{source} does not fit {best.backbone['name']}: {len(best.weights)} weights fit, {len(best.misfits)} do "
             f"not{_first(best.misfits)}; names read as those of {best.network.layout} after '{best.network.prefix}'; "
-            f"use the backbone that was trained{trained}{some if fits else ' (Python: arch=)'}"
+            f"use the backbone that was trained{trained}{some if fits else '' if trained else ' (Python: arch=)'}"
         )
     if others:
         options = " or ".join(f"{match.backbone['name']} from '{match.network.prefix}'" for match in [best, *others])
@@ -423,7 +425,7 @@ def load_initial(
     if is_external(settings.file):
         architecture, content, trained = _read_by_name(settings.file, trust)
         inflatable = isinstance(backbone, ResNet3D) and architecture in RESNETS_2D and not settings.inflate
-        fitting = f", backbone={{name: {architecture}}}" + ", or set init.inflate=true" * inflatable
+        fitting = f", {_as_setting({'name': architecture})}" + ", or set init.inflate=true" * inflatable
     else:
         content = read_anything(settings.file, trust)
         trained = normalization_of(content["config"]) if is_checkpoint(content) else None
@@ -459,12 +461,19 @@ def _fill(backbone: Backbone, content: Any, settings: InitialWeights, fitting: s
     if whole:
         fitting = f", 'backbone={json.dumps(content['config']['backbone'])}'"
     matches = [match_weights(network, weights, shapes, source, {"name": "the backbone"}) for network in networks]
+    if not (fitting or settings.inflate or settings.partial) and all(match.misfits for match in matches):
+        others = [match for match in match_backbones(weights, settings.keys, source, None) if not match.misfits]
+        fitting = ", " * bool(others) + " or ".join(dict.fromkeys(_as_setting(match.backbone) for match in others))
     match = choose_match(matches, weights, source, settings.partial, fitting)
     check_finite_weights(match.weights, source)
     if is_checkpoint(content):
         _warn_of_differences(match, content["config"]["backbone"], backbone)
     backbone.load_state_dict(match.weights, strict=False)
     return match
+
+
+def _as_setting(backbone: Mapping[str, Any]) -> str:
+    return f"'backbone={{{', '.join(f'{name}: {value}' for name, value in backbone.items())}}}'"
 
 
 def _warn_of_differences(match: Match, trained: Mapping[str, Any], backbone: Backbone) -> None:
@@ -485,19 +494,22 @@ def _warn_of_differences(match: Match, trained: Mapping[str, Any], backbone: Bac
 def _warn_of_pixels(
     match: Match, trained: Normalization | None, name: str | None, normalization: Normalization
 ) -> None:
-    """Warn if weights were trained with another mean and std of pixels, or are named as torchvision's, which were."""
-    if trained is not None and not trained.is_close(normalization):
-        log_once(_log, logging.WARNING, f"{match.source} was trained with another mean and std: set {trained}")
-    named_alike = trained is None and match.network.layout.startswith("torchvision")
-    if not named_alike or not normalization.is_close(_DEFAULT):
+    """Warn if weights were trained with another mean and std of pixels, or are named as in a library with others."""
+    if trained is not None:
+        if not trained.is_close(normalization):
+            log_once(_log, logging.WARNING, f"{match.source} was trained with another mean and std: set {trained}")
         return
-    from torchvision.models import get_model_weights, list_models  # slow import
-
+    library, usual = match.network.layout.partition(",")[0], _DEFAULT  # which is that of the video libraries
     name = str(name).replace("resnet3d", "resnet")  # which was inflated
-    if name in list_models():
+    if library == "torchvision":
+        from torchvision.models import get_model_weights, list_models  # slow import
+
+        if name not in list_models():
+            return
         preset: Any = get_model_weights(name).DEFAULT.transforms()
         usual = Normalization(tuple(preset.mean), tuple(preset.std))
-        text = f"{match.source} is named as in torchvision, whose {name} has another mean and std"
+    if library in ("SlowFast", "pytorchvideo", "eztorch", "torchvision") and not usual.is_close(normalization):
+        text = f"{match.source} is named as in {library}, whose {name} has another mean and std"
         log_once(_log, logging.WARNING, f"{text}: if these are its weights, set {usual}")
 
 

@@ -14,10 +14,11 @@ import torch
 
 from vidssl import cli
 from vidssl.apps.cluster import training_on_slurm as slurm
-from vidssl.base.config import read
+from vidssl.base.config import find_config, read
 from vidssl.base.errors import ConfigError, Interrupted
 
 ROOT = Path(__file__).parents[3]
+BATCH = ROOT / "tools" / "slurm" / "train.sbatch"
 TOY = "configs/toy/sce.yaml"
 PLAIN = ("device=cpu", "data.workers=0", "evaluate.query=null")
 
@@ -43,9 +44,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def batch(*arguments: str, cwd: Path = ROOT, **environment: str) -> "subprocess.Popen[str]":
-    script = ROOT / "tools" / "slurm" / "train.sbatch"
     return subprocess.Popen(
-        ["bash", str(script), *arguments],
+        ["bash", str(BATCH), *arguments],
         cwd=cwd,
         env={**os.environ, "SLURM_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "8", **environment},
         stderr=subprocess.PIPE,
@@ -94,6 +94,34 @@ def test_the_script_outlives_sigterm_until_the_run_has_saved(cluster):
     assert (process.returncode, requeued(cluster)) == (75, 1)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "given", "stops"),
+    [
+        (
+            ["pretrain/sce_r3d50_k400"],
+            "8",
+            "error: 8 CPUs a process, and data.workers=12 need 13: sbatch --cpus-per-task=13",
+        ),
+        (["pretrain/sce_r3d50_k400"], "13", ""),
+        (["pretrain/sce_r3d50_k400", "data.workers=7"], "8", ""),
+        (["finetune/small", "--splits", "1", "2", "data.workers=8"], "8", "data.workers=8 need 9: "),
+        (["no_such_config"], "1", ""),  # which the run reports
+    ],
+)
+def test_the_script_stops_with_fewer_cpus_than_workers(cluster, forked_python, arguments, given, stops):
+    write_script(cluster / "bin" / "python", f'exec {forked_python} "$@"')
+    process = batch(*arguments, SLURM_CPUS_PER_TASK=given)
+    _, message = process.communicate(timeout=60)
+    assert (process.returncode, len(message.splitlines())) == ((2, 1) if stops else (0, 0))
+    assert stops in message and (cluster / "srun.log").exists() == (not stops)
+
+
+def test_the_script_asks_for_the_cpus_of_the_config_in_its_header():
+    asked = re.search(r"^#SBATCH --cpus-per-task=(\d+)$", BATCH.read_text(), re.MULTILINE)
+    config = re.search(r"train.sbatch (\w+)", BATCH.read_text())
+    assert asked and config and int(asked[1]) == slurm.cpus_of(read(find_config(config[1]))) == 13
+
+
 def test_the_script_needs_a_config(cluster):
     process = batch()
     _, message = process.communicate(timeout=30)
@@ -135,9 +163,9 @@ def test_without_slurm_the_message_is_one_line(tmp_path, monkeypatch):
 
 def test_options_reach_sbatch_and_srun(cluster, capsys):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
-    options = "--nodes 2 --gpus 8 --cpus 12 --mem 200G --partition gpu --time 1-12 --name mine"
+    options = "--nodes 2 --gpus 8 --mem 200G --partition gpu --time 1-12 --name mine"
     options += " --slurm account=us exclusive"
-    cli.run("launch", ["--cfg", TOY, f"output={cluster}/run", *options.split()])
+    cli.run("launch", ["--cfg", TOY, f"output={cluster}/run", "data.workers=11", *options.split()])
     lines = (cluster / "submitted.sh").read_text().splitlines()
     wanted = {"nodes=2", "gpus-per-node=8", "ntasks-per-node=8", "cpus-per-task=12", "mem=200G", "partition=gpu"} | {
         *("time=2160", "job-name=mine", "account=us", "exclusive", "signal=USR2@120", "open-mode=append")
@@ -147,6 +175,8 @@ def test_options_reach_sbatch_and_srun(cluster, capsys):
     assert all(option in command for option in ("--kill-on-bad-exit=0", "--wait=60", "--cpus-per-task=12"))
     assert "job 77: 16 processes" in capsys.readouterr().out
     assert (cluster / "run" / "jobs" / "77_submitted.pkl").exists()
+    cli.run("launch", ["--cfg", TOY, f"output={cluster}/run", "--cpus", "5"])
+    assert "#SBATCH --cpus-per-task=5\n" in (cluster / "submitted.sh").read_text()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, Interrupted, PeerError
 from vidssl.base.output_folder import claim
 from vidssl.cli import INTERRUPTED, start_log
+from vidssl.engine.run_config import Data
 from vidssl.engine.run_setup import claim_output
 from vidssl.jobs.job import Count, File, Natural, job
 from vidssl.jobs.train import Config, Setting, bind_config, read_config
@@ -120,7 +121,7 @@ def launch(
         time: Time limit as M, H:M:S or D-H:M:S.
         restarts: Most restarts after the time limit.
         partition: Slurm partition.
-        cpus: CPUs per process; data.workers + 1 are needed.
+        cpus: CPUs per process (default: data.workers + 1).
         mem: Memory per node as Slurm writes it, 200G.
         name: Name of the job.
         slurm: Other sbatch options, as account=mine exclusive.
@@ -129,6 +130,7 @@ def launch(
     """
     tree, source = read_config(cfg, settings)
     training, _ = bind_config(tree, source)  # reports mistakes now, not after hours in the queue
+    cpus = cpus or cpus_of(tree)
     claim_output(training)
     logs_in = Path(training.output) / "jobs" if folder is None else Path(folder)
     claim(logs_in, "logs of jobs")
@@ -139,7 +141,6 @@ def launch(
     if cluster == "local" and nodes > 1:
         raise ConfigError(f'nodes={nodes}: cluster="local" is one machine; leave nodes out')
     per_node = processes or max(1, gpus)
-    cpus_of_step = [f"--cpus-per-task={cpus}"] if cpus else []
     try:
         executor = submitit.AutoExecutor(
             logs_in, cluster=cluster, slurm_max_num_timeout=restarts, local_max_num_timeout=restarts
@@ -155,10 +156,12 @@ def launch(
             slurm_mem=mem,
             slurm_signal_delay_s=_NOTICE,
             # Time for slower processes to save, as in train.sbatch.
-            slurm_srun_args=["--kill-on-bad-exit=0", "--wait=60", *cpus_of_step],
+            slurm_srun_args=["--kill-on-bad-exit=0", "--wait=60", f"--cpus-per-task={cpus}"],
             slurm_additional_parameters=_sbatch_options(slurm),
         )
         job: submitit.Job[str] = executor.submit(TrainingJob(tree, source))
+        for link in logs_in.glob(".submission_file_*.sh"):  # to the script that Slurm has a copy of by now
+            link.unlink()
     except (RuntimeError, OSError) as error:  # no srun on this machine, or sbatch refuses the options
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise ConfigError(f"cannot submit to {cluster}: {reason[0].strip()}") from None
@@ -171,6 +174,11 @@ def launch(
         except submitit.core.utils.UncompletedJobError:  # includes failed jobs
             raise PeerError(f"job {job.job_id} has no result; see its logs: {logs}.err") from None
     return submitted
+
+
+def cpus_of(tree: Tree) -> int:
+    """Return the number of CPUs that a process of a training uses: one for each worker, and one for itself."""
+    return int(tree["data"].get("workers", Data.model_fields["workers"].default)) + 1
 
 
 def _sbatch_options(options: Sequence[str | Mapping[str, Any]]) -> Tree:

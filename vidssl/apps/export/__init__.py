@@ -88,7 +88,7 @@ def describe_export(run: Run | None, test: TestClips, network: Backbone, checkpo
 def _describe_training(run: Run, steps: int) -> Tree:
     training: Tree = {
         "method": run.method_in_words,
-        "lists": [_short(part.list) for part in run.data.lists],
+        "lists": [_short(part.list) for part in run.data.train_lists],
         "steps": steps,
         "batch_size": run.batch_size,
     }

@@ -24,13 +24,14 @@ from vidssl.base.registry import APPS, load_app
 from vidssl.base.safe_parse import read_json
 from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.engine.run_config import Run, bind_stored
-from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.features import LibraryClips, TestClips
 from vidssl.evaluation.result_files import Results, weights_of
 from vidssl.jobs.job import File, Model, NetworkOptions, job
-from vidssl.jobs.load_network import load_network, load_parts, run_of_module
+from vidssl.jobs.load_network import load_network, load_parts, load_subject, run_of_module
 from vidssl.jobs.measurement_runner import JobResults, format_clips, format_features
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.eval_mode import eval_mode, usual_torch
+from vidssl.models.external import is_external
 from vidssl.models.floors import has_no_graph
 from vidssl.models.joined_features import EncoderPart, parts_of
 from vidssl.models.read_and_write_weights import (
@@ -56,32 +57,80 @@ def describe_export(run: Run | None, test: TestClips, network: Backbone, checkpo
 
     Lists are named by file and folder. `checkpoint` has its file, sha256 and step, or what another library states.
     """
-    mean, std = (list(values) if len(values) == 3 else [*values] * 3 for values in (test.mean, test.std))
     streams = {name: stream.dim for name, stream in network.streams()} if isinstance(network, TwoStreams) else {}
-    scaled = ", then the part of each stream scaled to length 1" if streams else ""
-    pooled = "mean of the features of all clips and crops" if test.join == "mean" else "features of all clips in order"
     trained = {} if run is None else _describe_training(run, checkpoint["step"])
     return {
         "format": _FORMAT,
         **trained,
         "num_features": network.dim,
         **({"streams": streams} if streams else {}),
+        **describe_clips_of_graph(test, network),
+        "checkpoint": checkpoint,
+        "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
+    }
+
+
+# From a file of N frames to the input of a graph, with the numbers of `clip`, `test`, `reading`. T: frames of a clip.
+_RULES = {
+    "frames": "frame i is the i-th in the order of presentation of the first video stream that is no cover image, "
+    "decoded by FFmpeg to 8-bit RGB, turned and mirrored as the display matrix says",
+    "fps": "the header's average rate, or (N - 1) / (t[N-1] - t[0]) of the timestamps t: the first by which each frame "
+    "begins within max(1/4, min(time base * fps, 0.4)) frames of t[0] + i / fps; else the latter, and the rate varies",
+    "starts": "of clip n of several: round(last * n / (clips - 1)), half to even; of a single clip: last // 2; "
+    "last = max(N - span, 0), span = max(1, round(seconds * fps)) if it is null, N if seconds are whole",
+    "indices": "start + k * (span - 1) // max(T - 1, 1) for k in 0 ... T - 1; those beyond the last frame modulo N if "
+    "short_video is loop, N - 1 if it is hold",
+    "variable_rate": "unless span is stated, by seconds: t[0] = 0, t[N] = 2 t[N-1] - t[N-2]; at(s) is the frame shown "
+    "at s, or the next one if it begins within half(i) = min((t[i+1] - t[i]) / 2, 0.5 / fps). Starts: at(s), s: clips "
+    "numbers from 0 to t[at(t[N] - seconds)], of a single clip half of it. The last frame f of a clip is that shown at "
+    "its end if it is shown for half(f) of the clip, less 1e-6 s, else the one before. Indices: at(s) from start to f, "
+    "s: T numbers from t[start] to max(t[f], t[start] + seconds - 1 / fps). Of a clip that ends more than 0.5 / fps "
+    "after t[N]: at(s), s: T numbers from t[start] to t[start] + seconds - 1 / fps, modulo t[N] if short_video is loop",
+    "resize": "by OpenCV, the short side to short_side, the longer one rounded down: INTER_AREA if both sides are more "
+    "than halved, else INTER_LINEAR; not at all if the short side is that already",
+    "crop": "squares of size pixels from (side - size + 1) // 2 on; several ones are along the longer side (x of a "
+    "square frame): number n from (2 (side - size) n + crops - 1) // (2 (crops - 1)) on",
+    "pooling": "the mean of the output for all clips and crops; then its parts of the lengths unit_parts, if there are "
+    "any, each divided by its Euclidean length",
+}
+
+
+def describe_clips_of_graph(test: TestClips, network: nn.Module) -> Tree:
+    """State how the input of a network is made from a file, and features from its output: numbers, and rules in words.
+
+    `examples/embed_without_vidssl.py` follows them.
+    """
+    clip, mean, std = test.clip, *([*values] * (3 // len(values)) for values in (test.mean, test.std))
+    rate, target = clip.sampling_rate, clip.target_fps
+    parts, rules = network.dims if isinstance(network, TwoStreams) else [], _RULES
+    if isinstance(test, LibraryClips) and test.crop:
+        rules = {**rules, "resize": f"by {test.library}, whose rule is not stated here", "crop": "as resize"}
+    example = torch.ones(1, network.dim) if isinstance(network, Backbone) and not parts else None
+    if example is not None and not torch.equal(network.finish(example), example):
+        rules = {**rules, "pooling": "the mean of the output for all clips and crops, then `finish` of the encoder"}
+    scaled = ", then the part of each stream scaled to length 1" if parts else ""
+    pooled = "mean of the features of all clips and crops" if test.join == "mean" else "features of all clips in order"
+    return {
         "input": {
-            "shape": ["batch", 3, test.clip.frames, test.size, test.size],
+            "shape": ["batch", 3, clip.frames, test.size, test.size],
             "colors": "RGB",
             "normalization": "(pixel / 255 - mean) / std",
             "mean": mean,
             "std": std,
         },
-        "clip": test.clip.model_dump(mode="json"),
+        "clip": clip.model_dump(mode="json"),
         "test": {
             "size": test.size,
             "short_side": test.short_side or test.size,
             **test.model_dump(mode="json", include=_TEST),
             "pooling": f"{pooled}{scaled}",
         },
-        "checkpoint": checkpoint,
-        "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
+        "reading": {
+            "seconds": clip.frames * rate / target if rate and target else clip.seconds,
+            "span": (clip.frames - 1) * rate + 1 if rate and not target else None,
+            "unit_parts": parts,
+            **rules,
+        },
     }
 
 
@@ -225,17 +274,20 @@ def export(
     if (kind := kind_of(Path(name))) in APPS["network"]:
         return _export_network_of(str(kind), Path(name), to, path, trust)
     parts = parts_of(name)
-    file = None if parts else weights_file(name)
-    if to == "folder" or file is None:
+    file = None if parts or is_external(name) else weights_file(name)
+    if to == "folder" or parts:
         if os.path.lexists(path):
             raise ConfigError(f"{path} exists already: choose another folder")
         check_writable(path.parent)
     elif path.suffix != _SUFFIXES[to]:
         raise ConfigError(f'cannot write {path}: to="{to}" writes a file named *{_SUFFIXES[to]}')
     else:
-        check_file(path, [file])
+        check_file(path, [] if file is None else [file])
+    options = NetworkOptions(trust=trust, device="cpu")
+    if parts:
+        return _export_sum(name, parts, to, path, options)
     if file is None:
-        return _export_sum(name, parts, to, path, {"trust": trust, "device": "cpu"})
+        return _export_external(name, to, path, options)
     content = read_checkpoint(file, trust)
     run = bind_stored(content["config"], f"config of {name}", trust)
     test = evaluation_clips(run)
@@ -266,18 +318,36 @@ def export(
     return written
 
 
+def _export_external(name: str, to: str, path: Path, options: NetworkOptions) -> JobResults:
+    """Write an encoder of another library, or `vidssl-frames`, as a graph."""
+    if to not in ("onnx", "pt2"):
+        raise ConfigError(f'{name} is an encoder of another library: to="onnx" or to="pt2" writes it as a graph')
+    subject = load_subject(name, options)
+    network = subject.encoder.eval()
+    if has_no_graph(network):
+        raise ConfigError(f"{name} has no graph, OpenCV computes it: export a network")
+    description = describe_export(None, subject.test, network, subject.origin)
+    return _write_graph(network, subject.test, path, description, f"{network.dim} features")
+
+
+def _write_graph(network: nn.Module, test: TestClips, path: Path, description: Tree, output: str) -> JobResults:
+    with writing_file(path):
+        worst = save_graph(network, path, test.clip.frames, test.size, description)
+    written = JobResults({**description, "largest_difference": worst})
+    shape = " x ".join(map(str, description["input"]["shape"]))
+    written.text = f"{path}: {shape} to {output}; largest difference to torch {worst:.1g}"
+    return written
+
+
 def _export_network_of(kind: str, folder: Path, to: str, path: Path, trust: bool) -> JobResults:
     """Write the network of another command's folder as a graph."""
     if to not in ("onnx", "pt2") or path.suffix != _SUFFIXES[to]:
         raise ConfigError(f'to="{to}", {path}: {kind} are written with to="onnx" (*.onnx) or to="pt2" (*.pt2)')
     check_file(path)
     network, test, description = load_app("network", kind).network_of(folder, trust)
-    with writing_file(path):
-        worst = save_graph(network, path, test.clip.frames, test.size, description)
-    written = JobResults({**description, "largest_difference": worst})
-    shape = " x ".join(map(str, description["input"]["shape"]))
-    written.text = f"{path}: {shape} to {description['output']}; largest difference to torch {worst:.1g}"
-    return written
+    clips = describe_clips_of_graph(test, network)
+    description |= clips | {"input": {**clips["input"], **description["input"]}}
+    return _write_graph(network, test, path, description, description["output"])
 
 
 def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, options: NetworkOptions) -> JobResults:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from errno import EACCES, ENOTDIR, EPERM, EROFS
 
 
 class VidsslError(Exception):
@@ -117,3 +118,9 @@ def hint_at_device(name: str) -> str:
 def in_one_line(error: Exception, limit: int = 300) -> str:
     """Describe an error of other code in one line, with at most `limit` characters of its message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:limit]}"
+
+
+def writable_cache(error: Exception) -> str:
+    """Return what to do if an error of another library is that its folder of downloads cannot be written, else ""."""
+    unwritable = isinstance(error, OSError) and error.errno in (EACCES, EPERM, EROFS, ENOTDIR)
+    return "; set TORCH_HOME (torchvision, hub) and HF_HOME (timm, transformers) to writable folders" * unwritable

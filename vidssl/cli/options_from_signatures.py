@@ -5,6 +5,7 @@ import ast
 import inspect
 import logging
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -117,6 +118,18 @@ _MODEL = (
 _INPUT = "videos: a list (*.csv, `vidssl prepare` writes it), a folder, a quoted pattern, or one file"
 
 
+class UsageError(SystemExit):
+    """A mistake in the options of a command, status 2; it is printed already.
+
+    Attributes:
+        message: What it is.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
 class Parser(argparse.ArgumentParser):
     """Parses without abbreviations; an error is one line, and names the option that is nearest to an unknown one."""
 
@@ -124,13 +137,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
+        """Print a mistake, and raise it as a UsageError."""
         if unknown := re.match(r"unrecognized arguments: (--[\w-]+)", message):
             near = did_you_mean(unknown[1], self._option_string_actions)
             message += f"{near}; the options: {self.prog} --help"
         if re.match("argument --device: invalid choice", message):
             message += hint_at_device("device")
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        self._print_message(f"{self.prog}: error: {message}\n", sys.stderr)
+        raise UsageError(message)
 
 
 def _limited(kind: type[int] | type[float], limit: int, text: str) -> float:

@@ -4,6 +4,7 @@ import json
 import logging
 import pickle
 import re
+import warnings
 from collections import OrderedDict
 from contextlib import suppress
 from functools import cache
@@ -145,7 +146,9 @@ def read_file(path: Path, trust: bool) -> Any:
 def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
     """Load a file of torch."""
     try:
-        return torch.load(file, map_location="cpu", weights_only=not trust)
+        with warnings.catch_warnings():  # torch advises to report pickles of other protocols to it
+            warnings.filterwarnings("ignore", "Detected pickle protocol")
+            return torch.load(file, map_location="cpu", weights_only=not trust)
     except OSError:
         raise
     except Exception as error:  # damaged files make torch raise anything, and so can objects with trust
@@ -154,6 +157,11 @@ def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
             raise UntrustedError(
                 f"checkpoint {path} holds {match[1]}: only tensors and plain data are loaded, as other objects can run "
                 "code; load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
+            ) from None
+        if "Unsupported operand" in str(error):  # of protocol 4, which pickle.dump writes
+            raise CheckpointError(
+                f"checkpoint {path} is a pickle, which can hold code, and is not loaded, or it is damaged: load it "
+                "where it comes from, and write torch.save(state_dict, FILE)"
             ) from None
         reason = " ".join(str(error).rpartition("WeightsUnpickler error: ")[2].split())[:120]
         raise CheckpointError(

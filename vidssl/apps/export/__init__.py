@@ -32,6 +32,7 @@ from vidssl.jobs.measurement_runner import JobResults, format_clips, format_feat
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.eval_mode import eval_mode, usual_torch
 from vidssl.models.external import is_external
+from vidssl.models.external.load_from_libraries import import_onnxruntime
 from vidssl.models.floors import has_no_graph
 from vidssl.models.joined_features import EncoderPart, parts_of
 from vidssl.models.read_and_write_weights import (
@@ -436,7 +437,8 @@ def check_onnx() -> None:
     """Raise a ConfigError if a package for ONNX is missing."""
     try:
         import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
+
+        import_onnxruntime()
         import onnxscript  # noqa: F401 - torch.onnx needs it
     except ImportError as error:
         raise ConfigError(f"ONNX needs the package {error.name}: pip install 'vidssl[export]'") from None
@@ -485,7 +487,6 @@ def _warnings_only(*names: str) -> Iterator[None]:
 
 def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     import onnx
-    import onnxruntime
 
     settings: dict[str, Any] = {
         "input_names": [_INPUT],
@@ -500,7 +501,7 @@ def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[b
     onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in description.items()})
     onnx.checker.check_model(model)
     content = model.SerializeToString()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    session = import_onnxruntime().InferenceSession(content, providers=["CPUExecutionProvider"])
     return content, lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0])
 
 

@@ -462,7 +462,7 @@ def test_hub(tmp_path):
         (
             "python:own_encoder:misspelt",
             ConfigError,
-            "states 'frame' .did you mean 'frames'.*; the keys are size, .*any_shape",
+            "frame'], where 'frame' is unknown .did you mean 'frames'.*any of any_shape",
         ),
         ("torchvision:resnet18@none,count=2,count=3", ConfigError, "has count twice: leave one out"),
         ("torchvision:r3d_18@none,count=9,seconds=0", ConfigError, "seconds is above 0, or whole"),

@@ -82,6 +82,18 @@ class PeerError(VidsslError):
         self.kind, self.reason = kind, reason
 
 
+class UsageError(SystemExit):
+    """A mistake in the options of a command, status 2; it is printed already.
+
+    Attributes:
+        message: What it is.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
 class Interrupted(BaseException):
     """A signal asked the run to stop. Not an error, so `except Exception` does not catch it.
 

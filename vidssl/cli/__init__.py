@@ -22,18 +22,10 @@ from typing import Any, NamedTuple
 
 from vidssl.base.atomic import without_nan
 from vidssl.base.command_line_and_notices import running
-from vidssl.base.errors import Interrupted, PeerError, VidsslError
+from vidssl.base.errors import Interrupted, PeerError, UsageError, VidsslError
 from vidssl.base.keep_memory import keep_memory
 from vidssl.base.registry import APPS
-from vidssl.cli.options_from_signatures import (
-    JobSignature,
-    Parser,
-    UsageError,
-    add_options,
-    option_name,
-    parse,
-    read_signature,
-)
+from vidssl.cli.options_from_signatures import JobSignature, Parser, add_options, option_name, parse, read_signature
 from vidssl.version import __version__
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
@@ -104,8 +96,8 @@ def main(command: str | None = None, name: str | None = None) -> None:
     if command is None:
         guarded(lambda: _run_named(arguments), arguments)
     else:
-        name = command if name is None else f"{command} {name}"
-        guarded(lambda: run(name, arguments, Path(sys.argv[0]).name), arguments)
+        words = command if name is None else f"{command} {name}"
+        guarded(lambda: run(words, arguments, Path(sys.argv[0]).name), arguments)
 
 
 def _run_named(arguments: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vidssl.base.errors import ConfigError, hint_at_device
+from vidssl.base.errors import ConfigError, UsageError, hint_at_device
 from vidssl.base.registry import did_you_mean
 
 _PACKAGE = Path(__file__).parents[1]
@@ -116,18 +116,6 @@ _MODEL = (
     "(docs/encoders.md), or 'random' for the untrained backbone of --cfg"
 )
 _INPUT = "videos: a list (*.csv, `vidssl prepare` writes it), a folder, a quoted pattern, or one file"
-
-
-class UsageError(SystemExit):
-    """A mistake in the options of a command, status 2; it is printed already.
-
-    Attributes:
-        message: What it is.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(2)
-        self.message = message
 
 
 class Parser(argparse.ArgumentParser):

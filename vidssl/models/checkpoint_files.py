@@ -158,12 +158,9 @@ def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
                 f"checkpoint {path} holds {match[1]}: only tensors and plain data are loaded, as other objects can run "
                 "code; load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
             ) from None
-        if "Unsupported operand" in str(error):  # of protocol 4, which pickle.dump writes
-            raise CheckpointError(
-                f"checkpoint {path} is a pickle, which can hold code, and is not loaded, or it is damaged: load it "
-                "where it comes from, and write torch.save(state_dict, FILE)"
-            ) from None
         reason = " ".join(str(error).rpartition("WeightsUnpickler error: ")[2].split())[:120]
+        if "Unsupported operand" in reason:  # protocol 4, which pickle.dump writes
+            reason = "a pickle of objects, which can hold code, and is not loaded"
         raise CheckpointError(
             f"cannot load checkpoint {path} ({type(error).__name__}: {reason}): if torch.save wrote it, it is damaged: "
             "replace it; else, as a pickle or a program of torch.export (.pt2), write torch.save(state_dict, FILE)"

@@ -176,7 +176,10 @@ def test_what_other_libraries_do_is_said_to_be_theirs():
             ["--to", "pt2", "--out", "x.pt2", "--results", "r.json"],
             "results are for the model card, which only --to folder writes",
         ),
-        (["vidssl-frames", "--to", "folder", "--out", "x"], "is an encoder of another library: --to onnx or --to pt2"),
+        (
+            ["vidssl-frames", "--to", "folder", "--out", "x"],
+            "is no single network of vidssl: --to onnx or --to pt2 writes its networks as graphs",
+        ),
         (["floor:motion", "--to", "onnx", "--out", "x.onnx"], "floor:motion has no graph, OpenCV computes it"),
     ],
 )

@@ -71,29 +71,9 @@ def describe_export(run: Run | None, test: TestClips, network: Backbone, checkpo
     }
 
 
-# From a file of N frames to the input of a graph, with the numbers of `clip`, `test`, `reading`. T: frames of a clip.
-_RULES = {
-    "frames": "frame i is the i-th in the order of presentation of the first video stream that is no cover image, "
-    "decoded by FFmpeg to 8-bit RGB, turned and mirrored as the display matrix says",
-    "fps": "the header's average rate, or (N - 1) / (t[N-1] - t[0]) of the timestamps t: the first by which each frame "
-    "begins within max(1/4, min(time base * fps, 0.4)) frames of t[0] + i / fps; else the latter, and the rate varies",
-    "starts": "of clip n of several: round(last * n / (clips - 1)), half to even; of a single clip: last // 2; "
-    "last = max(N - span, 0), span = max(1, round(seconds * fps)) if it is null, N if seconds are whole",
-    "indices": "start + k * (span - 1) // max(T - 1, 1) for k in 0 ... T - 1; those beyond the last frame modulo N if "
-    "short_video is loop, N - 1 if it is hold",
-    "variable_rate": "unless span is stated, by seconds: t[0] = 0, t[N] = 2 t[N-1] - t[N-2]; at(s) is the frame shown "
-    "at s, or the next one if it begins within half(i) = min((t[i+1] - t[i]) / 2, 0.5 / fps). Starts: at(s), s: clips "
-    "numbers from 0 to t[at(t[N] - seconds)], of a single clip half of it. The last frame f of a clip is that shown at "
-    "its end if it is shown for half(f) of the clip, less 1e-6 s, else the one before. Indices: at(s) from start to f, "
-    "s: T numbers from t[start] to max(t[f], t[start] + seconds - 1 / fps). Of a clip that ends more than 0.5 / fps "
-    "after t[N]: at(s), s: T numbers from t[start] to t[start] + seconds - 1 / fps, modulo t[N] if short_video is loop",
-    "resize": "by OpenCV, the short side to short_side, the longer one rounded down: INTER_AREA if both sides are more "
-    "than halved, else INTER_LINEAR; not at all if the short side is that already",
-    "crop": "squares of size pixels from (side - size + 1) // 2 on; several ones are along the longer side (x of a "
-    "square frame): number n from (2 (side - size) n + crops - 1) // (2 (crops - 1)) on",
-    "pooling": "the mean of the output for all clips and crops; then its parts of the lengths unit_parts, if there are "
-    "any, each divided by its Euclidean length",
-}
+# How a file of N frames becomes the input of a graph, and its output features, in words, with the numbers of `clip`,
+# `test` and `reading`; T: frames of a clip.
+_RULES = read_json(Path(__file__).with_name("reading.json"))
 
 
 def describe_clips_of_graph(test: TestClips, network: nn.Module) -> Tree:
@@ -106,11 +86,10 @@ def describe_clips_of_graph(test: TestClips, network: nn.Module) -> Tree:
     parts, rules = network.dims if isinstance(network, TwoStreams) else [], _RULES
     if isinstance(test, LibraryClips) and test.crop:
         rules = {**rules, "resize": f"by {test.library}, whose rule is not stated here", "crop": "as resize"}
-    example = torch.ones(1, network.dim) if isinstance(network, Backbone) and not parts else None
-    if example is not None and not torch.equal(network.finish(example), example):
+    if getattr(network, "_finish", None):  # of an encoder of another library
         rules = {**rules, "pooling": "the mean of the output for all clips and crops, then `finish` of the encoder"}
-    scaled = ", then the part of each stream scaled to length 1" if parts else ""
     pooled = "mean of the features of all clips and crops" if test.join == "mean" else "features of all clips in order"
+    pooled += ", then the part of each stream scaled to length 1" * bool(parts)
     return {
         "input": {
             "shape": ["batch", 3, clip.frames, test.size, test.size],
@@ -124,7 +103,7 @@ def describe_clips_of_graph(test: TestClips, network: nn.Module) -> Tree:
             "size": test.size,
             "short_side": test.short_side or test.size,
             **test.model_dump(mode="json", include=_TEST),
-            "pooling": f"{pooled}{scaled}",
+            "pooling": pooled,
         },
         "reading": {
             "seconds": clip.frames * rate / target if rate and target else clip.seconds,
@@ -276,6 +255,8 @@ def export(
         return _export_network_of(str(kind), Path(name), to, path, trust)
     parts = parts_of(name)
     file = None if parts or is_external(name) else weights_file(name)
+    if file is None and to not in ("onnx", "pt2"):
+        raise ConfigError(f'{name} is no single network of vidssl: to="onnx" or to="pt2" writes its networks as graphs')
     if to == "folder" or parts:
         if os.path.lexists(path):
             raise ConfigError(f"{path} exists already: choose another folder")
@@ -288,7 +269,7 @@ def export(
     if parts:
         return _export_sum(name, parts, to, path, options)
     if file is None:
-        return _export_external(name, to, path, options)
+        return _export_external(name, path, options)
     content = read_checkpoint(file, trust)
     run = bind_stored(content["config"], f"config of {name}", trust)
     test = evaluation_clips(run)
@@ -319,16 +300,14 @@ def export(
     return written
 
 
-def _export_external(name: str, to: str, path: Path, options: NetworkOptions) -> JobResults:
+def _export_external(name: str, path: Path, options: NetworkOptions) -> JobResults:
     """Write an encoder of another library, or `vidssl-frames`, as a graph."""
-    if to not in ("onnx", "pt2"):
-        raise ConfigError(f'{name} is an encoder of another library: to="onnx" or to="pt2" writes it as a graph')
     subject = load_subject(name, options)
     network = subject.encoder.eval()
     if has_no_graph(network):
         raise ConfigError(f"{name} has no graph, OpenCV computes it: export a network")
-    description = describe_export(None, subject.test, network, subject.origin)
-    return _write_graph(network, subject.test, path, description, f"{network.dim} features")
+    described = describe_export(None, subject.test, network, subject.origin)
+    return _write_graph(network, subject.test, path, described, f"{network.dim} features")
 
 
 def _write_graph(network: nn.Module, test: TestClips, path: Path, description: Tree, output: str) -> JobResults:
@@ -353,8 +332,6 @@ def _export_network_of(kind: str, folder: Path, to: str, path: Path, trust: bool
 
 def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, options: NetworkOptions) -> JobResults:
     """Write the networks of a sum that have a graph to a folder, and `sum.json`, which says how they are joined."""
-    if to not in ("onnx", "pt2"):
-        raise ConfigError(f'{name} is a sum or a stream: to="onnx" or "pt2" writes its networks as graphs, to a folder')
     described = []
     with creating_folder(path) as folder:
         for number, (part, subject) in enumerate(zip(parts, load_parts(parts, options), strict=True), 1):
@@ -450,7 +427,7 @@ def version() -> str:
     return f"onnx {metadata.version('onnx')}, onnxruntime {metadata.version('onnxruntime')}"
 
 
-def save_graph(network: Backbone, path: Path, frames: int, size: int, description: Tree) -> float:
+def save_graph(network: nn.Module, path: Path, frames: int, size: int, description: Tree) -> float:
     """Write a network on the CPU, in eval mode, to a file .onnx or .pt2; return the largest difference of its features.
 
     `description` is in the file: in the `metadata_props` of ONNX, its values as JSON, or as `config.json` of .pt2.
@@ -485,7 +462,7 @@ def _warnings_only(*names: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+def _export_onnx(network: nn.Module, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     import onnx
 
     settings: dict[str, Any] = {
@@ -505,7 +482,7 @@ def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[b
     return content, lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0])
 
 
-def _export_pt2(network: Backbone, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+def _export_pt2(network: nn.Module, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     file = io.BytesIO()
     program = torch.export.export(network, (clips,), dynamic_shapes=_DYNAMIC)
     torch.export.save(program, file, extra_files={"config.json": json.dumps(description)})
@@ -528,7 +505,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _compare(network: Backbone, exported: Callable[[Tensor], Tensor], clips: Tensor, path: Path) -> float:
+def _compare(network: nn.Module, exported: Callable[[Tensor], Tensor], clips: Tensor, path: Path) -> float:
     """Return the largest difference of features for one clip and for three, neither of which was the example."""
     worst = 0.0
     for count in (1, 3):

@@ -107,12 +107,11 @@ def load_python(name: str, trust: bool) -> Encoder:
     result: Any = load()
     network, stated = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     known = Encoder.__dataclass_fields__.keys() - {"network", "features", "code", "test"}
-    keys = f"size, and any of {', '.join(sorted(known - {'size', 'version'}))}"
-    if unknown := next((key for key in stated if key not in known), None):
-        raise ConfigError(f"python:{name} states {unknown!r}{did_you_mean(unknown, known)}; the keys are {keys}")
-    if not isinstance(network, nn.Module) or "size" not in stated:
-        result = f"{type(network).__name__} and {[*stated]}"
-        raise ConfigError(f"python:{name} gave {result}, not a module and a dictionary: {keys}")
+    unknown = "".join(f", where {key!r} is unknown{did_you_mean(key, known)}" for key in stated if key not in known)
+    if not isinstance(network, nn.Module) or "size" not in stated or unknown:
+        result = f"{type(network).__name__} and {[*stated]}{unknown}"
+        keys = ", ".join(sorted(known - {"size", "version"}))
+        raise ConfigError(f"python:{name} gave {result}, not a module and a dictionary: size, and any of {keys}")
     entries = [load, stated.get("crop"), *map(type, network.modules())]
     try:
         return Encoder(network, **stated, code=code_of(*entries).get("code", ""))

@@ -14,15 +14,14 @@ export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
 .PHONY: demo test test-all check format site gallery bench fuzz golden clean
 
-# editable_mode=compat: a folder above the checkout, where that is called vidssl too, can be the working folder of a program.
 .venv/.installed: setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --progress-bar on --config-settings editable_mode=compat --editable .
+	$(BIN)/python -m pip install --progress-bar on --editable .
 	touch $@
 
 .venv/.installed-dev: .venv/.installed
-	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
 demo: .venv/.installed
@@ -56,7 +55,7 @@ format: .venv/.installed-dev
 
 # The documentation as a static site: site/index.html. Search needs a server: python -m http.server --directory site
 .venv/.installed-docs: .venv/.installed
-	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[docs]'
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@
 
 site: .venv/.installed-docs
@@ -74,7 +73,7 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/loader.py --videos "$(VIDEOS)" --json output/bench/loader.json
 	$(BIN)/python benchmarks/lists.py --json output/bench/lists.json
 	$(BIN)/python benchmarks/losses.py --json output/bench/losses.json
-	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python benchmarks/retrieval.py --json output/bench/retrieval.json
 	$(BIN)/python benchmarks/train_step.py --json output/bench/train_step.json
 	$(BIN)/python benchmarks/tracker.py --json output/bench/tracker.json

@@ -3,10 +3,23 @@
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 here = Path(__file__).parent
 namespace: dict[str, str] = {}
 exec((here / "vidssl" / "version.py").read_text(encoding="utf-8"), namespace)
+
+
+class BuildWithConfigs(build_py):
+    """Copies the configs into the package: they are found by name, vidssl train --cfg small_cpu."""
+
+    def run(self):  # noqa: D102
+        super().run()
+        for path in () if self.editable_mode else (here / "configs").rglob("*.yaml"):
+            target = Path(self.build_lib, "vidssl", path.relative_to(here))
+            self.mkpath(str(target.parent))
+            self.copy_file(str(path), str(target))
+
 
 setup(
     name="vidssl",
@@ -16,12 +29,14 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=[*find_packages(include=["vidssl", "vidssl.*"]), "vidssl.configs"],
-    package_dir={"vidssl.configs": "configs"},  # found by name: vidssl train --cfg small_cpu
+    packages=find_packages(include=["vidssl", "vidssl.*"]),
+    # All below one folder: an editable install is then a line of sys.path, which a folder called vidssl, such as the
+    # checkout in the working folder of a program, does not hide.
+    package_dir={"": "."},
+    cmdclass={"build_py": BuildWithConfigs},
     package_data={
         "vidssl": ["py.typed", "weights/*"],
         "vidssl.models.external": ["facts.csv"],
-        "vidssl.configs": ["*/*.yaml", "*/*/*.yaml"],
         "vidssl.page": ["templates/*"],
         "": ["*.html", "*.js", "*.json"],  # templates of the pages of apps
     },

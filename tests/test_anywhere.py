@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+
+import pytest
 
 import vidssl
 from vidssl.video import open_video
@@ -23,6 +26,42 @@ def test_a_command_and_a_video_in_the_checkout(tmp_path):
     words = [sys.executable, "-m", "vidssl", "check", str(folder), "--out", str(folder / "geprüft.csv")]
     done = subprocess.run(words, cwd=TOP, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+BUILD = """
+from setuptools import build_meta
+build_meta.build_editable("editable")
+build_meta.build_wheel("wheel")
+"""
+# As Python adds an installed .pth file: after the working folder.
+IMPORT = "import site; site.addsitedir('vidssl/editable'); import vidssl; print(vidssl.__file__)"
+
+
+def test_an_editable_install_is_not_hidden_by_a_folder_of_its_name(tmp_path):
+    """A program above a checkout called vidssl imports the package, not the checkout; a wheel has the configs."""
+    pytest.importorskip("setuptools", minversion="70.1")  # builds wheels itself
+    checkout = tmp_path / "vidssl"
+    files = {
+        "vidssl/__init__.py": "",
+        "vidssl/version.py": "__version__ = '1'",
+        "configs/a/b.yaml": "",
+        "README.md": "",
+    }
+    files |= {name: (TOP / name).read_text(encoding="utf-8") for name in ("setup.py", "pyproject.toml", "MANIFEST.in")}
+    for name, text in files.items():
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text(text, encoding="utf-8")
+    for folder in ("editable", "wheel"):
+        (checkout / folder).mkdir()
+    done = subprocess.run([sys.executable, "-c", BUILD], cwd=checkout, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (checkout / "wheel").iterdir()
+    assert "vidssl/configs/a/b.yaml" in zipfile.ZipFile(wheel).namelist()
+    (editable,) = (checkout / "editable").iterdir()
+    zipfile.ZipFile(editable).extractall(editable.parent)
+    words = [sys.executable, "-S", "-c", IMPORT]
+    done = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(checkout / "vidssl" / "__init__.py"), done.stderr
 
 
 def test_make_needs_no_folder_without_blanks():

@@ -275,6 +275,14 @@ def my_videos(digits, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def test_the_program_of_the_page_for_services_runs(my_videos):
+    page = (TOP / "docs" / "service.md").read_text(encoding="utf-8")
+    names = {}
+    exec(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1], names)
+    expected = vidssl.extract("vidssl-small", "my_videos", workers=0).x[0].numpy()
+    np.testing.assert_allclose(names["embed"]("my_videos/a.mp4"), expected, atol=1e-5)
+
+
 def test_the_page_runs(my_videos, capsys):
     page = (TOP / "docs" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)

@@ -26,6 +26,7 @@ from sources import COPIED, README_PAGE, linked_files, markdown_files, with_site
 
 SOURCE = ROOT / "output" / "site"
 SITE = ROOT / "site"
+_NOT_SEARCHED = ("CHANGELOG.md", "docs/results/diary.md")  # they mention everything, and explain little
 _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
 _NO_TEXT = re.compile(r"(<(?:head|script|pre)\b.*?</(?:head|script|pre)>|<[^>]*>)", re.DOTALL)  # of a line that wraps
 
@@ -82,10 +83,11 @@ def with_titles(texts: Mapping[str, str]) -> dict[str, str]:
     count = Counter(titles.values())
     found = {}
     for name, text in texts.items():
+        search = "search:\n  exclude: true\n" if name in _NOT_SEARCHED else ""
         own = titles[name] if count[titles[name]] == 1 else f"{titles[name]}: {name.removesuffix('.md')}"
         own = "README" if name == README_PAGE else own
         has_title = text.startswith("# ")
-        found[name] = f"---\ntitle: {json.dumps(own, ensure_ascii=False)}\n---\n\n{text}" if has_title else text
+        found[name] = f"---\ntitle: {json.dumps(own, ensure_ascii=False)}\n{search}---\n\n{text}" if has_title else text
     return found
 
 

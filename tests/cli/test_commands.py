@@ -157,16 +157,18 @@ def test_a_network_that_cannot_be_used(network, message, refused, digits, tmp_pa
 
 
 def test_log_lines_have_time_and_rank(monkeypatch, capsys):
-    """The rank is that of the environment, which Slurm's processes set after the start."""
+    """Each line; the rank is that of the environment, which Slurm's processes set after the start."""
     monkeypatch.setattr(logging.root, "handlers", [])
     cli.start_log()
     log = logging.getLogger("vidssl.some")
     log.warning("alone")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
-    log.warning("together")
+    log.warning("together\n  in two lines")
     stamp, shown = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", capsys.readouterr().err
-    assert re.fullmatch(f"{stamp} WARNING alone\n{stamp} WARNING rank 3 together\n", shown), shown
+    assert re.fullmatch(
+        f"{stamp} WARNING alone\n{stamp} WARNING rank 3 together\n{stamp} WARNING rank 3   in two lines\n", shown
+    ), shown
 
 
 def test_ctrl_c_is_one_line(capsys):

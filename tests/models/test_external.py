@@ -257,6 +257,10 @@ def means():
 
 def no_size():
     return Means(), {}
+
+
+def misspelt():
+    return Means(), {"size": 32, "frame": 4}
 """
 
 
@@ -455,6 +459,11 @@ def test_hub(tmp_path):
         ("onnx:none.onnx", CheckpointError, "there is no file none.onnx"),
         ("python:own_encoder", ConfigError, "is not python:PACKAGE.MODULE:FUNCTION"),
         ("python:own_encoder:no_size", ConfigError, "not a module and a dictionary: size, and any of"),
+        (
+            "python:own_encoder:misspelt",
+            ConfigError,
+            "frame'], where 'frame' is unknown .did you mean 'frames'.*any of any_shape",
+        ),
         ("torchvision:resnet18@none,count=2,count=3", ConfigError, "has count twice: leave one out"),
         ("torchvision:r3d_18@none,count=9,seconds=0", ConfigError, "seconds is above 0, or whole"),
         ("python:own_encoder:nothing", ConfigError, "no attribute 'nothing'"),

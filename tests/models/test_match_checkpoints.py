@@ -4,6 +4,7 @@ import argparse
 import functools
 import os
 import pathlib
+import pickle
 import re
 import sys
 import types
@@ -327,6 +328,17 @@ class Runs:
 
     def __reduce__(self):
         return self.call
+
+
+def test_a_plain_pickle_runs_nothing(tmp_path, recwarn):
+    """Protocol 4, which torch does not read, and of which it warns."""
+    path, target = tmp_path / "bad.pth", tmp_path / "executed"
+    path.write_bytes(pickle.dumps({"a": Runs(os.system, f"touch '{target}'")}, protocol=4))
+    message = refused(initialised, build_backbone("resnet3d18", width=8), path)
+    assert (
+        f"cannot load checkpoint {path} (UnpicklingError: a pickle of objects, which can hold code, and is" in message
+    )
+    assert not target.exists() and not recwarn.list
 
 
 @pytest.mark.parametrize("zipped", [True, False])

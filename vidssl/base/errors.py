@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from errno import EACCES, ENOTDIR, EPERM, EROFS
 
 
 class VidsslError(Exception):
@@ -81,6 +82,18 @@ class PeerError(VidsslError):
         self.kind, self.reason = kind, reason
 
 
+class UsageError(SystemExit):
+    """A mistake in the options of a command, status 2; it is printed already.
+
+    Attributes:
+        message: What it is.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
 class Interrupted(BaseException):
     """A signal asked the run to stop. Not an error, so `except Exception` does not catch it.
 
@@ -117,3 +130,9 @@ def hint_at_device(name: str) -> str:
 def in_one_line(error: Exception, limit: int = 300) -> str:
     """Describe an error of other code in one line, with at most `limit` characters of its message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:limit]}"
+
+
+def writable_cache(error: Exception) -> str:
+    """Return what to do if an error of another library is that its folder of downloads cannot be written, else ""."""
+    unwritable = isinstance(error, OSError) and error.errno in (EACCES, EPERM, EROFS, ENOTDIR)
+    return "; set TORCH_HOME (torchvision, hub) and HF_HOME (timm, transformers) to writable folders" * unwritable

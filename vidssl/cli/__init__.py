@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from vidssl.base.atomic import without_nan
 from vidssl.base.command_line_and_notices import running
-from vidssl.base.errors import Interrupted, PeerError, VidsslError
+from vidssl.base.errors import Interrupted, PeerError, UsageError, VidsslError
 from vidssl.base.keep_memory import keep_memory
 from vidssl.base.registry import APPS
 from vidssl.cli.options_from_signatures import JobSignature, Parser, add_options, option_name, parse, read_signature
@@ -91,9 +91,17 @@ def main(command: str | None = None, name: str | None = None) -> None:
     keep_memory()
     if isinstance(sys.stdout, io.TextIOWrapper):  # an ascii terminal: no traceback after the work
         sys.stdout.reconfigure(errors="backslashreplace")
-    if command is not None:
-        guarded(lambda: run(command if name is None else f"{command} {name}", sys.argv[1:], Path(sys.argv[0]).name))
-        return
+    logging.captureWarnings(True)
+    arguments = sys.argv[1:]
+    if command is None:
+        guarded(lambda: _run_named(arguments), arguments)
+    else:
+        words = command if name is None else f"{command} {name}"
+        guarded(lambda: run(words, arguments, Path(sys.argv[0]).name), arguments)
+
+
+def _run_named(arguments: Sequence[str]) -> None:
+    """Run the command that the first argument names."""
     parser = Parser(
         prog="vidssl",
         description="Self-supervised learning of video representations.",
@@ -104,8 +112,8 @@ def main(command: str | None = None, name: str | None = None) -> None:
     text = "see below; COMMAND --help lists its options"
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=text)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parsed = parser.parse_args()
-    guarded(lambda: run(parsed.command, parsed.arguments, f"vidssl {parsed.command}"))
+    parsed = parser.parse_args(arguments)
+    run(parsed.command, parsed.arguments, f"vidssl {parsed.command}")
 
 
 def list_jobs(title: str, jobs: Mapping[str, Job | Group]) -> str:
@@ -237,37 +245,55 @@ def print_result(result: Any, as_json: bool, worded: Callable[[str], str] = str)
     print(*(line for line in (worded(str(result)), getattr(result, "file", None)) if line), sep="\n")
 
 
-def guarded(command: Callable[[], object]) -> None:
+def guarded(command: Callable[[], object], arguments: Collection[str] = ()) -> None:
     """Run a command; print an error that the user can fix as one line and exit with status 2.
 
     Other statuses: 75 after SIGTERM or SIGUSR1, when the run is saved; 130 after Ctrl-C; 1 if another process of the
-    run was lost, or after a bug.
+    run was lost, or after a bug. If the arguments have `--json`, the main process also prints the error and its status
+    as a JSON object.
     """
     start_log()
     try:
         command()
+        return
     except (VidsslError, OSError) as error:  # OSError: for example, the disk is full
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1 if isinstance(error, PeerError) else 2)
+        message, status = str(error), 1 if isinstance(error, PeerError) else 2
+        message += "; set TMPDIR to a writable folder" * ("usable temporary directory" in message)
+        print(f"error: {message}", file=sys.stderr)
+    except UsageError as error:
+        message, status = error.message, 2
     except Interrupted as request:  # it was announced, see `StopRequest`
-        sys.exit(130 if request.signal == signal.SIGINT else INTERRUPTED)
+        message, status = "interrupted", 130 if request.signal == signal.SIGINT else INTERRUPTED
     except KeyboardInterrupt:
+        message, status = "interrupted: Ctrl-C", 130
         with suppress(OSError):  # stderr may be closed: Ctrl-C also ends the `tee` of a pipe
-            print("interrupted: Ctrl-C", file=sys.stderr, flush=True)
-        sys.exit(130)
+            print(message, file=sys.stderr, flush=True)
+    except Exception as error:
+        _print_error(f"a bug of vidssl: {type(error).__name__}: {error}", 1, arguments)
+        raise
+    _print_error(message, status, arguments)
+    sys.exit(status)
+
+
+def _print_error(message: str, status: int, arguments: Collection[str]) -> None:
+    if "--json" in arguments and os.environ.get("RANK", "0") == "0":
+        with suppress(OSError):
+            print(json.dumps({"error": message, "status": status}), flush=True)
 
 
 def start_log() -> None:
-    """Log to stderr, with time and rank."""
+    """Log to stderr, each line with time and rank."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s%(rank)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(_Formatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of a home folder that cannot be written
 
 
 class _Formatter(logging.Formatter):
-    """Adds the rank in runs of several processes; it is read for each line, as Slurm's is set after the start."""
+    """Begins each line with time and level, in runs of several processes the rank; Slurm's is set after the start."""
 
     def format(self, record: logging.LogRecord) -> str:
         several = os.environ.get("WORLD_SIZE", "1") != "1"
-        record.rank = f" rank {os.environ.get('RANK', '?')}" if several else ""
-        return super().format(record)
+        rank = f" rank {os.environ.get('RANK', '?')}" if several else ""
+        head = f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} {record.levelname}{rank}"
+        return "\n".join(f"{head} {line}" for line in super().format(record).splitlines() or [""])

@@ -5,13 +5,14 @@ import ast
 import inspect
 import logging
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vidssl.base.errors import ConfigError, hint_at_device
+from vidssl.base.errors import ConfigError, UsageError, hint_at_device
 from vidssl.base.registry import did_you_mean
 
 _PACKAGE = Path(__file__).parents[1]
@@ -124,13 +125,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
+        """Print a mistake, and raise it as a UsageError."""
         if unknown := re.match(r"unrecognized arguments: (--[\w-]+)", message):
             near = did_you_mean(unknown[1], self._option_string_actions)
             message += f"{near}; the options: {self.prog} --help"
         if re.match("argument --device: invalid choice", message):
             message += hint_at_device("device")
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        self._print_message(f"{self.prog}: error: {message}\n", sys.stderr)
+        raise UsageError(message)
 
 
 def _limited(kind: type[int] | type[float], limit: int, text: str) -> float:

@@ -4,6 +4,7 @@ import json
 import logging
 import pickle
 import re
+import warnings
 from collections import OrderedDict
 from contextlib import suppress
 from functools import cache
@@ -145,7 +146,9 @@ def read_file(path: Path, trust: bool) -> Any:
 def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
     """Load a file of torch."""
     try:
-        return torch.load(file, map_location="cpu", weights_only=not trust)
+        with warnings.catch_warnings():  # torch advises to report pickles of other protocols to it
+            warnings.filterwarnings("ignore", "Detected pickle protocol")
+            return torch.load(file, map_location="cpu", weights_only=not trust)
     except OSError:
         raise
     except Exception as error:  # damaged files make torch raise anything, and so can objects with trust
@@ -156,6 +159,8 @@ def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
                 "code; load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
             ) from None
         reason = " ".join(str(error).rpartition("WeightsUnpickler error: ")[2].split())[:120]
+        if "Unsupported operand" in reason:  # protocol 4, which pickle.dump writes
+            reason = "a pickle of objects, which can hold code, and is not loaded"
         raise CheckpointError(
             f"cannot load checkpoint {path} ({type(error).__name__}: {reason}): if torch.save wrote it, it is damaged: "
             "replace it; else, as a pickle or a program of torch.export (.pt2), write torch.save(state_dict, FILE)"

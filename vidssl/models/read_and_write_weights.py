@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vidssl.base.config import Tree, plain
-from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError, first_few
+from vidssl.base.errors import CheckpointError, ConfigError, UntrustedError, first_few, writable_cache
 from vidssl.base.registry import did_you_mean
 from vidssl.models.backbones import Backbone
 from vidssl.models.checkpoint_files import LAST, newest_in, read_file, read_without_objects, write_safetensors
@@ -206,7 +206,7 @@ def _download(name: str) -> Path | None:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CheckpointError(
             f"there is no file {name}, and {repo} cannot be downloaded from the Hugging Face Hub ({reason}): correct "
-            "the path, or log in with `hf auth login` if the network is private"
+            f"the path, or log in with `hf auth login` if the network is private{writable_cache(error)}"
         ) from None
     path = Path(folder) / EXPORTED
     if not path.is_file():

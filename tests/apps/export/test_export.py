@@ -1,20 +1,20 @@
 """The command `export`: every format of a run that was trained, its description, and the model card."""
 
 import json
-import re
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 
 import vidssl
 from vidssl import cli
-from vidssl.apps.export import OPSET, TOLERANCE, export
+from vidssl.apps.export import OPSET, TOLERANCE, describe_clips_of_graph, export
 from vidssl.base.errors import ConfigError
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
+from vidssl.evaluation.features import LibraryClips
 from vidssl.jobs.load_network import load_subject
+from vidssl.models.backbones import ModuleBackbone
 from vidssl.models.read_and_write_weights import read_checkpoint
 
 
@@ -138,7 +138,7 @@ def test_a_file_of_safetensors_holds_the_same_description(folder, run_folder, tm
 
 
 @torch.no_grad()
-def test_onnxruntime_and_the_program_of_the_page_compute_the_features(run_folder, tmp_path, monkeypatch):
+def test_onnxruntime_computes_the_features(run_folder, tmp_path, monkeypatch):
     """At two sizes of a batch, neither of which was the example."""
     onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
@@ -156,13 +156,15 @@ def test_onnxruntime_and_the_program_of_the_page_compute_the_features(run_folder
         x = torch.randn(count, *clips.shape[1:], generator=torch.Generator().manual_seed(count))
         computed = torch.from_numpy(session.run(None, {"clips": x.numpy()})[0])
         torch.testing.assert_close(computed, network(x), rtol=0, atol=1e-4)
-    page = (Path(__file__).parents[3] / "docs" / "weights.md").read_text(encoding="utf-8")
-    program = next(block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "onnxruntime" in block)
-    names = {}
-    exec(program, names)
-    black = -torch.tensor(described["input"]["mean"]) / torch.tensor(described["input"]["std"])
-    expected = network(black.reshape(1, 3, 1, 1, 1).expand(1, *clips.shape[1:]))
-    torch.testing.assert_close(torch.from_numpy(names["features"]), expected, rtol=0, atol=1e-4)
+
+
+def test_what_other_libraries_do_is_said_to_be_theirs():
+    """Their crops and `finish`, which no graph has."""
+    clips = {"clip": vidssl.ClipSettings(frames=2, seconds="whole"), "size": 8, "library": "timm 1.0"}
+    network = ModuleBackbone(torch.nn.Flatten(), 2, 8, lambda x: 2 * x)
+    found = [describe_clips_of_graph(LibraryClips(crop=crop, **clips), network) for crop in (None, lambda x: x)]
+    assert [of["reading"]["resize"][:9] for of in found] == ["by OpenCV", "by timm 1"]
+    assert all(of["reading"]["pooling"].endswith("then `finish` of the encoder") for of in found)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +176,15 @@ def test_onnxruntime_and_the_program_of_the_page_compute_the_features(run_folder
             ["--to", "pt2", "--out", "x.pt2", "--results", "r.json"],
             "results are for the model card, which only --to folder writes",
         ),
+        (
+            ["vidssl-frames", "--to", "folder", "--out", "x"],
+            "is no single network of vidssl: --to onnx or --to pt2 writes its networks as graphs",
+        ),
+        (["floor:motion", "--to", "onnx", "--out", "x.onnx"], "floor:motion has no graph, OpenCV computes it"),
     ],
 )
 def test_mistakes_are_errors_of_one_line(arguments, message, run_folder):
+    network = [str(run_folder)] * arguments[0].startswith("--")
     with pytest.raises(ConfigError, match=message) as caught:
-        cli.run("export", [str(run_folder), *arguments])
+        cli.run("export", [*network, *arguments])
     assert "\n" not in str(caught.value)

@@ -1,6 +1,9 @@
 """The graph of a prediction has the classifier: its probabilities are those of the list."""
 
 import csv
+import json
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,6 +64,11 @@ def test_the_graph_does_too(folder):
     session = onnxruntime.InferenceSession(folder / "labels.onnx", providers=["CPUExecutionProvider"])
     _, test, _ = network_of(folder / "out", False)
     check(folder, test, lambda clips: session.run(["probabilities"], {"clips": clips.numpy()})[0])
+    about = {key: json.loads(text) for key, text in session.get_modelmeta().custom_metadata_map.items()}
+    embed = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "embed_without_vidssl.py"))["embed"]
+    for row in csv.DictReader((folder / "out/predictions.csv").read_text().splitlines()):
+        probability = embed(session, about, str(folder / "videos" / row["path"]))
+        assert float(probability.max()) == pytest.approx(float(row["confidence"]), abs=1e-3)
 
 
 def test_mistakes(folder):

@@ -209,7 +209,7 @@ def ray_main() -> None:
     parser.add_argument("command", choices=ON_RAY, help="--help lists its options")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
-    guarded(lambda: run_on_ray(parsed.command, parsed.arguments))
+    guarded(lambda: run_on_ray(parsed.command, parsed.arguments), parsed.arguments)
 
 
 if __name__ == "__main__":  # by its name: other processes import what this one refers to

@@ -24,13 +24,15 @@ from vidssl.base.registry import APPS, load_app
 from vidssl.base.safe_parse import read_json
 from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.engine.run_config import Run, bind_stored
-from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.features import LibraryClips, TestClips
 from vidssl.evaluation.result_files import Results, weights_of
 from vidssl.jobs.job import File, Model, NetworkOptions, job
-from vidssl.jobs.load_network import load_network, load_parts, run_of_module
+from vidssl.jobs.load_network import load_network, load_parts, load_subject, run_of_module
 from vidssl.jobs.measurement_runner import JobResults, format_clips, format_features
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.eval_mode import eval_mode, usual_torch
+from vidssl.models.external import is_external
+from vidssl.models.external.load_from_libraries import import_onnxruntime
 from vidssl.models.floors import has_no_graph
 from vidssl.models.joined_features import EncoderPart, parts_of
 from vidssl.models.read_and_write_weights import (
@@ -56,32 +58,59 @@ def describe_export(run: Run | None, test: TestClips, network: Backbone, checkpo
 
     Lists are named by file and folder. `checkpoint` has its file, sha256 and step, or what another library states.
     """
-    mean, std = (list(values) if len(values) == 3 else [*values] * 3 for values in (test.mean, test.std))
     streams = {name: stream.dim for name, stream in network.streams()} if isinstance(network, TwoStreams) else {}
-    scaled = ", then the part of each stream scaled to length 1" if streams else ""
-    pooled = "mean of the features of all clips and crops" if test.join == "mean" else "features of all clips in order"
     trained = {} if run is None else _describe_training(run, checkpoint["step"])
     return {
         "format": _FORMAT,
         **trained,
         "num_features": network.dim,
         **({"streams": streams} if streams else {}),
+        **describe_clips_of_graph(test, network),
+        "checkpoint": checkpoint,
+        "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
+    }
+
+
+# How a file of N frames becomes the input of a graph, and its output features, in words, with the numbers of `clip`,
+# `test` and `reading`; T: frames of a clip.
+_RULES = read_json(Path(__file__).with_name("reading.json"))
+
+
+def describe_clips_of_graph(test: TestClips, network: nn.Module) -> Tree:
+    """State how the input of a network is made from a file, and features from its output: numbers, and rules in words.
+
+    `examples/embed_without_vidssl.py` follows them.
+    """
+    clip, mean, std = test.clip, *([*values] * (3 // len(values)) for values in (test.mean, test.std))
+    rate, target = clip.sampling_rate, clip.target_fps
+    parts, rules = network.dims if isinstance(network, TwoStreams) else [], _RULES
+    if isinstance(test, LibraryClips) and test.crop:
+        rules = {**rules, "resize": f"by {test.library}, whose rule is not stated here", "crop": "as resize"}
+    if getattr(network, "_finish", None):  # of an encoder of another library
+        rules = {**rules, "pooling": "the mean of the output for all clips and crops, then `finish` of the encoder"}
+    pooled = "mean of the features of all clips and crops" if test.join == "mean" else "features of all clips in order"
+    pooled += ", then the part of each stream scaled to length 1" * bool(parts)
+    return {
         "input": {
-            "shape": ["batch", 3, test.clip.frames, test.size, test.size],
+            "shape": ["batch", 3, clip.frames, test.size, test.size],
             "colors": "RGB",
             "normalization": "(pixel / 255 - mean) / std",
             "mean": mean,
             "std": std,
         },
-        "clip": test.clip.model_dump(mode="json"),
+        "clip": clip.model_dump(mode="json"),
         "test": {
             "size": test.size,
             "short_side": test.short_side or test.size,
             **test.model_dump(mode="json", include=_TEST),
-            "pooling": f"{pooled}{scaled}",
+            "pooling": pooled,
         },
-        "checkpoint": checkpoint,
-        "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
+        "reading": {
+            "seconds": clip.frames * rate / target if rate and target else clip.seconds,
+            "span": (clip.frames - 1) * rate + 1 if rate and not target else None,
+            "unit_parts": parts,
+            **rules,
+        },
     }
 
 
@@ -225,17 +254,22 @@ def export(
     if (kind := kind_of(Path(name))) in APPS["network"]:
         return _export_network_of(str(kind), Path(name), to, path, trust)
     parts = parts_of(name)
-    file = None if parts else weights_file(name)
-    if to == "folder" or file is None:
+    file = None if parts or is_external(name) else weights_file(name)
+    if file is None and to not in ("onnx", "pt2"):
+        raise ConfigError(f'{name} is no single network of vidssl: to="onnx" or to="pt2" writes its networks as graphs')
+    if to == "folder" or parts:
         if os.path.lexists(path):
             raise ConfigError(f"{path} exists already: choose another folder")
         check_writable(path.parent)
     elif path.suffix != _SUFFIXES[to]:
         raise ConfigError(f'cannot write {path}: to="{to}" writes a file named *{_SUFFIXES[to]}')
     else:
-        check_file(path, [file])
+        check_file(path, [] if file is None else [file])
+    options = NetworkOptions(trust=trust, device="cpu")
+    if parts:
+        return _export_sum(name, parts, to, path, options)
     if file is None:
-        return _export_sum(name, parts, to, path, {"trust": trust, "device": "cpu"})
+        return _export_external(name, path, options)
     content = read_checkpoint(file, trust)
     run = bind_stored(content["config"], f"config of {name}", trust)
     test = evaluation_clips(run)
@@ -266,24 +300,38 @@ def export(
     return written
 
 
+def _export_external(name: str, path: Path, options: NetworkOptions) -> JobResults:
+    """Write an encoder of another library, or `vidssl-frames`, as a graph."""
+    subject = load_subject(name, options)
+    network = subject.encoder.eval()
+    if has_no_graph(network):
+        raise ConfigError(f"{name} has no graph, OpenCV computes it: export a network")
+    described = describe_export(None, subject.test, network, subject.origin)
+    return _write_graph(network, subject.test, path, described, f"{network.dim} features")
+
+
+def _write_graph(network: nn.Module, test: TestClips, path: Path, description: Tree, output: str) -> JobResults:
+    with writing_file(path):
+        worst = save_graph(network, path, test.clip.frames, test.size, description)
+    written = JobResults({**description, "largest_difference": worst})
+    shape = " x ".join(map(str, description["input"]["shape"]))
+    written.text = f"{path}: {shape} to {output}; largest difference to torch {worst:.1g}"
+    return written
+
+
 def _export_network_of(kind: str, folder: Path, to: str, path: Path, trust: bool) -> JobResults:
     """Write the network of another command's folder as a graph."""
     if to not in ("onnx", "pt2") or path.suffix != _SUFFIXES[to]:
         raise ConfigError(f'to="{to}", {path}: {kind} are written with to="onnx" (*.onnx) or to="pt2" (*.pt2)')
     check_file(path)
     network, test, description = load_app("network", kind).network_of(folder, trust)
-    with writing_file(path):
-        worst = save_graph(network, path, test.clip.frames, test.size, description)
-    written = JobResults({**description, "largest_difference": worst})
-    shape = " x ".join(map(str, description["input"]["shape"]))
-    written.text = f"{path}: {shape} to {description['output']}; largest difference to torch {worst:.1g}"
-    return written
+    clips = describe_clips_of_graph(test, network)
+    description |= clips | {"input": {**clips["input"], **description["input"]}}
+    return _write_graph(network, test, path, description, description["output"])
 
 
 def _export_sum(name: str, parts: Sequence[EncoderPart], to: str, path: Path, options: NetworkOptions) -> JobResults:
     """Write the networks of a sum that have a graph to a folder, and `sum.json`, which says how they are joined."""
-    if to not in ("onnx", "pt2"):
-        raise ConfigError(f'{name} is a sum or a stream: to="onnx" or "pt2" writes its networks as graphs, to a folder')
     described = []
     with creating_folder(path) as folder:
         for number, (part, subject) in enumerate(zip(parts, load_parts(parts, options), strict=True), 1):
@@ -366,7 +414,8 @@ def check_onnx() -> None:
     """Raise a ConfigError if a package for ONNX is missing."""
     try:
         import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
+
+        import_onnxruntime()
         import onnxscript  # noqa: F401 - torch.onnx needs it
     except ImportError as error:
         raise ConfigError(f"ONNX needs the package {error.name}: pip install 'vidssl[export]'") from None
@@ -378,7 +427,7 @@ def version() -> str:
     return f"onnx {metadata.version('onnx')}, onnxruntime {metadata.version('onnxruntime')}"
 
 
-def save_graph(network: Backbone, path: Path, frames: int, size: int, description: Tree) -> float:
+def save_graph(network: nn.Module, path: Path, frames: int, size: int, description: Tree) -> float:
     """Write a network on the CPU, in eval mode, to a file .onnx or .pt2; return the largest difference of its features.
 
     `description` is in the file: in the `metadata_props` of ONNX, its values as JSON, or as `config.json` of .pt2.
@@ -413,9 +462,8 @@ def _warnings_only(*names: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+def _export_onnx(network: nn.Module, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     import onnx
-    import onnxruntime
 
     settings: dict[str, Any] = {
         "input_names": [_INPUT],
@@ -430,11 +478,11 @@ def _export_onnx(network: Backbone, clips: Tensor, description: Tree) -> tuple[b
     onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in description.items()})
     onnx.checker.check_model(model)
     content = model.SerializeToString()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    session = import_onnxruntime().InferenceSession(content, providers=["CPUExecutionProvider"])
     return content, lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0])
 
 
-def _export_pt2(network: Backbone, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+def _export_pt2(network: nn.Module, clips: Tensor, description: Tree) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     file = io.BytesIO()
     program = torch.export.export(network, (clips,), dynamic_shapes=_DYNAMIC)
     torch.export.save(program, file, extra_files={"config.json": json.dumps(description)})
@@ -457,7 +505,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _compare(network: Backbone, exported: Callable[[Tensor], Tensor], clips: Tensor, path: Path) -> float:
+def _compare(network: nn.Module, exported: Callable[[Tensor], Tensor], clips: Tensor, path: Path) -> float:
     """Return the largest difference of features for one clip and for three, neither of which was the example."""
     worst = 0.0
     for count in (1, 3):

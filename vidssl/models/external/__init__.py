@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from vidssl.base.errors import CheckpointError, ConfigError, VidsslError, in_one_line
+from vidssl.base.errors import CheckpointError, ConfigError, VidsslError, in_one_line, writable_cache
 from vidssl.base.types import Count, Frames, Positive
 from vidssl.models.backbones import Backbone, ModuleBackbone
 
@@ -169,7 +169,7 @@ def load_encoder(name: str, trust: bool = False) -> Encoder:
         raise
     except Exception as error:  # of the library: no such name, no network, damaged files
         if not isinstance(error, ImportError):
-            raise CheckpointError(f"{name} cannot be loaded: {in_one_line(error)}") from None
+            raise CheckpointError(f"{name} cannot be loaded: {in_one_line(error)}{writable_cache(error)}") from None
         reason = " ".join(str(error).split())[:300]
         # Of another package than the library's own, the name to install may differ from the one to import.
         remedy = f"pip install {package}" if error.name == package else "install it, or add its folder to PYTHONPATH"

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -106,8 +107,10 @@ def load_python(name: str, trust: bool) -> Encoder:
     result: Any = load()
     network, stated = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     known = Encoder.__dataclass_fields__.keys() - {"network", "features", "code", "test"}
-    if not isinstance(network, nn.Module) or "size" not in stated or not stated.keys() <= known:
-        result, keys = f"{type(network).__name__} and {[*stated]}", ", ".join(sorted(known - {"size", "version"}))
+    unknown = "".join(f", where {key!r} is unknown{did_you_mean(key, known)}" for key in stated if key not in known)
+    if not isinstance(network, nn.Module) or "size" not in stated or unknown:
+        result = f"{type(network).__name__} and {[*stated]}{unknown}"
+        keys = ", ".join(sorted(known - {"size", "version"}))
         raise ConfigError(f"python:{name} gave {result}, not a module and a dictionary: size, and any of {keys}")
     entries = [load, stated.get("crop"), *map(type, network.modules())]
     try:
@@ -118,16 +121,21 @@ def load_python(name: str, trust: bool) -> Encoder:
         raise ConfigError(f"python:{name}: {', '.join(dict.fromkeys(wrong))}") from None
 
 
+def import_onnxruntime() -> Any:
+    """Import onnxruntime, without the telemetry that it sends from version 1.29 on unless the environment says so."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return importlib.import_module("onnxruntime")
+
+
 class OnnxNetwork(nn.Module):
     """A network in an ONNX file, which runs on the CPU; the file is its weights."""
 
     def __init__(self, file: str) -> None:
-        from onnxruntime import InferenceSession
-
         super().__init__()
+        runtime = import_onnxruntime()
         if not Path(file).is_file():
             raise CheckpointError(f"there is no file {file}")
-        self.session = InferenceSession(file, providers=["CPUExecutionProvider"])
+        self.session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
         self.register_buffer("file", torch.from_numpy(np.fromfile(file, np.uint8)))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,9 +18,11 @@ from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
+from vidssl.data.label_videos import describe_labels
 from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.run_config import fill_split
+from vidssl.evaluation.measure import need_labels
 from vidssl.evaluation.result_files import Results, complete, complete_splits, existing_results, write_results
 from vidssl.evaluation.train_test_overlap import report_equal_features
 from vidssl.jobs.job import Model, NetworkOptions, Videos, file_of, path_of, read_videos
@@ -129,6 +131,7 @@ class Measurement:
     train: VideoList | None = field(default=None, init=False, repr=False)  # the training videos, if they are used
     request: Tree = field(init=False, repr=False)  # what decides the results
     overlap: Tree = field(init=False, repr=False)  # of the tested videos with others
+    labels: str = field(init=False, repr=False)  # what those of the tested videos are, in words
 
     def files(self) -> list[Path]:
         """Return the files that are read beside lists and networks: that of boxes, if there is one."""
@@ -142,6 +145,11 @@ class Measurement:
     def needs_training(self) -> bool:
         """Whether the list of training videos is read, if there is one."""
         return True
+
+    def needs_labels(self) -> bool:
+        """Whether only rows with labels are measured, where some have one."""
+        choices = getattr(self, "protocols", None)
+        return need_labels(choices and [choice["name"] for choice in choices])
 
     def check(self) -> Tree:
         """Check that network and lists can be measured; return what decides the numbers beside them and the clips."""
@@ -166,7 +174,9 @@ class Measurement:
         """Return this measurement of a network on its lists, once all fit each other."""
         measured = replace(self)
         measured.subject = subject if query.is_labelled else subject.skipping_few()
-        measured.query, measured.train = query, train
+        measured.query, measured.train, measured.labels = query, train, describe_labels(query)
+        if measured.needs_labels():
+            measured.query, measured.train = query.labelled_rows(), None if train is None else train.labelled_rows()
         settings = measured.check()
         measured.request = distributed.on_main(lambda: measured._request(settings))
         return measured
@@ -209,7 +219,13 @@ class Measurement:
             return {}
         report_equal_features(self.overlap, query.path)
         train_list, gallery = (None, None) if train is None else (str(train.path), train.fingerprint)
-        content = {**numbers, "list": str(query.path), "train_list": train_list, **self.subject.describe()}
+        content = {
+            "labels": self.labels,
+            **numbers,
+            "list": str(query.path),
+            "train_list": train_list,
+            **self.subject.describe(),
+        }
         lists = {"query": query.fingerprint, "gallery": gallery}
         results = complete(content, request=self.request, overlap=self.overlap, **lists)
         if out is not None:

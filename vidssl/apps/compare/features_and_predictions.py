@@ -59,13 +59,13 @@ def extract_all(
     out: Path,
     same_seconds: float | None = None,
     strict: bool = True,
-    limit: int | None = None,
+    part: Tree | None = None,
 ) -> tuple[list[ComparedEncoder], dict[str, VidsslError]]:
     """Extract the features of each encoder, unless they are in `out`; the second result is why others have none.
 
     With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
-    Without `strict` a few videos that cannot be read are left out, instead of the encoder. The features of a sum are
-    those of its parts, which are among the models. Floors come last.
+    Without `strict` a few videos that cannot be read are left out, instead of the encoder. `part` states which part of
+    the videos these are. The features of a sum are those of its parts, which are among the models. Floors come last.
     """
     encoders, failures = dict[str, ComparedEncoder](), dict[str, VidsslError]()
     models = sorted(models, key=lambda named: len(parts_of(named[1])) > 1)  # parts first
@@ -87,7 +87,7 @@ def extract_all(
                 if joined:
                     encoders[title] = _join(joined, title, of_clips, videos)
                 else:
-                    encoders[title] = _extract(title, of_clips, videos, data, out, limit)
+                    encoders[title] = _extract(title, of_clips, videos, data, out, part or {})
         except VidsslError as error:
             if isinstance(error, DataError) and not encoders:
                 raise  # the videos are at fault: other encoders would say the same
@@ -105,11 +105,9 @@ def with_clips(subject: Subject, seconds: float) -> Subject:
     return replace(subject, test=test)
 
 
-def _extract(
-    name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, limit: int | None
-) -> ComparedEncoder:
+def _extract(name: str, subject: Subject, videos: VideoList, data: Tree, out: Path, part: Tree) -> ComparedEncoder:
     # Rows that are there are taken; those of a part of the videos have a folder of their own.
-    path = out / _FEATURES / _key(subject.request(**({} if limit is None else {"limit": limit})))
+    path = out / _FEATURES / _key(subject.request(**part))
     _reset_peak()
     start = time.perf_counter()
     there = path.exists()

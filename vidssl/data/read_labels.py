@@ -75,7 +75,8 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
             rows = [(0, []), *rows]  # no header
         elif not {*header} & {*_NAMES, *_LABELS}:
             _log.warning("%s: its first line is taken for the names of two columns: %s", path, ",".join(rows[0][1]))
-        header[named[0]], header[named[1]] = "path", "label"
+        is_label_first = header[named[1]] in _NAMES or header[named[0]] in _LABELS
+        header[named[is_label_first]], header[named[not is_label_first]] = "path", "label"
     columns: dict[str, int] = {name: header.index(name) for name in _SECONDS if name in header}
     for name, known in (("path", _NAMES), ("label", _LABELS)):
         there = [alias for alias in known if alias in header]

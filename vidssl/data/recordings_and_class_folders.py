@@ -112,9 +112,9 @@ _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _CAMERA_NAMES = re.compile(
     f"{_DAY}(?:[^0-9].*|[0-9]{{4}}|[0-9]{{6}})?|{_YEAR}(?:[-_. ]?(?:0[1-9]|1[0-2]))?|{_YEAR}-?W[0-9]{{2}}"
     f"|[0-9]{{1,2}}[-_. ][0-9]{{1,2}}[-_. ]{_YEAR}|{_YEAR}[-_. ]+{_MONTH}|{_MONTH}[-_. ]+{_YEAR}|photos from {_YEAR}"
-    "|[1-9][0-9]{2}(?-i:[A-Z0-9_]{5})|DCIM|DJI_[0-9_]+|(?:cam|camera|channel|ch|gopro)[ _-]?[0-9]*|camera roll"
-    "|(?:whatsapp|telegram)(?: .*)?|screenshots?|screen ?record(?:ings|er)|(?:saved )?(?:pictures|photos)|movies?"
-    "|videos?|downloads?|private|avchd|m4root|mp_root",
+    "|[1-9][0-9]{2}(?=[0-9]*[A-Z_])(?-i:[A-Z0-9_]{5})|DCIM|DJI_[0-9_]+|(?:cam|camera|channel|ch|gopro)[ _-]?[0-9]*"
+    "|camera roll|(?:whatsapp|telegram)(?: .*)?|screenshots?|screen ?record(?:ings|er)|(?:saved )?(?:pictures|photos)"
+    "|movies?|videos?|downloads?|private|avchd|m4root|mp_root",
     re.IGNORECASE,
 )
 

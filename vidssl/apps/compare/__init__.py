@@ -208,8 +208,8 @@ def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> Non
             raise DataError(f"{labelled.path} has several labels a video: a comparison needs one of each")
         label = labelled.labels[labelled.labels >= 0].tolist()
         if max(Counter(label).values(), default=0) < 2:
-            many = f"no class has two of the {len(label)} videos with labels"
-            raise DataError(f"{_file(labelled)}: {many}: add videos, or raise limit")
+            many = f"no class has two videos, of {len(label)} with labels"
+            raise DataError(f"{_file(labelled)}: {many}: label more, or raise limit")
     if lists and not groups.number.any():
         raise DataError(f"all {len(videos)} videos are of one recording, by {groups.how}: group=REGEX divides them")
     for labelled in lists:

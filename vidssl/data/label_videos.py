@@ -12,12 +12,7 @@ from vidssl.base.errors import DataError, first_few
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.read_labels import NamedLabel, covers, match_labels, span_key
-from vidssl.data.recordings_and_class_folders import (
-    FEW_NAMES,
-    camera_names_in_words,
-    first_folders,
-    labelled_by_folders,
-)
+from vidssl.data.recordings_and_class_folders import FEW_NAMES, camera_line, first_folders, labelled_by_folders
 from vidssl.data.video_list import VideoList, rows_by
 
 _log = logging.getLogger(__name__)
@@ -78,7 +73,7 @@ def _what_labels_are(videos: VideoList, option: str) -> str:
     known = np.ones(len(videos), bool) if several else videos.labels >= 0
     count, classes = int(known.sum()), np.unique(videos.labels[known]).tolist()
     if source == "cameras":
-        return f"none, as {camera_names_in_words(sorted({*first_folders(videos)} - {''}), option)}"
+        return f"none, as {camera_line(sorted({*first_folders(videos)} - {''}), option)}"
     if not count:
         return f"none; {other} gives names of classes"
     of_videos = "" if count == len(videos) else f", {count} of {len(videos)} {videos.unit}s"

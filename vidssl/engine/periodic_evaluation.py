@@ -14,14 +14,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_config import Run
 from vidssl.evaluation.features import FeatureSettings, TestClips, encode_videos
-from vidssl.evaluation.measure import (
-    check_class_names,
-    check_measurable,
-    chosen_protocols,
-    measure,
-    need_gallery,
-    need_labels,
-)
+from vidssl.evaluation.measure import check_class_names, check_measurable, chosen_protocols, measure, need_gallery
 from vidssl.evaluation.train_test_overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
@@ -72,14 +65,14 @@ class Monitor:
     def __init__(self, run: Run, videos: VideoList) -> None:
         where, rule = run.evaluate, (run.data.root, run.data.allow_external)
         assert where.query is not None
-        names = None if where.protocols is None else [protocol.name for protocol in where.protocols]
         with naming("evaluate.query"):
-            query = label_videos(read_list(where.query, *rule), where.labels)
-            self.query = query = query.labelled_rows() if need_labels(names) else query
-        used = where.gallery is not None and need_gallery(names)
-        with naming("evaluate.gallery"):
-            gallery = label_videos(read_list(str(where.gallery), *rule), where.labels) if used else None
-            self.gallery = gallery = gallery.labelled_rows() if gallery and need_labels(names) else gallery
+            self.query = query = label_videos(read_list(where.query, *rule), where.labels).labelled_rows()
+        names = None if where.protocols is None else [protocol.name for protocol in where.protocols]
+        gallery = None
+        if where.gallery is not None and need_gallery(names):
+            with naming("evaluate.gallery"):
+                gallery = label_videos(read_list(where.gallery, *rule), where.labels).labelled_rows()
+        self.gallery = gallery
         if gallery is not None:
             distributed.on_main(lambda: check_copies(gallery.path, identify(gallery), query.path, identify(query)))
         test = evaluation_clips(run)

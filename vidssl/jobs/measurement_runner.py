@@ -43,12 +43,13 @@ def claim_results(
 def format_videos(results: Results) -> str:
     """Format the number of tested videos, of each split if there are several: `58 of 60 (2 missing) videos`."""
     measured = list(results.get("splits", {}).values()) or [results]
-    return ", ".join(f"{format_count(part['num_videos'], part['missing'])} videos" for part in measured)
+    return ", ".join(format_count(part["num_videos"], part["missing"], "video") for part in measured)
 
 
-def format_count(count: int, missing: Sequence[object]) -> str:
-    """Format a count, with the total if some are missing: `58 of 60 (2 missing)`."""
-    return f"{count} of {count + len(missing)} ({len(missing)} missing)" if missing else str(count)
+def format_count(count: int, missing: Sequence[object], unit: str = "") -> str:
+    """Format a count, with the total if some are missing, and the unit of what is counted: `58 of 60 (2 missing)`."""
+    text = f"{count} of {count + len(missing)} ({len(missing)} missing)" if missing else str(count)
+    return f"{text} {unit}{'s' * (count + len(missing) != 1)}" if unit else text
 
 
 def list_missing(missing: Iterable[tuple[str, str]]) -> list[Tree]:
@@ -214,18 +215,12 @@ class Measurement:
     def _measured(self, out: Path | None) -> Results:
         query, train = self.query, self.train
         self.overlap = self.subject.count_overlap(query, train)
-        numbers = self.measure()
+        numbers = {"labels": self.labels, **self.measure()}
         if not distributed.is_main():
             return {}
         report_equal_features(self.overlap, query.path)
         train_list, gallery = (None, None) if train is None else (str(train.path), train.fingerprint)
-        content = {
-            "labels": self.labels,
-            **numbers,
-            "list": str(query.path),
-            "train_list": train_list,
-            **self.subject.describe(),
-        }
+        content = {**numbers, "list": str(query.path), "train_list": train_list, **self.subject.describe()}
         lists = {"query": query.fingerprint, "gallery": gallery}
         results = complete(content, request=self.request, overlap=self.overlap, **lists)
         if out is not None:

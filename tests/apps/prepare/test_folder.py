@@ -132,8 +132,8 @@ def test_classes_of_splits_are_those_of_train(tmp_path):
     made = prepare(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
     assert made.classes == ("x", "y") and rows(tmp_path / "lists", "val") == {"val/x/3.mp4": "x"}
     touch(root, "train/loose.mp4")
-    with pytest.raises(DataError, match=r"root/train holds 2 class folders and also 1 loose videos"):
-        prepare_folder(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
+    prepare(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
+    assert {*rows(tmp_path / "lists", "train")} == {"train/x/1.mp4", "train/y/2.mp4"}
 
 
 def test_splits_are_not_split_again(tmp_path):

@@ -202,7 +202,7 @@ def _with_parts_and_floors(requested: Mapping[str, Model]) -> list[tuple[str, Mo
 def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> None:
     """Raise a DataError if nothing can be compared on the videos, or by the labels of one of the lists."""
     if len(videos) < 2:
-        raise DataError(f"{videos.path}: a comparison needs two videos or more")
+        raise DataError(f"{videos.path}: a comparison needs two videos or more{' with labels' if lists else ''}")
     for labelled in lists:
         if labelled.targets is not None:
             raise DataError(f"{labelled.path} has several labels a video: a comparison needs one of each")

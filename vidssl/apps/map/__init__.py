@@ -107,21 +107,15 @@ def map(
     if not distributed.is_main():  # of several processes, which have extracted the features together
         return JobResults()
     root = None if "root" not in options else Path(options["root"])
-    labels = options.get("labels")
     settings = {"layout": layout, "seed": seed, "thumbnails": thumbnails, "clusters": clusters, "group": group}
-    results = _draw(Path(features), folder, settings, values, root, labels, to == "parquet")
+    settings["labels"] = None if "labels" not in options else str(options["labels"])
+    results = _draw(Path(features), folder, settings, values, root, to == "parquet")
     results.text, results.file = map_summary(results), folder / "index.html"
     return results
 
 
 def _draw(
-    features: Path,
-    out: Path,
-    settings: Tree,
-    columns: Path | None,
-    root: Path | None,
-    labels_of: File | None,
-    parquet: bool,
+    features: Path, out: Path, settings: Tree, columns: Path | None, root: Path | None, parquet: bool
 ) -> JobResults:
     """Write a page with a map of the features in a folder, and videos.parquet; the settings are those of `map`."""
     try:
@@ -133,7 +127,7 @@ def _draw(
     if not count:
         raise DataError(f"{features} has no features: none of the videos could be read")
     name, reason = choose_layout(settings["layout"], count)
-    videos = label_videos(folder.videos(range(count), root), labels_of)
+    videos = label_videos(folder.videos(range(count), root), settings["labels"])
     if len(videos) > count:
         _log.warning("%d labelled spans have no features: extract them with these labels", len(videos) - count)
         videos = videos.rows(range(count))
@@ -279,7 +273,7 @@ def map_summary(results: Results) -> str:
     reason, kept = results["layout_reason"], results["neighbours_kept"]
     lines = [
         results["labels"],
-        f"{format_count(results['num_videos'], results['missing'])} videos x {results['dim']} features, layout "
+        f"{format_count(results['num_videos'], results['missing'], 'video')} x {results['dim']} features, layout "
         f"{_NAMES[results['layout']]}{f' ({reason})' if reason else ''}, {results['thumbnails']} thumbnails",
     ]
     if kept is not None:

@@ -23,7 +23,7 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.safe_parse import read_json
-from vidssl.base.types import VideoRecord
+from vidssl.base.types import Count, Positive, VideoRecord
 from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.cut_windows import parse_windows
 from vidssl.data.read_labels import below_one_folder, divide_by_labels, find_labelled, labels_of_folders, read_labels
@@ -44,19 +44,7 @@ from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.result_files import complete, write_results
 from vidssl.evaluation.statistics import Estimate
 from vidssl.jobs.extract import extract
-from vidssl.jobs.job import (
-    Count,
-    EncoderOptions,
-    File,
-    Model,
-    NetworkOptions,
-    Positive,
-    Videos,
-    job,
-    path_of,
-    read_videos,
-    reading,
-)
+from vidssl.jobs.job import EncoderOptions, File, Model, NetworkOptions, Videos, job, path_of, read_videos, reading
 from vidssl.jobs.load_network import describe_clips, load_subject
 from vidssl.jobs.measurement_runner import JobResults, format_table, write_csv
 from vidssl.models.external import is_external

@@ -14,12 +14,7 @@ from vidssl.base.types import Natural, Positive, VideoRecord
 from vidssl.data.allowed_paths import existing_path, is_file
 from vidssl.data.find_same_videos import find_copies
 from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, describe_suffixes, frame_folders, index_files, quoted
-from vidssl.data.recordings_and_class_folders import (
-    camera_names_in_words,
-    is_camera_name,
-    number_recordings,
-    recordings_by,
-)
+from vidssl.data.recordings_and_class_folders import camera_line, is_camera_name, number_recordings, recordings_by
 from vidssl.data.write_lists import write_lists
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, has_other_images, numbers_by_name
 
@@ -267,12 +262,14 @@ def prepare_folder(
     )
     index.warn_of_others()
     videos = _find_videos(index, images) if file is None else _read_labels(index, file, group_column)
-    splits, cameras = splits_of(root, [video.path for video in videos], unlabeled), list[str]()
+    splits = splits_of(root, [video.path for video in videos], unlabeled)
+    folders = list[str]()
     if file is None and not unlabeled:
-        folders = _classes_of_folders(videos, splits)
-        cameras = sorted({*folders} - {None}) if labels is None and kept is None else []
-        cameras = cameras if all(map(is_camera_name, cameras)) else []
-        videos = videos if cameras else _label_by_folder(index, videos, folders, splits)
+        videos = _label_by_folder(index, videos, splits)
+        folders = sorted({video.label for video in videos if video.label is not None})
+    cameras = folders if labels is None and kept is None and all(map(is_camera_name, folders)) else []
+    if cameras:
+        videos = [video._replace(label=None) for video in videos]
     if splits and (test, group, group_column) != (None, None, None):
         raise ConfigError(f"{root} has the splits {', '.join(splits)}: leave out test and groups, or pass one of them")
     if kept is not None:
@@ -345,18 +342,13 @@ def _find_videos(index: FileIndex, images: bool) -> list[FolderVideo]:
     return [FolderVideo(path, None, group=path) for path in index.videos or frame_folders(index)]
 
 
-def _classes_of_folders(videos: Iterable[FolderVideo], splits: Collection[str]) -> list[str | None]:
-    """Return the top-level folder of each video, or the top-level folder of its split."""
+def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Collection[str]) -> list[FolderVideo]:
+    """Label each video with its top-level folder, or the top-level folder of its split."""
     level = 1 if splits else 0
-    folders = [video.path.split("/")[:-1] for video in videos]
-    return [parts[level] if len(parts) > level else None for parts in folders]
-
-
-def _label_by_folder(
-    index: FileIndex, videos: Sequence[FolderVideo], folders: Sequence[str | None], splits: Collection[str]
-) -> list[FolderVideo]:
-    """Label each video with its folder of `_classes_of_folders`."""
-    labelled = [video._replace(label=folder) for video, folder in zip(videos, folders, strict=True)]
+    labelled = []
+    for video in videos:
+        *folders, _ = video.path.split("/")
+        labelled.append(video._replace(label=folders[level] if len(folders) > level else None))
     loose = [video.path for video in labelled if video.label is None]
     if len(loose) == len(videos) and not index.videos:
         raise DataError(
@@ -364,16 +356,6 @@ def _label_by_folder(
             'folder is a class and each image an example; use labels="none", or labels=FILE with a class for each '
             "folder, if each folder is a video"
         )
-    for top in {path.split("/")[0] if splits else "" for path in loose}:
-        inside = [video for video in labelled if not splits or video.path.startswith(f"{top}/")]
-        classes = {video.label for video in inside if video.label is not None}
-        names = [video.path for video in inside if video.label is None]
-        if classes:
-            raise DataError(
-                f"{index.root / top} holds {len(classes)} class folders and also {len(names)} loose videos "
-                f"({first_few(map(repr, names), 5)}): move those into a class folder, or list all videos without "
-                'labels (labels="none")'
-            )
     return labelled
 
 
@@ -454,7 +436,7 @@ def _report(
 def _hints(classes: Sequence[str], cameras: Sequence[str]) -> list[str]:
     """Signs that the folders are not classes."""
     if cameras:
-        return [f"hint: {camera_names_in_words(cameras, 'labels')}"]
+        return [f"hint: {camera_line(cameras, 'labels')}"]
     numbers = [name for name in classes if re.fullmatch(r"[\d_.-]+", name)]
     splits = [name for name in classes if is_split(name)]
     signs = []

@@ -145,7 +145,7 @@ def trained(videos, out, **options):
         )
     count = 6 if options["labels"] == "my.csv" else 8
     assert found["knn"]["what"].startswith(f"{count} training videos, each compared with those of other recordings")
-    assert f"L{found['labels'][1:]}." in (out / "training.html").read_text()
+    assert found["labels"].removeprefix("labels: ") in (out / "training.html").read_text()
     assert any(f"--labels {options['labels']}" in command for _, command in found["commands"])
     return None, found["labels"].replace("evaluate.labels", "labels")
 

@@ -353,9 +353,10 @@ def _write(run: Run, content: Tree) -> None:
         accuracies = {name: {"kNN": Point(value)} for name, value in knn["numbers"].items()}
         quantities, details = (
             [Quantity("Accuracy of kNN", accuracies, knn["level"])],
-            [*details, ("Clips", knn["clips"])],
+            [*details, ("Clips", knn["clips"]), ("Labels", content["labels"].removeprefix("labels: "))],
         )
-    said = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences(content)]
+    # What the labels are is in the head of the page.
+    said = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences(content) if sentence != content["labels"]]
     # For wide and narrow windows.
     curves, column = (png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1))
     render_page(

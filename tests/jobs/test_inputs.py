@@ -226,11 +226,11 @@ def test_folders_of_images_that_are_no_frames_are_named(tmp_path, caplog, videos
     picture(tmp_path / "raw/thumbs/first.jpg")
     picture(tmp_path / "raw/cover.jpg")
     assert names(tmp_path / "raw") == ["v1"]
-    assert "2 folders of images are not listed: '.', 'thumbs'" in caplog.text
+    assert "images in 2 folders are not listed: '.', 'thumbs'" in caplog.text
     caplog.clear()
     (tmp_path / "raw/v1").rename(videos / "v1")
     assert names(videos) == ["a.mp4", "b.mp4"]
-    assert "1 folders of images are not listed: 'v1'" in caplog.text
+    assert "images in 1 folder are not listed: 'v1'" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def label_videos(videos: VideoList, labels: str | Path | None, required: bool = 
     for key, record in zip(keys, videos.records, strict=True):
         same = [matched[key][1]] if key in matched else []
         covering = (label for label in spans.get(key[0], ()) if covers(record, label.start, label.end))
-        numbers.append(number[next((label.label for label in (*same, *covering)), "")])
+        numbers.append(number[next((label.label for label in (*same, *covering) if label.label), "")])
     listed = videos.relabelled(numbers, classes, path)
     rows = rows_by(keys)
     for key, (_, label) in matched.items():

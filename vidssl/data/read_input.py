@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from vidssl.base.config import in_home
-from vidssl.base.errors import DataError, first_few
+from vidssl.base.errors import DataError, first_few, how_many
 from vidssl.base.output_folder import outputs_in
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import existing_path, is_file, is_folder, is_utf8
@@ -138,8 +138,8 @@ def _find(folder: Path) -> tuple[Path, Sequence[str]]:
 
 def _warn_of_folders(folder: Path, names: Sequence[str]) -> None:
     if names:
-        text = "%s: %d folders of images are not listed: %s; videos are, without them folders of numbered frames"
-        _log.warning(text, folder, len(names), quoted(sorted(names)))
+        text = "%s: images in %s are not listed: %s; videos are, without them folders of numbered frames"
+        _log.warning(text, folder, how_many(len(names), "folder"), quoted(sorted(names)))
 
 
 def _videos_in_tar(tar: Path) -> list[str]:

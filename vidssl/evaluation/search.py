@@ -317,10 +317,7 @@ def _report_copies(query: Features, gallery: Features, q: VideoList, g: VideoLis
     labelled = len(q) > 1 and bool((query.label >= 0).all() and (gallery.label >= 0).all())
     overlap = {"gallery": describe_overlap(q, g, find_overlap(q, g)), "training": None}
     report_overlap(
-        overlap,
-        q.path,
-        measured=labelled,
-        remedy="exclude=PAIRS, each of a query row and a gallery row, leaves them out",
+        overlap, q.path, measured=labelled, remedy="exclude=PAIRS, of query and gallery rows, leaves them out"
     )
 
 

@@ -278,7 +278,12 @@ def _claim(
 ) -> None:
     if out is not None:
         lists = {"list": path_of(videos), "train_list": path_of(train_list)}
-        claim_results(out, measurement.kind, lists, [*map(file_of, models), options.get("cfg"), *measurement.files()])
+        claim_results(
+            out,
+            measurement.kind,
+            lists,
+            [*map(file_of, models), options.get("cfg"), options.get("labels"), *measurement.files()],
+        )
 
 
 def load_measured(

@@ -418,3 +418,13 @@ def test_how_long_it_takes_is_said_before(digits, tmp_path, monkeypatch, caplog)
             vidssl.compare(digits / "motion/train.csv", out=tmp_path / "out", limit=limit, **given)
             said = (re.fullmatch(r"about (0:00:0[2-9]) for 40 videos: slow \1", line) for line in caplog.messages)
             assert any(said) == expected
+
+
+def test_a_list_that_somebody_has_labelled_is_not_written_over(compared, digits):
+    _, out = compared
+    labelled = out / "disagreements.csv"
+    labelled.write_text("path,label\n")
+    for option in ({"labels": labelled}, {"more_labels": [labelled]}):
+        with pytest.raises(DataError, match="is an input, and an output could replace it"):
+            compare(digits, out, **option)
+    assert labelled.read_text() == "path,label\n"

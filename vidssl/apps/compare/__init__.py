@@ -99,7 +99,8 @@ def compare(
     """
     folder = Path(out)
     files = [Path(path) for path in more_labels]
-    claim(folder, "encoder comparison", inputs={"videos": path_of(videos)}, read=files)
+    read = [*files, Path(options.get("labels", "none"))]  # a list of what to label next is written over
+    claim(folder, "encoder comparison", inputs={"videos": path_of(videos)}, read=read)
     start = time.perf_counter()
     with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
         listed = read_videos(videos, options)
@@ -122,12 +123,8 @@ def compare(
         groups, copies = _with_copies(groups.of_rows(rows), encoders)
         names = [compared.names[row] for row in rows]
         sections = [
-            {
-                "name": name,
-                "what": line,
-                **_section(encoders, labelled.rows(rows.tolist()), groups.number, copies, shots, folder),
-            }
-            for name, line, labelled in zip(_names(lists), what, lists, strict=False)
+            {"name": name, "what": line} | _section(encoders, labelled, groups.number, copies, shots, folder)
+            for name, line, labelled in zip(_names(lists), what, (x.rows(rows.tolist()) for x in lists), strict=False)
         ]
         pairs = common_neighbours({encoder.name: encoder.features for encoder in encoders}, groups.number)
         num_groups = int(groups.number.max()) + 1

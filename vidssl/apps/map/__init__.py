@@ -93,7 +93,7 @@ def map(
             raise ConfigError("a map needs features=FOLDER (of vidssl extract), or videos and a network")
         features = folder / "features"
         check_file_names(folder, ["features/features.npy"])
-        claim_results(folder, "map", {}, [path_of(videos), file_of(model), values])
+        claim_results(folder, "map", {}, [path_of(videos), file_of(model), values, options.get("labels")])
         listed = read_videos(videos, options)
         for name in listed.names:
             check_name(name)  # now, not after hours

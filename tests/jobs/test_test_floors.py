@@ -50,7 +50,8 @@ def test_floors_have_the_numbers_of_their_own_command(network, lists, tmp_path):
     without = measure(**network, **lists, protocol=["accuracy", *protocol])
     assert numbers_of(results) == numbers_of(without) and results["request"] == without["request"]
 
-    head, columns, *rows = str(results).splitlines()
+    line, head, columns, *rows = str(results).splitlines()
+    assert line == "labels: the list's, 8 classes"
     assert head == "16 videos; 1 clip x 1 crop of 24², percent"
     columns = columns.split()
     assert "chance" not in columns and columns[:2] == ["top1", "top5"] and "lowshot@1" in columns

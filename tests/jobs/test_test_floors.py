@@ -100,7 +100,7 @@ def test_floors_of_splits(network, digits, tmp_path):
         assert results["splits"]["2"]["floors"][name] == numbers_of(alone["splits"]["2"])
     levels = [results["splits"][split]["majority"] for split in ("1", "2")]
     assert results["mean"]["majority"] == pytest.approx(sum(levels) / 2)
-    lines = str(results).splitlines()
+    lines = str(results).splitlines()[1:]  # after what the labels are
     assert lines[0].endswith("mean ± standard deviation of 2 splits") and lines[1].split() == ["knn", "knn_mean_class"]
     of_floor = results["floors"]["thumbnails"]
     knn = f"{100 * of_floor['mean']['knn']:.1f} ± {100 * of_floor['spread']['knn']:.1f}"
@@ -138,7 +138,7 @@ def test_what_floors_do_not_have(network, lists, monkeypatch):
     """Alone these protocols leave only the majority."""
     results = measure(**network, videos=lists["videos"], protocol=["accuracy"], floors=True)
     assert results["floors"] == {} and results["majority"] == 1 / 8
-    assert [line.split()[0] for line in str(results).splitlines()[2:4]] == ["mine", "majority"]
+    assert [line.split()[0] for line in str(results).splitlines()[3:5]] == ["mine", "majority"]
     monkeypatch.setattr(PROTOCOLS["svm"], "maps", True)  # as a protocol of a user's
     maps = {"layer": "layer2", "grid": 2, "protocol": ["svm", "costs=[1.0]", "knn"]}
     results = measure(**network, **lists, **maps, floors=True)

@@ -140,14 +140,12 @@ def trained(videos, out, **options):
     vidssl.train(TOY, *settings, f"output={out}", videos=videos, **options)
     found = json.loads((out / "training.json").read_text())
     if found["knn"] is None:
-        return {}, found["reason"].partition("; ")[2].replace("evaluate.labels", "labels").replace(
-            "=folders", '="folders"'
-        )
+        return {}, found["reason"].partition("; ")[2]
     count = 6 if options["labels"] == "my.csv" else 8
     assert found["knn"]["what"].startswith(f"{count} training videos, each compared with those of other recordings")
     assert found["labels"].removeprefix("labels: ") in (out / "training.html").read_text()
     assert any(f"--labels {options['labels']}" in command for _, command in found["commands"])
-    return None, found["labels"].replace("evaluate.labels", "labels")
+    return None, found["labels"]
 
 
 JOBS = (extracted, mapped, mapped_from_features, compared, measured, analysed, searched, trained)

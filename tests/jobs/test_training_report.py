@@ -198,7 +198,7 @@ def test_the_reason_why_there_is_no_accuracy(digits, labelled, tmp_path, monkeyp
     with caplog.at_level(logging.INFO):
         train(digits / "videos/train", f"output={tmp_path}/plain")
     found = json.loads((tmp_path / "plain/training.json").read_text())
-    said = "o accuracy: no two classes; labels: none; evaluate.labels=FILE gives names of classes"
+    said = "o accuracy: no two classes; labels: none; --labels FILE gives names of classes"
     assert f"n{said}" in caplog.text
     assert found["knn"] is None and "compare" in found["commands"][1][1]
     assert f"N{said}" in (tmp_path / "plain/training.html").read_text()

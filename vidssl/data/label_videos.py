@@ -57,29 +57,29 @@ def label_videos(videos: VideoList, labels: str | Path | None, required: bool = 
     if required and not (listed.labels >= 0).any():
         names = first_few(label.name for label in named) or "nothing"
         raise DataError(f"{path} has no label of {videos.path}: it names {names}; they are {first_few(videos.names)}")
-    if lacking:
+    if required and lacking:
         text = f"{len(lacking)} of {len(named)} names are of no video of {videos.path}: {first_few(lacking)}"
         log_once(_log, logging.WARNING, f"{path}: {text}")
     return listed
 
 
-def describe_labels(videos: VideoList, option: str = "labels") -> str:
-    """Say in one line what the labels of videos are, of how many, and by which `option` others are given."""
-    return worded(f"labels: {_what_labels_are(videos, option)}")
+def describe_labels(videos: VideoList) -> str:
+    """Say in one line what the labels of videos are, of how many, and how others are given."""
+    return worded(f"labels: {_what_labels_are(videos)}")
 
 
-def _what_labels_are(videos: VideoList, option: str) -> str:
-    source, several, other = videos.label_source, videos.targets is not None, f"{option}=FILE"
+def _what_labels_are(videos: VideoList) -> str:
+    source, several = videos.label_source, videos.targets is not None
     known = np.ones(len(videos), bool) if several else videos.labels >= 0
     count, classes = int(known.sum()), np.unique(videos.labels[known]).tolist()
     if source == "cameras":
-        return f"none, as {camera_line(sorted({*first_folders(videos)} - {''}), option)}"
+        return f"none, as {camera_line(sorted({*first_folders(videos)} - {''}))}"
     if not count:
-        return f"none; {other} gives names of classes"
+        return "none; labels=FILE gives names of classes"
     of_videos = "" if count == len(videos) else f", {count} of {len(videos)} {videos.unit}s"
     if source == "folders":
         names = first_few((videos.class_name(n) for n in classes), FEW_NAMES)
-        return f"the {len(classes)} folders {names}{of_videos}; other classes: {other}"
+        return f"the {len(classes)} folders {names}{of_videos}; other classes: labels=FILE"
     whose = "the list's" if source == "list" else Path(source).name
     if several:
         return f"{whose}, several a video, {len(videos.classes)} classes"

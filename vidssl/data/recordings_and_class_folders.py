@@ -124,9 +124,9 @@ def is_camera_name(folder: str) -> bool:
     return _CAMERA_NAMES.fullmatch(folder.strip()) is not None
 
 
-def camera_line(folders: Sequence[str], option: str) -> str:
-    """Say that folders are no classes, and by which `option` they are."""
-    taken = f'{option}="folders" takes them for classes, {option}=FILE gives others'
+def camera_line(folders: Sequence[str]) -> str:
+    """Say that folders are no classes, and how they are."""
+    taken = 'labels="folders" takes them for classes, labels=FILE gives others'
     return f"the folders {first_few(folders, FEW_NAMES)} have names that cameras, phones or calendars give: {taken}"
 
 

@@ -222,6 +222,9 @@ _NUMBERS = ("start", "end", "fps")
 COLUMNS = {name: name for name in ("path", "label", "labels", *_NUMBERS, "mask")} | {"labels": "label_set"}
 _MAX_CLASSES = 10_000_000  # without classes.txt: a larger label is an id, and results have a number for each class
 _HEADER = "path[,label or labels][,start][,end][,fps][,mask]"
+_OTHER_LISTS = (
+    "vidssl prepare list converts other lists; labels by name are labels=FILE, beside the folder of the videos"
+)
 
 
 class ListPart(NamedTuple):
@@ -365,7 +368,7 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     known, both = {*columns} <= {*COLUMNS, *APPS["column"]}, {"label", "labels"} <= {*columns}
     if both or "path" not in columns or not known or len({*columns}) < len(columns):
         text = ",".join(columns)[:200]
-        raise DataError(f"{path}:{line}: header {text!r} is not {_HEADER}; vidssl prepare list converts other lists")
+        raise DataError(f"{path}:{line}: header {text!r} is not {_HEADER}; {_OTHER_LISTS}")
     rule, records = PathRule(root, allow_external), Records(root)
     lines, keys = array("q"), array("q")
     for line, row in rows:

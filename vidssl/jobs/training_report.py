@@ -49,7 +49,6 @@ _AT_MOST = 600.0  # seconds
 _FRACTION = 0.1  # of the time of the training
 _BESIDE = 0.15  # seconds of a video that `vidssl-default` takes on two cores; it may double the time
 _TRAINED = "trained"
-_OPTION = "evaluate.labels"
 _OfNetworks = dict[str, Features]  # by the names of networks
 
 
@@ -147,12 +146,12 @@ def choose_test(run: Run, videos: VideoList) -> Test | str:
         if kind.needs_labels or kind.classifies:
             return "it was trained with the labels of its videos: only videos of another list can test it"
         listed = labelled_by_folders(label_videos(videos, where.labels))
-        tested, line = _with_labels(listed), describe_labels(listed, _OPTION)
+        tested, line = _with_labels(listed), describe_labels(listed)
         if tested is None:
             return f"no two classes; {line}"
         return Test(tested, None, "training videos", line) if _has_pairs(tested) else f"{lone}; {line}"
     listed = label_videos(read_list(where.query, *rule), where.labels)
-    query, line = _with_labels(listed), describe_labels(listed, _OPTION)
+    query, line = _with_labels(listed), describe_labels(listed)
     gallery = None
     if where.gallery is not None:
         gallery = _with_labels(label_videos(read_list(where.gallery, *rule), where.labels))

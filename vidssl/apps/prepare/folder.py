@@ -436,7 +436,7 @@ def _report(
 def _hints(classes: Sequence[str], cameras: Sequence[str]) -> list[str]:
     """Signs that the folders are not classes."""
     if cameras:
-        return [f"hint: {camera_line(cameras, 'labels')}"]
+        return [f"hint: {camera_line(cameras)}"]
     numbers = [name for name in classes if re.fullmatch(r"[\d_.-]+", name)]
     splits = [name for name in classes if is_split(name)]
     signs = []

@@ -23,7 +23,7 @@ TEST, TRAIN = "data/motion/test.csv", "data/motion/train.csv"
 RUN = ["--checkpoint", "run", *MEASURED]
 COMMANDS = {
     "digits": "prepare moving-digits --out data --train 40 --test 16 --frames 24 --size 48 --masks",
-    "folder": "prepare folder data/videos --out folder --unlabeled",
+    "folder": "prepare folder data/videos --out folder",
     "show": f"show --cfg CFG data.moving_digits=null data.train={TRAIN} --out show --limit 3",
     "train": f"train --cfg CFG data.moving_digits=null data.train={TRAIN} output=run steps=4 data.workers=0 "
     f"evaluate.every=2 evaluate.gallery={TRAIN} evaluate.query={TEST}",

@@ -105,7 +105,7 @@ if [ -z "$VIDEOS" ]; then
   step digits 25 sh -c 'seq "$0" | xargs -P "$0" -I {seed} "$@"' $sets \
     "$PYTHON" -m vidssl prepare moving-digits "${digits[@]}" --seed {seed} --out "$VIDEOS/{seed}"
 fi
-step list 10 "$PYTHON" -m vidssl prepare folder "$VIDEOS" --test 0 --unlabeled --out "$WORK/lists"
+step list 10 "$PYTHON" -m vidssl prepare folder "$VIDEOS" --test 0 --labels none --out "$WORK/lists"
 path=(--device "$DEVICE" --clips "$WORK/lists/train.csv" --sources files frames "${loader[@]}")
 measure data_path_r18 50 data_path.py "${path[@]}" "${r18[@]}"
 measure data_path_r50 45 data_path.py "${path[@]}" "${r50[@]}"

@@ -32,7 +32,7 @@ from vidssl.models.read_and_write_weights import weights_file
 TOP = Path(__file__).parents[2]
 PLACED = runpy.run_path(str(TOP / "tests" / "toys.py"))["placed"]
 READ = """annotations backgrounds boxes cfg checkpoint classes columns features gallery labels masks metrics mnist
-    proposals query results root splits test train train_boxes train_list videos"""
+    more_labels proposals query results root splits test train train_boxes train_list videos"""
 INPUTS = {*READ.split()}
 NETWORK = "--checkpoint random --cfg CFG data.moving_digits=null --workers 0 --device cpu"
 # Words of the commands that fill a folder, by command and option: no file may be there.

@@ -56,7 +56,7 @@ def test_videos_that_are_not_listed_are_counted(folder, caplog, name):
     assert "notes" not in caplog.text and ".txt" not in caplog.text
     caplog.clear()
     (folder / ".hidden.txt").touch()
-    report = prepare_folder(folder, folder.parent / "lists", unlabeled=True)
+    report = prepare_folder(folder, folder.parent / "lists", labels="none")
     others = ", ".join(sorted((f"1 {Path(name).suffix.lower()}", "1 .txt", "1 videos, images or hidden files")))
     assert f"3 other files ignored ({others})" in report
     assert "are not listed" in caplog.text

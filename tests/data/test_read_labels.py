@@ -30,6 +30,11 @@ def written(folder, text, name="labels.csv"):
         ("label,file\nrun,a/1.mp4\n", [("a/1.mp4", "run")]),
         ("Video,Behaviour\na/1.mp4,run\n", [("a/1.mp4", "run")]),  # any two columns
         ("a/1.mp4,run\n3.mp4,\n", [("a/1.mp4", "run"), ("3.mp4", "")]),  # without a header
+        ("path;label\na/1.mp4;run\n", [("a/1.mp4", "run")]),
+        ("\ufefffile\tbehaviour\r\na/1.mp4\trun\r\n", [("a/1.mp4", "run")]),  # as Excel saves it
+        ("a/1.mp4;run\n3.mp4;jump\n", [("a/1.mp4", "run"), ("3.mp4", "jump")]),
+        ('file,behaviour,,\n"a/1.mp4","run, ""fast""",,\n', [("a/1.mp4", 'run, "fast"')]),
+        ("file,behaviour,start,end\na/1.mp4,run,1,2\n", [("a/1.mp4", "run", 1.0, 2.0)]),
         (
             "path,label,start,end\n3.mp4,run,1,2.5\n3.mp4,-1,3,\n",
             [("3.mp4", "run", 1.0, 2.5), ("3.mp4", "", 3.0, None)],
@@ -66,7 +71,7 @@ def test_videos_by_path_or_by_the_name_of_the_file(folder):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("path,what,start\na,b,c\n", "labels.csv:1: header 'path,what,start' has no column label"),
+        ("path,what,who\na,b,c\n", "labels.csv:1: header 'path,what,who' has no column label"),
         ("path,label\na/1.mp4,run,3\n", "labels.csv:2: 3 fields, the header has 2"),
         ("path,label,start,end\na/1.mp4,run,2,1\n", "labels.csv:2: end 1.0 is not after start 2.0"),
         ("path,label,start,end\na/1.mp4,run,x,1\n", "labels.csv:2: 'x' is not a number"),
@@ -75,7 +80,6 @@ def test_videos_by_path_or_by_the_name_of_the_file(folder):
         ("path,label\n3.mp4,run\nb/3.mp4,jump\n", "labels.csv:3: b/3.mp4 has the label 'jump', in"),
         ("path,label\n../out.mp4,run\n", "leaves the root"),
         ("", "labels.csv has no rows"),
-        ("path;label\na/1.mp4;run\n", "labels.csv:1: its columns are separated by ';': save it with commas"),
         ("path,label,start,end\na/1.mp4,run,nan,3\n", "labels.csv:2: start nan and end 3.0 must be finite"),
         ("path,label\na/1.mp4,run\n{folder}/videos/a/1.mp4,jump\n", "has the label 'jump', in"),
         ("path,label\na/1.mp4,run\nvideos/../videos/a/1.mp4,jump\n", "has the label 'jump', in"),

@@ -62,7 +62,7 @@ def test_a_folder_that_is_not_utf8(folder, tmp_path):
     found = vidssl.extract("vidssl-small", odd, clips=1, crops=1, workers=0, progress=False)
     assert len(found.x) == 2
     with pytest.raises(DataError, match="is not UTF-8: rename it"):
-        prepare_folder(odd, tmp_path / "lists", unlabeled=True)
+        prepare_folder(odd, tmp_path / "lists", labels="none")
 
 
 def test_no_traceback_in_another_locale(folder, tmp_path):

@@ -126,7 +126,7 @@ def test_what_cannot_be_read_is_left_out_and_named(videos, tmp_path, caplog, mon
     caplog.clear()
     assert names(f"{videos}/**/*.mp4") == ["a.mp4", "b.mp4"]
     assert "left out, as they cannot be read: 4 (" in caplog.text and "gone.mp4" in caplog.text
-    report = prepare_folder(videos, tmp_path / "lists", unlabeled=True)
+    report = prepare_folder(videos, tmp_path / "lists", labels="none")
     assert f"cannot be read: {len(spoilt)} (" in report
     listening.close()
     (videos / "out.mp4").symlink_to(tmp_path / "lists/train.csv")  # a video, by its name
@@ -152,7 +152,7 @@ def test_permission_is_called_permission(videos, tmp_path, caplog):
         assert names(videos) == ["a.mp4", "b.mp4", "c.mp4"]
         assert "cannot be read: 1 ('sub': Permission denied)" in caplog.text
         assert "cannot be read: 1 ('sub': Permission denied)" in prepare_folder(
-            videos, tmp_path / "lists", unlabeled=True
+            videos, tmp_path / "lists", labels="none"
         )
         checked = vidssl.check(tmp_path / "list.csv", out=tmp_path / "checked", root=videos, workers=1)
         made = vidssl.shrink(tmp_path / "list.csv", out=tmp_path / "small", root=videos, workers=1)
@@ -204,7 +204,7 @@ def test_frames_and_other_images_in_one_folder(tmp_path, others, which):
     assert "\n" not in str(caught.value) and "keep only the RGB images" in str(caught.value)
     if which != "only one":
         with pytest.raises(DataError, match="are not numbered like the frames of one video"):
-            prepare_folder(given, tmp_path / "lists", unlabeled=True)
+            prepare_folder(given, tmp_path / "lists", labels="none")
     for video in ("v1", "v2", "v3"):
         for name in MIXED[others]:
             (root / video / name).unlink(missing_ok=True)
@@ -226,11 +226,11 @@ def test_folders_of_images_that_are_no_frames_are_named(tmp_path, caplog, videos
     picture(tmp_path / "raw/thumbs/first.jpg")
     picture(tmp_path / "raw/cover.jpg")
     assert names(tmp_path / "raw") == ["v1"]
-    assert "2 folders of images are not listed: '.', 'thumbs'" in caplog.text
+    assert "images in 2 folders are not listed: '.', 'thumbs'" in caplog.text
     caplog.clear()
     (tmp_path / "raw/v1").rename(videos / "v1")
     assert names(videos) == ["a.mp4", "b.mp4"]
-    assert "1 folders of images are not listed: 'v1'" in caplog.text
+    assert "images in 1 folder are not listed: 'v1'" in caplog.text
 
 
 @pytest.mark.parametrize(

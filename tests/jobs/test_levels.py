@@ -1,12 +1,12 @@
 """What answers reach that do not depend on the videos stands beside every accuracy."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from vidssl import cli
-from vidssl.base.errors import DataError
 from vidssl.data.video_list import read_list
 from vidssl.evaluation.metrics import level_of, majority
 from vidssl.jobs.train import train
@@ -59,7 +59,7 @@ def test_every_command_prints_the_level_of_its_accuracies(unequal, digits, capsy
         assert lines[name].endswith("   1 / classes 50.0"), lines[name]
     assert "majority" not in lines["ece"] and not {"chance", "majority"} & lines.keys()
     run(unequal, "test", *lists, "--protocol", "accuracy", "knn", "--floors")
-    names, *rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:8]]
+    names, *rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:9]]
     wanted = {"top1": "75.0", "mean_class": "50.0", "ece": "–", "knn": "75.0", "knn_mean_class": "50.0"}
     assert rows[-1] == ["majority", *(wanted[name] for name in names)]
     assert "majority" not in run(unequal, "test", *lists, "--protocol", "uniformity")
@@ -101,11 +101,12 @@ def test_classes_without_training_videos_are_counted_in_a_line(unequal, caplog):
     assert [f"{line}{unequal}/train.csv (2, 4)"] == [text for text in caplog.messages if "cannot be right" in text]
 
 
-def test_rows_without_labels_are_counted(unequal, caplog):
+def test_rows_without_labels_are_left_out_and_counted(unequal):
+    """The numbers are those of a list without these rows."""
     other = listed(unequal, "unknown.csv", [0] * 12 + [1, 1, -1, -1])
-    lists = ["test", other, "--train-list", str(unequal / "train.csv")]
-    with pytest.raises(DataError, match=r"knn needs labels, and 2 of 16 videos of .*unknown.csv have none: label"):
-        run(unequal, *lists, "--protocol", "knn")
-    found = run(unequal, *lists)
-    assert "uniformity_loss" in found and "knn" not in found
-    assert f"no accuracy by default, which needs labels: 2 of 16 videos of {other} have none" in caplog.text
+    (unequal / "known.csv").write_text("".join(Path(other).read_text().splitlines(keepends=True)[:15]))
+    lists = ["--train-list", str(unequal / "train.csv")]
+    for protocol in (["--protocol", "knn"], []):
+        found, known = (run(unequal, "test", path, *lists, *protocol) for path in (other, str(unequal / "known.csv")))
+        assert found["labels"] == "labels: the list's, 14 of 16 videos, 2 classes"
+        assert found["num_videos"] == 14 and found["knn"] == known["knn"] and found["majority"] == 12 / 14

@@ -50,7 +50,8 @@ def test_floors_have_the_numbers_of_their_own_command(network, lists, tmp_path):
     without = measure(**network, **lists, protocol=["accuracy", *protocol])
     assert numbers_of(results) == numbers_of(without) and results["request"] == without["request"]
 
-    head, columns, *rows = str(results).splitlines()
+    line, head, columns, *rows = str(results).splitlines()
+    assert line == "labels: the list's, 8 classes"
     assert head == "16 videos; 1 clip x 1 crop of 24², percent"
     columns = columns.split()
     assert "chance" not in columns and columns[:2] == ["top1", "top5"] and "lowshot@1" in columns
@@ -99,7 +100,7 @@ def test_floors_of_splits(network, digits, tmp_path):
         assert results["splits"]["2"]["floors"][name] == numbers_of(alone["splits"]["2"])
     levels = [results["splits"][split]["majority"] for split in ("1", "2")]
     assert results["mean"]["majority"] == pytest.approx(sum(levels) / 2)
-    lines = str(results).splitlines()
+    lines = str(results).splitlines()[1:]  # after what the labels are
     assert lines[0].endswith("mean ± standard deviation of 2 splits") and lines[1].split() == ["knn", "knn_mean_class"]
     of_floor = results["floors"]["thumbnails"]
     knn = f"{100 * of_floor['mean']['knn']:.1f} ± {100 * of_floor['spread']['knn']:.1f}"
@@ -137,7 +138,7 @@ def test_what_floors_do_not_have(network, lists, monkeypatch):
     """Alone these protocols leave only the majority."""
     results = measure(**network, videos=lists["videos"], protocol=["accuracy"], floors=True)
     assert results["floors"] == {} and results["majority"] == 1 / 8
-    assert [line.split()[0] for line in str(results).splitlines()[2:4]] == ["mine", "majority"]
+    assert [line.split()[0] for line in str(results).splitlines()[3:5]] == ["mine", "majority"]
     monkeypatch.setattr(PROTOCOLS["svm"], "maps", True)  # as a protocol of a user's
     maps = {"layer": "layer2", "grid": 2, "protocol": ["svm", "costs=[1.0]", "knn"]}
     results = measure(**network, **lists, **maps, floors=True)

@@ -74,11 +74,17 @@ def command_line() -> str:
     return command.line if command else shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
+def worded(message: str) -> str:
+    """Write a message as that of the running command, with options for arguments of Python."""
+    command = _running.get()
+    return command.worded(message) if command else message
+
+
 def log_once(log: logging.Logger, level: int, message: str) -> None:
     """Log a message, unless the running command or job, which may consist of several measurements, has logged it."""
-    command, notices = _running.get(), _notices.get()
+    notices = _notices.get()
     if notices is None or message not in notices.said:
-        log.log(level, "%s", command.worded(message) if command else message)
+        log.log(level, "%s", worded(message))
     if notices is not None:
         notices.said.add(message)
 

@@ -122,6 +122,11 @@ def first_few(items: Iterable[object], limit: int = 3, separator: str = ", ") ->
     return separator.join(texts[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
+def how_many(count: int, unit: str) -> str:
+    """Return a count with its unit: `1 video`, `1,200 videos`."""
+    return f"{count:,} {unit}{'s' * (count != 1)}"
+
+
 def hint_at_device(name: str) -> str:
     """Return what the error for a device that cannot be chosen adds, if `name` is that option."""
     return "; CUDA_VISIBLE_DEVICES=1 names one GPU of several for cuda, and mps is not used" * (name == "device")

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.base.errors import ConfigError
+from vidssl.base.errors import ConfigError, how_many
 
 # Numbers that functions and commands take.
 Count = Annotated[int, Ge(1)]
@@ -306,9 +306,10 @@ class Features:
 
     def __str__(self) -> str:
         """Describe them in a line."""
-        total = f" of {len(self) + len(self.missing)} ({len(self.missing)} missing)" if self.missing else ""
-        unit, folder = "windows" if self.windows else "videos", "" if self.path is None else f" in {self.path}"
-        return f"{len(self)}{total} {unit} x {self.x.shape[1]} features{folder}"
+        rows = how_many(len(self), "window" if self.windows else "video")
+        files = len({path for path, _ in self.missing})  # of which a person knows the number
+        unread = f", without {how_many(files, 'file')} that cannot be read" if files else ""
+        return f"{rows} x {self.x.shape[1]} features{'' if self.path is None else f' in {self.path}'}{unread}"
 
     def describe(self) -> dict[str, Any]:
         """Describe them as plain data."""

@@ -62,12 +62,14 @@ def read_signature(module: str, name: str) -> JobSignature:
 
 
 def _options(tree: ast.Module, module: str, name: str) -> list[Argument]:
-    """Read the keys of a TypedDict, which is in the module or imported there."""
+    """Read the keys of a TypedDict, which is in the module or imported there, after those that it inherits."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             texts = _parse(ast.get_docstring(node) or "")[1]
             keys = [part for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]
-            return [_argument(part.target.id, part.annotation, None, texts, positional=False) for part in keys]  # type: ignore[union-attr]
+            bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id != "TypedDict"]
+            options = [option for base in bases for option in _options(tree, module, base)]
+            return options + [_argument(key.target.id, key.annotation, None, texts, positional=False) for key in keys]  # type: ignore[union-attr]
         if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
             return _options(_tree(str(node.module)), str(node.module), name)
     raise LookupError(f"{module} has no {name}")

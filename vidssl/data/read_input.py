@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from vidssl.base.config import in_home
-from vidssl.base.errors import DataError, first_few
+from vidssl.base.errors import DataError, first_few, how_many
 from vidssl.base.output_folder import outputs_in
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import existing_path, is_file, is_folder, is_utf8
@@ -138,8 +138,8 @@ def _find(folder: Path) -> tuple[Path, Sequence[str]]:
 
 def _warn_of_folders(folder: Path, names: Sequence[str]) -> None:
     if names:
-        text = "%s: %d folders of images are not listed: %s; videos are, without them folders of numbered frames"
-        _log.warning(text, folder, len(names), quoted(sorted(names)))
+        text = "%s: images in %s are not listed: %s; videos are, without them folders of numbered frames"
+        _log.warning(text, folder, how_many(len(names), "folder"), quoted(sorted(names)))
 
 
 def _videos_in_tar(tar: Path) -> list[str]:
@@ -210,7 +210,7 @@ class FileIndex:
 
         A folder of images matches like a file without extension: `a/x` for `a/x.avi`.
         """
-        stem = _stem(name)
+        stem = without_extension(name)
         paths = self._by_stem.get(stem, [])
         if name in paths:
             return FileMatch([name], "exact")
@@ -222,7 +222,7 @@ class FileIndex:
 
     def find_anywhere(self, name: str, preferred: Collection[str]) -> FileMatch:
         """Find a file name in all folders; of several matches, keep those in a folder with a `preferred` name."""
-        paths = self._by_name.get(_stem(name), [])
+        paths = self._by_name.get(without_extension(name), [])
         exact = [path for path in paths if path.rpartition("/")[2] == name]
         paths = exact or paths
         inside = [path for path in paths if path.rpartition("/")[0].rpartition("/")[2] in preferred]
@@ -248,15 +248,15 @@ class FileIndex:
 
     @cached_property
     def _by_stem(self) -> dict[str, list[str]]:
-        return self._group(_stem)
+        return self._group(without_extension)
 
     @cached_property
     def _by_folded_stem(self) -> dict[str, list[str]]:
-        return self._group(lambda path: _stem(path).casefold())
+        return self._group(lambda path: without_extension(path).casefold())
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
-        return self._group(lambda path: _stem(path).rpartition("/")[2])
+        return self._group(lambda path: without_extension(path).rpartition("/")[2])
 
     def _group(self, key: Callable[[str], str]) -> dict[str, list[str]]:
         groups = defaultdict[str, list[str]](list)
@@ -381,7 +381,7 @@ def _suffix(name: str) -> str:
     return dot + end.lower()
 
 
-def _stem(path: str) -> str:
+def without_extension(path: str) -> str:
     """The path without the extension of a video; any other text after a dot belongs to the name."""
     suffix = _suffix(path)
     return path[: -len(suffix)] if suffix in VIDEO_SUFFIXES else path

@@ -1,4 +1,4 @@
-"""Labels by name: files and folders with the names of classes for some videos, or for spans of them."""
+"""Labels by name: files with the names of classes for some videos, or for spans of them, and the videos they name."""
 
 import logging
 import math
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from vidssl.base.errors import DataError, first_few
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import TAR_MARK, PathRule, RealPath, existing_path
 from vidssl.data.find_same_videos import spans_overlap
-from vidssl.data.read_input import VIDEO_SUFFIXES, read_input
+from vidssl.data.read_input import VIDEO_SUFFIXES, read_input, without_extension
 from vidssl.data.recordings_and_class_folders import labelled_by_folders
 from vidssl.data.video_list import Records, VideoList, decimal_number, lines_beside, read_rows, root_beside, rows_by
 from vidssl.video.reader import state_of_video
@@ -54,8 +55,8 @@ def checked_label(
 def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     """Read a CSV file `path,label[,start,end]`, whose labels are names of classes, or numbers of those in classes.txt.
 
-    Any two columns are a path or the name of a file, and a label. Other columns are left out, with a warning but for
-    those in `ignored`.
+    Any two columns are a path or the name of a file, and a label; `;` and tabs may separate them, as Excel writes CSV
+    in some countries. Other columns are left out, with a warning but for those in `ignored`.
 
     Raises:
         DataError: There is no such column, or a row breaks a rule; the message has file and line.
@@ -63,17 +64,19 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     rows = [*read_rows(path, "labels=FILE is a CSV file path,label[,start,end]")]
     if not rows:
         raise DataError(f"{path} has no rows: it is a CSV file path,label[,start,end]")
+    if len(rows[0][1]) == 1 and (between := next((mark for mark in ";\t" if mark in rows[0][1][0]), "")):
+        rows = [*read_rows(path, "", between)]
     header = [name.strip().lower() for name in rows[0][1]]
-    if len(header) == 1 and (between := next((mark for mark in ";\t" if mark in header[0]), "")):
-        raise DataError(f"{path}:1: its columns are separated by {between!r}: save it with commas")
-    if len(header) == 2 and not ({*header} & {*_NAMES} and {*header} & {*_LABELS}):
-        name = rows[0][1][0].strip()
+    named = [n for n, name in enumerate(header) if name not in ("", *_SECONDS)]
+    if len(named) == 2 and not ({*header} & {*_NAMES} and {*header} & {*_LABELS}):
+        name = rows[0][1][named[0]].strip()
         is_file = state_of_video(existing_path(root_beside(path), name)) is not None
         if is_file or PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES:
             rows = [(0, []), *rows]  # no header
         elif not {*header} & {*_NAMES, *_LABELS}:
             _log.warning("%s: its first line is taken for the names of two columns: %s", path, ",".join(rows[0][1]))
-        header = ["path", "label"]
+        is_label_first = header[named[1]] in _NAMES or header[named[0]] in _LABELS
+        header[named[is_label_first]], header[named[not is_label_first]] = "path", "label"
     columns: dict[str, int] = {name: header.index(name) for name in _SECONDS if name in header}
     for name, known in (("path", _NAMES), ("label", _LABELS)):
         there = [alias for alias in known if alias in header]
@@ -81,7 +84,7 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
             text = ",".join(header)[:200]
             raise DataError(f"{path}:1: header {text!r} has no column {name}: it is path,label[,start,end]")
         columns[name] = header.index(there[0])
-    others = [name for n, name in enumerate(header) if n not in columns.values() and name not in ignored]
+    others = [name for n, name in enumerate(header) if n not in columns.values() and name not in ("", *ignored)]
     if others:
         _log.warning("%s: columns that are not used: %s", path, ", ".join(others))
     labels = [_label(path, line, row, columns, len(header)) for line, row in rows[1:]]
@@ -106,13 +109,10 @@ def _label(path: Path, line: int, row: Sequence[str], columns: Mapping[str, int]
 
 def labels_of_folders(folder: Path) -> list[NamedLabel]:
     """Take the folders of a folder as classes."""
-    listed = labelled_by_folders(read_input(folder))
-    if not listed.classes:
-        text = "has no folders with several videos each: one for each class, or give labels=FILE.csv"
-        raise DataError(f"{folder} {text}")
+    listed = labelled_by_folders(read_input(folder), requested=True)
     return [
         NamedLabel(os.path.abspath(record.path), listed.class_name(record.label), place=str(folder))  # noqa: PTH100
-        for record in listed.records
+        for record in listed.labelled_rows().records
     ]
 
 
@@ -127,22 +127,7 @@ def find_labelled(
     Raises:
         DataError: A name is of no video or of several, or a span has two labels.
     """
-    rows: dict[tuple[str, float, float | None], tuple[VideoRecord, NamedLabel]] = {}
-    lacking, real_path = [], RealPath()
-    for path, of_file in labels.items():
-        finder = _Finder(path, among, allow_external, real_path)
-        for label in of_file:
-            record = finder.find(label)
-            if record is None:
-                lacking.append(f"{label.name} ({label.place})")
-                continue
-            key = real_path(os.path.abspath(record.path)), label.start or 0.0, label.end  # noqa: PTH100
-            before = rows.setdefault(key, (record, label))[1]
-            if before.label and label.label and before.label != label.label:
-                there = f"in {before.place} {before.label!r}"
-                raise DataError(f"{label.place}: {label.name} has the label {label.label!r}, {there}")
-            if label.label:  # an empty one says nothing
-                rows[key] = (record, label)
+    rows, lacking = match_labels(labels, among, allow_external)
     if lacking:
         raise DataError(f"{len(lacking)} files with labels are not there: {first_few(lacking)}")
     if not rows:
@@ -157,7 +142,38 @@ def find_labelled(
     return below_one_folder(records, next(iter(labels)), classes)
 
 
-def _warn_of_overlaps(rows: Mapping[tuple[str, float, float | None], tuple[VideoRecord, NamedLabel]]) -> None:
+SpanKey = tuple[str, float, float | None]  # the file, with links resolved; start, from 0; end, None: the video's
+
+
+def span_key(real_path: RealPath, path: str, start: float | None, end: float | None) -> SpanKey:
+    """Return what names a span of a file; times count to a microsecond, as files with text round them."""
+    return real_path(os.path.abspath(path)), round(start or 0.0, 6), None if end is None else round(end, 6)  # noqa: PTH100
+
+
+def match_labels(
+    labels: Mapping[Path, Iterable[NamedLabel]], among: VideoList | None = None, allow_external: bool = False
+) -> tuple[dict[SpanKey, tuple[VideoRecord, NamedLabel]], list[str]]:
+    """Return the video of each label, as `find_labelled`, and the names that are of none; two labels are an error."""
+    rows: dict[SpanKey, tuple[VideoRecord, NamedLabel]] = {}
+    lacking, real_path = [], RealPath()
+    for path, of_file in labels.items():
+        finder = _Finder(path, among, allow_external, real_path)
+        for label in of_file:
+            record = finder.find(label)
+            if record is None:
+                lacking.append(f"{label.name} ({label.place})")
+                continue
+            key = span_key(real_path, record.path, label.start, label.end)
+            before = rows.setdefault(key, (record, label))[1]
+            if before.label and label.label and before.label != label.label:
+                there = f"in {before.place} {before.label!r}"
+                raise DataError(f"{label.place}: {label.name} has the label {label.label!r}, {there}")
+            if label.label:  # an empty one says nothing
+                rows[key] = (record, label)
+    return rows, lacking
+
+
+def _warn_of_overlaps(rows: Mapping[SpanKey, tuple[VideoRecord, NamedLabel]]) -> None:
     """Name spans of one file that overlap and have different labels: they are examples of both."""
     spans = defaultdict(list)
     for (path, start, end), (_, label) in sorted(rows.items(), key=lambda entry: entry[0][:2]):
@@ -197,20 +213,20 @@ def divide_by_labels(videos: VideoList) -> tuple[list[int], list[int]]:
     rest = []
     for n in np.flatnonzero(videos.labels < 0).tolist():
         labelled = [videos.records[known[row]] for row in spans.get(videos.records[n].path, ())]
-        if not any(_is_labelled(videos.records[n], span) for span in labelled):
+        record = videos.records[n]
+        if not any(record.end is None or covers(record, span.start, span.end) for span in labelled):
             rest.append(n)
     if not rest:
         raise DataError(f"{videos.path}: none of the videos to predict can be read, or all have labels")
     return known, rest
 
 
-def _is_labelled(record: VideoRecord, labelled: VideoRecord) -> bool:
-    """Whether a span with a label has more than half of another one, or any part of a whole video."""
+def covers(record: VideoRecord, start: float | None, end: float | None) -> bool:
+    """Whether a span from start to end has more than half of a record; of one without an end all of it."""
     if record.end is None:
-        return True
-    start = record.start or 0.0
-    shared = min(record.end, labelled.end or record.end) - max(start, labelled.start or 0.0)
-    return shared > 0.5 * (record.end - start)
+        return (start or 0.0) <= (record.start or 0.0) and end is None
+    first = record.start or 0.0
+    return min(record.end, end or record.end) - max(first, start or 0.0) > 0.5 * (record.end - first)
 
 
 class _Finder:
@@ -225,10 +241,17 @@ class _Finder:
             full = os.path.abspath(record.path)  # noqa: PTH100
             whole = VideoRecord(full, fps=record.fps)
             self._by_path[name] = self._by_path[real_path(full)] = whole
-            self._by_file[PurePosixPath(name.rpartition(TAR_MARK)[2]).name][full] = whole
+            self._by_file[PurePosixPath(_plain(name)).name][full] = whole
+        folder = os.path.abspath("." if among is None else among.root)  # noqa: PTH100
+        self._above = len(os.path.dirname(folder).rstrip("/"))  # noqa: PTH120 - characters before the folder's name
 
     def find(self, label: NamedLabel) -> VideoRecord | None:
-        """Return the video, without a span; None if there is none."""
+        """Return the video, without a span; None if there is none.
+
+        It is looked up by path, as in the list or from the folder of the labels. Else the path may be that of another
+        machine: its end is the folder of the videos with a path in it, or all of it is the end of a path here. Then
+        the extension may differ, or be left out, and letters may be of the other case.
+        """
         if label.name in self._by_path:
             return self._by_path[label.name]
         full = os.path.abspath(existing_path(self._root, label.name))  # noqa: PTH100
@@ -240,8 +263,21 @@ class _Finder:
             except ValueError as error:
                 raise DataError(f"{label.place}: {error}") from None
             return VideoRecord(full)
-        same_name = self._by_file.get(label.name, {})
+        name = label.name.replace("\\", "/")  # as Windows writes paths
+        wanted = f"/{_plain(name).lstrip('./')}"
+        same_name = {
+            path: record
+            for path, record in self._by_file.get(PurePosixPath(wanted).name, {}).items()
+            if _plain(path).endswith(wanted) or wanted.endswith(_plain(path[self._above :]))
+        }
+        exact = {path: record for path, record in same_name.items() if path.endswith(f"/{PurePosixPath(name).name}")}
+        same_name = exact or same_name
         if len(same_name) > 1:
             files = f"{len(same_name)} files, such as {first_few([*same_name])}"
             raise DataError(f"{label.place}: {label.name} is the name of {files}: write the path")
         return next(iter(same_name.values()), None)
+
+
+def _plain(path: str) -> str:
+    """Return a path without what may differ where somebody else writes it: the extension, upper case, forms of é."""
+    return without_extension(normalize("NFC", path.replace(TAR_MARK, ".tar/"))).casefold()

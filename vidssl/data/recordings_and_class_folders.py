@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.base.command_line_and_notices import log_once
-from vidssl.base.errors import ConfigError, first_few
+from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.keyed_generators import generator
 from vidssl.data.allowed_paths import existing_path
 from vidssl.data.find_same_videos import find_copies, recording_group
-from vidssl.data.video_list import Records, VideoList
+from vidssl.data.video_list import VideoList
 
 _log = logging.getLogger(__name__)
+FEW_NAMES = 5  # of folders, in a line
 
 
 @dataclass(frozen=True)
@@ -103,44 +104,56 @@ def recording_groups(videos: VideoList, pattern: str | None = None) -> Groups:
     return groups.joined(copies, how)
 
 
-def labelled_by_folders(videos: VideoList) -> VideoList:
-    """Label videos without labels by the first folder of their paths.
+# Names of folders that cameras, phones and programs give: of the DCF standard, such as 100APPLE; of apps; by date. What
+# a person writes after a date, as in 2025-06-12 Site A, names one session: no class begins with its day.
+_YEAR = "(?:19|20)[0-9]{2}"
+_DAY = f"{_YEAR}([-_. ]?)(?:0[1-9]|1[0-2])\\1(?:0[1-9]|[12][0-9]|3[01])"
+_MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_CAMERA_NAMES = re.compile(
+    f"{_DAY}(?:[^0-9].*|[0-9]{{4}}|[0-9]{{6}})?|{_YEAR}(?:[-_. ]?(?:0[1-9]|1[0-2]))?|{_YEAR}-?W[0-9]{{2}}"
+    f"|[0-9]{{1,2}}[-_. ][0-9]{{1,2}}[-_. ]{_YEAR}|{_YEAR}[-_. ]+{_MONTH}|{_MONTH}[-_. ]+{_YEAR}|photos from {_YEAR}"
+    "|[1-9][0-9]{2}(?=[0-9]*[A-Z_])(?-i:[A-Z0-9_]{5})|DCIM|DJI_[0-9_]+|(?:cam|camera|channel|ch|gopro)[ _-]?[0-9]*"
+    "|camera roll|(?:whatsapp|telegram)(?: .*)?|screenshots?|screen ?record(?:ings|er)|(?:saved )?(?:pictures|photos)"
+    "|movies?|videos?|downloads?|private|avchd|m4root|mp_root",
+    re.IGNORECASE,
+)
 
-    These are classes if all videos lie in folders, and most of them in two or more folders of several videos.
+
+def is_camera_name(folder: str) -> bool:
+    """Whether a folder has a name that a camera, a phone or a calendar gives, such as DCIM, 100APPLE or 2025-06."""
+    return _CAMERA_NAMES.fullmatch(folder.strip()) is not None
+
+
+def camera_line(folders: Sequence[str]) -> str:
+    """Say that folders are no classes, and how they are."""
+    taken = 'labels="folders" takes them for classes, labels=FILE gives others'
+    return f"the folders {first_few(folders, FEW_NAMES)} have names that cameras, phones or calendars give: {taken}"
+
+
+def first_folders(videos: VideoList) -> list[str]:
+    """Return the first folder of each path, empty for a file in none."""
+    return [name.partition("/")[0] if "/" in name else "" for name in videos.names]
+
+
+def labelled_by_folders(videos: VideoList, requested: bool = False) -> VideoList:
+    """Label videos without labels by the first folder of their paths; those that lie in none keep -1.
+
+    Folders are classes if most videos lie in two or more folders of several videos, and not all have names of
+    `is_camera_name`; if it is `requested`, any two or more.
     """
-    folders = _class_folders(videos)
-    if not folders:
-        return videos
-    if reason := why_folders_are_no_classes(videos):
-        _log.warning("%s; move such videos into folders, or give a list with labels", reason)
-        return videos
-    classes = tuple(sorted({*folders}))
-    records = Records(videos.root, [])
-    for row, folder in enumerate(folders):
-        record = replace(videos.records.row(row), label=classes.index(folder))
-        records.append(record, videos.records.root_of(row))
-    return replace(videos, records=records, classes=classes)
-
-
-def why_folders_are_no_classes(videos: VideoList) -> str:
-    """Say which videos lie beside folders that would be classes without them; empty: there are none."""
-    loose = [name for name, folder in zip(videos.names, _class_folders(videos), strict=False) if not folder]
-    if not loose:
-        return ""
-    lie, such = ("lies", "") if len(loose) == 1 else ("lie", "such as ")
-    return (
-        f"the folders are not taken as classes, as {len(loose)} of {len(videos)} videos {lie} in none of them "
-        f"({such}{loose[0]})"
-    )
-
-
-def _class_folders(videos: VideoList) -> list[str]:
-    """Return the first folder of each path, empty for a file in none; an empty list if they are no classes."""
-    if videos.targets is not None or (videos.labels >= 0).any():
-        return []
-    folders = [name.partition("/")[0] if "/" in name else "" for name in videos.names]
-    several = [count for folder, count in Counter(folders).items() if folder and count > 1]
-    return folders if len(several) > 1 and 2 * sum(several) > len(folders) else []
+    folders = first_folders(videos)
+    classes = sorted({*folders} - {""})
+    if not requested:
+        several = [count for folder, count in Counter(folders).items() if folder and count > 1]
+        known = videos.label_source != "list" or videos.targets is not None or bool((videos.labels >= 0).any())
+        if known or len(several) < 2 or 2 * sum(several) <= len(folders):
+            return videos
+        if all(map(is_camera_name, classes)):
+            return replace(videos, label_source="cameras")
+    elif len(classes) < 2:
+        raise DataError(f"{videos.path} has no two folders of videos: one for each class, or give labels=FILE.csv")
+    number = {"": -1} | {name: n for n, name in enumerate(classes)}
+    return videos.relabelled((number[folder] for folder in folders), classes, "folders")
 
 
 def chosen_rows(videos: VideoList, limit: int, seed: int = 0) -> list[int]:

@@ -50,11 +50,11 @@ def read_official_json(path: Path) -> Any:
         raise DataError(f"{path} is not JSON: {error}") from None
 
 
-def read_rows(path: Path, remedy: str) -> Iterator[tuple[int, list[str]]]:
+def read_rows(path: Path, remedy: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file that are not blank, header included, with the line number that each ends in."""
     # Universal newlines or splitlines would also split at characters that names may contain.
     with _reading(path, remedy), open(path, encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, strict=True)
+        rows = csv.reader(file, strict=True, delimiter=delimiter)
         try:
             for row in rows:
                 if "".join(row).strip():  # Excel writes empty rows as commas
@@ -222,6 +222,9 @@ _NUMBERS = ("start", "end", "fps")
 COLUMNS = {name: name for name in ("path", "label", "labels", *_NUMBERS, "mask")} | {"labels": "label_set"}
 _MAX_CLASSES = 10_000_000  # without classes.txt: a larger label is an id, and results have a number for each class
 _HEADER = "path[,label or labels][,start][,end][,fps][,mask]"
+_OTHER_LISTS = (
+    "vidssl prepare list converts other lists; labels by name are labels=FILE, beside the folder of the videos"
+)
 
 
 class ListPart(NamedTuple):
@@ -240,6 +243,7 @@ class VideoList:
     classes: tuple[str, ...]  # name of class n; empty without classes.txt
     joined: tuple[ListPart, ...] = ()  # the lists that it was made of
     unit: str = "video"  # what a row is, for progress
+    label_source: str | Path = "list"  # or a file, folders, cameras (whose folders are no classes), none
 
     def __len__(self) -> int:
         return len(self.records)
@@ -278,9 +282,10 @@ class VideoList:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the list says what is in its videos: labels, or numbers of an app."""
+        """Whether the list itself says what is in its videos: labels, or numbers of an app."""
         several = self.records[0].label_set is not None  # in all rows or in none
-        return several or bool(self.columns) or bool((self.labels >= 0).any())
+        has_labels = self.label_source == "list" and bool((self.labels >= 0).any())
+        return several or bool(self.columns) or has_labels
 
     @property
     def columns(self) -> dict[str, NDArray[np.float64]]:
@@ -314,6 +319,18 @@ class VideoList:
         for n in numbers:
             records.append(self.records.row(n), self.records.root_of(n))
         return replace(self, records=records, joined=())
+
+    def labelled_rows(self) -> "VideoList":
+        """Select the rows that have labels; all, if none has, or each has several."""
+        known = np.flatnonzero(self.labels >= 0).tolist()
+        return self.rows(known) if 0 < len(known) < len(self) and self.targets is None else self
+
+    def relabelled(self, labels: Iterable[int], classes: Iterable[str], source: str | Path) -> "VideoList":
+        """Return the list with other labels (N,), -1 where unknown, and the names of their classes."""
+        records = Records(self.root)
+        for n, label in enumerate(labels):
+            records.append(replace(self.records.row(n), label=label, label_set=None), self.records.root_of(n))
+        return replace(self, records=records, classes=(*classes,), label_source=source)
 
     def class_name(self, label: int) -> str:
         """Name of a class; its number without classes.txt, `?` for -1."""
@@ -351,7 +368,7 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     known, both = {*columns} <= {*COLUMNS, *APPS["column"]}, {"label", "labels"} <= {*columns}
     if both or "path" not in columns or not known or len({*columns}) < len(columns):
         text = ",".join(columns)[:200]
-        raise DataError(f"{path}:{line}: header {text!r} is not {_HEADER}; vidssl prepare list converts other lists")
+        raise DataError(f"{path}:{line}: header {text!r} is not {_HEADER}; {_OTHER_LISTS}")
     rule, records = PathRule(root, allow_external), Records(root)
     lines, keys = array("q"), array("q")
     for line, row in rows:
@@ -433,7 +450,7 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
         label = parse_whole_number(fields.get("label", "-1"))
         several = parse_labels(fields["labels"]) if "labels" in fields else {}
     except ValueError as error:
-        remedy = "vidssl prepare folder --labels writes lists of class names"
+        remedy = "for names of classes give the folder of the videos, and labels=FILE"
         raise ValueError(f"{error}: labels are whole numbers, -1 is unknown; {remedy}") from None
     try:
         start, end, fps = (decimal_number(fields[name]) if fields.get(name) else None for name in _NUMBERS)

@@ -8,6 +8,7 @@ from vidssl.base.command_line_and_notices import naming_at_once
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, naming
 from vidssl.data.clip_samplers import ClipSettings
+from vidssl.data.label_videos import label_videos
 from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.interrupt import StopRequest
@@ -65,11 +66,13 @@ class Monitor:
         where, rule = run.evaluate, (run.data.root, run.data.allow_external)
         assert where.query is not None
         with naming("evaluate.query"):
-            self.query = query = read_list(where.query, *rule)
+            self.query = query = label_videos(read_list(where.query, *rule), where.labels).labelled_rows()
         names = None if where.protocols is None else [protocol.name for protocol in where.protocols]
-        used = where.gallery is not None and need_gallery(names)
-        with naming("evaluate.gallery"):
-            self.gallery = gallery = read_list(str(where.gallery), *rule) if used else None
+        gallery = None
+        if where.gallery is not None and need_gallery(names):
+            with naming("evaluate.gallery"):
+                gallery = label_videos(read_list(where.gallery, *rule), where.labels).labelled_rows()
+        self.gallery = gallery
         if gallery is not None:
             distributed.on_main(lambda: check_copies(gallery.path, identify(gallery), query.path, identify(query)))
         test = evaluation_clips(run)

@@ -162,6 +162,7 @@ class Evaluate(FeatureSettings):
     every: int | None = Field(default=None, ge=1)  # steps
     gallery: str | None = None  # list of the training videos that protocols compare with or fit on
     query: str | None = None  # list of the videos that are evaluated
+    labels: str | None = None  # of these, else of the training videos: as `vidssl test --labels`
     protocols: Any = None  # None: see `chosen_protocols`
     # Encoder or sum of encoders that `training.html` sets beside the network, also joined with it; None: none.
     beside: str | None = "vidssl-default"

@@ -188,6 +188,11 @@ def need_gallery(names: Sequence[str] | None) -> bool:
     return names is None or any(name not in PROTOCOLS or PROTOCOLS[name].gallery for name in names)
 
 
+def need_labels(names: Sequence[str] | None) -> bool:
+    """Whether one of the protocols needs labels: the default ones, None, do; plug-ins that are unknown do not."""
+    return names is None or any(name in PROTOCOLS and PROTOCOLS[name].labels for name in names)
+
+
 def chosen_protocols(
     choices: Sequence[Any] | None, classifies: bool, gallery: VideoList | None, query: VideoList
 ) -> dict[str, EvaluationProtocol]:
@@ -203,8 +208,6 @@ def chosen_protocols(
         return {choice.name: build(PROTOCOLS, choice) for choice in choices}
     lists = [videos for videos in (gallery, query) if videos is not None]
     labelled = all((videos.labels >= 0).all() for videos in lists)
-    if partly := [without_labels(videos) for videos in lists if (videos.labels >= 0).any() and without_labels(videos)]:
-        log_once(_log, logging.WARNING, f"no accuracy by default, which needs labels: {' and '.join(partly)}")
     names = ["accuracy"] if classifies and labelled else []
     if gallery is not None:
         names += ["retrieval", "knn", "uniformity"] if labelled else ["uniformity"]

@@ -316,7 +316,9 @@ def _report_copies(query: Features, gallery: Features, q: VideoList, g: VideoLis
     """Warn of copies of the queries in the gallery, and of other videos of their recordings; `q` and `g` list them."""
     labelled = len(q) > 1 and bool((query.label >= 0).all() and (gallery.label >= 0).all())
     overlap = {"gallery": describe_overlap(q, g, find_overlap(q, g)), "training": None}
-    report_overlap(overlap, q.path, measured=labelled, remedy="`exclude` leaves out pairs")
+    report_overlap(
+        overlap, q.path, measured=labelled, remedy="exclude=PAIRS, of query and gallery rows, leaves them out"
+    )
 
 
 def _list_of(features: Features) -> VideoList:

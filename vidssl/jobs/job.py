@@ -23,6 +23,7 @@ from vidssl.base.registry import did_you_mean
 from vidssl.base.types import Count as Count
 from vidssl.base.types import Natural as Natural
 from vidssl.base.types import Positive as Positive
+from vidssl.data.label_videos import label_videos
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.features import TestClips
@@ -39,8 +40,8 @@ Model = (
 )  # a file, folder or name of `load_backbone`, `random`, or a module from clips to features
 
 
-class NetworkOptions(TypedDict, total=False):
-    """Options of every job that applies a network to videos.
+class EncoderOptions(TypedDict, total=False):
+    """Options of every job that applies a network to videos; most have those of `NetworkOptions`.
 
     Attributes:
         cfg: Config, a YAML file or the name of one that is installed, as `small_cpu`: for `random` and for weights of
@@ -90,6 +91,17 @@ class NetworkOptions(TypedDict, total=False):
     allow_missing: bool
     trust: bool
     imports: Sequence[str]
+
+
+class NetworkOptions(EncoderOptions, total=False):
+    """Options of a job that applies a network to videos, and reads the labels of these.
+
+    Attributes:
+        labels: Classes of all or some videos: a CSV file of two columns, path or name of the file and label; a file of
+            BORIS or Label Studio; `folders`, whatever their names; or `none` (default: those of the list).
+    """
+
+    labels: File
 
 
 def job(function: Callable[P, _T]) -> Callable[P, _T]:
@@ -198,18 +210,18 @@ def _check_one(name: str, value: Any, kind: Any) -> None:
 
 
 def read_videos(videos: Videos, options: NetworkOptions) -> VideoList:
-    """Read the videos of a job, unless they are a list that was read.
+    """Read the videos of a job, unless they are a list that was read, and label them as `label_videos`.
 
     Raises:
-        DataError: As of `read_input`.
+        DataError: As of `read_input` and `label_videos`.
         ConfigError: Options for reading a list do not fit one that was read.
     """
     root, external = options.get("root"), options.get("allow_external", False)
     if not isinstance(videos, VideoList):
-        return read_input(videos, root, external)
-    if root is not None or external:
+        videos = read_input(videos, root, external)
+    elif root is not None or external:
         raise ConfigError("root and allow_external are for reading a list, and this one was read: leave them out")
-    return videos
+    return label_videos(videos, options.get("labels"))
 
 
 def reading(root: File | None, allow_external: bool = False) -> NetworkOptions:

@@ -18,9 +18,11 @@ from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
+from vidssl.data.label_videos import describe_labels
 from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.run_config import fill_split
+from vidssl.evaluation.measure import need_labels
 from vidssl.evaluation.result_files import Results, complete, complete_splits, existing_results, write_results
 from vidssl.evaluation.train_test_overlap import report_equal_features
 from vidssl.jobs.job import Model, NetworkOptions, Videos, file_of, path_of, read_videos
@@ -41,12 +43,13 @@ def claim_results(
 def format_videos(results: Results) -> str:
     """Format the number of tested videos, of each split if there are several: `58 of 60 (2 missing) videos`."""
     measured = list(results.get("splits", {}).values()) or [results]
-    return ", ".join(f"{format_count(part['num_videos'], part['missing'])} videos" for part in measured)
+    return ", ".join(format_count(part["num_videos"], part["missing"], "video") for part in measured)
 
 
-def format_count(count: int, missing: Sequence[object]) -> str:
-    """Format a count, with the total if some are missing: `58 of 60 (2 missing)`."""
-    return f"{count} of {count + len(missing)} ({len(missing)} missing)" if missing else str(count)
+def format_count(count: int, missing: Sequence[object], unit: str = "") -> str:
+    """Format a count, with the total if some are missing, and the unit of what is counted: `58 of 60 (2 missing)`."""
+    text = f"{count} of {count + len(missing)} ({len(missing)} missing)" if missing else str(count)
+    return f"{text} {unit}{'s' * (count + len(missing) != 1)}" if unit else text
 
 
 def list_missing(missing: Iterable[tuple[str, str]]) -> list[Tree]:
@@ -129,6 +132,7 @@ class Measurement:
     train: VideoList | None = field(default=None, init=False, repr=False)  # the training videos, if they are used
     request: Tree = field(init=False, repr=False)  # what decides the results
     overlap: Tree = field(init=False, repr=False)  # of the tested videos with others
+    labels: str = field(init=False, repr=False)  # what those of the tested videos are, in words
 
     def files(self) -> list[Path]:
         """Return the files that are read beside lists and networks: that of boxes, if there is one."""
@@ -142,6 +146,11 @@ class Measurement:
     def needs_training(self) -> bool:
         """Whether the list of training videos is read, if there is one."""
         return True
+
+    def needs_labels(self) -> bool:
+        """Whether only rows with labels are measured, where some have one."""
+        choices = getattr(self, "protocols", None)
+        return need_labels(choices and [choice["name"] for choice in choices])
 
     def check(self) -> Tree:
         """Check that network and lists can be measured; return what decides the numbers beside them and the clips."""
@@ -166,7 +175,9 @@ class Measurement:
         """Return this measurement of a network on its lists, once all fit each other."""
         measured = replace(self)
         measured.subject = subject if query.is_labelled else subject.skipping_few()
-        measured.query, measured.train = query, train
+        measured.query, measured.train, measured.labels = query, train, describe_labels(query)
+        if measured.needs_labels():
+            measured.query, measured.train = query.labelled_rows(), None if train is None else train.labelled_rows()
         settings = measured.check()
         measured.request = distributed.on_main(lambda: measured._request(settings))
         return measured
@@ -204,7 +215,7 @@ class Measurement:
     def _measured(self, out: Path | None) -> Results:
         query, train = self.query, self.train
         self.overlap = self.subject.count_overlap(query, train)
-        numbers = self.measure()
+        numbers = {"labels": self.labels, **self.measure()}
         if not distributed.is_main():
             return {}
         report_equal_features(self.overlap, query.path)
@@ -267,7 +278,12 @@ def _claim(
 ) -> None:
     if out is not None:
         lists = {"list": path_of(videos), "train_list": path_of(train_list)}
-        claim_results(out, measurement.kind, lists, [*map(file_of, models), options.get("cfg"), *measurement.files()])
+        claim_results(
+            out,
+            measurement.kind,
+            lists,
+            [*map(file_of, models), options.get("cfg"), options.get("labels"), *measurement.files()],
+        )
 
 
 def load_measured(

@@ -28,7 +28,8 @@ from vidssl.video.write import write_mp4
 _CHUNK = 32  # frames that are decoded and drawn at a time
 _PAIRS = 24  # pairs of frames that are drawn per video
 _PAIRS_PER_SECOND = 4.0
-_OF_FEATURES = ("clips", "crops", "size", "short_side", "batch_size", "layer", "grid", "grid_frames", "precision")
+_OF_CLIPS = ("clips", "crops", "size", "short_side", "batch_size", "layer", "grid", "grid_frames", "precision")
+_UNUSED = (*_OF_CLIPS, "labels")
 
 
 @job
@@ -59,7 +60,7 @@ def track(
         progress: As of `test`.
         options: See `NetworkOptions`; of the clips only `stream` is used.
     """
-    if unused := [name for name in _OF_FEATURES if name in options]:
+    if unused := [name for name in _UNUSED if name in options]:
         raise ConfigError(f"tracks are made with the settings of the tracker: leave out {' and '.join(unused)}")
     settings, part = tracker_settings(tracker), (0, 1) if shard is None else shard_of(shard)
     query, folder = read_videos(videos, options), Path(out)

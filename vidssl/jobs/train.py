@@ -24,7 +24,7 @@ from vidssl.engine.train import train as train_run
 from vidssl.engine.training_lists import training_list
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.train_test_overlap import check_disjoint
-from vidssl.jobs.job import NetworkOptions, Videos, job
+from vidssl.jobs.job import File, NetworkOptions, Videos, job
 from vidssl.jobs.measurement_runner import JobResults, claim_results, load_measured, over_splits
 from vidssl.jobs.test import Protocols, format_measured
 from vidssl.jobs.training_report import report_training
@@ -36,7 +36,9 @@ Setting = str | Mapping[str, Any]  # "KEY=VALUE", or {"optimizer.lr": 0.1}
 
 
 @job
-def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progress: Report = None) -> Path:
+def train(
+    cfg: Config, *settings: Setting, videos: Videos | None = None, labels: File | None = None, progress: Report = None
+) -> Path:
     """Pre-train, finetune, probe or train from scratch, or continue a run; return the path of the last checkpoint.
 
     At the end `training.html` in the output has the curves, kNN beside the untrained network, and what to do next.
@@ -45,6 +47,7 @@ def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progres
         cfg: Config: a YAML file, the name of one that is installed, as small_cpu, or its content as a dictionary.
         settings: Settings that override the config's, `"KEY=VALUE"` or `{"optimizer.lr": 0.1}`; the last one counts.
         videos: What to train on instead of `data.train`: an input of `read_input`, or a list that was read.
+        labels: Labels by which the network is evaluated, as of `test`, in place of `evaluate.labels`.
         progress: Called with (steps done, all steps, title); False: no progress; None: a bar.
 
     Raises:
@@ -52,7 +55,7 @@ def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progres
         KeyboardInterrupt: Ctrl-C or a notebook's stop button; the run is saved first. A second one ends the process.
         Interrupted: SIGTERM or SIGUSR1; the run is saved.
     """
-    tree, source = read_config(cfg, settings)
+    tree, source = read_config(cfg, _with_labels(settings, labels))
     new = set_list(tree, source, listed_videos(videos))
     if names_split(tree):
         raise ConfigError(f"{source} is for several splits: its texts hold {{split}}; name them: splits=[1, 2, 3]")
@@ -63,6 +66,10 @@ def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progres
     if isinstance(run, Run):
         report_training(run, checkpoint)
     return weights_file(checkpoint)  # itself, if it is a link to the newest one
+
+
+def _with_labels(settings: tuple[Setting, ...], labels: File | None) -> tuple[Setting, ...]:
+    return settings if labels is None else (*settings, {"evaluate.labels": str(labels)})
 
 
 def bind_config(tree: Tree, source: str) -> tuple[RunSettings, Callable[[Any], Path]]:
@@ -76,7 +83,12 @@ def bind_config(tree: Tree, source: str) -> tuple[RunSettings, Callable[[Any], P
 
 @job
 def train_splits(
-    cfg: Config, *settings: Setting, splits: Sequence[int], videos: Videos | None = None, progress: Report = None
+    cfg: Config,
+    *settings: Setting,
+    splits: Sequence[int],
+    videos: Videos | None = None,
+    labels: File | None = None,
+    progress: Report = None,
 ) -> JobResults:
     """Train and test a config for each split, whose number replaces `{split}`; finished splits are not repeated.
 
@@ -85,11 +97,13 @@ def train_splits(
         settings: As of `train`.
         splits: Numbers of the splits.
         videos: As of `train`.
+        labels: As of `train`.
         progress: As of `train`.
 
     Returns:
         All numbers, their mean and spread; `results.json` in the output has them.
     """
+    settings = _with_labels(settings, labels)
     tree, source = read_config(cfg, settings)
     listed = listed_videos(videos)
     new = set_list(tree, source, listed)
@@ -133,6 +147,8 @@ def _test(run: Run, checkpoint: Path, out: Path | None, check: Callable[[], None
     }
     if run.data.root is not None:
         options["root"] = run.data.root
+    if run.evaluate.labels is not None:
+        options["labels"] = run.evaluate.labels
     chosen = run.evaluate.protocols
     protocols = None if chosen is None else [protocol.model_dump(mode="json") for protocol in chosen]
     query, gallery = Path(str(run.evaluate.query)), run.evaluate.gallery

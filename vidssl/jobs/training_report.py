@@ -21,12 +21,8 @@ from vidssl.base.output_folder import only_run_in
 from vidssl.base.safe_parse import parse_json, read_json
 from vidssl.base.types import Features
 from vidssl.data.find_same_videos import own_rows
-from vidssl.data.recordings_and_class_folders import (
-    labelled_by_folders,
-    of_several_recordings,
-    recording_groups,
-    why_folders_are_no_classes,
-)
+from vidssl.data.label_videos import describe_labels, label_videos
+from vidssl.data.recordings_and_class_folders import labelled_by_folders, of_several_recordings, recording_groups
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run_config import Run
@@ -97,8 +93,9 @@ def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
     losses = [line for line in lines if "loss" in line]
     loss = {name: {key: losses[n].get(key) for key in ("step", "loss")} for name, n in (("first", 0), ("last", -1))}
     test = choose_test(run, videos)
-    content: Tree = {"loss": loss, "knn": None, "reason": test if isinstance(test, str) else None}
+    content: Tree = {"loss": loss, "knn": None, "labels": None, "reason": test if isinstance(test, str) else None}
     if not isinstance(test, str):
+        content["labels"] = test.labels
         seconds, allowed = _seconds(run, test, losses)
         if seconds > allowed:
             content["reason"] = f"it may take {seconds / 60:.0f} minutes to measure it; the commands below do"
@@ -131,7 +128,8 @@ class Test(NamedTuple):
 
     tested: VideoList
     gallery: VideoList | None  # None: each tested video is compared with those of other recordings
-    what: str
+    what: str  # the tested videos, in words
+    labels: str  # what their labels are, in words
 
     @property
     def num_videos(self) -> int:
@@ -142,25 +140,26 @@ class Test(NamedTuple):
 def choose_test(run: Run, videos: VideoList) -> Test | str:
     """Choose the lists of `evaluate`, else the training videos by their labels or folders; else say what is missing."""
     where, rule = run.evaluate, (run.data.root, run.data.allow_external)
-    lone = "no class has videos of two recordings, so there is no accuracy"
+    lone = "no class has videos of two recordings"
     kind = run.objective[0]
     if where.query is None:
         if kind.needs_labels or kind.classifies:
             return "it was trained with the labels of its videos: only videos of another list can test it"
-        tested = _with_labels(labelled_by_folders(videos))
+        listed = labelled_by_folders(label_videos(videos, where.labels))
+        tested, line = _with_labels(listed), describe_labels(listed)
         if tested is None:
-            reason = why_folders_are_no_classes(videos) or "the videos have no labels and no class folders"
-            return f"{reason}, so there is no accuracy"
-        what = f"the {len(tested)} training videos, each compared with those of other recordings"
-        return Test(tested, None, what) if _has_pairs(tested) else lone
-    query = _with_labels(read_list(where.query, *rule))
-    gallery = None if where.gallery is None else _with_labels(read_list(where.gallery, *rule))
+            return f"no two classes; {line}"
+        return Test(tested, None, "training videos", line) if _has_pairs(tested) else f"{lone}; {line}"
+    listed = label_videos(read_list(where.query, *rule), where.labels)
+    query, line = _with_labels(listed), describe_labels(listed)
+    gallery = None
+    if where.gallery is not None:
+        gallery = _with_labels(label_videos(read_list(where.gallery, *rule), where.labels))
     if query is None or (where.gallery is not None and gallery is None):
         return f"the videos of {where.query if query is None else where.gallery} have no labels"
-    if gallery is None:
-        what = f"the {len(query)} videos of {query.path}, each compared with other recordings"
-        return Test(query, None, what) if _has_pairs(query) else lone
-    return Test(query, gallery, f"{len(query)} videos of {query.path}, compared with {len(gallery)} of {gallery.path}")
+    if gallery is None and not _has_pairs(query):
+        return f"{lone}; {line}"
+    return Test(query, gallery, f"videos of {query.path}", line)
 
 
 def _has_pairs(videos: VideoList) -> bool:
@@ -239,6 +238,9 @@ def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) ->
     kept, classes = np.ones_like(several), None
     if several.any():
         kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
+    what = f"{len(q)} {test.what}, each compared with those of other recordings"
+    if galleries is not None and test.gallery is not None:
+        what = f"{len(q)} {test.what}, compared with {len(galleries[_TRAINED])} of {test.gallery.path}"
     alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
     right = {name: (labels == q.label).double().numpy()[kept] for name, labels in predicted.items()}
     means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
@@ -250,7 +252,7 @@ def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) ->
         "numbers": {name: mean.value for name, mean in zip(right, means, strict=True)},
         "level": level,
         "gains": gains,
-        "what": test.what
+        "what": what
         + ("" if classes is None else ", a mean over classes")
         + (f", without {first_few(alone)} of one recording" if alone else ""),
         "recordings": int(groups.number.max()) + 1,
@@ -268,6 +270,7 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
     root = first.root or run.data.root
     reading = [] if root is None else ["--root", root]
     reading += ["--allow-external"] if run.data.allow_external else []
+    reading += [] if where.labels is None else ["--labels", where.labels]
     reading += ["--imports", *run.imports] if run.imports else []
     network, trust = ["--checkpoint", str(output)], ["--trust-checkpoint"] * run.checkpoint.trust
     arguments = [*network, *reading, *trust]
@@ -314,7 +317,7 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
     knn = content["knn"]
     if knn is None:
         return [f"no accuracy: {content['reason']}"]
-    said = [f"of {knn['what']}"]
+    said = [content["labels"], f"of {knn['what']}"]
     for gain in knn["gains"]:
         first, second = gain["of"]
         joined = "" if first == _TRAINED else f"joined with {second}: "
@@ -328,7 +331,9 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
         said.append(f"{joined}{verdict} {second}: {points} over {knn['recordings']} recordings")
     said += [knn[name] for name in ("lacking", "slow") if knn[name]]
     if not knn["recordings_are_named"]:
-        said.append("names do not state recordings: clips of one recording may make all numbers too high")
+        why = "no recording is read from their names, as _g01_ in UCF101's"
+        remedy = "vidssl compare --group REGEX keeps such clips apart"
+        said.append(f"each file counts as one recording ({why}): clips cut from one make numbers too high; {remedy}")
     if knn["left_out"]:
         said.append(f"{knn['left_out']} video{'s' * (knn['left_out'] != 1)} could not be read")
     return said
@@ -347,9 +352,10 @@ def _write(run: Run, content: Tree) -> None:
         accuracies = {name: {"kNN": Point(value)} for name, value in knn["numbers"].items()}
         quantities, details = (
             [Quantity("Accuracy of kNN", accuracies, knn["level"])],
-            [*details, ("Clips", knn["clips"])],
+            [*details, ("Clips", knn["clips"]), ("Labels", content["labels"].removeprefix("labels: "))],
         )
-    said = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences(content)]
+    # What the labels are is in the head of the page.
+    said = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences(content) if sentence != content["labels"]]
     # For wide and narrow windows.
     curves, column = (png(training_curves(read_metrics(output), columns=columns)) for columns in (3, 1))
     render_page(

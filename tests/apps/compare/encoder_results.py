@@ -31,6 +31,8 @@ def encoder_results(
 
     section = {
         "name": "motion",
+        "what": "labels: the list's, 2 classes",
+        "rows": [*range(len(labels))],
         "accuracy": {name: accuracy(name) for name in predicted},
         "predicted": {name: {"knn": [*classes]} for name, classes in predicted.items()},
         "neighbours": 20,

@@ -1,9 +1,11 @@
 """Encoders compared on the digits: what is kept, joined, left out and said; predictions: leave_recording_out."""
 
 import json
+import logging
 import re
 import shutil
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +50,7 @@ def compared(digits, tmp_path_factory):
     out = tmp_path_factory.mktemp("compare") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job, "FLOORS", (*FLOORS, "motion", "untrained"))
-        return compare(digits, out, labels=[digits / "colour/train.csv"], limit=None), out
+        return compare(digits, out, more_labels=[digits / "colour/train.csv"], limit=None), out
 
 
 def test_numbers_are_those_of_the_predictions(compared):
@@ -81,7 +83,8 @@ def test_what_is_written(compared):
     for section in results["sections"]:
         assert section["verdict"]["answer"] in page and section["name"] in page
     text = str(results)
-    assert text.startswith("motion:\n") and "colour:" in text and "kNN" in text
+    assert text.startswith("motion:\nlabels: the list's, 8 classes\n") and "kNN" in text
+    assert "colour:\nlabels: train.csv, 6 classes\n" in text and "Labels: train.csv, 6 classes." in page
     for facts in results["encoders"].values():
         assert facts["seconds_per_video"] > 0 and facts["peak_megabytes"] > 100
     assert results["encoders"]["thumbnails"]["floor"] and not results["encoders"]["random"]["floor"]
@@ -90,7 +93,7 @@ def test_what_is_written(compared):
 def test_the_command(digits, tmp_path, capsys):
     """Two encoders and all options; the list of what to label next holds what both predict."""
     words = [digits / "motion/train.csv", "--checkpoint", "floor:thumbnails", "vidssl-small", "--limit", "12"]
-    words += ["--labels", digits / "colour/train.csv", "--group", GROUP, "--shots", "1", "--clips", "1"]
+    words += ["--more-labels", digits / "colour/train.csv", "--group", GROUP, "--shots", "1", "--clips", "1"]
     words += ["--workers", "0", "--quiet", "--out", tmp_path / "out"]
     with pytest.raises(SystemExit):
         cli.guarded(lambda: cli.run("compare", [str(words[0]), "--out", str(tmp_path / "out")]))
@@ -117,7 +120,7 @@ def test_one_more_encoder_costs_only_itself(compared, digits, monkeypatch):
     monkeypatch.setattr(encoder_scores, "extract_to", counted)
     monkeypatch.setattr(encoder_scores, "predict_left_out", lambda *a, **k: predicted.append(a) or predict(*a, **k))
     labels = [digits / "colour/train.csv"]
-    again = compare(digits, out, model=("random", "vidssl-small"), labels=labels, limit=None)
+    again = compare(digits, out, model=("random", "vidssl-small"), more_labels=labels, limit=None)
     assert extracted == ["vidssl-small"] and len(predicted) == 2  # once for each list of labels
     for old, new in zip(results["sections"], again["sections"], strict=True):
         assert new["accuracy"]["random"] == old["accuracy"]["random"] and new["folds"] == old["folds"]
@@ -304,20 +307,15 @@ def test_labels_of_another_list_are_those_of_the_same_span(digits, tmp_path):
     other = [f"./{path},{number},{span}" for path in paths for number, span in ((1, ".20,0.4"), (0, "0,0.2"))]
     second = spans(digits, tmp_path, "second", other)
     given = {"model": {"mean": Brightness()}, "test": CLIPS, "group": GROUP, "shots": (1,)}
-    results = vidssl.compare(first, labels=[second], out=tmp_path / "out", **given)
+    results = vidssl.compare(first, more_labels=[second], out=tmp_path / "out", **given)
     own, joined = (section["labels"] for section in results["sections"])
     assert own == joined and sorted({*own}) == [0, 1]
-    for name, lines, said in (
-        (
-            "whole",
-            [f"{path},0,," for path in paths],
-            "lacks 24 of the videos, such as .* from 0 s to 0.2 s; name lists",
-        ),
-        ("double", [*early, *late, f"./{paths[0]},1,0.0,0.2"], r"two labels for one span|is also in line"),
-    ):
-        with pytest.raises(DataError, match=said):
-            wrong = spans(digits, tmp_path, name, lines)
-            vidssl.compare(first, labels=[wrong], out=tmp_path / "other", **given)
+    double = spans(digits, tmp_path, "double", [*early, *late, f"./{paths[0]},1,0.0,0.2"])
+    with pytest.raises(DataError, match=r"has the label '1', in .* '0'"):
+        vidssl.compare(first, more_labels=[double], out=tmp_path / "other", **given)
+    with pytest.raises(DataError, match="has labels of spans, which are rows of their own: give it as labels="):
+        whole = digits / "motion/train.csv"
+        vidssl.compare(whole, more_labels=[second], out=tmp_path / "other", **given)
 
 
 def test_classes_of_one_recording_are_named_and_left_out_of_the_mean(digits, tmp_path):
@@ -348,15 +346,15 @@ def test_very_few_videos(own, digits, tmp_path, counts):
     assert len(results["videos"]) == sum(counts) and str(results)
 
 
-def test_a_video_beside_class_folders_is_named_as_why_they_are_no_classes(own, digits, tmp_path):
+def test_a_video_beside_class_folders_has_no_label(own, digits, tmp_path):
     names = ("a/1.mp4", "a/2.mp4", "b/1.mp4", "b/2.mp4", "loose.mp4")
     for name, video in zip(names, sorted((digits / "videos/train").rglob("*.mp4")), strict=False):
         (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(video, tmp_path / "videos" / name)
     results = vidssl.compare(tmp_path / "videos", model=f"{own}:good", out=tmp_path / "out", workers=0)
-    said = "The folders are not taken as classes, as 1 of 5 videos lies in none of them (loose.mp4)."
-    assert results["sections"] == [] and results["without_labels"]["sentences"][-1] == said
-    assert said in (tmp_path / "out" / "index.html").read_text()
+    assert results["labels"] == "labels: the 2 folders a, b, 4 of 5 videos; other classes: labels=FILE"
+    assert results["videos"] == [*names[:4]] and results["sections"][0]["labels"] == [0, 0, 1, 1]
+    assert f"L{results['labels'][1:]}." in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_lists_of_one_folder_have_names_of_their_own(digits, tmp_path):
@@ -387,21 +385,46 @@ def test_what_cannot_be_compared_is_said_at_once(own, digits, tmp_path, monkeypa
     own_list = digits / "motion/train.csv"
     for videos, given, named in (
         (tmp_path / "several/list.csv", {}, "has several labels a video: a comparison needs one of each"),
-        (own_list, {"labels": [tmp_path / "several/list.csv"]}, "has several labels a video"),
-        (own_list, {"labels": [tmp_path / "none/list.csv"]}, "none/list.csv has no labels: give each video one"),
-        (tmp_path / "some/list.csv", {}, "some/list.csv has videos without labels: give each video one"),
-        (tmp_path / "alone/list.csv", {}, "no class has two of the 40 videos: add videos"),
+        (own_list, {"more_labels": [tmp_path / "none/list.csv"]}, "none/list.csv:1: header 'path' has no column label"),
+        (tmp_path / "some/list.csv", {}, "some/list.csv: a comparison needs two videos or more with labels"),
+        (tmp_path / "alone/list.csv", {}, "no class has two videos, of 40 with labels: label more"),
         (own_list, {"limit": 1}, "a comparison needs two videos or more"),
         (tmp_path / "one/list.csv", {}, "a comparison needs two videos or more"),
         (own_list, {"same_clips": -1.0}, "same_clips"),
-        (
-            own_list,
-            {"labels": [digits / "motion/test.csv"]},
-            r"motion/test.csv lacks 40 of the videos, such as .*; name",
-        ),
+        (own_list, {"more_labels": [digits / "motion/test.csv"]}, r"motion/test.csv has no label of .*: it names "),
         (own_list, {"group": "("}, r"group='\(' is not a regular expression"),
         (own_list, {"group": "nothing"}, r"group='nothing' matches nothing in all 40 paths"),
     ):
         with pytest.raises((ConfigError, DataError), match=named) as caught:
             vidssl.compare(videos, model=f"{own}:good", out=tmp_path / "out", workers=0, **given)
         assert "\n" not in str(caught.value)
+
+
+class Slow(Brightness):
+    """Takes a twentieth of a second for each clip."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.05 * len(x))
+        return super().forward(x)
+
+
+def test_how_long_it_takes_is_said_before(digits, tmp_path, monkeypatch, caplog):
+    """By a few videos of each encoder that has no features yet; not where it is quick, or there are few videos."""
+    monkeypatch.setattr(encoder_scores, "_LONG", 1.5)
+    given = {"model": {"slow": Slow()}, "test": CLIPS, "group": GROUP, "shots": (1,)}
+    with caplog.at_level(logging.INFO):
+        for limit, expected in ((None, True), (None, False), (12, False)):
+            caplog.clear()
+            vidssl.compare(digits / "motion/train.csv", out=tmp_path / "out", limit=limit, **given)
+            said = (re.fullmatch(r"about (0:00:0[2-9]) for 40 videos: slow \1", line) for line in caplog.messages)
+            assert any(said) == expected
+
+
+def test_a_list_that_somebody_has_labelled_is_not_written_over(compared, digits):
+    _, out = compared
+    labelled = out / "disagreements.csv"
+    labelled.write_text("path,label\n")
+    for option in ({"labels": labelled}, {"more_labels": [labelled]}):
+        with pytest.raises(DataError, match="is an input, and an output could replace it"):
+            compare(digits, out, **option)
+    assert labelled.read_text() == "path,label\n"

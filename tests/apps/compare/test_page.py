@@ -66,7 +66,8 @@ def test_accuracies_with_their_intervals_and_differences_to_the_best(tmp_path):
 
 def test_videos_without_labels(tmp_path):
     said = {"sentences": ["In common: little.", "Nothing is better."]}
-    page, found = write(tmp_path, sections=[], without_labels=said, common_neighbours=[])
+    page, found = write(tmp_path, sections=[], labels="labels: none", without_labels=said, common_neighbours=[])
+    assert found.texts.index("Labels: none.") < found.texts.index("In common: little.")
     assert found.texts.index("In common: little.") < found.texts.index("Encoders", 2) and "Accuracy" not in page
 
 

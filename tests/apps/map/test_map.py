@@ -62,7 +62,9 @@ def test_the_page_has_the_features_in_the_layout_of_pca(features, draw, digits, 
     ratio = np.ptp(found, axis=0) / np.ptp(wanted, axis=0)
     assert ratio[0] == pytest.approx(ratio[1], rel=1e-3) and np.ptp(found, axis=0).max() == pytest.approx(1, abs=1e-4)
     assert len(points["clips"]) == len(x)
-    assert printed.startswith(f"{len(x)} videos x {x.shape[1]} features, layout PCA, ")
+    first, second, *_ = printed.splitlines()
+    assert first == "labels: the list's, 8 classes"
+    assert second.startswith(f"{len(x)} videos x {x.shape[1]} features, layout PCA, ")
     results = json.loads((tmp_path / "page/results.json").read_text())
     assert results["layout"] == "pca" and results["num_videos"] == len(x) == results["thumbnails"]
     assert 0 < results["neighbours_kept"] <= 1 and f"{100 * results['neighbours_kept']:.0f}% of the 10" in printed
@@ -180,7 +182,9 @@ def test_without_labels_folders_are_colours_and_suspects_have_their_names(digits
 def test_a_map_of_one_video(digits, draw, tmp_path):
     (tmp_path / "one.csv").write_text(f"path\n{read_list(digits / 'motion/test.csv').names[0]}\n")
     printed, points = draw(tmp_path / "one.csv", *UNTRAINED, "--root", digits)
-    assert printed.startswith("1 videos x ") and "layout PCA (as " in printed
+    first, second, *_ = printed.splitlines()
+    assert first == "labels: none; --labels FILE gives names of classes"
+    assert second.startswith("1 video x ") and "layout PCA (as " in second
     assert points["x"] == points["y"] == [0.0] and points["columns"] == []
     assert json.loads((tmp_path / "page/results.json").read_text())["neighbours_kept"] is None
 

@@ -6,9 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from vidssl.apps.predict.formats import ANNOTATIONS, read_annotations
+from vidssl.apps.predict.formats import ANNOTATIONS
 from vidssl.base.errors import DataError
 from vidssl.base.types import VideoRecord
+from vidssl.data.annotation_forms import read_annotations
 
 AGGREGATED = """Observation id,Observation date,Description,Observation type,Source,Time offset (s),Coding duration,\
 Media duration (s),FPS (frame/s),Subject,Observation duration by subject by observation,Behavior,Behavioral category,\

@@ -132,8 +132,8 @@ def test_classes_of_splits_are_those_of_train(tmp_path):
     made = prepare(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
     assert made.classes == ("x", "y") and rows(tmp_path / "lists", "val") == {"val/x/3.mp4": "x"}
     touch(root, "train/loose.mp4")
-    with pytest.raises(DataError, match=r"root/train holds 2 class folders and also 1 loose videos"):
-        prepare_folder(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
+    prepare(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
+    assert {*rows(tmp_path / "lists", "train")} == {"train/x/1.mp4", "train/y/2.mp4"}
 
 
 def test_splits_are_not_split_again(tmp_path):
@@ -174,9 +174,9 @@ def test_folders_of_frames_are_videos(tmp_path, split):
 def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
     """`<name>/0001.jpg` is ambiguous: the user decides, so that no frame becomes an example by accident."""
     root = touch(tmp_path / "root", *(f"{v}/{n:04d}.jpg" for v in ("a", "b", "c") for n in range(5)))
-    with pytest.raises(DataError, match=r"no videos in .* in 3 folders \('a', 'b', 'c'\).*images=True.*unlabeled=True"):
+    with pytest.raises(DataError, match=r"no videos in .* in 3 folders \('a', 'b', 'c'\).*images=True.*labels=.none"):
         prepare_folder(root, tmp_path / "lists")
-    assert [clip.path for clip in prepare(root, tmp_path / "a", unlabeled=True).lists["train"]] == ["a", "b", "c"]
+    assert [clip.path for clip in prepare(root, tmp_path / "a", labels="none").lists["train"]] == ["a", "b", "c"]
     assert len(prepare(root, tmp_path / "b", images=True, test=0).lists["train"]) == 15
     labels = labels_csv(tmp_path / "l.csv", ["a,x", "b,y"], "path,label")
     prepare_folder(root, tmp_path / "c", labels=labels, test=0)
@@ -204,9 +204,9 @@ def test_folders_beside_splits_are_refused(tmp_path):
     for other in ("replacement/for_corrupted/1.mp4", "unlabeled/1.mp4", "loose.mp4"):
         touch(root, other)
         top = other.split("/")[0]
-        for unlabeled in (False, True):
+        for labels in (None, "none", "folders"):
             with pytest.raises(DataError, match=rf"has the splits train, val, and beside them '{top}': move these"):
-                prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
+                prepare_folder(root, tmp_path / "lists", labels=labels)
         labels = labels_csv(tmp_path / "l.csv", ["train/x/1.mp4,x", "val/x/1.mp4,x", f"{other},y"], "path,label")
         with pytest.raises(DataError, match="has the splits train, val, and beside them"):
             prepare_folder(root, tmp_path / "lists", labels=labels)
@@ -219,19 +219,22 @@ def test_folders_that_are_not_classes(tmp_path):
         tmp_path / "root", *(f"2024-01-{d:02d}/cam{c}/{n}.mp4" for d in range(1, 4) for c in "12" for n in "ab")
     )
     made = prepare(root, tmp_path / "dated")
+    why = "hint: the folders 2024-01-01, 2024-01-02, 2024-01-03 have names that cameras, phones or calendars give: "
+    assert f'{why}labels="folders" takes them for classes' in made.text and made.classes == ()
+    made = prepare(root, tmp_path / "taken", labels="folders")
     assert "hint: 3 of 3 classes look like dates or numbers ('2024-01-01', '2024-01-02', '2024-01-03')" in made.text
-    assert "unlabeled=True" in made.text
-    made = prepare(root, tmp_path / "lists", unlabeled=True)
+    assert 'labels="none"' in made.text and made.classes == ("2024-01-01", "2024-01-02", "2024-01-03")
+    made = prepare(root, tmp_path / "lists", labels="none")
     assert made.classes == () and len(made.lists["train"]) == 12 and list(made.lists) == ["train"]
     assert set(rows(tmp_path / "lists", "train").values()) == {"?"} and "hint" not in made.text
-    made = prepare(root, tmp_path / "split", unlabeled=True, test=0.5, group=r"^[\d-]+")
+    made = prepare(root, tmp_path / "split", labels="none", test=0.5, group=r"^[\d-]+")
     assert sorted(made.lists) == ["test", "train"]
     digits = touch(tmp_path / "digits", *(f"{d}/{n}.mp4" for d in range(10) for n in "ab"))
     made = prepare(digits, tmp_path / "digit_lists")
     assert made.classes == tuple("0123456789") and "classes look like dates or numbers" in made.text
     assert "hint" not in str(prepare_folder(touch(tmp_path / "c", "a/1.mp4", "b/1.mp4"), tmp_path / "c_lists"))
-    assert "only one class, 'videos'" in str(
-        prepare_folder(touch(tmp_path / "v", "videos/1.mp4", "videos/2.mp4"), tmp_path / "o")
+    assert "only one class, 'clips'" in str(
+        prepare_folder(touch(tmp_path / "v", "clips/1.mp4", "clips/2.mp4"), tmp_path / "o")
     )
 
 
@@ -329,8 +332,7 @@ def test_malformed_labels(actions, tmp_path, header, row, message):
         ({"test": float("nan")}, "must be in"),
         ({"group": "("}, r"'\(' is not a regular expression"),
         ({"group_column": "camera"}, "a column of groups needs labels=FILE"),
-        ({"unlabeled": True, "labels": Path("labels.csv")}, "unlabeled=True excludes labels"),
-        ({"unlabeled": True, "classes": Path("classes.txt")}, "unlabeled=True excludes labels"),
+        ({"labels": "none", "classes": Path("classes.txt")}, 'labels="none" excludes classes'),
         ({"fps": 25.0}, r"fps=RATE is for folders of images, but .*actions has none that are listed: remove it"),
     ],
 )

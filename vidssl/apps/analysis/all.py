@@ -219,7 +219,7 @@ def draw_videos(videos: Videos, options: NetworkOptions, count: int | None, out:
 
     They are drawn in pairs of a class, as analyses compare videos of a class.
     """
-    all_videos = read_videos(videos, options)
+    all_videos = read_videos(videos, options).labelled_rows()
     order, seen, class_order = generator(0).permutation(len(all_videos)).tolist(), Counter[int](), dict[int, int]()
     rank = {}
     for row in order:

@@ -305,6 +305,10 @@ class GradCamJob(Measurement):
     nearest: Callable[[], Mapping[int, int]] = dict  # returns the row of the nearest video of each of them
     shown: dict[int, Explained] = field(default_factory=dict, init=False)  # the videos whose overlays are drawn
 
+    def needs_labels(self) -> bool:
+        """Maps are drawn of all videos."""
+        return False
+
     def check(self) -> Tree:
         """Choose what is explained."""
         target = self.target or ("similarity" if self.subject.logits is None else "class")

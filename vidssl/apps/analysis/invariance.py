@@ -435,6 +435,10 @@ class Invariance(Measurement):
         """Measure the central square, of one clip unless there are more."""
         return central_square(options, "measured")
 
+    def needs_labels(self) -> bool:
+        """Whether classes are measured."""
+        return self.variant == "class"
+
     def check(self) -> Tree:
         """Choose the transformations."""
         test, units, labels = one_network(self.subject).test, self.subject.encoder.dim, {*self.query.labels.tolist()}

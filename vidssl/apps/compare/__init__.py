@@ -1,11 +1,12 @@
 """Which encoder is best for some videos: predictions of each video with its recording left out, on one page."""
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,22 +26,22 @@ from vidssl.apps.compare.page import class_names, score_column, write_encoders_p
 from vidssl.apps.compare.verdict import decide, describe_without_labels
 from vidssl.base import distributed
 from vidssl.base.atomic import write_json
-from vidssl.base.command_line_and_notices import command_line
+from vidssl.base.command_line_and_notices import command_line, log_once
 from vidssl.base.config import Tree
 from vidssl.base.distributed import choose_device
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import claim, only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.progress import progress as bar
+from vidssl.data.label_videos import describe_labels, label_videos
 from vidssl.data.recordings_and_class_folders import (
     Groups,
     chosen_rows,
     labelled_by_folders,
     of_several_recordings,
     recording_groups,
-    why_folders_are_no_classes,
 )
-from vidssl.data.video_list import VideoList, row_key
+from vidssl.data.video_list import VideoList
 from vidssl.evaluation.leave_recording_out import fits, fold_table, num_neighbours
 from vidssl.evaluation.metrics import majority
 from vidssl.evaluation.result_files import complete
@@ -52,6 +53,7 @@ from vidssl.models.floors import FLOORS
 from vidssl.models.joined_features import parts_of
 from vidssl.page.previews import of_middles, preview
 
+_log = logging.getLogger(__name__)
 PRIMARY = "knn"
 DISAGREEMENTS = "disagreements.csv"
 _LISTED = 20  # on the page
@@ -64,7 +66,7 @@ def compare(
     *,
     model: Model | Sequence[Model] | Mapping[str, Model],
     out: File,
-    labels: Sequence[File] = (),
+    more_labels: Sequence[File] = (),
     group: str | None = None,
     limit: Count | None = None,
     shots: Sequence[int] = (1, 5, 20),
@@ -74,7 +76,8 @@ def compare(
 ) -> JobResults:
     """Compare encoders on videos: accuracies with recordings left out, intervals, costs, and a verdict on one page.
 
-    Classes are the labels of the list, else the folders; without both the page says what can be said without labels.
+    Classes are those of `labels`, else of the list, else the folders; what has none is left out. Without any the page
+    says what can be said without labels.
     Features and predictions are kept in `out`: one more encoder costs only itself.
 
     Args:
@@ -82,7 +85,7 @@ def compare(
         model: Encoders: checkpoints, names of `load_backbone`, encoders of other libraries, modules; a mapping names
             them.
         out: Folder for index.html and results.json.
-        labels: More lists of the same videos with other labels, each a section of the page.
+        more_labels: Files of other labels of the same videos, as `labels`, each a section of the page.
         group: Regular expression for the recording in a path: its first capture group, else its match (default: as
             names state it).
         limit: Compare only so many videos, about as many of each class.
@@ -95,18 +98,20 @@ def compare(
         What results.json has.
     """
     folder = Path(out)
-    inputs = {"videos": path_of(videos), **{f"labels.{n}": Path(path) for n, path in enumerate(labels)}}
-    claim(folder, "encoder comparison", inputs=inputs)
+    files = [Path(path) for path in more_labels]
+    read = [*files, Path(options.get("labels", "none"))]  # a list of what to label next is written over
+    claim(folder, "encoder comparison", inputs={"videos": path_of(videos)}, read=read)
     start = time.perf_counter()
     with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
         listed = read_videos(videos, options)
-        strict = listed.is_labelled or len(labels) > 0  # folders as labels are no test set that somebody has made
-        compared, lists = _label_lists(listed, (read_videos(path, options) for path in labels), limit)
+        compared, lists, what, part = _label_lists(labelled_by_folders(listed), files, limit)
+        for line in what:
+            log_once(_log, logging.INFO, line)
         groups = recording_groups(compared, group)
         _check(compared, lists, groups)
         requested = _name_encoders(model)
         encoders, failures = extract_all(
-            _with_parts_and_floors(requested), compared, options, folder, same_clips, strict, limit
+            _with_parts_and_floors(requested), compared, options, folder, same_clips, listed.is_labelled, part
         )
         if not requested.keys() & {encoder.name for encoder in encoders}:
             raise next(iter(failures.values()))  # floors alone compare nothing
@@ -117,13 +122,14 @@ def compare(
             encoder.features = of_rows(encoder.features, rows)
         groups, copies = _with_copies(groups.of_rows(rows), encoders)
         names = [compared.names[row] for row in rows]
-        named_lists = zip(_names(lists), (labelled.rows(rows.tolist()) for labelled in lists), strict=True)
         sections = [
-            _section(encoders, name, labelled, groups.number, copies, shots, folder) for name, labelled in named_lists
+            {"name": name, "what": line} | _section(encoders, labelled, groups.number, copies, shots, folder)
+            for name, line, labelled in zip(_names(lists), what, (x.rows(rows.tolist()) for x in lists), strict=False)
         ]
         pairs = common_neighbours({encoder.name: encoder.features for encoder in encoders}, groups.number)
         num_groups = int(groups.number.max()) + 1
         content: Tree = {
+            "labels": what[0],
             "sections": sections,
             "common_neighbours": pairs,
             "encoders": {encoder.name: {**encoder.facts, "floor": encoder.floor} for encoder in encoders},
@@ -136,27 +142,40 @@ def compare(
             "processor": processor(),
         }
         if not lists:
-            floors, reason = [encoder.name for encoder in encoders if encoder.floor], why_folders_are_no_classes(listed)
-            sentences = describe_without_labels(floors, pairs, len(copies), num_groups, reason)
+            floors = [encoder.name for encoder in encoders if encoder.floor]
+            sentences = describe_without_labels(floors, pairs, len(copies), num_groups)
             content["without_labels"] = {"sentences": sentences}
         request = {"group": group, "limit": limit, "shots": [*shots], "same_clips": same_clips, "weights": None}
         results = JobResults(content | complete({}, request=request, overlap=None, query=compared.fingerprint))
         distributed.on_main(partial(_write, folder, results, compared.rows(rows.tolist())))
-    texts = [comparison_table(results, section) for section in sections] or results["without_labels"]["sentences"]
+    texts = [comparison_table(results, section) for section in sections]
+    texts = texts or [what[0], *results["without_labels"]["sentences"]]
     results.text, results.file = "\n\n".join(texts), folder / "index.html"
     return results
 
 
 def _label_lists(
-    list_given: VideoList, others: Iterable[VideoList], limit: int | None
-) -> tuple[VideoList, list[VideoList]]:
-    """Return the videos that are compared, and the lists of their labels: their own, if they have any, and others."""
-    videos = labelled_by_folders(list_given)
+    videos: VideoList, files: Sequence[Path], limit: int | None
+) -> tuple[VideoList, list[VideoList], list[str], Tree]:
+    """Return the videos that are compared, the lists of their labels, what each says, and which part of them it is.
+
+    The first list is their own, if it has labels. Videos without a label in any list are left out, if there are lists.
+    """
+    lists = [label_videos(videos, path) for path in files]
+    if longer := next((labelled.label_source for labelled in lists if len(labelled) > len(videos)), None):
+        raise DataError(f"{longer} has labels of spans, which are rows of their own: give it as labels=FILE")
+    if (videos.labels >= 0).any() or videos.targets is not None:
+        lists = [videos, *lists]
+    what, part = [*map(describe_labels, lists)] or [describe_labels(videos)], Tree()
+    known = np.any([labelled.labels >= 0 for labelled in lists if labelled.targets is None], axis=0)
+    if np.any(known) and not np.all(known):
+        part["labelled"] = True
+        videos, *lists = (labelled.rows(np.flatnonzero(known).tolist()) for labelled in (videos, *lists))
     if limit is not None:
-        videos = videos.rows(chosen_rows(videos, limit))
-    lists = [_in_order_of(videos, other) for other in others]
-    has_labels = (videos.labels >= 0).any() or videos.targets is not None
-    return videos, [videos, *lists] if has_labels else lists
+        part["limit"] = limit
+        rows = chosen_rows((lists or [videos])[0], limit)
+        videos, *lists = (labelled.rows(rows) for labelled in (videos, *lists))
+    return videos, lists, what, part
 
 
 def _name_encoders(model: Model | Sequence[Model] | Mapping[str, Model]) -> dict[str, Model]:
@@ -180,28 +199,32 @@ def _with_parts_and_floors(requested: Mapping[str, Model]) -> list[tuple[str, Mo
 def _check(videos: VideoList, lists: Sequence[VideoList], groups: Groups) -> None:
     """Raise a DataError if nothing can be compared on the videos, or by the labels of one of the lists."""
     if len(videos) < 2:
-        raise DataError(f"{videos.path}: a comparison needs two videos or more")
+        raise DataError(f"{videos.path}: a comparison needs two videos or more{' with labels' if lists else ''}")
     for labelled in lists:
         if labelled.targets is not None:
             raise DataError(f"{labelled.path} has several labels a video: a comparison needs one of each")
-        if (labelled.labels < 0).any():
-            what = "no labels" if (labelled.labels < 0).all() else "videos without labels"
-            raise DataError(f"{labelled.path} has {what}: give each video one")
-        if max(Counter(labelled.labels.tolist()).values()) < 2:
-            many = f"no class has two of the {len(labelled)} videos"
-            raise DataError(f"{labelled.path}: {many}: add videos, or raise limit")
+        label = labelled.labels[labelled.labels >= 0].tolist()
+        if max(Counter(label).values(), default=0) < 2:
+            many = f"no class has two videos, of {len(label)} with labels"
+            raise DataError(f"{_file(labelled)}: {many}: label more, or raise limit")
     if lists and not groups.number.any():
         raise DataError(f"all {len(videos)} videos are of one recording, by {groups.how}: group=REGEX divides them")
     for labelled in lists:
-        if not of_several_recordings(labelled.labels, groups.number).any():
-            raise DataError(f"{labelled.path}: {_ONE_RECORDING}")
+        known = labelled.labels >= 0
+        if not of_several_recordings(labelled.labels[known], groups.number[known]).any():
+            raise DataError(f"{_file(labelled)}: {_ONE_RECORDING}")
 
 
 def _names(lists: Sequence[VideoList]) -> list[str]:
     """Name lists by their folders, or by their own names if they are in one folder."""
-    paths = [list_.path.resolve() for list_ in lists]
+    paths = [_file(list_).resolve() for list_ in lists]
     folders = [path.parent.name if path.suffix == ".csv" else path.name for path in paths]
     return folders if len({*folders}) == len(folders) else [f"{path.parent.name}/{path.stem}" for path in paths]
+
+
+def _file(videos: VideoList) -> Path:
+    """Return the file that the labels are from, or the videos."""
+    return videos.label_source if isinstance(videos.label_source, Path) else videos.path
 
 
 def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[ComparedEncoder]) -> list[Tree]:
@@ -222,43 +245,26 @@ def _with_copies(groups: Groups, encoders: Sequence[ComparedEncoder]) -> tuple[G
     return groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})"), copies
 
 
-def _spans(videos: VideoList) -> list[tuple[Any, ...]]:
-    """Return file, start and end of each row."""
-    return [row_key(videos.records.root_of(row), videos.records[row])[:3] for row in range(len(videos))]
-
-
-def _in_order_of(videos: VideoList, other: VideoList) -> VideoList:
-    """Return the rows of another list of the same videos and spans, in their order."""
-    keys = _spans(videos)
-    row_of_key: dict[Any, int] = {}
-    for row, key in enumerate(_spans(other)):
-        if other.labels[row_of_key.setdefault(key, row)] != other.labels[row]:
-            raise DataError(f"{other.path} has two labels for one span of {other.names[row]}: give each span one")
-    lacking = [row for row, key in enumerate(keys) if key not in row_of_key]
-    if lacking:
-        (_, start, end), of_root = keys[lacking[0]], "" if other.root == videos.root else f" in its root {other.root}"
-        span = "" if end is None and not start else f" from {start:g} s to {'its end' if end is None else f'{end:g} s'}"
-        raise DataError(
-            f"{other.path} lacks {len(lacking)} of the videos{of_root}, such as {videos.names[lacking[0]]}{span}; name "
-            f"lists of the same videos and spans as {videos.path}"
-        )
-    return other.rows([row_of_key[key] for key in keys])
-
-
 def _section(
     encoders: Sequence[ComparedEncoder],
-    name: str,
     videos: VideoList,
     number: NDArray[np.int64],
     copies: Sequence[tuple[int, int]],
     shots: Sequence[int],
     out: Path,
 ) -> Tree:
-    """Compare the encoders by the labels of the videos (N,); `number` (N,) are their recordings."""
-    label = videos.labels
+    """Compare the encoders by the labels that some videos (N,) have; `number` (N,) are their recordings."""
+    rows = np.flatnonzero(videos.labels >= 0)
+    between_recordings = sum(
+        number[first] != number[second] and videos.labels[first] >= 0 <= videos.labels[second]
+        for first, second in copies
+    )
+    label, number = videos.labels[rows], number[rows]
+    features = [of_rows(encoder.features, encoder.features.index.numpy()[rows]) for encoder in encoders]
+    encoders = [replace(encoder, features=x) for encoder, x in zip(encoders, features, strict=True)]
     several = of_several_recordings(label, number)
     if not several.any():
-        raise DataError(f"{videos.path}: {_ONE_RECORDING}")
+        raise DataError(f"{_file(videos)}: {_ONE_RECORDING}")
     folds = fold_table(number, label)
     with bar(title="predictions", unit="fit", total=fits(folds, shots) * len(encoders), leave=False) as fits_bar:
         predicted = predict_all(encoders, label, number, folds, shots, out, partial(fits_bar.update, 1))
@@ -275,9 +281,7 @@ def _section(
         recordings = number[label == class_]
         counts = {"videos": len(recordings), "groups": len(np.unique(recordings))}
         classes.append({"name": videos.class_name(class_), **counts})
-    between_recordings = sum(number[first] != number[second] for first, second in copies)
     return {
-        "name": name,
         "verdict": decide(
             encoders, means, pairs, classes, guessing[PRIMARY], doubts(*of_class), int(between_recordings)
         ),
@@ -295,6 +299,7 @@ def _section(
         },
         "pairs": [_pair(pair, [*hits]) for pair in pairs],
         "folds": folds.tolist(),
+        "rows": rows.tolist(),
         "labels": label.tolist(),
         "classes": classes,
     }
@@ -329,7 +334,8 @@ def comparison_table(results: JobResults, section: Tree) -> str:
     lines = format_table(rows, "<" + ">" * (len(measures) + 2))
     failed = [f"{name} is left out: {reason}" for name, reason in results["failed"].items()]
     title = [f"{section['name']}:"] if len(results["sections"]) > 1 else []
-    return "\n".join([*title, section["verdict"]["answer"], "", *lines, "", *section["verdict"]["doubts"], *failed])
+    head = [*title, section["what"], section["verdict"]["answer"]]
+    return "\n".join([*head, "", *lines, "", *section["verdict"]["doubts"], *failed])
 
 
 def _write(out: Path, results: JobResults, videos: VideoList) -> None:
@@ -339,13 +345,13 @@ def _write(out: Path, results: JobResults, videos: VideoList) -> None:
         section = results["sections"][0]
         names, predicted = class_names(section), section["predicted"]
         lines = [
-            [results["videos"][row], names[section["labels"][row]], f"{entropy:.4f}"]
+            [results["videos"][section["rows"][row]], names[section["labels"][row]], f"{entropy:.4f}"]
             + [names.get(predictions["knn"][row], "") for predictions in predicted.values()]
             for row, entropy in disputed
         ]
         write_csv(out / DISAGREEMENTS, ["path", "label", "entropy", *predicted], lines)
     listed = (disputed or [])[:_LISTED]
-    clips = of_middles([videos.records[row] for row, _ in listed], preview)
+    clips = of_middles([videos.records[results["sections"][0]["rows"][row]] for row, _ in listed], preview)
     # A video that cannot be read again has no preview.
     previews = {row: clip for (row, _), clip in zip(listed, clips, strict=True) if not isinstance(clip, str)}
     title = f"Encoders for {videos.path.name}"
@@ -354,7 +360,10 @@ def _write(out: Path, results: JobResults, videos: VideoList) -> None:
 
 
 def _disputed(results: JobResults) -> list[tuple[int, float]] | None:
-    """Return the videos on which the encoders that are no floors disagree, and the entropy; None: there is one."""
+    """Return the rows of the first section on which encoders that are no floors disagree, and the entropy.
+
+    None: there is one encoder, or no section.
+    """
     trained = [name for name, encoder in results["encoders"].items() if not encoder["floor"]]
     if len(trained) < 2 or not results["sections"]:
         return None

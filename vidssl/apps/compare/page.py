@@ -25,7 +25,7 @@ def write_encoders_page(
     """Write the page of results as in results.json.
 
     `disputed` are the videos to label next, with the entropy of the votes, by the labels of the first section;
-    `previews` those of some of them. Both name videos by their place in `results["videos"]`.
+    `previews` those of some of them. Both name videos by their place in the section.
     """
     render_page(
         path,
@@ -112,4 +112,5 @@ def _disputed(row: int, entropy: float, results: Tree) -> Tree:
     names = class_names(section)
     predicted = [names.get(classes["knn"][row], "–") for classes in section["predicted"].values()]
     label = names[section["labels"][row]]
-    return {"row": row, "name": results["videos"][row], "label": label, "predicted": predicted, "entropy": entropy}
+    name = results["videos"][section["rows"][row]]
+    return {"row": row, "name": name, "label": label, "predicted": predicted, "entropy": entropy}

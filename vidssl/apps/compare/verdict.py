@@ -31,6 +31,7 @@ class _Ranking:
         self.pairs = {(pair.first, pair.second): pair for half in differences for pair in (half, half.turned())}
         self.best = max(self.learned or range(len(encoders)), key=lambda n: means[n].value)
         self.rest = [n for n in self.learned or range(len(encoders)) if not self.is_worse(n, self.best)]
+        self.higher = [n for n, mean in enumerate(means) if mean.value > means[self.best].value]  # floors
 
     def is_worse(self, n: int, than: int) -> bool:
         """Whether an encoder is shown to be worse than another one."""
@@ -61,6 +62,14 @@ class _Ranking:
                 answer += f"; {self.listed(some)} {'is' if len(some) == 1 else 'are'} worse{than}"
         return answer
 
+    def higher_floors(self) -> str:
+        """Say which floors have a higher number than the best encoder."""
+        if not self.higher:
+            return ""
+        number = max(self.means[n].value for n in self.higher)
+        are = "is" if len(self.higher) == 1 else "are"
+        return f", but {self.listed(self.higher)}, which learned nothing, {are} higher: {100 * number:.1f} %"
+
     def cheapest(self) -> tuple[int, str]:
         """Return the encoder that needs least of those that are not worse than the best by more than the margin."""
         operations = [encoder.facts["gigaflops_per_video"] or 0.0 for encoder in self.encoders]  # None: not counted
@@ -86,10 +95,7 @@ class _Ranking:
         if all(low is None or low <= chance for low in (self.means[n].low for n in self.learned)):
             said.append(f"No encoder is shown to be above guessing, {100 * chance:.1f} %.")
         for n, encoder in enumerate(self.encoders):
-            if encoder.floor and self.means[n].value > self.means[self.best].value:
-                number = f"{100 * self.means[n].value:.1f} %"
-                said.append(f"{encoder.name}, which learned nothing, has a higher number: {number}.")
-            elif encoder.floor and n != self.best and not self.is_worse(n, self.best):
+            if encoder.floor and n not in (self.best, *self.higher) and not self.is_worse(n, self.best):
                 said.append(f"{best} is not shown to be better than {encoder.name}, which learned nothing.")
         to_best = [self.pairs[n, self.best] for n in self.learned if n != self.best]
         differ = [pair for pair in to_best if "differ" in pair.reason]
@@ -147,7 +153,7 @@ def decide(
         "best": ranking.names[ranking.best],
         "is_clear": len(ranking.rest) == 1 and len(ranking.learned) != 1,
         "cheapest": ranking.names[cheapest],
-        "answer": f"{ranking.answer(chance)}.{needs_less}",
+        "answer": f"{ranking.answer(chance)}{ranking.higher_floors()}.{needs_less}",
         "doubts": [
             *ranking.doubts(chance),
             *doubts,
@@ -203,7 +209,7 @@ def _seen(encoder: ComparedEncoder) -> int | None:
 
 
 def describe_without_labels(
-    floors: Collection[str], pairs: Sequence[Tree], num_copies: int, num_groups: int, no_classes: str = ""
+    floors: Collection[str], pairs: Sequence[Tree], num_copies: int, num_groups: int
 ) -> list[str]:
     """Say what was measured without labels, and what that does not say; no encoder is preferred.
 
@@ -212,7 +218,6 @@ def describe_without_labels(
         pairs: What each pair of encoders has in common, of `common_neighbours`.
         num_copies: Pairs of near copies that were of different recording groups.
         num_groups: Recording groups, after those of copies were joined.
-        no_classes: Why folders are not taken as classes.
     """
     sentences, nearest_floor = [], dict[str, tuple[float, str]]()  # with which an encoder has most in common
     pairs = [pair for pair in pairs if not math.isnan(pair["fraction"])]
@@ -238,8 +243,6 @@ def describe_without_labels(
             f"page. Each pair counts as one recording, which leaves {num_groups}."
         )
     sentences.append("Without labels no encoder is shown to be better: encoders may agree by the background alone.")
-    if no_classes:
-        sentences.append(f"{no_classes[0].upper()}{no_classes[1:]}.")
     return sentences
 
 

@@ -26,7 +26,8 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report
 from vidssl.base.types import Frames, VideoRecord
-from vidssl.data.recordings_and_class_folders import recording_groups
+from vidssl.data.label_videos import describe_labels, label_videos
+from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.evaluation.features import FeatureFolder, read_folder
@@ -63,8 +64,8 @@ def map(
 ) -> JobResults:
     """Draw a zoomable map of features as a page, with playing videos, colours by columns, search and selection.
 
-    Beside the page are `videos.csv`, the list of all points, with `root.txt` and `classes.txt`: the lists that the page
-    writes belong there.
+    Labels are those of `labels`, else of the list, else the folders. Beside the page are `videos.csv`, the list of all
+    points, with `root.txt` and `classes.txt`: the lists that the page writes belong there.
 
     Args:
         videos: Videos to extract features of, into `out`; or give `features`.
@@ -92,20 +93,22 @@ def map(
             raise ConfigError("a map needs features=FOLDER (of vidssl extract), or videos and a network")
         features = folder / "features"
         check_file_names(folder, ["features/features.npy"])
-        claim_results(folder, "map", {}, [path_of(videos), file_of(model), values])
+        claim_results(folder, "map", {}, [path_of(videos), file_of(model), values, options.get("labels")])
         listed = read_videos(videos, options)
         for name in listed.names:
             check_name(name)  # now, not after hours
         of_network = options.copy()
         of_network.pop("root", None)
         of_network.pop("allow_external", None)
+        of_network.pop("labels", None)
         extract(model, listed, out=features, **of_network)
-    elif videos is not None or model is not None or options.keys() - {"root"}:
+    elif videos is not None or model is not None or options.keys() - {"root", "labels"}:
         raise ConfigError("features=FOLDER has features already: leave out videos, the network and its options")
     if not distributed.is_main():  # of several processes, which have extracted the features together
         return JobResults()
     root = None if "root" not in options else Path(options["root"])
     settings = {"layout": layout, "seed": seed, "thumbnails": thumbnails, "clusters": clusters, "group": group}
+    settings["labels"] = None if "labels" not in options else str(options["labels"])
     results = _draw(Path(features), folder, settings, values, root, to == "parquet")
     results.text, results.file = map_summary(results), folder / "index.html"
     return results
@@ -124,7 +127,10 @@ def _draw(
     if not count:
         raise DataError(f"{features} has no features: none of the videos could be read")
     name, reason = choose_layout(settings["layout"], count)
-    videos = folder.videos(range(count), root)
+    videos = label_videos(folder.videos(range(count), root), settings["labels"])
+    if len(videos) > count:
+        _log.warning("%d labelled spans have no features: extract them with these labels", len(videos) - count)
+        videos = videos.rows(range(count))
     check_beside(out, videos.root, videos.classes, ["videos"], [features])
     claim_results(out, "map", {}, [columns])
     records = [videos.records.row(n) for n in range(count)]
@@ -141,6 +147,7 @@ def _draw(
         of_clusters = _clusters(videos, features_of.x, settings, out, shown_columns, shown_suspects)
     previews, animations, missing = _previews(videos, folder, settings["thumbnails"], parquet)
     content: Results = {
+        "labels": describe_labels(labelled_by_folders(videos)),
         "num_videos": count,
         "dim": x.shape[1],
         "layout": name,
@@ -252,6 +259,7 @@ def _details(results: Results) -> list[tuple[str, str]]:
     shown, kept = results["thumbnails"], results["neighbours_kept"]
     details = {
         "Videos": format_count(results["num_videos"], results["missing"]),
+        "Labels": results["labels"].removeprefix("labels: "),
         "Layout": _NAMES[results["layout"]] + (f" (seed {results['seed']})" if results["layout"] == "umap" else ""),
         "10 nearest neighbours kept on the map": "" if kept is None else f"{100 * kept:.0f}%",
         "Thumbnails": f"{shown:,}" if shown < results["num_videos"] else "",
@@ -264,8 +272,9 @@ def map_summary(results: Results) -> str:
     """Describe the map in a few lines."""
     reason, kept = results["layout_reason"], results["neighbours_kept"]
     lines = [
-        f"{format_count(results['num_videos'], results['missing'])} videos x {results['dim']} features, layout "
-        f"{_NAMES[results['layout']]}{f' ({reason})' if reason else ''}, {results['thumbnails']} thumbnails"
+        results["labels"],
+        f"{format_count(results['num_videos'], results['missing'], 'video')} x {results['dim']} features, layout "
+        f"{_NAMES[results['layout']]}{f' ({reason})' if reason else ''}, {results['thumbnails']} thumbnails",
     ]
     if kept is not None:
         lines.append(f"{100 * kept:.0f}% of the 10 nearest neighbours by features are among the 10 nearest on the map")

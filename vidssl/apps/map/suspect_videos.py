@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.base.config import Tree
-from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups, why_folders_are_no_classes
+from vidssl.data.label_videos import describe_labels
+from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.leave_recording_out import fold_table, same_group
 from vidssl.evaluation.protocols import of_many_classes
@@ -137,7 +138,7 @@ def find_suspects(videos: VideoList, x: Tensor, near: Neighbours) -> tuple[Tree,
     outliers, pairs = find_outliers(near).tolist(), find_near_duplicates(near)
     listed, labels, reason = labelled_by_folders(videos), [], ""
     if (listed.labels < 0).all():
-        reason = why_folders_are_no_classes(videos) or "no labels, and no folders of two videos or more"
+        reason = describe_labels(listed)
     elif len(videos) > MOST_LABELS:
         reason = f"more than {MOST_LABELS:,} videos"
     else:

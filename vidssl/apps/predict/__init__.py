@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from vidssl.apps.predict.formats import ANNOTATIONS, read_annotations
+from vidssl.apps.predict.formats import ANNOTATIONS
 from vidssl.apps.predict.moments import NONE, Moment, choose_to_label, join_windows, predict_rows
 from vidssl.apps.predict.page import write_prediction_page
 from vidssl.apps.predict.trust import UNSTATED, measure_trust, percent
@@ -23,7 +23,8 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.safe_parse import read_json
-from vidssl.base.types import VideoRecord
+from vidssl.base.types import Count, Positive, VideoRecord
+from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.cut_windows import parse_windows
 from vidssl.data.read_labels import below_one_folder, divide_by_labels, find_labelled, labels_of_folders, read_labels
 from vidssl.data.recordings_and_class_folders import recording_groups
@@ -43,7 +44,7 @@ from vidssl.evaluation.leave_recording_out import same_group
 from vidssl.evaluation.result_files import complete, write_results
 from vidssl.evaluation.statistics import Estimate
 from vidssl.jobs.extract import extract
-from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
+from vidssl.jobs.job import EncoderOptions, File, Model, NetworkOptions, Videos, job, path_of, read_videos, reading
 from vidssl.jobs.load_network import describe_clips, load_subject
 from vidssl.jobs.measurement_runner import JobResults, format_table, write_csv
 from vidssl.models.external import is_external
@@ -69,7 +70,7 @@ def predict(
     group: str | None = None,
     to: Literal["csv", "boris", "label-studio"] = "csv",
     progress: Report = None,
-    **options: Unpack[NetworkOptions],
+    **options: Unpack[EncoderOptions],
 ) -> JobResults:
     """Predict the classes of videos, or of moments of long ones, from a few labelled examples, with a page.
 
@@ -89,7 +90,7 @@ def predict(
         group: Regular expression for the recording in a path, as in `compare`.
         to: Also write predictions.boris.csv or predictions.label-studio.json, for these tools.
         progress: As of `test`.
-        options: See `NetworkOptions`.
+        options: See `EncoderOptions`.
 
     Returns:
         What results.json has.
@@ -116,7 +117,7 @@ def predict(
         return _predict(folder, listed.root, group, none, ask, to)
 
 
-def _read(videos: Videos, files: Sequence[Path], options: NetworkOptions) -> tuple[VideoList, VideoList]:
+def _read(videos: Videos, files: Sequence[Path], options: EncoderOptions) -> tuple[VideoList, VideoList]:
     """Read the videos to predict, and the list of these, with the label -1, and of the examples."""
     labels = {path: labels_of_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL) for path in files}
     if unlike := next((label.place for of_file in labels.values() for label in of_file if label.label == NONE), None):
@@ -124,7 +125,11 @@ def _read(videos: Videos, files: Sequence[Path], options: NetworkOptions) -> tup
     source, external = path_of(videos), options.get("allow_external", False)
     own = [path for path in files if source is not None and path.resolve() == source.resolve()]
     # A list that is both names the videos; the other files have labels for them.
-    among = find_labelled({own[0]: labels[own[0]]}, None, external) if own else read_videos(videos, options)
+    among = (
+        find_labelled({own[0]: labels[own[0]]}, None, external)
+        if own
+        else read_videos(videos, reading(options.get("root"), external))
+    )
     found = find_labelled(labels, among, external)
     labelled = found.rows(np.flatnonzero(found.labels >= 0).tolist())
     if len(found.classes) < 2:

@@ -14,7 +14,7 @@ from vidssl.base.types import Natural, Positive, VideoRecord
 from vidssl.data.allowed_paths import existing_path, is_file
 from vidssl.data.find_same_videos import find_copies
 from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, describe_suffixes, frame_folders, index_files, quoted
-from vidssl.data.recordings_and_class_folders import number_recordings, recordings_by
+from vidssl.data.recordings_and_class_folders import camera_line, is_camera_name, number_recordings, recordings_by
 from vidssl.data.write_lists import write_lists
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, has_other_images, numbers_by_name
 
@@ -226,7 +226,6 @@ def prepare_folder(
     seed: Natural = 0,
     images: bool = False,
     classes: Path | None = None,
-    unlabeled: bool = False,
     follow_links: bool = False,
     fps: Positive | None = None,
 ) -> str:
@@ -239,32 +238,38 @@ def prepare_folder(
         out: Folder for what is written.
         test: Fraction of each class for the test list (default 0.33; 0, no test list, if there are no classes).
         group: Group of a path: first capture group of this expression, or match.
-        labels: CSV file with the columns path,label.
+        labels: CSV file with the columns path,label, whose videos alone are listed; `folders`, whatever their names; or
+            `none`, for lists without labels (default: folders, unless all have names that cameras and calendars give).
         group_column: Column of the labels that names the group.
         seed: Seed of the random split.
         images: List each image file as a video of one frame.
         classes: File of classes to keep, one a line.
-        unlabeled: Folders are not classes: write no labels.
         follow_links: Follow links to folders and outside.
         fps: Frame rate for folders of images.
     """
     if test is not None and not 0 <= test < 1:
         raise ConfigError(f"test is {test}: it must be in [0, 1)")
-    grouped_twice = group_column is not None and (labels is None or group is not None)
-    if grouped_twice or (unlabeled and (labels is not None or classes is not None)):
-        raise ConfigError("a column of groups needs labels=FILE, no group; unlabeled=True excludes labels and classes")
+    file, unlabeled = None if str(labels) in ("None", "folders", "none") else Path(str(labels)), str(labels) == "none"
+    grouped_twice = group_column is not None and (file is None or group is not None)
+    if grouped_twice or (unlabeled and classes is not None):
+        raise ConfigError('a column of groups needs labels=FILE, no group; labels="none" excludes classes')
     kept = None if classes is None else {*read_classes(classes)}
     index = index_files(
         root,
-        lambda name: kept is None or labels is not None or name in kept or is_split(name),
+        lambda name: kept is None or file is not None or name in kept or is_split(name),
         IMAGE_SUFFIXES if images else VIDEO_SUFFIXES,
         follow_links,
     )
     index.warn_of_others()
-    videos = _find_videos(index, images) if labels is None else _read_labels(index, labels, group_column)
+    videos = _find_videos(index, images) if file is None else _read_labels(index, file, group_column)
     splits = splits_of(root, [video.path for video in videos], unlabeled)
-    if labels is None and not unlabeled:
+    folders = list[str]()
+    if file is None and not unlabeled:
         videos = _label_by_folder(index, videos, splits)
+        folders = sorted({video.label for video in videos if video.label is not None})
+    cameras = folders if labels is None and kept is None and all(map(is_camera_name, folders)) else []
+    if cameras:
+        videos = [video._replace(label=None) for video in videos]
     if splits and (test, group, group_column) != (None, None, None):
         raise ConfigError(f"{root} has the splits {', '.join(splits)}: leave out test and groups, or pass one of them")
     if kept is not None:
@@ -291,12 +296,12 @@ def prepare_folder(
         lists = split_by_group(videos, fraction, seed)
     if fps is not None and not any(video.path in index.image_folders for video in videos):
         raise ConfigError(f"fps=RATE is for folders of images, but {root} has none that are listed: remove it")
-    _write(index, out, lists, names, fps, [path for path in (labels, classes) if path is not None])
+    _write(index, out, lists, names, fps, [path for path in (file, classes) if path is not None])
     report = _report(index, lists, names, splits, images, fps)
     if len(lists) > 1:
         report += warn_of_classes(lists) + _report_copies(lists, copies, kept_together=not splits)
         report += [] if grouped else warn_of_recordings(lists, remedy=not splits)
-    return "\n".join([*report, *index.notes, *(_hints(names) if labels is None else ())])
+    return "\n".join([*report, *index.notes, *(_hints(names, cameras) if file is None else ())])
 
 
 def _check_not_frames(images: Iterable[tuple[str, str | None, str]]) -> None:
@@ -348,19 +353,9 @@ def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Co
     if len(loose) == len(videos) and not index.videos:
         raise DataError(
             f"no videos in {index.root}, but images in {len(loose)} folders ({quoted(loose)}): use images=True if each "
-            "folder is a class and each image an example; use unlabeled=True, or labels=FILE with a class for each "
+            'folder is a class and each image an example; use labels="none", or labels=FILE with a class for each '
             "folder, if each folder is a video"
         )
-    for top in {path.split("/")[0] if splits else "" for path in loose}:
-        inside = [video for video in labelled if not splits or video.path.startswith(f"{top}/")]
-        classes = {video.label for video in inside if video.label is not None}
-        names = [video.path for video in inside if video.label is None]
-        if classes:
-            raise DataError(
-                f"{index.root / top} holds {len(classes)} class folders and also {len(names)} loose videos "
-                f"({first_few(map(repr, names), 5)}): move those into a class folder, or list all videos without "
-                "labels (unlabeled=True)"
-            )
     return labelled
 
 
@@ -438,8 +433,10 @@ def _report(
     return lines
 
 
-def _hints(classes: Sequence[str]) -> list[str]:
+def _hints(classes: Sequence[str], cameras: Sequence[str]) -> list[str]:
     """Signs that the folders are not classes."""
+    if cameras:
+        return [f"hint: {camera_line(cameras)}"]
     numbers = [name for name in classes if re.fullmatch(r"[\d_.-]+", name)]
     splits = [name for name in classes if is_split(name)]
     signs = []
@@ -449,4 +446,4 @@ def _hints(classes: Sequence[str]) -> list[str]:
         signs.append(f"{len(splits)} of {len(classes)} classes look like splits ({quoted(splits)})")
     if len(classes) == 1:
         signs.append(f"there is only one class, {classes[0]!r}")
-    return [f"hint: {sign}; use unlabeled=True if these folders are not classes" for sign in signs]
+    return [f'hint: {sign}; use labels="none" if these folders are not classes' for sign in signs]

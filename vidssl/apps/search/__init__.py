@@ -31,6 +31,7 @@ from vidssl.base.types import Features, Frames, VideoRecord
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.cut_windows import TimeWindows, parse_windows
 from vidssl.data.find_same_videos import copied_rows, find_overlap, own_rows
+from vidssl.data.label_videos import label_videos
 from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.features import claim_features
@@ -54,6 +55,7 @@ from vidssl.jobs.job import (
     job,
     path_of,
     read_videos,
+    reading,
 )
 from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
 from vidssl.jobs.measurement_runner import JobResults, claim_results, format_clips, format_count, format_table
@@ -124,9 +126,10 @@ def retrieval(
     claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
     if searched is not None and gallery is not None:  # it may lie in the folder
         claim_features(searched, [path_of(gallery)])
-    queries, listed = _read(query, options), None
+    # A query may have no label: the page shows what is near.
+    queries, listed = label_videos(_read(query, options), options.get("labels"), required=False), None
     if gallery is not None:  # the same list is read, decoded and reported once
-        listed = queries if _same(gallery, query) else _read(gallery, options)
+        listed = queries if _same(gallery, query) else label_videos(_read(gallery, options), options.get("labels"))
     one_video = not _is_list(query) and len(queries) == 1
     _check(queries, listed, one_video, center, bool(gradcam))
     with distributed.joined(device_of(model, options)), only_run_in(folder):
@@ -172,10 +175,9 @@ def _same(gallery: Videos, query: Videos) -> bool:
 
 
 def _read(videos: Videos, options: NetworkOptions) -> VideoList:
-    """Read the gallery or the queries; the root of the options is that of lists."""
-    if _is_list(videos):
-        return read_videos(videos, options)
-    return read_videos(videos, {"allow_external": options.get("allow_external", False)})
+    """Read the gallery or the queries, without `labels`; the root of the options is that of lists."""
+    root = options.get("root") if _is_list(videos) else None
+    return read_videos(videos, reading(root, options.get("allow_external", False)))
 
 
 # The search -------------------------------------------------------------------------------------------------

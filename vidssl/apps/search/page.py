@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from vidssl.base.atomic import write_whole
+from vidssl.base.errors import how_many
 from vidssl.base.types import VideoRecord
 from vidssl.page.previews import Preview
 from vidssl.page.render import render_page
@@ -171,8 +172,8 @@ def _link(path: str, folder: Path) -> str:
 def _details(results: Mapping[str, Any], network: str) -> list[tuple[str, str]]:
     windows = results.get("windows")
     details = {
-        "Queries": f"{results['num_queries']:,} videos" if "num_queries" in results else "",
-        "Gallery": f"{results['num_gallery']:,} {'videos' if windows is None else 'windows'}",
+        "Queries": how_many(results["num_queries"], "video") if "num_queries" in results else "",
+        "Gallery": how_many(results["num_gallery"], "video" if windows is None else "window"),
         "Windows": "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s",
         "Network": network,
     }

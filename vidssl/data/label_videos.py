@@ -1,0 +1,86 @@
+"""The labels that a command uses: those of a file, the folders, those of the list, or none; and their one line."""
+
+import logging
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from vidssl.base.command_line_and_notices import log_once, worded
+from vidssl.base.errors import DataError, first_few
+from vidssl.data.allowed_paths import RealPath
+from vidssl.data.annotation_forms import read_annotations
+from vidssl.data.read_labels import NamedLabel, covers, match_labels, span_key
+from vidssl.data.recordings_and_class_folders import FEW_NAMES, camera_line, first_folders, labelled_by_folders
+from vidssl.data.video_list import VideoList, rows_by
+
+_log = logging.getLogger(__name__)
+
+
+def label_videos(videos: VideoList, labels: str | Path | None, required: bool = True) -> VideoList:
+    """Label videos by a file, by their `folders`, or not at all (`none`); None: they keep the labels of their list.
+
+    A file has labels for some of the videos, as of `read_annotations`; the others have -1. A span has the label of a
+    span of the file that has more than half of it, or of its video. Labelled spans of a whole video are added as rows.
+    Classes are the names in the file, sorted.
+
+    Raises:
+        DataError: The file names none of the videos, if a label is `required`, or breaks a rule; there are no two
+            folders.
+    """
+    if labels is None:
+        return videos
+    if str(labels) in ("folders", "none"):
+        blank = videos.relabelled([-1] * len(videos), (), "none")
+        return blank if str(labels) == "none" else labelled_by_folders(blank, requested=True)
+    path, real_path = Path(labels), RealPath()
+    named = read_annotations(path)
+    matched, lacking = match_labels({path: named}, videos, allow_external=True)
+    spans = defaultdict[str, list[NamedLabel]](list)
+    for (file, _, _), (_, label) in matched.items():
+        spans[file].append(label)
+    classes = sorted({label.label for label in named} - {""})
+    number = {"": -1} | {name: n for n, name in enumerate(classes)}
+    keys = [span_key(real_path, record.path, record.start, record.end) for record in videos.records]
+    numbers = []
+    for key, record in zip(keys, videos.records, strict=True):
+        same = [matched[key][1]] if key in matched else []
+        covering = (label for label in spans.get(key[0], ()) if covers(record, label.start, label.end))
+        numbers.append(number[next((label.label for label in (*same, *covering) if label.label), "")])
+    listed = videos.relabelled(numbers, classes, path)
+    rows = rows_by(keys)
+    for key, (_, label) in matched.items():
+        if key not in rows and label.end is not None and (whole := rows.get((key[0], 0.0, None))):
+            row = replace(videos.records.row(whole[0]), label=number[label.label], start=label.start, end=label.end)
+            listed.records.append(row, videos.records.root_of(whole[0]))
+    if required and not (listed.labels >= 0).any():
+        names = first_few(label.name for label in named) or "nothing"
+        raise DataError(f"{path} has no label of {videos.path}: it names {names}; they are {first_few(videos.names)}")
+    if required and lacking:
+        text = f"{len(lacking)} of {len(named)} names are of no video of {videos.path}: {first_few(lacking)}"
+        log_once(_log, logging.WARNING, f"{path}: {text}")
+    return listed
+
+
+def describe_labels(videos: VideoList) -> str:
+    """Say in one line what the labels of videos are, of how many, and how others are given."""
+    return worded(f"labels: {_what_labels_are(videos)}")
+
+
+def _what_labels_are(videos: VideoList) -> str:
+    source, several = videos.label_source, videos.targets is not None
+    known = np.ones(len(videos), bool) if several else videos.labels >= 0
+    count, classes = int(known.sum()), np.unique(videos.labels[known]).tolist()
+    if source == "cameras":
+        return f"none, as {camera_line(sorted({*first_folders(videos)} - {''}))}"
+    if not count:
+        return "none; labels=FILE gives names of classes"
+    of_videos = "" if count == len(videos) else f", {count} of {len(videos)} {videos.unit}s"
+    if source == "folders":
+        names = first_few((videos.class_name(n) for n in classes), FEW_NAMES)
+        return f"the {len(classes)} folders {names}{of_videos}; other classes: labels=FILE"
+    whose = "the list's" if source == "list" else Path(source).name
+    if several:
+        return f"{whose}, several a video, {len(videos.classes)} classes"
+    return f"{whose}{of_videos}, {len(classes)} class{'es' * (len(classes) != 1)}"

@@ -144,12 +144,12 @@ def measure(videos, encoders, kinds):
     seconds = time.perf_counter() - start
     stem = [Path(name).stem for name in listed.names]
     found, wrong = dict.fromkeys(kinds, 0), []
-    for pair in pairs:
-        a, b = sorted((pair.first, pair.second), key=lambda row: len(stem[row]))
+    for *rows, similarity in pairs:
+        a, b = sorted(rows, key=lambda row: len(stem[row]))
         if stem[b].startswith(f"{stem[a]}__"):
             found[kinds[int(stem[b].rpartition("__")[2])]] += 1
         else:
-            wrong.append((stem[a], stem[b], pair.similarity))
+            wrong.append((stem[a], stem[b], similarity))
     count = {kind: sum(name.endswith(f"__{n}") for name in stem) for n, kind in enumerate(kinds)}
     return {
         "precision": 1 - len(wrong) / max(1, len(pairs)),

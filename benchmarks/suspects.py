@@ -16,8 +16,9 @@ from measure import finish, table
 from vidssl.apps.map import suspect_videos as suspects
 from vidssl.base.keyed_generators import generator
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
-from vidssl.evaluation.calibrated_classifier import nested_probabilities
+from vidssl.evaluation.calibrated_classifier import Rule, left_out_probabilities, nested_probabilities
 from vidssl.evaluation.features import read_folder
+from vidssl.evaluation.leave_recording_out import fold_table
 
 
 def swapped(label, groups, share, whole, seed):
@@ -103,7 +104,9 @@ def main():
             wrong, scores = given != label, suspects.score_labels(x, given, groups)
             rows, classes = scores.clearly_wrong, int(label.max()) + 1
             estimates = {
-                "logistic regression": suspects._left_out(x.double().numpy(), given, groups, classes, 0),
+                "logistic regression": left_out_probabilities(
+                    x, given, fold_table(groups, given), classes, lambda rest: Rule(suspects._COST)
+                ),
                 "10 nearest videos": suspects._voted(x, given, classes),
             }
             found.append(

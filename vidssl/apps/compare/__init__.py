@@ -219,7 +219,7 @@ def _with_copies(
     features = [encoder.features.x for encoder in encoders if encoder.floor]
     workers = options.get("workers", 2)
     work = partial(find_near_copies, videos, features, same_group(groups.number), workers=workers)
-    copies = [(copy.first, copy.second) for copy in distributed.on_main(work)]
+    copies = [(first, second) for first, second, _ in distributed.on_main(work)]
     if groups.stated or not copies:
         return groups, copies
     return groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})"), copies

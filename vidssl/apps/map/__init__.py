@@ -271,7 +271,7 @@ def _details(results: Results) -> list[tuple[str, str]]:
         "10 nearest neighbours kept on the map": "" if kept is None else f"{100 * kept:.0f}%",
         "Thumbnails": f"{shown:,}" if shown < (results["num_windows"] or results["num_videos"]) else "",
         "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
-        "Labels": results["suspects"]["labels"].removesuffix("."),
+        "Labels": results["suspects"]["labels"],
     }
     return [(name, value) for name, value in details.items() if value]
 
@@ -294,7 +294,7 @@ def map_summary(results: Results) -> str:
     if kept is not None:
         lines.append(f"{100 * kept:.0f}% of the 10 nearest neighbours by features are among the 10 nearest on the map")
     counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in results["suspects"].items() if name != "labels"]
-    lines += [f"to look at: {', '.join(counts)}", results["suspects"]["labels"]]
+    lines += [f"to look at: {', '.join(counts)}", f"labels: {results['suspects']['labels']}"]
     if results["clusters"] is not None:
         sizes = ", ".join(f"{size:,}" for size in results["clusters"]["sizes"])
         lines.append(

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.base.config import Tree
+from vidssl.base.types import VideoRecord
+from vidssl.data.find_same_videos import find_copies
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups, why_folders_are_no_classes
 from vidssl.data.video_list import VideoList
+from vidssl.evaluation.calibrated_classifier import Rule, left_out_probabilities
 from vidssl.evaluation.leave_recording_out import fold_table, same_group
-from vidssl.evaluation.near_copies import NearCopy
-from vidssl.evaluation.protocols import of_many_classes
 from vidssl.evaluation.search import Neighbours, nearest
 
 SUSPECT_NEIGHBOURS = 10  # neighbours
@@ -64,10 +65,9 @@ def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> Label
     if len(classes) < 2:
         return LabelScores(probability, margin, proposed)
     part, target = x[torch.from_numpy(rows)], np.searchsorted(classes, label[rows])
-    confidence = np.sqrt(
-        (_left_out(part.double().numpy(), target, groups[rows], len(classes), seed) + _FLOOR)
-        * (_voted(part, target, len(classes)) + _FLOOR)
-    )
+    folds = fold_table(groups[rows], target, seed)
+    left_out = left_out_probabilities(part, target, folds, len(classes), lambda rest: Rule(_COST))
+    confidence = np.sqrt((left_out + _FLOOR) * (_voted(part, target, len(classes)) + _FLOOR))
     confidence /= confidence.sum(axis=1, keepdims=True)
     every = np.arange(len(rows))
     of_label = confidence[every, target]
@@ -75,26 +75,6 @@ def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> Label
     best = confidence.argmax(axis=1)
     probability[rows], margin[rows], proposed[rows] = of_label, confidence[every, best] - of_label, classes[best]
     return LabelScores(probability, margin, proposed)
-
-
-@of_many_classes()
-def _left_out(x: _Floats, target: _Rows, groups: _Rows, classes: int, seed: int) -> _Floats:
-    """Estimate the probabilities (N, classes) by logistic regressions on the other folds of recordings."""
-    from sklearn.linear_model import LogisticRegression
-
-    probabilities = np.zeros((len(x), classes))
-    folds = fold_table(groups, target, seed)
-    for fold in np.unique(folds):
-        test, rest = folds == fold, folds != fold
-        known = np.unique(target[rest])
-        if len(known) == 1:
-            probabilities[test, known[0]] = 1
-            continue
-        deviation = x[rest].std(axis=0)
-        z = (x - x[rest].mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-        model = LogisticRegression(C=_COST, max_iter=500).fit(z[rest], target[rest])
-        probabilities[np.ix_(test, known)] = model.predict_proba(z[test])
-    return probabilities
 
 
 def _voted(x: Tensor, target: _Rows, classes: int) -> _Floats:
@@ -125,61 +105,76 @@ def find_outliers(near: Neighbours) -> _Rows:
 
 
 def find_suspects(
-    videos: VideoList, x: Tensor, near: Neighbours, copies: Sequence[NearCopy]
+    videos: VideoList, x: Tensor, near: Neighbours, copies: Sequence[tuple[int, int, float]]
 ) -> tuple[Tree, dict[str, list[tuple[int, str]]]]:
-    """Find the suspects of a list with features (N, D) and their neighbours; without labels folders are labels.
+    """Find the suspects of a list with features (N, D), their neighbours and near copies; folders may be labels.
 
     Returns them as in results.json, and for the page by title: rows, and what is suspected.
     """
-    distance = mean_distances(near)
-    outliers = find_outliers(near).tolist()
-    labels, line = _doubtful_labels(videos, x, copies)
+    distance, outliers, first = mean_distances(near), find_outliers(near).tolist(), _first_equal(videos)
+    equal = [(first_row, row, 1.0) for row, first_row in enumerate(first) if row != first_row]
+    pairs = [*equal, *(copy for copy in copies if first[copy[0]] != first[copy[1]])]
+    labels, line = _doubtful_labels(videos, x, pairs)
+    places, names = zip(*[_place(videos.names[row], videos.records[row]) for row in range(len(videos))], strict=True)
+    how = ["the same content"] * len(equal) + [f"similarity {pair[2]:.3f}" for pair in pairs[len(equal) :]]
     results = {
-        "outliers": [{**_place(videos, row), "distance": float(distance[row])} for row in outliers],
+        "outliers": [{**places[row], "distance": float(distance[row])} for row in outliers],
         "near_copies": [
-            {
-                "videos": [_place(videos, row) for row in (copy.first, copy.second)],
-                "similarity": copy.similarity,
-                "equal_files": copy.equal_files,
-            }
-            for copy in copies
+            {"videos": [places[a], places[b]], "similarity": value, "equal_files": n < len(equal)}
+            for n, (a, b, value) in enumerate(pairs)
         ],
-        "doubtful_labels": [{**_place(videos, row), **facts} for row, facts in labels],
+        "doubtful_labels": [{**places[row], **facts} for row, facts in labels],
         "labels": line,
     }
-    doubts = [
-        (row, f"{facts['label']}: perhaps {facts['proposed']}; probability of the label {facts['probability']:.2f}")
-        for row, facts in labels
-    ]
     return results, {
-        "Doubtful labels": doubts,
-        "Near copies": [(copy.first, _as_copy(videos, copy)) for copy in copies],
+        "Doubtful labels": [
+            (row, f"{facts['label']} (probability {facts['probability']:.2f}): perhaps {facts['proposed']}")
+            for row, facts in labels
+        ],
+        "Near copies": [(a, f"as {names[b]}, {text}") for (a, b, _), text in zip(pairs, how, strict=True)],
         "Outliers": [(row, f"mean distance {distance[row]:.3f}") for row in outliers],
     }
 
 
-def _doubtful_labels(videos: VideoList, x: Tensor, copies: Sequence[NearCopy]) -> tuple[list[tuple[int, Tree]], str]:
+def _first_equal(videos: VideoList) -> list[int]:
+    """Return for each row the first one that equals it byte by byte: a file of the same content, and the same span."""
+    first_name, rows = find_copies(videos.root, videos.names), dict[tuple[object, ...], int]()
+    named = enumerate(zip(videos.names, videos.records, strict=True))
+    return [rows.setdefault((first_name.get(name, name), of.start, of.end), row) for row, (name, of) in named]
+
+
+def _place(name: str, record: VideoRecord) -> tuple[Tree, str]:
+    """Return the path of a row, and the times of its span if it has one, for results.json and as a text."""
+    if record.start is None and record.end is None:
+        return {"path": name}, name
+    end = "the end" if record.end is None else f"{record.end:g}"
+    return {"path": name, "start": record.start, "end": record.end}, f"{name}, {record.start or 0:g} to {end} s"
+
+
+def _doubtful_labels(
+    videos: VideoList, x: Tensor, copies: Sequence[tuple[int, int, float]]
+) -> tuple[list[tuple[int, Tree]], str]:
     """Return rows with a doubtful label and what results.json says of them, the most doubtful first, and a sentence."""
     listed = labelled_by_folders(videos)
     label = listed.labels
     if (label < 0).all():
         reason = why_folders_are_no_classes(videos) or "no labels, and no folders of two videos or more"
-        return [], f"Labels are not judged: {reason}."
+        return [], f"not judged: {reason}"
     if len(videos) > MOST_LABELS:
-        return [], f"Labels are not judged: more than {MOST_LABELS:,} videos."
-    pairs = [(copy.first, copy.second) for copy in copies]
-    scores = score_labels(x, label, recording_groups(listed).joined(pairs, "").number)
+        return [], f"not judged: more than {MOST_LABELS:,} videos"
+    recordings = recording_groups(listed).joined([copy[:2] for copy in copies], "").number
+    scores = score_labels(x, label, recordings)
     judged = int((scores.proposed >= 0).sum())
-    kind = "labels" if listed is videos else "folders as labels"
     labelled = int((label >= 0).sum())
-    line = f"{labelled:,} of {len(videos):,} have labels" if labelled < len(videos) else f"{labelled:,} {kind}"
+    line = f"{labelled:,} of {len(videos):,} videos have one" if labelled < len(videos) else f"{labelled:,}"
+    line += "" if listed is videos else ", by folders"
     line += f", {judged:,} are judged" + ("" if judged == labelled else " (the others are of classes of one recording)")
     counts = np.unique(label[scores.proposed >= 0], return_counts=True)[1]
     if not judged or np.median(counts) < ENOUGH_OF_CLASS:
-        line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful."
+        line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful"
     else:
         number = len(scores.clearly_wrong)
-        line += f": {f'{number} are' if number > 1 else 'one is' if number else 'no label is'} clearly wrong."
+        line += f": {f'{number} are' if number > 1 else 'one is' if number else 'none is'} clearly wrong"
     facts = [
         {
             "label": listed.class_name(label[row]),
@@ -190,20 +185,3 @@ def _doubtful_labels(videos: VideoList, x: Tensor, copies: Sequence[NearCopy]) -
         for row in scores.doubtful
     ]
     return [*zip(scores.doubtful.tolist(), facts, strict=True)], line
-
-
-def _place(videos: VideoList, row: int) -> Tree:
-    """Return the path of a row, and the times of its span if it has one."""
-    record = videos.records[row]
-    times = {} if record.start is None and record.end is None else {"start": record.start, "end": record.end}
-    return {"path": videos.names[row], **times}
-
-
-def _as_copy(videos: VideoList, copy: NearCopy) -> str:
-    """Describe the second video of a pair."""
-    record, times = videos.records[copy.second], ""
-    if (record.start, record.end) != (None, None):
-        end = "the end" if record.end is None else f"{record.end:g}"
-        times = f", {record.start or 0:g} to {end} s"
-    how = "the same file" if copy.equal_files else f"similarity {copy.similarity:.3f}"
-    return f"as {videos.names[copy.second]}{times}, {how}"

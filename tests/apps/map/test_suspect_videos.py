@@ -147,6 +147,8 @@ def test_the_sentence_says_how_many_labels_were_judged(videos_of_class, planted,
     rows = [facts["path"] for facts in results["doubtful_labels"]]
     assert "5.mp4" in rows or 5 not in planted
     assert len(lists["Doubtful labels"]) == len(rows)
+    number = {"one is clearly": 1, "none is clearly": 0}.get(" ".join(results["labels"].split()[-4:-1]))
+    assert number is None or sum(": clearly" in note for _, note in lists["Doubtful labels"]) == number
     if rows:
         facts = results["doubtful_labels"][0]
         assert {facts["label"], facts["proposed"]} <= {"jump", "run", "swim"} and 0 <= facts["probability"] < 0.5

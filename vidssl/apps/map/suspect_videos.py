@@ -126,11 +126,13 @@ def find_suspects(
         "doubtful_labels": [{**places[row], **facts} for row, facts in labels],
         "labels": line,
     }
+    doubts = []
+    for row, facts in labels:
+        how_sure = "clearly" if facts["margin"] > LEAST_MARGIN else "perhaps"
+        text = f"{facts['label']} (probability {facts['probability']:.2g}): {how_sure} {facts['proposed']}"
+        doubts.append((row, text))
     return results, {
-        "Doubtful labels": [
-            (row, f"{facts['label']} (probability {facts['probability']:.2f}): perhaps {facts['proposed']}")
-            for row, facts in labels
-        ],
+        "Doubtful labels": doubts,
         "Near copies": [(a, f"as {names[b]}, {text}") for (a, b, _), text in zip(pairs, how, strict=True)],
         "Outliers": [(row, f"mean distance {distance[row]:.3f}") for row in outliers],
     }
@@ -167,7 +169,7 @@ def _doubtful_labels(
     judged = int((scores.proposed >= 0).sum())
     labelled = int((label >= 0).sum())
     line = f"{labelled:,} of {len(videos):,} videos have one" if labelled < len(videos) else f"{labelled:,}"
-    line += "" if listed is videos else ", by folders"
+    line += "" if listed is videos else " by folders"
     line += f", {judged:,} are judged" + ("" if judged == labelled else " (the others are of classes of one recording)")
     counts = np.unique(label[scores.proposed >= 0], return_counts=True)[1]
     if not judged or np.median(counts) < ENOUGH_OF_CLASS:

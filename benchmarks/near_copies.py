@@ -112,13 +112,13 @@ def draw(data, out, kinds, seed):
     """Copy the clips into `out`, and write the copies, named by their source and kind."""
     order = generator(seed, 1)
     videos = sorted((data / "ucf101_6").rglob("*.mp4"))
-    by_group = [videos[n] for n in order.permutation(len(videos))]
+    shuffled = [videos[n] for n in order.permutation(len(videos))]
     sources, groups = [], set()
-    for video in by_group:  # of different groups first
+    for video in shuffled:  # of different groups first
         if (group := recording_group(video.name)) not in groups:
             groups.add(group)
             sources.append(video)
-    sources = [*sources, *(video for video in by_group if video not in {*sources})][:100]
+    sources = [*sources, *(video for video in shuffled if video not in {*sources})][:100]
     faces = sorted((data / "more/grid_s1").rglob("*.mp4"))
     faces = [faces[n] for n in order.permutation(len(faces))[:40]]
     people = [[*(data / "utd_mhad_rgb").glob(f"*_s[{persons}]_*.mp4")] for persons in ("1-4", "5-8")]
@@ -143,18 +143,18 @@ def measure(videos, encoders, kinds):
     pairs = find_near_copies(listed, features, own_rows(listed, listed))
     seconds = time.perf_counter() - start
     stem = [Path(name).stem for name in listed.names]
-    found, wrong = dict.fromkeys(kinds, 0), []
+    hits, wrong = dict.fromkeys(kinds, 0), []
     for *rows, similarity in pairs:
         a, b = sorted(rows, key=lambda row: len(stem[row]))
         if stem[b].startswith(f"{stem[a]}__"):
-            found[kinds[int(stem[b].rpartition("__")[2])]] += 1
+            hits[kinds[int(stem[b].rpartition("__")[2])]] += 1
         else:
             wrong.append((stem[a], stem[b], similarity))
     count = {kind: sum(name.endswith(f"__{n}") for name in stem) for n, kind in enumerate(kinds)}
     return {
         "precision": 1 - len(wrong) / max(1, len(pairs)),
-        "recall": sum(found.values()) / sum(count.values()),
-        **{kind: found[kind] / count[kind] for kind in kinds},
+        "recall": sum(hits.values()) / sum(count.values()),
+        **{kind: hits[kind] / count[kind] for kind in kinds},
         "seconds": seconds,
         "wrong": wrong,
     }

@@ -92,8 +92,8 @@ def main():
     x, groups = folder.features.x, recording_groups(videos, parsed.group).number
     label = np.unique(videos.labels, return_inverse=True)[1]
     if parsed.ranks:
-        found, by_predict, precision, recall = ranks(x, label, groups, *parsed.ranks, parsed.seeds)
-        print(f"wrong labels in the first ten: {found:.2f}, by the classifier of predict {by_predict:.2f}")
+        first_ten, by_predict, precision, recall = ranks(x, label, groups, *parsed.ranks, parsed.seeds)
+        print(f"wrong labels in the first ten: {first_ten:.2f}, by the classifier of predict {by_predict:.2f}")
         print(f"clearly wrong: precision {precision:.2f}, recall {recall:.2f}")
         return
     numbers = {}

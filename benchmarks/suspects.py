@@ -2,7 +2,9 @@
 
 FEATURES is a folder of `vidssl extract` of videos with right labels, or in folders of classes. Of each seed a share of
 the labels is replaced by that of another class drawn at random: of single videos, or of whole recordings. Printed are
-the precision and the recall of the rule, and of others with their best threshold for half of the wrong labels.
+the precision and the recall of the rule, and of others with their best threshold for half of the wrong labels. With
+`--ranks 16 5 4` four wrong labels are planted in 16 classes of five videos, and it is counted how many are in the first
+ten of the list of doubtful labels.
 """
 
 import argparse
@@ -14,7 +16,9 @@ from measure import finish, table
 from vidssl.apps.map import suspect_videos as suspects
 from vidssl.base.keyed_generators import generator
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
+from vidssl.evaluation.calibrated_classifier import Rule, left_out_probabilities, nested_probabilities
 from vidssl.evaluation.features import read_folder
+from vidssl.evaluation.leave_recording_out import fold_table
 
 
 def swapped(label, groups, share, whole, seed):
@@ -45,27 +49,64 @@ def alone(confidence, label):
     return rest.max(axis=1) - confidence[rows, label]
 
 
+def ranks(x, label, groups, classes, videos, wrong, seeds):
+    """Plant wrong labels in a few classes of a few videos each; return what the list and its cut hold of them.
+
+    Means over seeds of the wrong labels in the first ten of the list by `score_labels`, and by the probability of the
+    label that the classifier of `predict` has, chosen without the recording; of the precision and the recall of what
+    is called clearly wrong.
+    """
+    rows_of = [np.flatnonzero(label == number) for number in range(int(label.max()) + 1)]
+    rows_of, counts = [rows for rows in rows_of if len(rows) >= videos], []
+    for seed in range(seeds):
+        draw = generator(seed, 1)
+        chosen = [rows_of[n] for n in draw.permutation(len(rows_of))[:classes]]
+        rows = np.sort(np.concatenate([draw.permutation(members)[:videos] for members in chosen]))
+        true = np.unique(label[rows], return_inverse=True)[1]
+        given, number = true.copy(), int(true.max()) + 1
+        planted = draw.permutation(len(rows))[:wrong]
+        given[planted] = (true[planted] + draw.integers(1, number, wrong)) % number
+        part, group = x[rows].float(), np.unique(groups[rows], return_inverse=True)[1]
+        scores = suspects.score_labels(part, given, group)
+        probability = nested_probabilities(part, given, group, number)[np.arange(len(rows)), given]
+        clear = np.isin(scores.clearly_wrong, planted)
+        tens = [scores.doubtful[:10], np.argsort(probability, kind="stable")[:10]]
+        counts.append([*(np.isin(ten, planted).sum() for ten in tens), clear.sum(), len(clear)])
+    table = np.array(counts, float)
+    clear, listed = table[:, 2].sum(), table[:, 3].sum()
+    return [*table[:, :2].mean(axis=0), clear / listed if listed else np.nan, clear / (wrong * seeds)]
+
+
 def main():
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path)
     parser.add_argument("--share", type=float, default=0.05, help="of wrong labels")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--ranks", type=int, nargs=3, metavar=("CLASSES", "VIDEOS", "WRONG"), help="rank wrong labels")
+    parser.add_argument("--group", help="regular expression for the recording in a path")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     parsed = parser.parse_args()
     folder = read_folder(parsed.features, "give a folder of vidssl extract")
     videos = labelled_by_folders(folder.videos(range(len(folder.features.x))))
-    x, groups = folder.features.x, recording_groups(videos).number
+    x, groups = folder.features.x, recording_groups(videos, parsed.group).number
     label = np.unique(videos.labels, return_inverse=True)[1]
+    if parsed.ranks:
+        first_ten, by_predict, precision, recall = ranks(x, label, groups, *parsed.ranks, parsed.seeds)
+        print(f"wrong labels in the first ten: {first_ten:.2f}, by the classifier of predict {by_predict:.2f}")
+        print(f"clearly wrong: precision {precision:.2f}, recall {recall:.2f}")
+        return
     numbers = {}
     for whole in (False, True):
         found = []
         for seed in range(parsed.seeds):
             given = swapped(label, groups, parsed.share, whole, seed)
             wrong, scores = given != label, suspects.score_labels(x, given, groups)
-            rows, classes = scores.suspects, int(label.max()) + 1
+            rows, classes = scores.clearly_wrong, int(label.max()) + 1
             estimates = {
-                "logistic regression": suspects._left_out(x.double().numpy(), given, groups, classes, 0),
+                "logistic regression": left_out_probabilities(
+                    x, given, fold_table(groups, given), classes, lambda rest: Rule(suspects._COST)
+                ),
                 "10 nearest videos": suspects._voted(x, given, classes),
             }
             found.append(
@@ -85,7 +126,7 @@ def main():
             name: [float(np.mean(values)), *([float(np.std(values, ddof=1))] if len(values) > 1 else [])]
             for name, values in by_name.items()
         }
-    right = len(suspects.score_labels(x, label, groups).suspects)
+    right = len(suspects.score_labels(x, label, groups).clearly_wrong)
     print(f"{len(label)} videos; with the labels as they are {right} are suspects")
     rows = [
         [f"{kind} with wrong labels", *(" ± ".join(f"{number:.2f}" for number in pair) for pair in each.values())]

@@ -142,7 +142,7 @@ def map_page(path: Path) -> None:
         columns=columns,
         previews=previews,
         near=[[(n + 1) % 10, (n + 5) % 10, -1] for n in range(10)],
-        suspects={"Outliers": [(3, NASTY)] * 250, "Near-duplicates": []},
+        suspects={"Outliers": [(3, NASTY)] * 250, "Near copies": []},
         details=[("Layout", LONG)],
     )
 

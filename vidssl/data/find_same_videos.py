@@ -15,7 +15,9 @@ from itertools import accumulate, groupby, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.base.errors import ConfigError, DecodeError
@@ -246,11 +248,19 @@ def _pairs(query: VideoList, other: VideoList, candidates: Rowwise) -> Tensor:
     """List the pairs (P, 2) of candidate rows whose spans overlap, by row of the query, then of the other list."""
     pairs = []
     for mine, others in candidates:
-        records = [(row, other.records[row]) for row in others]
-        for n in mine:
-            record = query.records[n]
-            pairs += [(n, row) for row, other_record in records if spans_overlap(record, other_record)]
+        rows = np.array(others)
+        start, end = _edges(other, others)
+        for n, n_start, n_end in zip(mine, *_edges(query, mine), strict=True):  # windows of one file are thousands
+            meet = np.maximum(start, n_start) < np.minimum(end, n_end)
+            pairs += [(n, row) for row in rows[meet].tolist()]
     return torch.tensor(sorted(pairs), dtype=torch.int64).reshape(-1, 2)
+
+
+def _edges(videos: VideoList, rows: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return start and end of the spans of some rows in seconds, infinite if it is that of the file."""
+    records = [videos.records[row] for row in rows]
+    start = np.array([record.start or 0.0 for record in records])
+    return start, np.array([np.inf if record.end is None else record.end for record in records])
 
 
 def _shared_groups(query: VideoList, other: VideoList, paired: Tensor) -> dict[int, str]:

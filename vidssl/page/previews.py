@@ -62,22 +62,32 @@ def of_middles(
     timeout: float | None = None,
 ) -> Iterator[_Made | str]:
     """Make something of the middle frames of each video, such as its `preview`; a text is why it cannot be decoded."""
-    work = partial(_of_middle, records, make, fps)
+    return of_records(records, lambda record: make(middle_frames(record, fps)), "previews", workers, timeout)
+
+
+def of_records(
+    records: Sequence[VideoRecord],
+    decode: Callable[[VideoRecord], _Made],
+    title: str,
+    workers: int = 0,
+    timeout: float | None = None,
+) -> Iterator[_Made | str]:
+    """Decode something of each video, with a bar of this title; a text is why it cannot be decoded."""
+    work = partial(_of_record, records, decode)
     results = ordered(work, range(len(records)), workers, timeout=timeout, on_failure=lambda n, reason: None)
-    yield from progress(results, title="previews", unit="video", total=len(records), leave=False)
+    yield from progress(results, title=title, unit="video", total=len(records), leave=False)
 
 
-def _of_middle(
-    records: Sequence[VideoRecord], make: Callable[[Frames], _Made], fps: float | None, n: int, guard: ItemGuard
+def _of_record(
+    records: Sequence[VideoRecord], decode: Callable[[VideoRecord], _Made], n: int, guard: ItemGuard
 ) -> _Made | str:
     if n in guard.failed:
         return f"{records[n].path}: {guard.failed[n]}"
     guard.at(n)
     try:
-        frames = middle_frames(records[n], fps)
+        return decode(records[n])
     except DataError as error:
         return str(error)
-    return make(frames)
 
 
 def preview(

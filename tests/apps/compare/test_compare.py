@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from vidssl.apps.compare import features_and_predictions as encoder_scores
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.data.video_list import read_list
 from vidssl.evaluation import leave_recording_out
+from vidssl.video.write import encode
 
 TOP = Path(__file__).parents[3]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -428,3 +430,20 @@ def test_a_list_that_somebody_has_labelled_is_not_written_over(compared, digits)
         with pytest.raises(DataError, match="is an input, and an output could replace it"):
             compare(digits, out, **option)
     assert labelled.read_text() == "path,label\n"
+
+
+def test_near_copies_are_joined_into_one_recording(digits, tmp_path):
+    """Of a class each: three clips, and the first one again, encoded at half the rate without its first frames."""
+    for name in read_list(digits / "motion/train.csv").names[:6]:
+        source, folder = digits / name, tmp_path / "videos" / ("a" if len({*tmp_path.rglob("*.mp4")}) < 4 else "b")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, folder)
+        if len([*folder.iterdir()]) == 1:
+            with vidssl.open_video(source) as video:
+                frames = video.frames(range(2, len(video), 2)).transpose(0, 2, 3, 1)
+                encode(folder / "copy.mp4", frames, Fraction(video.meta.fps / 2).limit_denominator(1001))
+    given = {key: value for key, value in OPTIONS.items() if key != "clips"}
+    results = vidssl.compare(tmp_path / "videos", model=["random"], out=tmp_path / "out", shots=(1,), **given)
+    copies = [{Path(first).name, Path(second).name} for first, second in results["near_copies"]]
+    assert len(copies) == 2 and all("copy.mp4" in pair for pair in copies)
+    assert results["groups"]["count"] == 6 and "near copies joined (2)" in results["groups"]["how"]

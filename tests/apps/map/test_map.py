@@ -150,9 +150,13 @@ def test_spans_of_a_video_have_their_own_values(digits, draw, tmp_path):
             values = [[value] if more else [] for value in ("first", "second", "whole")]
             csv.writer(file).writerows([["path", "start", "end", *more], *map(list.__add__, rows, values)])
     given = [tmp_path / "list.csv", *UNTRAINED, "--root", digits, "--layout", "pca"]
-    _, points = draw(*given, "--columns", tmp_path / "table.csv")
+    printed, points = draw(*given, "--columns", tmp_path / "table.csv")
     assert [row[2:] for row in points["rows"]] == [[0, 0.3], [0.3, 0.6], [None, None]]
-    (values,) = points["columns"]  # without labels there are no classes, nor folders in one folder
+    file, start, values = points["columns"]  # without labels there are no classes, nor folders in one folder
+    assert [file["classes"][n] for n in file["values"]] == [names[0], names[0], names[1]]
+    assert start["name"] == "start in seconds" and start["values"] == [0, 0.3, 0]
+    results = json.loads((tmp_path / "page/results.json").read_text())
+    assert (results["num_videos"], results["num_windows"]) == (2, 3) and printed.startswith("2 videos, 3 windows x ")
     assert [values["classes"][n] for n in values["values"]] == ["first", "second", "whole"]
     assert read_list(tmp_path / "page/videos.csv").records[1].end == 0.6
 
@@ -173,7 +177,8 @@ def test_without_labels_folders_are_colours_and_suspects_have_their_names(digits
     rows = [row[0] for row in points["rows"]]
     results = json.loads((tmp_path / "page/results.json").read_text())
     pair = {"all/left/deep/01.mp4", "all/right/deep/copy.mp4"}
-    assert any({*each["paths"]} == pair for each in results["suspects"]["near_duplicates"])
+    (copy,) = [copy for copy in results["suspects"]["near_copies"] if copy["equal_files"]]
+    assert {video["path"] for video in copy["videos"]} == pair
     assert {rows[points["near"][rows.index(one)][0]] for one in pair} == pair
     assert str(tmp_path / "videos") in (tmp_path / "page/index.html").read_text()
     assert "look at: " in printed

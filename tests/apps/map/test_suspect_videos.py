@@ -1,17 +1,27 @@
 """Suspects of a set against what was planted in it."""
 
+import re
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from vidssl.apps.map.suspect_videos import (
     SUSPECT_NEIGHBOURS,
-    find_near_duplicates,
     find_outliers,
+    find_suspects,
     mean_distances,
     score_labels,
 )
 from vidssl.base.keyed_generators import generator
-from vidssl.evaluation.leave_recording_out import same_group
+from vidssl.base.types import VideoRecord
+from vidssl.data.video_list import Records, VideoList
+from vidssl.evaluation.leave_recording_out import fold_table, same_group
 from vidssl.evaluation.search import nearest
 
 
@@ -35,8 +45,8 @@ def test_wrong_labels_are_found_with_the_right_class():
     label, wrong = true.copy(), [5, 30, 60]
     label[wrong] = (true[wrong] + 1) % 3
     scores = score_labels(x, label, group)
-    assert sorted(scores.suspects) == wrong and (scores.proposed[wrong] == true[wrong]).all()
-    assert (np.abs(scores.margin) <= 1).all() and not len(score_labels(x, true, group).suspects)
+    assert sorted(scores.clearly_wrong) == wrong and (scores.proposed[wrong] == true[wrong]).all()
+    assert (np.abs(scores.margin) <= 1).all() and not len(score_labels(x, true, group).clearly_wrong)
 
 
 def test_a_recording_whose_videos_agree_on_a_wrong_label_has_the_largest_margins():
@@ -66,25 +76,92 @@ def test_videos_without_label_and_classes_of_one_recording_are_not_judged():
     assert np.isnan(score_labels(x, np.zeros(len(x), np.int64), group).margin).all()
 
 
-def test_a_far_video_is_an_outlier_and_copies_are_pairs():
+def test_a_far_video_is_an_outlier():
     x, *_ = clusters()
     plain = {*find_outliers(neighbours(x)).tolist()}
     x[7] = -x.mean(dim=0) + 3 * torch.eye(16)[0]
-    x[9] = 1.001 * x[33] + 1e-4
     near = neighbours(x)
     assert find_outliers(near)[0] == 7 and len(plain) < 4
-    assert find_near_duplicates(near)[0][:2] == (9, 33)
     unit = torch.nn.functional.normalize(x.double(), dim=1)
     similarity = (unit @ unit.T).fill_diagonal_(-2)
     np.testing.assert_allclose(
         mean_distances(near), 1 - similarity.topk(SUSPECT_NEIGHBOURS).values.mean(dim=1), atol=1e-6
     )
+    assert not len(find_outliers(neighbours(torch.ones(1, 3)))) and not len(find_outliers(neighbours(torch.ones(2, 3))))
 
 
-def test_small_sets():
-    one, two = neighbours(torch.ones(1, 3)), neighbours(torch.ones(2, 3))
-    assert not len(find_outliers(one)) and not find_near_duplicates(one)
-    assert not len(find_outliers(two)) and [pair[:2] for pair in find_near_duplicates(two)] == [(0, 1)]
+def probabilities_by_loops(x, label, group):
+    """Of each label: the geometric mean of a logistic regression without its fold, and a vote of ten neighbours."""
+    x, folds, found = x.double().numpy(), fold_table(group, label), []
+    similarity = cosine_similarity(x)
+    for row in range(len(x)):
+        rest = folds != folds[row]
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=500)).fit(x[rest], label[rest])
+        votes, order = np.zeros(label.max() + 1), [n for n in np.argsort(-similarity[row]) if n != row][:10]
+        for neighbour in order:
+            votes[label[neighbour]] += np.exp(similarity[row, neighbour] / 0.07)
+        both = np.sqrt((model.predict_proba(x[[row]])[0] + 1e-3) * (votes / votes.sum() + 1e-3))
+        found.append(both / both.sum())
+    return np.array(found)
+
+
+def test_doubtful_labels_are_ranked_by_a_probability_that_has_not_seen_them():
+    x, label, group = clusters(recordings=4, videos=3)
+    label = label.copy()
+    label[[3, 20]] = (label[[3, 20]] + 1) % 3
+    scores, expected = score_labels(x, label, group), probabilities_by_loops(x, label, group)
+    rows = np.arange(len(label))
+    np.testing.assert_allclose(scores.probability, expected[rows, label], atol=2e-4)
+    wrong = [row for row in np.argsort(expected[rows, label]) if expected[row].argmax() != label[row]]
+    assert scores.doubtful.tolist() == wrong and {*wrong[:2]} == {3, 20}
+
+
+def listed(label, windows=()):
+    """A list of videos with labels; `windows` are seconds at which each row begins, of one file."""
+    records = Records(Path("/videos"), [])
+    for n, number in enumerate(label):
+        span = {"start": windows[n], "end": windows[n] + 1.5} if windows else {}
+        records.append(VideoRecord("long.mp4" if windows else f"{n}.mp4", int(number), **span))
+    return VideoList(Path("/videos/list.csv"), records, ("jump", "run", "swim"))
+
+
+@pytest.mark.parametrize(
+    ("videos_of_class", "planted", "without", "line"),
+    [
+        (24, [5], 0, r"72, 72 are judged: one is clearly wrong$"),
+        (24, [5], 36, r"36 of 72 videos have one, 36 are judged: too few labels of a class .*; \d+ are doubtful$"),
+        (24, [5, 40], 30, r"42 of 72 videos have one, 41 are judged \(the others .*\): one is"),
+        (32, [], 0, r"96, 96 are judged: none is clearly wrong$"),
+        (4, [2], 0, r"12, 12 are judged: too few labels of a class to say that one is wrong; \d+ are "),
+        (24, [], 72, r"not judged: no labels, and no folders"),
+        (24, [], 71, r"1 of 72 videos have one, 0 are judged .*: too few labels"),
+    ],
+)
+def test_the_sentence_says_how_many_labels_were_judged(videos_of_class, planted, without, line):
+    x, label, _ = clusters(recordings=1, videos=videos_of_class)
+    label = label.copy()
+    label[planted] = (label[planted] + 1) % 3
+    label[len(label) - without :] = -1
+    results, lists = find_suspects(listed(label), x, neighbours(x), [])
+    assert re.match(line, results["labels"])
+    rows = [facts["path"] for facts in results["doubtful_labels"]]
+    assert "5.mp4" in rows or 5 not in planted
+    assert len(lists["Doubtful labels"]) == len(rows)
+    number = {"one is clearly": 1, "none is clearly": 0}.get(" ".join(results["labels"].split()[-4:-1]))
+    assert number is None or sum(": clearly" in note for _, note in lists["Doubtful labels"]) == number
+    if rows:
+        facts = results["doubtful_labels"][0]
+        assert {facts["label"], facts["proposed"]} <= {"jump", "run", "swim"} and 0 <= facts["probability"] < 0.5
+
+
+def test_rows_of_windows_have_their_times():
+    x, label, _ = clusters(recordings=1, videos=4)
+    copies = [(0, 2, 0.98)]
+    videos = listed(np.full(len(label), -1), windows=[1.25 * n for n in range(len(label))])
+    results, lists = find_suspects(videos, x, neighbours(x), copies)
+    expected = [{"path": "long.mp4", "start": 1.25 * n, "end": 1.25 * n + 1.5} for n in (0, 2)]
+    assert results["near_copies"] == [{"videos": expected, "similarity": 0.98, "equal_files": False}]
+    assert lists["Near copies"] == [(0, "as long.mp4, 2.5 to 4 s, similarity 0.980")]
 
 
 def test_classes_with_fewer_videos_than_folds():

@@ -21,7 +21,7 @@ from vidssl.apps.compare.features_and_predictions import (
     predict_all,
     right,
 )
-from vidssl.apps.compare.neighbour_agreement import common_neighbours, disagreement, near_copies
+from vidssl.apps.compare.neighbour_agreement import common_neighbours, disagreement
 from vidssl.apps.compare.page import class_names, score_column, write_encoders_page
 from vidssl.apps.compare.verdict import decide, describe_without_labels
 from vidssl.base import distributed
@@ -42,8 +42,9 @@ from vidssl.data.recordings_and_class_folders import (
     recording_groups,
 )
 from vidssl.data.video_list import VideoList
-from vidssl.evaluation.leave_recording_out import fits, fold_table, num_neighbours
+from vidssl.evaluation.leave_recording_out import fits, fold_table, num_neighbours, same_group
 from vidssl.evaluation.metrics import majority
+from vidssl.evaluation.near_copies import find_near_copies
 from vidssl.evaluation.result_files import complete
 from vidssl.evaluation.statistics import Difference, Estimate, compare_pairs, doubts, proportions
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, models, path_of, read_videos
@@ -120,7 +121,7 @@ def compare(
             raise DataError(f"{compared.path}: there is no video that all encoders can be measured on")
         for encoder in encoders:
             encoder.features = of_rows(encoder.features, rows)
-        groups, copies = _with_copies(groups.of_rows(rows), encoders)
+        groups, copies = _with_copies(groups.of_rows(rows), encoders, compared.rows(rows.tolist()), options)
         names = [compared.names[row] for row in rows]
         sections = [
             {"name": name, "what": line} | _section(encoders, labelled, groups.number, copies, shots, folder)
@@ -234,12 +235,14 @@ def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[Comp
     return [{"path": videos.names[row], "reason": reasons.get(videos.records[row].path, "")} for row in lacking]
 
 
-def _with_copies(groups: Groups, encoders: Sequence[ComparedEncoder]) -> tuple[Groups, list[tuple[int, int]]]:
-    """Find near copies by the floors, and join them into one recording if the recordings are not stated."""
-    features = {encoder.facts["checkpoint"]["path"]: encoder.features for encoder in encoders}
-    if not {"floor:thumbnails", "floor:differences"} <= features.keys():
-        return groups, []
-    copies = near_copies(features["floor:thumbnails"], features["floor:differences"], groups.number)
+def _with_copies(
+    groups: Groups, encoders: Sequence[ComparedEncoder], videos: VideoList, options: NetworkOptions
+) -> tuple[Groups, list[tuple[int, int]]]:
+    """Find near copies in different recordings, and join them into one if the recordings are not stated."""
+    features = [encoder.features.x for encoder in encoders if encoder.floor]
+    workers = options.get("workers", 2)
+    work = partial(find_near_copies, videos, features, same_group(groups.number), workers=workers)
+    copies = [(first, second) for first, second, _ in distributed.on_main(work)]
     if groups.stated or not copies:
         return groups, copies
     return groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})"), copies

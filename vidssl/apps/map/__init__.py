@@ -26,12 +26,13 @@ from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report
 from vidssl.base.types import Frames, VideoRecord
+from vidssl.data.find_same_videos import own_rows
 from vidssl.data.label_videos import describe_labels, label_videos
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.evaluation.features import FeatureFolder, read_folder
-from vidssl.evaluation.leave_recording_out import same_group
+from vidssl.evaluation.near_copies import find_near_copies
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.jobs.extract import extract
@@ -109,13 +110,13 @@ def map(
     root = None if "root" not in options else Path(options["root"])
     settings = {"layout": layout, "seed": seed, "thumbnails": thumbnails, "clusters": clusters, "group": group}
     settings["labels"] = None if "labels" not in options else str(options["labels"])
-    results = _draw(Path(features), folder, settings, values, root, to == "parquet")
+    results = _draw(Path(features), folder, settings, values, root, to == "parquet", options.get("workers", 2))
     results.text, results.file = map_summary(results), folder / "index.html"
     return results
 
 
 def _draw(
-    features: Path, out: Path, settings: Tree, columns: Path | None, root: Path | None, parquet: bool
+    features: Path, out: Path, settings: Tree, columns: Path | None, root: Path | None, parquet: bool, workers: int
 ) -> JobResults:
     """Write a page with a map of the features in a folder, and videos.parquet; the settings are those of `map`."""
     try:
@@ -138,17 +139,22 @@ def _draw(
     added, matched = ([], 0) if columns is None else read_columns(columns, records)
     _log.info("layout of %d features: %s%s", count, _NAMES[name], f", {reason}" if reason else "")
     x = features_of.x.numpy()
+    overlapping = own_rows(videos, videos)  # each row with itself, and with the windows that it overlaps
+    fps = folder.request.get("protocol", {}).get("fps")
+    copies = find_near_copies(videos, [features_of.x], overlapping, fps, workers)
+    near = nearest(features_of.x, features_of.x, SUSPECT_NEIGHBOURS, overlapping)
+    suspects, shown_suspects = find_suspects(videos, features_of.x, near, copies)
     places = layouts.layout(x, name, seed)
-    near = nearest(features_of.x, features_of.x, SUSPECT_NEIGHBOURS, same_group(np.arange(count)))
     class_kind, labels = _class_names(videos)
-    suspects, shown_suspects = find_suspects(videos, features_of.x, near)
     shown_columns, of_clusters = [*added], None
     if settings["clusters"] is not None:
         of_clusters = _clusters(videos, features_of.x, settings, out, shown_columns, shown_suspects)
     previews, animations, missing = _previews(videos, folder, settings["thumbnails"], parquet)
+    num_files = len({*videos.names})
     content: Results = {
         "labels": describe_labels(labelled_by_folders(videos)),
-        "num_videos": count,
+        "num_videos": num_files,
+        "num_windows": count if num_files < count else None,
         "dim": x.shape[1],
         "layout": name,
         "layout_reason": reason,
@@ -167,6 +173,8 @@ def _draw(
     request = {**folder.request, "command": "map", "map": settings}
     results = JobResults(complete(content, request=request, overlap=None, query=folder.request["list"]))
     by_class = [classes_column(class_kind, labels, videos.classes)] if any(labels) else []
+    if num_files < count:
+        by_class = [*_window_columns(records), *by_class]
     write_map_page(
         out / "index.html",
         title=f"Map of {features.name}",
@@ -215,6 +223,13 @@ def _clusters(
     return {"sizes": counts, "silhouette": clusters.silhouette, "recordings": clusters.line}
 
 
+def _window_columns(records: Sequence[VideoRecord]) -> list[MapColumn]:
+    """Make columns of the file, if there are several, and of the start of each window."""
+    columns = [classes_column("file", [record.path for record in records])]
+    columns.append(MapColumn("start in seconds", (), [record.start or 0.0 for record in records]))
+    return columns if len(columns[0].classes) > 1 else columns[1:]
+
+
 def _class_names(videos: VideoList) -> tuple[str, list[str]]:
     """Return what divides the videos, `class` or `folder`, and its name for each, "" if unknown.
 
@@ -258,14 +273,23 @@ def _details(results: Results) -> list[tuple[str, str]]:
     """Describe the map at the head of its page."""
     shown, kept = results["thumbnails"], results["neighbours_kept"]
     details = {
-        "Videos": format_count(results["num_videos"], results["missing"]),
+        "Videos": _counts(results).removesuffix(" videos"),
         "Labels": results["labels"].removeprefix("labels: "),
         "Layout": _NAMES[results["layout"]] + (f" (seed {results['seed']})" if results["layout"] == "umap" else ""),
         "10 nearest neighbours kept on the map": "" if kept is None else f"{100 * kept:.0f}%",
-        "Thumbnails": f"{shown:,}" if shown < results["num_videos"] else "",
+        "Thumbnails": f"{shown:,}" if shown < (results["num_windows"] or results["num_videos"]) else "",
         "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
+        "Judged labels": results["suspects"]["labels"],
     }
     return [(name, value) for name, value in details.items() if value]
+
+
+def _counts(results: Results) -> str:
+    """Count videos, and windows if these are the points."""
+    if results["num_windows"] is None:
+        return f"{format_count(results['num_videos'], results['missing'])} videos"
+    missing = {gap["path"] for gap in results["missing"]}
+    return f"{format_count(results['num_videos'], [*missing])} videos, {results['num_windows']:,} windows"
 
 
 def map_summary(results: Results) -> str:
@@ -273,13 +297,13 @@ def map_summary(results: Results) -> str:
     reason, kept = results["layout_reason"], results["neighbours_kept"]
     lines = [
         results["labels"],
-        f"{format_count(results['num_videos'], results['missing'], 'video')} x {results['dim']} features, layout "
+        f"{_counts(results)} x {results['dim']} features, layout "
         f"{_NAMES[results['layout']]}{f' ({reason})' if reason else ''}, {results['thumbnails']} thumbnails",
     ]
     if kept is not None:
         lines.append(f"{100 * kept:.0f}% of the 10 nearest neighbours by features are among the 10 nearest on the map")
-    counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in results["suspects"].items() if name != "reason"]
-    lines.append(f"to look at: {', '.join(counts)}")
+    counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in results["suspects"].items() if name != "labels"]
+    lines += [f"to look at: {', '.join(counts)}", f"judged labels: {results['suspects']['labels']}"]
     if results["clusters"] is not None:
         sizes = ", ".join(f"{size:,}" for size in results["clusters"]["sizes"])
         lines.append(

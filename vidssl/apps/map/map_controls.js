@@ -27,7 +27,7 @@ function describe(i) {
     if (frames === 1) made.style.animation = "none";
   }
   element("b", name, tip);
-  if (start !== null || end !== null) element("div", `${start ?? 0} to ${end ?? "the end"} s`, tip);
+  if (span(start, end)) element("div", span(start, end), tip);
   for (const each of data.columns) {
     const value = each.values[i];
     if (value !== null) element("div", `${each.name}: ${each.classes.length > 0 ? each.classes[value] : value}`, tip);

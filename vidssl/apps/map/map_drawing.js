@@ -3,9 +3,12 @@
 
 const data = JSON.parse($("points").textContent);
 const X = Float32Array.from(data.x), Y = Float32Array.from(data.y), count = X.length;
-const names = data.rows.map((row) => row[0]), lower = names.map((name) => name.toLowerCase());
+const seconds = (time) => Number(time.toFixed(2));
+const span = (start, end) => (start === null && end === null ? "" : `${seconds(start ?? 0)} to ${end === null ? "the end" : seconds(end)} s`);
+const names = data.rows.map(([name, , ...times]) => [name, span(...times)].filter(Boolean).join(", ")), lower = names.map((name) => name.toLowerCase());
 const canvas = $("canvas"), context = canvas.getContext("2d"), tip = $("tip");
-const MOST_THUMBNAILS = 300; // thumbnails are drawn while at most so many points are in view
+const MOST_THUMBNAILS = 300; // of more points in view only a sample has thumbnails
+const clipNumber = new Map(Object.keys(data.clips).map((row, n) => [Number(row), n]));
 const STEPS = 48; // colours of a column of numbers
 
 // What is shown. `state` of a point: 0 hidden by the legend, 1 not found by the search, 2 shown.
@@ -138,12 +141,18 @@ function draw() {
   context.stroke();
   drawNear(radius);
   thumbnails = [];
-  if ($("thumbnails").checked && inView.length <= MOST_THUMBNAILS) drawThumbnails(inView);
+  if ($("thumbnails").checked) drawThumbnails(inView.length <= MOST_THUMBNAILS ? inView : sample(inView));
   if (lasso.length > 1) {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     drawLasso(context, lasso);
   }
   placeTip();
+}
+
+// Every 2nd, 4th, … of the videos with a thumbnail, about 40: the same ones while the map moves.
+function sample(rows) {
+  const playing = rows.filter((row) => data.clips[row] !== undefined), step = 2 ** Math.max(0, Math.ceil(Math.log2(playing.length / 40)));
+  return playing.filter((row) => clipNumber.get(row) % step === 0);
 }
 
 // As many as fit without overlap; the points of the others stay.

@@ -1,5 +1,6 @@
-"""Videos to look at in a set: far from all others, nearly equal to another, probably of another class."""
+"""Videos to look at in a set: far from all others, copies of another, probably of another class."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,36 +9,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.base.config import Tree
+from vidssl.base.types import VideoRecord
+from vidssl.data.find_same_videos import find_copies
 from vidssl.data.label_videos import describe_labels
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList
+from vidssl.evaluation.calibrated_classifier import Rule, left_out_probabilities
 from vidssl.evaluation.leave_recording_out import fold_table, same_group
-from vidssl.evaluation.protocols import of_many_classes
 from vidssl.evaluation.search import Neighbours, nearest
 
 SUSPECT_NEIGHBOURS = 10  # neighbours
 _TEMPERATURE = 0.07  # of the vote, as in the kNN of the evaluation
 _COST = 0.01  # of the logistic regression
 _FLOOR = 1e-3  # of a probability: neither of the two classifiers alone excludes a class
-LEAST_MARGIN = 0.7  # of a probable wrong label; benchmarks/suspects.py measures it
+LEAST_MARGIN = 0.7  # of a label that is clearly wrong; benchmarks/suspects.py measures it
+ENOUGH_OF_CLASS = 20  # labels of the median class: with fewer hardly a wrong label is beyond the margin
 MOST_LABELS = 20_000  # videos whose labels are judged: the time of the regressions grows with them
-NEAR = 0.25  # a near-duplicate is nearer than this fraction of the median distance to the nearest videos
 _Floats = NDArray[np.float64]
 _Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class LabelScores:
-    """How probable it is that each video has another class than its label."""
+    """How probable the labels of videos are by the labels of the others; NaN and -1: not judged."""
 
-    margin: _Floats  # (N,) confidence in `proposed` minus that in the label, -1 to 1; NaN: cannot be judged
-    proposed: _Rows  # (N,) the most probable other class; -1: cannot be judged
+    probability: _Floats  # (N,) of the label
+    margin: _Floats  # (N,) probability of `proposed` minus that of the label, -1 to 1
+    proposed: _Rows  # (N,) the most probable other class
 
     @property
-    def suspects(self) -> _Rows:
-        """Rows of probable wrong labels, the most probable first."""
-        rows = np.flatnonzero(self.margin > LEAST_MARGIN)  # NaN is not
-        return rows[np.argsort(-self.margin[rows], kind="stable")]
+    def doubtful(self) -> _Rows:
+        """Rows for which another class is more probable than the label, the least probable label first."""
+        rows = np.flatnonzero(self.margin > 0)  # NaN is not
+        return rows[np.argsort(self.probability[rows], kind="stable")]
+
+    @property
+    def clearly_wrong(self) -> _Rows:
+        """Rows of `doubtful` beyond the margin."""
+        rows = self.doubtful
+        return rows[self.margin[rows] > LEAST_MARGIN]
 
 
 def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> LabelScores:
@@ -48,44 +58,24 @@ def score_labels(x: Tensor, label: _Rows, groups: _Rows, seed: int = 0) -> Label
     other videos, also those of the same recording. The first finds recordings that are wrong as a whole, the second
     single videos. Classes of one recording are not judged, nor anything where there are fewer than two other classes.
     """
-    margin, proposed = np.full(len(label), np.nan), np.full(len(label), -1)
+    probability, margin = np.full((2, len(label)), np.nan)
+    proposed = np.full(len(label), -1)
     recordings = {class_: len(np.unique(groups[label == class_])) for class_ in np.unique(label[label >= 0])}
     classes = np.array([class_ for class_, count in recordings.items() if count > 1], np.int64)
     rows = np.flatnonzero(np.isin(label, classes))
     if len(classes) < 2:
-        return LabelScores(margin, proposed)
+        return LabelScores(probability, margin, proposed)
     part, target = x[torch.from_numpy(rows)], np.searchsorted(classes, label[rows])
-    confidence = np.sqrt(
-        (_left_out(part.double().numpy(), target, groups[rows], len(classes), seed) + _FLOOR)
-        * (_voted(part, target, len(classes)) + _FLOOR)
-    )
+    folds = fold_table(groups[rows], target, seed)
+    left_out = left_out_probabilities(part, target, folds, len(classes), lambda rest: Rule(_COST))
+    confidence = np.sqrt((left_out + _FLOOR) * (_voted(part, target, len(classes)) + _FLOOR))
     confidence /= confidence.sum(axis=1, keepdims=True)
     every = np.arange(len(rows))
     of_label = confidence[every, target]
     confidence[every, target] = -1
     best = confidence.argmax(axis=1)
-    margin[rows], proposed[rows] = confidence[every, best] - of_label, classes[best]
-    return LabelScores(margin, proposed)
-
-
-@of_many_classes()
-def _left_out(x: _Floats, target: _Rows, groups: _Rows, classes: int, seed: int) -> _Floats:
-    """Estimate the probabilities (N, classes) by logistic regressions on the other folds of recordings."""
-    from sklearn.linear_model import LogisticRegression
-
-    probabilities = np.zeros((len(x), classes))
-    folds = fold_table(groups, target, seed)
-    for fold in np.unique(folds):
-        test, rest = folds == fold, folds != fold
-        known = np.unique(target[rest])
-        if len(known) == 1:
-            probabilities[test, known[0]] = 1
-            continue
-        deviation = x[rest].std(axis=0)
-        z = (x - x[rest].mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-        model = LogisticRegression(C=_COST, max_iter=500).fit(z[rest], target[rest])
-        probabilities[np.ix_(test, known)] = model.predict_proba(z[test])
-    return probabilities
+    probability[rows], margin[rows], proposed[rows] = of_label, confidence[every, best] - of_label, classes[best]
+    return LabelScores(probability, margin, proposed)
 
 
 def _voted(x: Tensor, target: _Rows, classes: int) -> _Floats:
@@ -115,48 +105,85 @@ def find_outliers(near: Neighbours) -> _Rows:
     return rows[np.argsort(-distance[rows], kind="stable")]
 
 
-def find_near_duplicates(near: Neighbours) -> list[tuple[int, int, float]]:
-    """Return pairs of rows that are nearly equal, with their cosine similarity, the most similar first.
-
-    Their distance is less than a quarter of the median of all mean distances, so that the rule fits every network.
-    """
-    limit = NEAR * float(np.nanmedian(mean_distances(near))) if (near.index >= 0).any() else 0.0
-    close = (near.index >= 0) & (1 - near.similarity <= limit + 1e-6)
-    pairs = {}
-    for row, column in close.nonzero().tolist():
-        neighbour = int(near.index[row, column])
-        pairs[min(row, neighbour), max(row, neighbour)] = float(near.similarity[row, column])
-    return sorted(((a, b, value) for (a, b), value in pairs.items()), key=lambda pair: -pair[2])
-
-
-def find_suspects(videos: VideoList, x: Tensor, near: Neighbours) -> tuple[Tree, dict[str, list[tuple[int, str]]]]:
-    """Find the suspects of a list with features (N, D) and their neighbours; without labels folders are labels.
+def find_suspects(
+    videos: VideoList, x: Tensor, near: Neighbours, copies: Sequence[tuple[int, int, float]]
+) -> tuple[Tree, dict[str, list[tuple[int, str]]]]:
+    """Find the suspects of a list with features (N, D), their neighbours and near copies; folders may be labels.
 
     Returns them as in results.json, and for the page by title: rows, and what is suspected.
     """
-    names, distance = videos.names, mean_distances(near)
-    outliers, pairs = find_outliers(near).tolist(), find_near_duplicates(near)
-    listed, labels, reason = labelled_by_folders(videos), [], ""
-    if (listed.labels < 0).all():
-        reason = describe_labels(listed)
-    elif len(videos) > MOST_LABELS:
-        reason = f"more than {MOST_LABELS:,} videos"
-    else:
-        scores = score_labels(x, listed.labels, recording_groups(listed).number)
-        for row in scores.suspects.tolist():
-            label, proposed = listed.class_name(listed.labels[row]), listed.class_name(scores.proposed[row])
-            labels.append((row, label, proposed, float(scores.margin[row])))
+    distance, outliers, first = mean_distances(near), find_outliers(near).tolist(), _first_equal(videos)
+    equal = [(first_row, row, 1.0) for row, first_row in enumerate(first) if row != first_row]
+    pairs = [*equal, *(copy for copy in copies if first[copy[0]] != first[copy[1]])]
+    labels, line = _doubtful_labels(videos, x, pairs)
+    places, names = zip(*[_place(videos.names[row], videos.records[row]) for row in range(len(videos))], strict=True)
+    how = ["the same content"] * len(equal) + [f"similarity {pair[2]:.3f}" for pair in pairs[len(equal) :]]
     results = {
-        "outliers": [{"path": names[row], "distance": float(distance[row])} for row in outliers],
-        "near_duplicates": [{"paths": [names[a], names[b]], "similarity": value} for a, b, value in pairs],
-        "wrong_labels": [
-            {"path": names[row], "label": label, "proposed": proposed, "margin": margin}
-            for row, label, proposed, margin in labels
+        "outliers": [{**places[row], "distance": float(distance[row])} for row in outliers],
+        "near_copies": [
+            {"videos": [places[a], places[b]], "similarity": value, "equal_files": n < len(equal)}
+            for n, (a, b, value) in enumerate(pairs)
         ],
-        "reason": reason,
+        "doubtful_labels": [{**places[row], **facts} for row, facts in labels],
+        "labels": line,
     }
+    doubts = []
+    for row, facts in labels:
+        how_sure = "clearly" if facts["margin"] > LEAST_MARGIN else "perhaps"
+        text = f"{facts['label']} (probability {facts['probability']:.2g}): {how_sure} {facts['proposed']}"
+        doubts.append((row, text))
     return results, {
-        "Probable wrong labels": [(row, f"{label}: perhaps {proposed}") for row, label, proposed, _ in labels],
-        "Near-duplicates": [(a, f"as {names[b]}, similarity {value:.3f}") for a, b, value in pairs],
+        "Doubtful labels": doubts,
+        "Near copies": [(a, f"as {names[b]}, {text}") for (a, b, _), text in zip(pairs, how, strict=True)],
         "Outliers": [(row, f"mean distance {distance[row]:.3f}") for row in outliers],
     }
+
+
+def _first_equal(videos: VideoList) -> list[int]:
+    """Return for each row the first one that equals it byte by byte: a file of the same content, and the same span."""
+    first_name, rows = find_copies(videos.root, videos.names), dict[tuple[object, ...], int]()
+    named = enumerate(zip(videos.names, videos.records, strict=True))
+    return [rows.setdefault((first_name.get(name, name), of.start, of.end), row) for row, (name, of) in named]
+
+
+def _place(name: str, record: VideoRecord) -> tuple[Tree, str]:
+    """Return the path of a row, and the times of its span if it has one, for results.json and as a text."""
+    if record.start is None and record.end is None:
+        return {"path": name}, name
+    end = "the end" if record.end is None else f"{record.end:g}"
+    return {"path": name, "start": record.start, "end": record.end}, f"{name}, {record.start or 0:g} to {end} s"
+
+
+def _doubtful_labels(
+    videos: VideoList, x: Tensor, copies: Sequence[tuple[int, int, float]]
+) -> tuple[list[tuple[int, Tree]], str]:
+    """Return rows with a doubtful label and what results.json says of them, the most doubtful first, and a sentence."""
+    listed = labelled_by_folders(videos)
+    label = listed.labels
+    if (label < 0).all():
+        return [], f"not judged: {describe_labels(listed)}"
+    if len(videos) > MOST_LABELS:
+        return [], f"not judged: more than {MOST_LABELS:,} videos"
+    recordings = recording_groups(listed).joined([copy[:2] for copy in copies], "").number
+    scores = score_labels(x, label, recordings)
+    judged = int((scores.proposed >= 0).sum())
+    labelled = int((label >= 0).sum())
+    line = f"{labelled:,} of {len(videos):,} videos have one" if labelled < len(videos) else f"{labelled:,}"
+    line += "" if listed is videos else " by folders"
+    line += f", {judged:,} are judged" + ("" if judged == labelled else " (the others are of classes of one recording)")
+    counts = np.unique(label[scores.proposed >= 0], return_counts=True)[1]
+    if not judged or np.median(counts) < ENOUGH_OF_CLASS:
+        line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful"
+    else:
+        number = len(scores.clearly_wrong)
+        line += f": {f'{number} are' if number > 1 else 'one is' if number else 'none is'} clearly wrong"
+    facts = [
+        {
+            "label": listed.class_name(label[row]),
+            "proposed": listed.class_name(scores.proposed[row]),
+            "probability": float(scores.probability[row]),
+            "margin": float(scores.margin[row]),
+        }
+        for row in scores.doubtful
+    ]
+    return [*zip(scores.doubtful.tolist(), facts, strict=True)], line

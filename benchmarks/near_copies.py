@@ -1,0 +1,190 @@
+r"""What `vidssl map` finds of planted near copies among clips of one room and one face.
+
+    python benchmarks/near_copies.py DATA --out output/near_copies vidssl-small floor:thumbnails
+
+DATA has the folders `ucf101_6`, `utd_mhad_rgb` and `more/grid_s1`. 100 clips of UCF101, by seed and of different groups
+as far as there are so many, get a copy each: 25 of strong compression, of 0.6 of the size, without the first half
+second, with 5 % cut off at each side. The others are 160 clips of one room and 40 of one face. A pair that is not a
+clip and its copy counts as wrong, also two takes of one person. Clips and people are divided in halves: thresholds may
+be chosen on the first, the second is reported, and both in one folder. With `--more` there are 100 copies of twelve
+further kinds.
+"""
+
+import argparse
+import shutil
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import cv2
+import numpy as np
+from measure import finish, one_thread, table
+
+import vidssl
+from vidssl.base.keyed_generators import generator
+from vidssl.data.find_same_videos import own_rows, recording_group
+from vidssl.evaluation.near_copies import find_near_copies
+from vidssl.video.write import encode
+
+KINDS = ("CRF 33", "0.6 of the size", "first 0.5 s cut off", "5 % cut off at each side")
+MORE = (
+    "half the frame rate",
+    "brighter",
+    "darker",
+    "WebM",
+    "logo",
+    "letterbox",
+    "5 % cut off at one side",
+    "10 % cut off at each side",
+    "first half only",
+    "1 s cut off at both ends",
+    "mirrored",
+    "1.25 times as fast",
+)
+
+
+def even(images):
+    """Cut images (T, H, W, 3) to even sides."""
+    return np.ascontiguousarray(images[:, : images.shape[1] // 2 * 2, : images.shape[2] // 2 * 2])
+
+
+def cut(images, share, left=None):
+    """Cut a share of the height and width off at each side, or only at the top and the left."""
+    height, width = (round(share * side) for side in images.shape[1:3])
+    if left:
+        return images[:, height:, width:]
+    return images[:, height : images.shape[1] - height, width : images.shape[2] - width]
+
+
+def with_logo(images):
+    """Draw a bright square of a fifth of the height in a corner."""
+    images, side = images.copy(), images.shape[1] // 5
+    images[:, 4 : 4 + side, 4 : 4 + side] = (250, 220, 40)
+    return images
+
+
+def letterboxed(images):
+    """Add black bars of an eighth of the height above and below."""
+    bar = images.shape[1] // 8
+    return np.pad(images, ((0, 0), (bar, bar), (0, 0), (0, 0)))
+
+
+def write_copy(source, target, kind):
+    """Write a copy of a video of one kind; returns the path."""
+    with vidssl.open_video(source) as video:
+        images, fps = video.frames(range(len(video))).transpose(0, 2, 3, 1), video.meta.fps
+    rate, crf, codec = Fraction(fps).limit_denominator(1001), "23", "libx264"
+    second = round(fps)
+    if kind == "CRF 33":
+        crf = "33"
+    elif kind == "0.6 of the size":
+        images = np.stack([cv2.resize(image, None, fx=0.6, fy=0.6, interpolation=cv2.INTER_AREA) for image in images])
+    elif kind == "first 0.5 s cut off":
+        images = images[second // 2 :]
+    elif kind.endswith("cut off at each side"):
+        images = cut(images, 0.1 if kind.startswith("10") else 0.05)
+    elif kind == "5 % cut off at one side":
+        images = cut(images, 0.05, left=True)
+    elif kind == "half the frame rate":
+        images, rate = images[::2], rate / 2
+    elif kind in ("brighter", "darker"):
+        images = (255 * (images / 255) ** (0.6 if kind == "brighter" else 1.6)).astype(np.uint8)
+    elif kind == "WebM":
+        target, codec = target.with_suffix(".webm"), "libvpx"
+    elif kind == "logo":
+        images = with_logo(images)
+    elif kind == "letterbox":
+        images = letterboxed(images)
+    elif kind == "first half only":
+        images = images[: len(images) // 2]
+    elif kind == "1 s cut off at both ends":
+        images = images[second:-second] if len(images) > 3 * second else images
+    elif kind == "mirrored":
+        images = images[:, :, ::-1]
+    elif kind == "1.25 times as fast":
+        rate = rate * Fraction(5, 4)
+    options = {"crf": crf, "b": "400k"} if codec == "libvpx" else {"crf": crf, "preset": "veryfast"}
+    encode(target, even(images), rate, codec=codec, options=options)
+    return target
+
+
+def draw(data, out, kinds, seed):
+    """Copy the clips into `out`, and write the copies, named by their source and kind."""
+    order = generator(seed, 1)
+    videos = sorted((data / "ucf101_6").rglob("*.mp4"))
+    shuffled = [videos[n] for n in order.permutation(len(videos))]
+    sources, groups = [], set()
+    for video in shuffled:  # of different groups first
+        if (group := recording_group(video.name)) not in groups:
+            groups.add(group)
+            sources.append(video)
+    sources = [*sources, *(video for video in shuffled if video not in {*sources})][:100]
+    faces = sorted((data / "more/grid_s1").rglob("*.mp4"))
+    faces = [faces[n] for n in order.permutation(len(faces))[:40]]
+    people = [[*(data / "utd_mhad_rgb").glob(f"*_s[{persons}]_*.mp4")] for persons in ("1-4", "5-8")]
+    for half in (0, 1):
+        (out / str(half)).mkdir(parents=True)
+        for n, source in enumerate(sources[half::2]):
+            shutil.copy(source, out / str(half) / source.name)
+            write_copy(source, out / str(half) / f"{source.stem}__{n % len(kinds)}.mp4", kinds[n % len(kinds)])
+        for video in sorted(people[half]) + faces[half::2]:
+            shutil.copy(video, out / str(half) / f"{video.parent.name}_{video.name}")
+        shutil.copytree(out / str(half), out / "all", dirs_exist_ok=True)
+
+
+def measure(videos, encoders, kinds):
+    """Find the near copies of a folder; return recall by kind, precision, the pairs, and seconds without features."""
+    listed = vidssl.read_input(videos)
+    features = [
+        vidssl.extract(name, listed, out=videos.parent / "features" / f"{videos.name}_{name.replace(':', '_')}").x
+        for name in encoders
+    ]
+    start = time.perf_counter()
+    pairs = find_near_copies(listed, features, own_rows(listed, listed))
+    seconds = time.perf_counter() - start
+    stem = [Path(name).stem for name in listed.names]
+    hits, wrong = dict.fromkeys(kinds, 0), []
+    for *rows, similarity in pairs:
+        a, b = sorted(rows, key=lambda row: len(stem[row]))
+        if stem[b].startswith(f"{stem[a]}__"):
+            hits[kinds[int(stem[b].rpartition("__")[2])]] += 1
+        else:
+            wrong.append((stem[a], stem[b], similarity))
+    count = {kind: sum(name.endswith(f"__{n}") for name in stem) for n, kind in enumerate(kinds)}
+    return {
+        "precision": 1 - len(wrong) / max(1, len(pairs)),
+        "recall": sum(hits.values()) / sum(count.values()),
+        **{kind: hits[kind] / count[kind] for kind in kinds},
+        "seconds": seconds,
+        "wrong": wrong,
+    }
+
+
+def main() -> None:
+    """Draw the videos, if they are not there, and print the tables of both halves."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("encoders", nargs="+", metavar="NAME", help="features that propose candidates, one at a time")
+    parser.add_argument("--more", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="folder for videos, features and figures.json")
+    parsed = parser.parse_args()
+    one_thread()
+    kinds, out = (MORE, parsed.out / "more") if parsed.more else (KINDS, parsed.out / "main")
+    if not out.exists():
+        draw(parsed.data, out, kinds, parsed.seed)
+    titles = {"0": "first half, for choices", "1": "second half", "all": "all"}
+    numbers = {
+        f"{name}, {title}": measure(out / folder, [name], kinds)
+        for folder, title in titles.items()
+        for name in parsed.encoders
+    }
+    columns = ["precision", "recall", *kinds, "seconds"]
+    print(table(["", *columns], [[name, *(f"{row[key]:.2f}" for key in columns)] for name, row in numbers.items()]))
+    for name, row in numbers.items():
+        print(f"{name}: wrong {row['wrong']}")
+    finish(numbers, out / "figures.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Near copies against loops, and planted ones: small clips of one room, encoded again."""
+
+from fractions import Fraction
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import vidssl
+from vidssl.base.keyed_generators import generator
+from vidssl.data.find_same_videos import own_rows
+from vidssl.evaluation import near_copies
+from vidssl.evaluation.near_copies import SAME_FOOTAGE, find_near_copies, footage_similarity
+from vidssl.video.write import encode
+
+HEIGHT, WIDTH = 80, 96
+
+
+def scene(room):
+    """A room (80, 96, 3): blurred noise."""
+    noise = generator(room, 1).uniform(0, 255, (8, 10, 3)).astype(np.float32)
+    return cv2.resize(noise, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC).clip(0, 255)
+
+
+def clip(seed, room=0, frames=50):
+    """A clip (T, 80, 96, 3) of three discs that move smoothly before a room."""
+    draw, images = generator(seed, 2), np.repeat(scene(room)[None], frames, 0)
+    for _ in range(3):
+        speed, phase, colour = draw.uniform(0.04, 0.2, 2), draw.uniform(0, 6, 2), draw.uniform(0, 255, 3)
+        for t in range(frames):
+            x, y = 0.5 + 0.35 * np.sin(speed * t + phase)
+            cv2.circle(images[t], (round(WIDTH * x), round(HEIGHT * y)), 12, colour.tolist(), -1)
+    return images.astype(np.uint8)
+
+
+def resized(images, width, height):
+    return np.stack([cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA) for image in images])
+
+
+def small(images):
+    return np.stack([cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) for image in resized(images, 32, 32)])
+
+
+def similarity_by_loops(a, b):
+    """The highest correlation of all offsets, in float64, without registration."""
+    best = 0.0
+    for offset in range(-len(b), len(a)):
+        start, stop = max(0, offset), min(len(a), offset + len(b))
+        if stop - start < np.ceil(0.6 * min(len(a), len(b))):
+            continue
+        pairs = []
+        for part in np.linspace(0, 1, 8):
+            moment = start + round(part * (stop - start - 1))
+            frames = a[moment], b[moment - offset]
+            pairs.append([cv2.GaussianBlur(frame.astype(np.float64), (0, 0), 0.7) for frame in frames])
+        x, y = (np.stack(side) for side in zip(*pairs, strict=True))
+        best = max(best, float(np.corrcoef((x - x.mean(0)).ravel(), (y - y.mean(0)).ravel())[0, 1]))
+    return best
+
+
+@pytest.mark.parametrize("noise", [0, 10, 40])
+def test_the_similarity_of_a_trimmed_copy_by_loops(noise):
+    frames = clip(0)
+    changed = (frames[7:] + generator(1, 1).normal(0, noise, frames[7:].shape)).clip(0, 255).astype(np.uint8)
+    a, b = small(frames), small(changed)
+    expected = similarity_by_loops(a, b)
+    assert footage_similarity(a, b) == pytest.approx(expected, abs=0.005)
+    assert footage_similarity(b, a) == pytest.approx(expected, abs=0.005)
+    assert noise or expected == pytest.approx(1)
+
+
+@pytest.mark.parametrize("cut", [(4, 4, 5, 5), (8, 0, 0, 9), (8, 8, 10, 10)])
+def test_a_crop_is_registered(cut):
+    """As well as by the crop that was made; without registration it is another video."""
+    frames = clip(3)
+    top, bottom, left, right = cut
+    crop = small(frames[:, top : HEIGHT - bottom, left : WIDTH - right])
+    assert similarity_by_loops(small(frames), crop) < SAME_FOOTAGE < footage_similarity(small(frames), crop)
+
+
+def test_another_take_in_the_same_room_is_no_copy():
+    takes = [small(clip(seed)) for seed in range(8)]
+    scores = [footage_similarity(a, b) for n, a in enumerate(takes) for b in takes[:n]]
+    assert max(scores) < 0.9
+    same_motion = small(clip(0, room=1))  # the same discs in another room
+    assert footage_similarity(takes[0], same_motion) < SAME_FOOTAGE
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "are_copies"),
+    [
+        ("still 1", "still 1 again", True),
+        ("still 1", "still 2", False),
+        ("still 1", "moving", False),
+        ("black", "black again", False),
+        ("black", "grey", False),
+        ("one frame 1", "one frame 1", True),
+        ("one frame 1", "one frame 2", False),
+        ("short", "moving", True),
+        ("flicker", "flicker", False),
+    ],
+)
+def test_videos_without_motion_or_contrast(a, b, are_copies):
+    videos = {
+        **{f"still {n}": np.repeat(small(scene(n)[None].astype(np.uint8)), 40, 0) for n in (1, 2)},
+        **{f"one frame {n}": small(scene(n)[None].astype(np.uint8)) for n in (1, 2)},
+        "still 1 again": np.repeat(small((0.8 * scene(1)[None] + 20).astype(np.uint8)), 25, 0),
+        "moving": small(clip(0, room=1)),
+        "short": small(clip(0, room=1)[20:26]),
+        "black": np.zeros((40, 32, 32), np.uint8),
+        "black again": np.ones((30, 32, 32), np.uint8),
+        "grey": np.full((40, 32, 32), 128, np.uint8),
+        "flicker": np.arange(40, dtype=np.uint8)[:, None, None] % 2 * np.full((32, 32), 200, np.uint8),
+    }
+    assert (footage_similarity(videos[a], videos[b]) >= SAME_FOOTAGE) == are_copies
+
+
+CHANGES = {  # frames, frames per second, crf
+    "compressed": lambda frames: (frames, 25, 36),
+    "smaller": lambda frames: (resized(frames, 58, 48), 25, 23),
+    "trimmed": lambda frames: (frames[12:], 25, 23),
+    "cropped": lambda frames: (frames[:, 4:-4, 4:-4], 25, 23),
+    "half the frames": lambda frames: (frames[::2], Fraction(25, 2), 23),
+    "brighter": lambda frames: ((255 * (frames / 255) ** 0.7).astype(np.uint8), 25, 23),
+    "letterbox": lambda frames: (np.pad(frames, ((0, 0), (10, 10), (0, 0), (0, 0))), 25, 23),
+    "flip": lambda frames: (frames[:, :, ::-1], 25, 23),  # not found, as docs/map.md says
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Clips of one room, a copy of each by one change, an equal file, a damaged one, and an empty one."""
+    path = tmp_path_factory.mktemp("copies")
+    for n, change in enumerate([*CHANGES, None, None]):
+        encode(path / f"{n}.mp4", clip(n), 25)
+        if change:
+            frames, rate, crf = CHANGES[change](clip(n))
+            encode(path / f"{n} {change}.mp4", np.ascontiguousarray(frames), rate, options={"crf": str(crf)})
+    (path / "equal.mp4").write_bytes((path / "8.mp4").read_bytes())
+    (path / "damaged.mp4").write_bytes((path / "9.mp4").read_bytes()[:2000])
+    (path / "empty.mp4").touch()
+    return path
+
+
+def named(videos, copies):
+    return [(videos.names[first], videos.names[second]) for first, second, _ in copies]
+
+
+@pytest.mark.parametrize("features", ["none", "random"])  # recall does not hang on an encoder
+def test_planted_copies_are_found_and_nothing_else(folder, features):
+    videos = vidssl.read_input(folder)
+    x = [] if features == "none" else [torch.from_numpy(generator(5, 0).normal(size=(len(videos), 16))).float()]
+    copies = find_near_copies(videos, x, own_rows(videos, videos))
+    expected = {(f"{n} {change}.mp4", f"{n}.mp4") for n, change in enumerate(CHANGES) if change != "flip"}
+    assert {*named(videos, copies)} == expected | {("8.mp4", "equal.mp4")}
+    similarities = [similarity for *_, similarity in copies]
+    assert similarities == sorted(similarities, reverse=True) and similarities[0] == pytest.approx(1)
+
+
+def test_rows_that_are_excluded_or_too_many(folder, monkeypatch, caplog):
+    videos = vidssl.read_input(folder)
+    everything = torch.cartesian_prod(torch.arange(len(videos)), torch.arange(len(videos)))
+    assert find_near_copies(videos, [], everything) == []
+    two = videos.rows([videos.names.index(name) for name in ("0.mp4", "1.mp4")])
+    assert find_near_copies(two, [torch.ones(2, 3)], own_rows(two, two)) == []
+    monkeypatch.setattr(near_copies, "MOST_VIDEOS", 5)
+    assert find_near_copies(videos, [], own_rows(videos, videos)) == []
+    assert "not searched for among 21 videos, more than 5" in caplog.text
+
+
+def test_windows_are_no_copies_of_windows_that_they_overlap(folder, tmp_path):
+    """Of a video and its copy each window has the one of the same time; a moment that is repeated is a copy."""
+    encode(tmp_path / "a.mp4", clip(0, frames=100), 25)
+    encode(tmp_path / "b.mp4", clip(0, frames=100), 25, options={"crf": "33"})
+    encode(tmp_path / "loop.mp4", np.concatenate([clip(1), clip(1)]), 25)
+    times = [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)]
+    rows = [f"{name}.mp4,{start},{end}" for name in ("a", "b", "loop") for start, end in times]
+    (tmp_path / "windows.csv").write_text("\n".join(["path,start,end", *rows]) + "\n")
+    videos = vidssl.read_input(tmp_path / "windows.csv")
+    copies = find_near_copies(videos, [], own_rows(videos, videos))
+    assert {copy[:2] for copy in copies} == {(0, 3), (1, 4), (2, 5), (6, 8)}

@@ -1,6 +1,6 @@
 """Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -282,6 +282,16 @@ class Batch:
         return Batch(views, function(self.label), function(self.index), self.replaced, boxes, mask, operations)
 
 
+def count_files(paths: Collection[object]) -> str:
+    """Write a number of files: `1 file`, `7 files`."""
+    return f"{len(paths)} file{'s' * (len(paths) != 1)}"
+
+
+def unread_files(missing: Iterable[tuple[str, str]]) -> str:
+    """Write how many files of `missing` (path, reason) could not be read: `, 2 files could not be read`; none: nothing."""
+    return f", {count_files(unread)} could not be read" if (unread := dict(missing)) else ""
+
+
 @dataclass(frozen=True)
 class Features:
     """Features of each video that could be decoded, each exactly once, sorted by index."""
@@ -306,9 +316,11 @@ class Features:
 
     def __str__(self) -> str:
         """Describe them in a line."""
+        folder, dim = "" if self.path is None else f" in {self.path}", f"x {self.x.shape[1]} features"
+        if self.windows:  # a person counts files
+            return f"{len(self)} windows {dim} of {count_files({*self.names})}{folder}{unread_files(self.missing)}"
         total = f" of {len(self) + len(self.missing)} ({len(self.missing)} missing)" if self.missing else ""
-        unit, folder = "windows" if self.windows else "videos", "" if self.path is None else f" in {self.path}"
-        return f"{len(self)}{total} {unit} x {self.x.shape[1]} features{folder}"
+        return f"{len(self)}{total} videos {dim}{folder}"
 
     def describe(self) -> dict[str, Any]:
         """Describe them as plain data."""
@@ -316,8 +328,21 @@ class Features:
         about = {"count": len(self), "dim": self.x.shape[1], "missing": missing, "windows": self.windows}
         return {**about, "path": None if self.path is None else str(self.path)}
 
+    @property
+    def names(self) -> Sequence[str]:
+        """(N,) path of each row as its list has it, or below its folder; none: not known."""
+        names: Sequence[str] | None = getattr(self.records, "names", None)
+        return [record.path for record in self.records] if names is None else names
+
+    def class_name(self, row: int) -> str | None:
+        """Name of the class of a row, its number if the list has no names; None: not known."""
+        label = int(self.label[row])
+        return None if label < 0 else self.classes[label] if self.classes else str(label)
+
     def to_pandas(self) -> Any:
-        """Return a table of pandas: `path`, `start`, `end`, `label`, `class` if known, and a column for each feature.
+        """Return a table of pandas: `path`, `start`, `end`, `label`, `class`, and a column for each feature.
+
+        Paths are those of the list, or below the folder: a table of theirs can be merged on `path`.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -329,10 +354,9 @@ class Features:
 
         columns: dict[str, Any] = {"index": self.index.numpy(), "label": self.label.numpy()}
         if self.records:
-            rows = [self.records[n] for n in range(len(self))]
-            columns = {name: [getattr(row, name) for row in rows] for name in ("path", "start", "end")} | columns
-        if self.classes:
-            columns["class"] = [self.classes[n] if n >= 0 else None for n in self.label.tolist()]
+            start, end = zip(*((record.start, record.end) for record in self.records), strict=True)
+            columns = {"path": [*self.names], "start": start, "end": end, **columns}
+        columns["class"] = [*map(self.class_name, range(len(self)))]
         x = pandas.DataFrame(self.x.numpy(), columns=[f"x{n}" for n in range(self.x.shape[1])])
         return pandas.concat([pandas.DataFrame(columns), x], axis=1)
 

@@ -165,7 +165,7 @@ class Measurement:
     def of(self, subject: Subject, query: VideoList, train: VideoList | None) -> Self:
         """Return this measurement of a network on its lists, once all fit each other."""
         measured = replace(self)
-        measured.subject = subject if query.is_labelled else subject.skipping_few()
+        measured.subject = subject if query.is_test_set else subject.skipping()
         measured.query, measured.train = query, train
         settings = measured.check()
         measured.request = distributed.on_main(lambda: measured._request(settings))

@@ -100,7 +100,7 @@ def compare(
     start = time.perf_counter()
     with distributed.joined(choose_device(options.get("device", "auto"))), only_run_in(folder):
         listed = read_videos(videos, options)
-        strict = listed.is_labelled or len(labels) > 0  # folders as labels are no test set that somebody has made
+        strict = listed.is_test_set or len(labels) > 0  # folders as labels are no test set that somebody has made
         compared, lists = _label_lists(listed, (read_videos(path, options) for path in labels), limit)
         groups = recording_groups(compared, group)
         _check(compared, lists, groups)

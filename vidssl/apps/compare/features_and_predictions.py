@@ -64,7 +64,7 @@ def extract_all(
     """Extract the features of each encoder, unless they are in `out`; the second result is why others have none.
 
     With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
-    Without `strict` a few videos that cannot be read are left out, instead of the encoder. The features of a sum are
+    Without `strict` videos that cannot be read are left out, instead of the encoder. The features of a sum are
     those of its parts, which are among the models. Floors come last.
     """
     encoders, failures = dict[str, ComparedEncoder](), dict[str, VidsslError]()
@@ -74,7 +74,7 @@ def extract_all(
     for name, model in bar(models, title="encoders and floors", unit="encoder", leave=False):
         try:
             subject = load_subject(model, options, shared_config=True)
-            subject = subject if strict else subject.skipping_few()
+            subject = subject if strict else subject.skipping()
             parts = parts_of(model) if isinstance(subject.test, JoinedClips) else []
             names_of_parts = [name_of[part.model] for part in parts]
             if broken := [failures[part] for part in names_of_parts if part in failures]:

@@ -249,7 +249,7 @@ class _Search:
         training = self.subject.count_overlap(self.queries)["training"] if labelled else None
         subject = self.subject
         if not labelled or (self.listed is not None and (self.listed.labels < 0).any()):  # then no R@k is reported
-            subject = subject.skipping_few()
+            subject = subject.skipping()
         gallery = self._load(subject, data)
         query = None
         if self.listed is not self.queries or self.windows is not None:

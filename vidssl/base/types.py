@@ -1,6 +1,6 @@
 """Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -282,14 +282,14 @@ class Batch:
         return Batch(views, function(self.label), function(self.index), self.replaced, boxes, mask, operations)
 
 
-def count_files(paths: Collection[object]) -> str:
+def count_files(number: int) -> str:
     """Write a number of files: `1 file`, `7 files`."""
-    return f"{len(paths)} file{'s' * (len(paths) != 1)}"
+    return f"{number} file{'s' * (number != 1)}"
 
 
 def unread_files(missing: Iterable[tuple[str, str]]) -> str:
-    """Write how many files of `missing` (path, reason) could not be read: `, 2 files could not be read`; none: nothing."""
-    return f", {count_files(unread)} could not be read" if (unread := dict(missing)) else ""
+    """Write how many files, path and reason, could not be read: `, 2 files could not be read`; of none nothing."""
+    return f", {count_files(len(unread))} could not be read" if (unread := dict(missing)) else ""
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ class Features:
         """Describe them in a line."""
         folder, dim = "" if self.path is None else f" in {self.path}", f"x {self.x.shape[1]} features"
         if self.windows:  # a person counts files
-            return f"{len(self)} windows {dim} of {count_files({*self.names})}{folder}{unread_files(self.missing)}"
+            return f"{len(self)} windows {dim} of {count_files(len({*self.names}))}{folder}{unread_files(self.missing)}"
         total = f" of {len(self) + len(self.missing)} ({len(self.missing)} missing)" if self.missing else ""
         return f"{len(self)}{total} videos {dim}{folder}"
 

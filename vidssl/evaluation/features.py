@@ -382,8 +382,8 @@ def encode_videos(
     once, as products of one row are rounded otherwise: on CPUs no bit depends on which videos are encoded together.
 
     Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
-    reason of each skipped video, ordered by path. A DataError is raised if all are skipped; a ConfigError if bfloat16 is
-    wrong on this CPU.
+    reason of each skipped video, ordered by path. A DataError is raised if all are skipped, a ConfigError if bfloat16
+    is wrong on this CPU.
     """
     if test.precision == "bfloat16":
         check_bfloat16(encoder, device)

@@ -34,6 +34,8 @@ _T = TypeVar("_T")
 # Types of arguments. Commands make options of them: vidssl/cli/options_from_signatures.py.
 File = str | Path
 Videos = str | Path | Sequence[str | Path] | VideoList  # an input of `read_input`, or a list that was read
+Folder = File  # an output that a command may lack: its content is printed
+Queried = Videos  # files may be followed by a span, `FILE@START-END`
 Model = (
     str | Path | nn.Module
 )  # a file, folder or name of `load_backbone`, `random`, or a module from clips to features

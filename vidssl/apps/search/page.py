@@ -2,14 +2,17 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from vidssl.base.atomic import write_whole
-from vidssl.base.types import VideoRecord
+from vidssl.base.safe_parse import read_json
+from vidssl.base.types import VideoRecord, count_files
 from vidssl.page.previews import Preview
 from vidssl.page.render import render_page
 
@@ -50,6 +53,7 @@ class QueryRow(NamedTuple):
 
     video: int  # index in the videos of the page
     hits: Sequence[Hit]
+    examples: Sequence[int] = ()  # likewise, of a query of several examples the others
 
 
 def span_text(record: VideoRecord) -> str:
@@ -75,9 +79,43 @@ def store_preview(preview: Preview, folder: Path) -> StoredPreview:
 def remove_other_previews(folder: Path, kept: Iterable[StoredPreview]) -> None:
     """Remove the previews of earlier pages from the folder of a page; what is not named by its hash is not one."""
     names = {preview.file for preview in kept}
+    for page in folder.glob("*.html"):  # those of earlier queries
+        names |= {*re.findall(rf"{PREVIEWS}/[0-9a-f]{{16}}\.jpg", page.read_text(encoding="utf-8"))}
     for path in (folder / PREVIEWS).glob(f"{'[0-9a-f]' * 16}.jpg"):
         if f"{PREVIEWS}/{path.name}" not in names and path.stem == _stem(path.read_bytes()):
             path.unlink()
+
+
+_EARLIER = re.compile("<!-- earlier -->.*?<!-- end -->", re.DOTALL)  # of a page: what only the last one has
+_KEPT = (("index.html", ".html"), ("results.json", ".json"), ("retrieval.png", ".png"))
+
+
+def keep_page(folder: Path, page: str) -> list[tuple[str, str]]:
+    """Give the files of the last query the names of its page, unless it was the query of `page`.
+
+    Returns file and query of all pages but that of `page`, the newest first.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        last = read_json(folder / "results.json")["page"]
+        for name, suffix in _KEPT if last != page and (folder / "index.html").exists() else ():
+            content = (folder / name).read_bytes()
+            if suffix == ".html":
+                link = '<p class="earlier"><a href="index.html">The last query, and all others</a></p>'
+                content = _EARLIER.sub(link, content.decode()).encode()
+            write_whole(folder / f"{last}{suffix}", content)
+    pages = []
+    for file in folder.glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            results = read_json(file)
+            if results["page"] == file.stem != page:
+                pages.append((results["date"], f"{file.stem}.html", results["query"]))
+    return [(file, query) for _, file, query in sorted(pages, reverse=True)]
+
+
+def remove_page(folder: Path, page: str) -> None:
+    """Remove the kept files of a query, which is the last one now."""
+    for _, suffix in _KEPT:
+        (folder / f"{page}{suffix}").unlink(missing_ok=True)
 
 
 def _stem(jpeg: bytes) -> str:
@@ -96,6 +134,7 @@ def write_retrieval_page(
     protocol: Sequence[tuple[str, str]] = (),
     unread: Sequence[tuple[str, str]] = (),
     copies: Sequence[Sequence[str]] = (),
+    earlier: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Write a page with queries and their nearest videos, playing. Their previews are in files beside it.
 
@@ -110,6 +149,7 @@ def write_retrieval_page(
         protocol: Names and values of how it was measured, folded away.
         unread: Name and reason of each video that was left out or cannot be shown.
         copies: Names of videos that are equal, by group.
+        earlier: File and query of the other pages of the folder, the newest first.
     """
     nearest = [(videos[row.video].record.label, videos[row.hits[0].video].record.label) for row in queries if row.hits]
     pairs = [labels for labels in nearest if min(labels) >= 0]
@@ -128,6 +168,7 @@ def write_retrieval_page(
         note=results.get("note", ""),
         unread=[(name, reason.removeprefix(f"{name}: ")) for name, reason in unread],
         copies=copies,
+        earlier=[(quote(os.fsencode(file)), query) for file, query in earlier],
         count=len(queries),
         total=results.get("num_queries", len(queries)),
         mapped=any(hit.maps for row in queries for hit in row.hits),
@@ -138,7 +179,7 @@ def write_retrieval_page(
         stage=max((preview.height for preview in previews), default=96),
         data={
             **_rows_of_videos(videos, path.parent),
-            "queries": [[row.video, [_row_of_hit(hit) for hit in row.hits]] for row in queries],
+            "queries": [[row.video, [_row_of_hit(hit) for hit in row.hits], *row.examples] for row in queries],
             "classes": {str(label): name for label, name in classes.items()},
         },
     )
@@ -170,9 +211,13 @@ def _link(path: str, folder: Path) -> str:
 
 def _details(results: Mapping[str, Any], network: str) -> list[tuple[str, str]]:
     windows = results.get("windows")
+    queries, count = results.get("num_queries"), results["num_gallery"]
+    unit = f"video{'s' * (count != 1)}"
+    if windows is not None:
+        unit = f"windows of {count_files(results['num_gallery_files'])}"
     details = {
-        "Queries": f"{results['num_queries']:,} videos" if "num_queries" in results else "",
-        "Gallery": f"{results['num_gallery']:,} {'videos' if windows is None else 'windows'}",
+        "Queries": "" if queries is None else f"{queries:,} video{'s' * (queries != 1)}",
+        "Gallery": f"{count:,} {unit}",
         "Windows": "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s",
         "Network": network,
     }

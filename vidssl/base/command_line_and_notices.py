@@ -12,7 +12,6 @@ from pathlib import Path
 from vidssl.base.errors import first_few
 
 _log = logging.getLogger(__name__)
-FEW = 3  # videos that a warning names
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,6 @@ def _name(videos: dict[str, str], outputs: Sequence[Path]) -> None:
         return
     head = f"{len(videos)} videos cannot be read and are" if len(videos) > 1 else "1 video cannot be read and is"
     files = [output / name for output in outputs[:1] for name in ("results.json", "meta.json", "index.html")]
-    lists = [str(file) for file in files if file.is_file()] or ["vidssl check"]
-    more = f"; {lists[0]} names all" if len(videos) > FEW else ""
-    _log.warning("%s left out: %s%s", head, first_few(videos.values(), FEW, "; "), more)
+    listed = next((str(file) for file in files if file.is_file()), "vidssl check")
+    more = f"; {listed} names all" * (len(videos) > 3)
+    _log.warning("%s left out: %s%s", head, first_few(videos.values(), separator="; "), more)

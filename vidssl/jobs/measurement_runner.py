@@ -32,7 +32,7 @@ BACKBONE = "features of the backbone"
 
 
 def claim_results(
-    out: Path, kind: str, inputs: Mapping[str, Path | None], read: Iterable[str | Path | None] = ()
+    out: Path, kind: str, inputs: Mapping[str, Path | str | None], read: Iterable[str | Path | None] = ()
 ) -> None:
     """Decide that results of a kind may be written to a folder, as `claim`; `read` are checkpoints and the like."""
     claim(out, kind, inputs=inputs, read=[None if path is None else Path(path) for path in read])

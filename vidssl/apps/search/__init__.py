@@ -1,6 +1,7 @@
 """Search a gallery with a list of queries, with one video or with examples; print it, or write numbers and a page."""
 
 import logging
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
@@ -75,8 +76,7 @@ _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
 _SHEET = 6  # rows of the still image, and neighbours in a row
-_PRINTED = 20  # queries whose neighbours are printed
-_OF_LAYER = ("stream", "layer", "grid", "grid_frames", "join")
+_OF_LIBRARY, _OF_INDEX = ("clips",), ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames")
 
 
 @job
@@ -127,19 +127,23 @@ def retrieval(
         progress: As of `test`.
         options: See `NetworkOptions`.
     """
+    if not isinstance(query, str | Path | VideoList) and len(query) == 1:
+        query = query[0]
     folder, windows = None if out is None else Path(out), parse_windows(window, stride)
     if gallery is None and index is None:
         raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
     if gallery is None and windows is not None:
         raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
     searched = None if index is None else Path(index)
+    inputs: dict[str, Path | str | None] = {"gallery": path_of(gallery)}
     if folder is not None:
         if searched is not None and gallery is not None and searched.resolve() == folder.resolve():
             raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
-        inputs = {"gallery": path_of(gallery), "index": searched}
+        # A text: an index may lie in the folder, and be there already.
+        inputs["index"] = None if searched is None else os.path.relpath(searched.resolve(), folder.resolve())
         claim_results(folder, "retrieval", inputs, [file_of(model), options.get("cfg"), *files_of(query)])
     if searched is not None:
-        if gallery is not None:  # it may lie in the folder
+        if gallery is not None:
             claim_features(searched, [path_of(gallery)])
         options = _with_clips_of(searched, model, options)
     of_queries = options.copy()
@@ -151,8 +155,10 @@ def retrieval(
     _check(queries, listed, center, bool(gradcam))
     with distributed.joined(device_of(model, options)), nullcontext() if folder is None else only_run_in(folder):
         subject = load_subject(model, options)
-        if folder is not None:
-            claim(folder, "retrieval", inputs=_network_and_clips(subject))
+        if folder is not None:  # all its pages have them in common
+            inputs["network"] = f"{Path(subject.name).name} {subject.made_by()['weights'][0][:8]}"
+            inputs["clips"] = clips_in_words(subject.describe()["protocol"])
+            claim(folder, "retrieval", inputs=inputs)
         layer = None  # of the maps; an error before the long work, if there is none
         if gradcam:
             layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]
@@ -172,33 +178,20 @@ def _check(queries: Queries, gallery: VideoList | None, center: bool, gradcam: b
     """Find errors before the long work."""
     if center and queries.one:
         raise ConfigError("center=True needs a list of queries: the mean of one video is the video itself")
-    if center and gradcam:
-        raise ConfigError("gradcam=True explains similarities that are not centred: leave it or center=True out")
-    if queries.one and gradcam and len(queries.videos) > 1:
-        raise ConfigError("gradcam=True explains the similarity to one video: give one, or leave gradcam=True out")
+    if gradcam and (center or len(queries.words) > 1):
+        raise ConfigError("gradcam=True explains similarities to single videos that are not centred: leave it out")
     if gallery is not None and not queries.one:
         check_classes(gallery, queries.videos)
 
 
 def _with_clips_of(index: Path, model: Model, options: NetworkOptions) -> NetworkOptions:
     """Return options with the clips of an index, where they do not state others."""
-    names = ("clips",) if is_external(model) else ("clips", "crops", "size", "short_side", *_OF_LAYER)
-    with suppress(
-        OSError, ValueError, LookupError, TypeError
-    ):  # there is none yet, or it is an error where it is opened
+    with suppress(OSError, ValueError, LookupError, TypeError):  # none yet, or an error where it is opened
         protocol = read_json(index / "meta.json")["request"]["protocol"]
-        if "test" not in options and "parts" not in protocol:
-            stored = {name: protocol[name] for name in names if protocol.get(name) is not None}
-            return cast(NetworkOptions, stored | options)
+        names = _OF_LIBRARY if is_external(model) else _OF_INDEX
+        if not {"test", "parts"} & {*options, *protocol}:
+            return cast(NetworkOptions, {name: protocol[name] for name in names if protocol.get(name)} | options)
     return options
-
-
-def _network_and_clips(subject: Subject) -> dict[str, str]:
-    """Describe what all pages of a folder have in common."""
-    return {
-        "network": f"{Path(subject.name).name} {subject.made_by()['weights'][0][:8]}",
-        "clips": clips_in_words(subject.describe()["protocol"]),
-    }
 
 
 def _same(gallery: Videos, query: Videos) -> bool:
@@ -218,14 +211,6 @@ class Gallery:
     windows: Tree | None  # window and stride in seconds, if the rows are windows of videos
     list: str  # fingerprint of the list
     data: Tree  # its files, as in `identify`
-    moved_from: VideoList | None = None  # where the videos of an index were
-
-    def own_rows(self, queries: VideoList, rows: Sequence[int] | None = None) -> Tensor:
-        """Return pairs (P, 2) of a query and one of some rows, or of all, that show the same part of a file."""
-        lists = [self.videos] if self.moved_from is None else [self.videos, self.moved_from]
-        pairs = [own_rows(videos if rows is None else videos.rows(rows), queries) for videos in lists]
-        own: Tensor = torch.cat(pairs).unique(dim=0)
-        return own
 
     def search(self, query: Tensor, k: int, exclude: Tensor, one_per_video: bool, center: bool = False) -> Neighbours:
         """Find the nearest rows; in windows, the nearest moments."""
@@ -319,19 +304,15 @@ class _Search:
         folder, listed = open_index(index, subject), self.listed
         request, seconds = folder.request, folder.request.get("windows")
         check_copies(index, request["data"], self.queries.videos.path, query_data)
-        described, moved_from = (seconds, request["list"], request["data"]), None
+        described = seconds, request["list"], request["data"]
         if listed is not None and seconds is None:
             return Gallery(folder.features, listed.rows(folder.features.index.tolist()), *described)
         root, rows = self.root if listed is None else listed.root, range(len(folder.features))
         videos = folder.videos(rows, None if root is None else Path(root))
-        if listed is None and root is not None:
-            moved_from = folder.videos(rows)
-            if not any(state_of_video(record.path) for record in videos.records):
-                raise DataError(
-                    f"root=FOLDER is where the videos of {index} were moved to, and {root} has none of them, such as "
-                    f"{videos.names[0]}: leave it out; a list of queries has its own root, in root.txt beside it"
-                )
-        return Gallery(folder.features, videos, *described, moved_from)
+        if listed is None and root is not None and not any(state_of_video(record.path) for record in videos.records):
+            named = f"{root} has none of the videos of {index}, such as {videos.names[0]}"
+            raise DataError(f"{named}: leave root=FOLDER out; that of a list of queries is in root.txt beside it")
+        return Gallery(folder.features, videos, *described)
 
     def _measure(
         self, subject: Subject, gallery: Gallery | None, query: Features | None, data: Tree, training: Tree | None
@@ -352,7 +333,6 @@ class _Search:
             "drop_duplicates": self.options.drop_duplicates,
             "gallery": str(self.index if self.listed is None else self.listed.path),
             "query": queries.text,
-            "examples": [*queries.words] if len(queries.words) > 1 else None,
             "page": queries.page,
             "windows": gallery.windows,
             "one_per_video": self.options.one_per_video,
@@ -377,10 +357,8 @@ class _Search:
             write_results(folder, results)  # if it exists, the rest is complete
             remove_page(folder, queries.page)  # that of an earlier search with these queries
         elif not queries.one:
-            results["hits"] = [
-                {"query": name, "neighbours": _describe_hits(matches, n)[: self.options.k]}
-                for n, name in enumerate(videos.names)
-            ]
+            hits = [_describe_hits(matches, n)[: self.options.k] for n in range(len(videos))]
+            results["hits"] = [{"query": name, "neighbours": of} for name, of in zip(videos.names, hits, strict=True)]
         return results
 
     def write_page(self, out: Path, results: Results, query: VideoList, matches: _Matches) -> None:
@@ -409,7 +387,9 @@ class _Search:
         videos = [*map(FoundVideo, names, records, stored)]
         # The videos that could not be read were not searched; of those that were, an index may outlive the file.
         unread = [(gap["path"], gap["reason"]) for gap in (*results["missing_queries"], *results["missing_gallery"])]
-        of_queries = "" if query.path == gallery.path else f" of {self._title(query)}"
+        several, span = len(self.queries.words) > 1, span_text(query.records[0]) if self.queries.one else ""
+        title = f"{len(query)} examples" if several else f"{_title(query)} {span}".rstrip()
+        of_queries = "" if query.path == gallery.path else f" of {title}"
         try:
             earlier = keep_page(out, self.queries.page)
             if queries:
@@ -432,12 +412,6 @@ class _Search:
         except OSError as error:
             raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
-    def _title(self, query: VideoList) -> str:
-        if len(self.queries.words) > 1:
-            return f"{len(query)} examples"
-        span = span_text(query.records[0]) if self.queries.one else ""
-        return f"{_title(query)} {span}".rstrip()
-
 
 def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Options, of: Queries) -> _Matches:
     """Search with all queries, plain and centred; of one query the result are its neighbours, as plain data.
@@ -450,7 +424,7 @@ def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Opti
         rows = near.index[0].tolist()
         near = Neighbours(torch.arange(len(rows))[None], near.similarity)
         return _describe_neighbours(near, query.x, g.x[rows], queries, videos.rows(rows), options)
-    exclude = gallery.own_rows(queries)
+    exclude = own_rows(videos, queries)
     check_classes(videos, queries)
     labelled = bool((videos.labels >= 0).all() and (queries.labels >= 0).all())
     duplicates, counts = _compare(query.x, g.x, queries, videos, labelled, options.drop_duplicates)
@@ -492,9 +466,10 @@ def _nearest_of_one(gallery: Gallery, query: Tensor, x: Tensor, queries: VideoLi
         exclude[:, 0] = 0  # what is excluded for an example is for the query
         near = gallery.search(query, most, exclude, options.one_per_video)
         rows = near.index[0][near.index[0] >= 0]
-        excluded = gallery.own_rows(queries, rows.tolist())
+        videos = gallery.videos.rows(rows.tolist())
+        excluded = own_rows(videos, queries)
         if options.drop_duplicates:
-            excluded = torch.cat([excluded, copied_rows(gallery.videos.rows(rows.tolist()), queries)])
+            excluded = torch.cat([excluded, copied_rows(videos, queries)])
         if not len(excluded):
             return Neighbours(rows[None, : options.k], near.similarity[:, : len(rows[: options.k])])
         exclude = torch.cat([exclude, torch.stack([excluded[:, 0], rows[excluded[:, 1]]], dim=1)])
@@ -514,23 +489,21 @@ def _describe_neighbours(
 
 def _describe_hits(matches: _Matches, query: int) -> list[Tree]:
     """Describe the neighbours of a query as plain data."""
-    videos, hits = matches.videos, list[Tree]()
-    near = zip(matches.neighbours.index[query].tolist(), matches.neighbours.similarity[query].tolist(), strict=True)
-    for row, similarity in ((row, similarity) for row, similarity in near if row >= 0):
-        record = videos.records[row]
-        hits.append(
-            {
-                "rank": len(hits) + 1,
-                "similarity": similarity,
-                "label": record.label,
-                "class": videos.class_name(record.label),
-                "path": videos.names[row],
-                "start": record.start,
-                "end": record.end,
-                "duplicate": matches.is_copy(query, row),
-            }
-        )
-    return hits
+    videos, near = matches.videos, matches.neighbours
+    rows = [row for row in near.index[query].tolist() if row >= 0]
+    return [
+        {
+            "rank": n + 1,
+            "similarity": near.similarity[query, n].item(),
+            "label": record.label,
+            "class": videos.class_name(record.label),
+            "path": videos.names[row],
+            "start": record.start,
+            "end": record.end,
+            "duplicate": matches.is_copy(query, row),
+        }
+        for n, (row, record) in enumerate(zip(rows, map(videos.records.item, rows), strict=True))
+    ]
 
 
 def _compare(
@@ -656,13 +629,10 @@ def recalls_table(results: Results) -> str:
         gallery = f"{results['num_gallery']} windows of {windows['window']:g} s in the gallery ({files}{unread})"
     if "neighbours" in results:
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *_hits_table(results["neighbours"])])
-    if "majority" not in results and "hits" in results:
-        shown = results["hits"][:_PRINTED]
-        tables = [line for of in shown for line in ("", of["query"], *_hits_table(of["neighbours"]))]
-        rest = len(results["hits"]) - _PRINTED
-        more = ["", f"and {rest} more queries: out=FOLDER writes a page of all"] if rest > 0 else []
-        return "\n".join([f"{results['query']}: {gallery}, {protocol}", *tables, *more])
     if "majority" not in results:
+        tables = [line for of in results.get("hits", ()) for line in ("", of["query"], *_hits_table(of["neighbours"]))]
+        if tables:
+            return "\n".join([f"{results['query']}: {gallery}, {protocol}", *tables])
         return "the videos do not have one label each: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
     plain = results["uncentered"] if results["centered"] else results

@@ -87,34 +87,29 @@ def remove_other_previews(folder: Path, kept: Iterable[StoredPreview]) -> None:
 
 
 _EARLIER = re.compile("<!-- earlier -->.*?<!-- end -->", re.DOTALL)  # of a page: what only the last one has
-_KEPT = (("index.html", ".html"), ("results.json", ".json"), ("retrieval.png", ".png"))
+_LAST = '<p class="earlier card"><a href="index.html">The last query, and all others</a></p>'
 
 
 def keep_page(folder: Path, page: str) -> list[tuple[str, str]]:
     """Give the files of the last query the names of its page, unless it was the query of `page`.
 
-    Returns file and query of all pages but that of `page`, the newest first.
+    Returns the files of all pages but that of `page`, the newest first, and their queries.
     """
+    last = page
     with suppress(OSError, ValueError, KeyError, TypeError):
         last = read_json(folder / "results.json")["page"]
-        for name, suffix in _KEPT if last != page and (folder / "index.html").exists() else ():
-            content = (folder / name).read_bytes()
-            if suffix == ".html":
-                link = '<p class="earlier"><a href="index.html">The last query, and all others</a></p>'
-                content = _EARLIER.sub(link, content.decode()).encode()
-            write_whole(folder / f"{last}{suffix}", content)
-    pages = []
-    for file in folder.glob("*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            results = read_json(file)
-            if results["page"] == file.stem != page:
-                pages.append((results["date"], f"{file.stem}.html", results["query"]))
-    return [(file, query) for _, file, query in sorted(pages, reverse=True)]
+    if last != page:
+        html = _EARLIER.sub(_LAST, (folder / "index.html").read_text(encoding="utf-8"))
+        write_whole(folder / f"{last}.html", html.encode())
+        for name in ("results.json", "retrieval.png"):
+            write_whole(folder / f"{last}{Path(name).suffix}", (folder / name).read_bytes())
+    pages = sorted(folder.glob("?*-????????.html"), key=os.path.getmtime, reverse=True)
+    return [(file.name, file.stem[:-9]) for file in pages if file.stem != page]
 
 
 def remove_page(folder: Path, page: str) -> None:
     """Remove the kept files of a query, which is the last one now."""
-    for _, suffix in _KEPT:
+    for suffix in (".html", ".json", ".png"):
         (folder / f"{page}{suffix}").unlink(missing_ok=True)
 
 

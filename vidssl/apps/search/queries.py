@@ -36,7 +36,8 @@ class Queries:
     def page(self) -> str:
         """Name the files of their results, once another query has followed: the same for the same query."""
         identity = "\n".join(f"{os.path.realpath(path)} {span}" for path, *span in map(split_span, self.words))
-        stem = re.sub(r"[^\w.-]+", "_", Path(self.words[0]).name)[:40].strip("._")
+        more = f" and {len(self.words) - 1} more" if len(self.words) > 1 else ""
+        stem = re.sub(r"[^\w.@ -]", "_", Path(self.words[0]).name)[:40] + more
         return f"{stem}-{hashlib.sha256(os.fsencode(identity)).hexdigest()[:8]}"
 
     def mean(self, x: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def remove_other_previews(folder: Path, kept: Iterable[StoredPreview]) -> None:
 
 
 _EARLIER = re.compile("<!-- earlier -->.*?<!-- end -->", re.DOTALL)  # of a page: what only the last one has
-_LAST = '<p class="earlier card"><a href="index.html">The last query, and all others</a></p>'
+_LAST = '<p class="earlier card"><a href="index.html">The newest query, and all others</a></p>'
 
 
 def keep_page(folder: Path, page: str) -> list[tuple[str, str]]:

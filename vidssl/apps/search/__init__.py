@@ -112,8 +112,7 @@ def retrieval(
         out: Folder for index.html, results.json and the still retrieval.png of this query; those of earlier queries in
             the same gallery stay beside them, and index.html lists them. Without it nothing is written.
         gallery: Videos to search in; optional with an `index`, which then is searched whole.
-        index: Folder with the features of the gallery; extracted if it does not exist. It states the clips, where no
-            option does.
+        index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist.
         center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.
         k: Neighbours for kNN, or results for one video.
         drop_duplicates: Ignore copies of the query in the gallery: files of equal content, or bit-identical features.
@@ -135,23 +134,14 @@ def retrieval(
     if gallery is None and windows is not None:
         raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
     searched = None if index is None else Path(index)
-    inputs: dict[str, Path | str | None] = {"gallery": path_of(gallery)}
+    inputs = {} if folder is None else _inputs(folder, gallery, searched)
     if folder is not None:
-        if searched is not None and gallery is not None and searched.resolve() == folder.resolve():
-            raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
-        # A text: an index may lie in the folder, and be there already.
-        inputs["index"] = None if searched is None else os.path.relpath(searched.resolve(), folder.resolve())
         claim_results(folder, "retrieval", inputs, [file_of(model), options.get("cfg"), *files_of(query)])
     if searched is not None:
         if gallery is not None:
             claim_features(searched, [path_of(gallery)])
         options = _with_clips_of(searched, model, options)
-    of_queries = options.copy()
-    if gallery is None:
-        of_queries.pop("root", None)  # it is that of the index
-    queries, listed = read_queries(query, of_queries), None
-    if gallery is not None:  # the same list is read, decoded and reported once
-        listed = queries.videos if _same(gallery, query) else read_listed(gallery, options)
+    queries, listed = _read(query, gallery, options)
     _check(queries, listed, center, bool(gradcam))
     with distributed.joined(device_of(model, options)), nullcontext() if folder is None else only_run_in(folder):
         subject = load_subject(model, options)
@@ -164,14 +154,33 @@ def retrieval(
             layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]
         if page_queries is None:
             page_queries = MAPPED_QUERIES if gradcam else PAGE_QUERIES
-        if queries.one:
-            page_queries, page_hits = 1, k
         how = _Options(k, center, drop_duplicates, one_per_video)
-        places = (listed, searched, options.get("root"), windows)
-        search = _Search(subject, queries, *places, how, folder, page_queries, page_hits, layer)
+        places, shown = (listed, searched, options.get("root"), windows), (page_queries, page_hits)
+        search = _Search(subject, queries, *places, how, folder, *((1, k) if queries.one else shown), layer)
         results = JobResults(search.run())
     results.text, results.file = recalls_table(results), None if folder is None else folder / "index.html"
     return results
+
+
+def _inputs(folder: Path, gallery: Videos | None, index: Path | None) -> dict[str, Path | str | None]:
+    """Return what all pages of a folder are made of."""
+    if index is None:
+        return {"gallery": path_of(gallery)}
+    if gallery is not None and index.resolve() == folder.resolve():
+        raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
+    # A text: an index may lie in the folder, and be there already.
+    return {"gallery": path_of(gallery), "index": os.path.relpath(index.resolve(), folder.resolve())}
+
+
+def _read(query: Videos, gallery: Videos | None, options: NetworkOptions) -> tuple[Queries, VideoList | None]:
+    """Read queries and gallery; the same list is read, decoded and reported once."""
+    of_queries = options.copy()
+    if gallery is None:
+        of_queries.pop("root", None)  # it is that of the index
+    queries = read_queries(query, of_queries)
+    if gallery is None:
+        return queries, None
+    return queries, queries.videos if _same(gallery, query) else read_listed(gallery, options)
 
 
 def _check(queries: Queries, gallery: VideoList | None, center: bool, gradcam: bool) -> None:

@@ -342,7 +342,7 @@ class _Search:
             "drop_duplicates": self.options.drop_duplicates,
             "gallery": str(self.index if self.listed is None else self.listed.path),
             "query": queries.text,
-            "page": queries.page,
+            "page": None if folder is None else queries.page(folder),
             "windows": gallery.windows,
             "one_per_video": self.options.one_per_video,
             "copies": data["copies"],
@@ -364,7 +364,7 @@ class _Search:
         if folder is not None:
             self.write_page(folder, results, videos, matches)
             write_results(folder, results)  # if it exists, the rest is complete
-            remove_page(folder, queries.page)  # that of an earlier search with these queries
+            remove_page(folder, results["page"])  # that of an earlier search with these queries
         elif not queries.one:
             hits = [_describe_hits(matches, n)[: self.options.k] for n in range(len(videos))]
             results["hits"] = [{"query": name, "neighbours": of} for name, of in zip(videos.names, hits, strict=True)]
@@ -400,7 +400,7 @@ class _Search:
         title = f"{len(query)} examples" if several else f"{_title(query)} {span}".rstrip()
         of_queries = "" if query.path == gallery.path else f" of {title}"
         try:
-            earlier = keep_page(out, self.queries.page)
+            earlier = keep_page(out, results["page"])
             if queries:
                 write_whole(out / "retrieval.png", _sheet(queries, videos, out, gallery.classes))
             write_retrieval_page(

@@ -86,8 +86,8 @@ def remove_other_previews(folder: Path, kept: Iterable[StoredPreview]) -> None:
             path.unlink()
 
 
-_EARLIER = re.compile("<!-- earlier -->.*?<!-- end -->", re.DOTALL)  # of a page: what only the last one has
-_LAST = '<p class="earlier card"><a href="index.html">The newest query, and all others</a></p>'
+_EARLIER = re.compile(b"<!-- earlier -->.*?<!-- end -->", re.DOTALL)  # of a page: what only the last one has
+_LAST = b'<p class="earlier card"><a href="index.html">The newest query, and all others</a></p>'
 
 
 def keep_page(folder: Path, page: str) -> list[tuple[str, str]]:
@@ -97,12 +97,10 @@ def keep_page(folder: Path, page: str) -> list[tuple[str, str]]:
     """
     last = page
     with suppress(OSError, ValueError, KeyError, TypeError):
-        last = read_json(folder / "results.json")["page"]
-    if last != page:
-        html = _EARLIER.sub(_LAST, (folder / "index.html").read_text(encoding="utf-8"))
-        write_whole(folder / f"{last}.html", html.encode())
-        for name in ("results.json", "retrieval.png"):
-            write_whole(folder / f"{last}{Path(name).suffix}", (folder / name).read_bytes())
+        last = Path(read_json(folder / "results.json")["page"]).name
+    for file in (folder / name for name in ("index.html", "results.json", "retrieval.png") if last != page):
+        if file.exists():  # a page of no queries has no image
+            write_whole(folder / f"{last}{file.suffix}", _EARLIER.sub(_LAST, file.read_bytes()))
     pages = sorted(folder.glob("?*-????????.html"), key=os.path.getmtime, reverse=True)
     return [(file.name, file.stem[:-9]) for file in pages if file.stem != page]
 

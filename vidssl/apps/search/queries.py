@@ -32,10 +32,14 @@ class Queries:
         """Name them in a line."""
         return self.words[0] if len(self.words) == 1 else f"{len(self.words)} examples ({', '.join(self.words)})"
 
-    @property
-    def page(self) -> str:
-        """Name the files of their results, once another query has followed: the same for the same query."""
-        identity = "\n".join(f"{os.path.realpath(path)} {span}" for path, *span in map(split_span, self.words))
+    def page(self, folder: Path) -> str:
+        """Name the files of their results in a folder, once another query has followed.
+
+        It is the same for the same query, also if folder and videos have been moved together.
+        """
+        root = os.path.realpath(folder)
+        parts = ((os.path.relpath(os.path.realpath(path), root), *span) for path, *span in map(split_span, self.words))
+        identity = "\n".join(map(str, parts))
         more = f" and {len(self.words) - 1} more" if len(self.words) > 1 else ""
         stem = re.sub(r"[^\w.@ -]", "_", Path(self.words[0]).name)[:40] + more
         return f"{stem}-{hashlib.sha256(os.fsencode(identity)).hexdigest()[:8]}"

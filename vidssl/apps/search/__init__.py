@@ -76,7 +76,8 @@ _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
 _SHEET = 6  # rows of the still image, and neighbours in a row
-_OF_LIBRARY, _OF_INDEX = ("clips",), ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames")
+_OF_LIBRARY = ("clips",)  # options that an index states
+_OF_INDEX = ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames", "join")
 
 
 @job
@@ -110,7 +111,7 @@ def retrieval(
             FILE@START-END in seconds; or several files and spans, examples of one thing: the search is for the mean of
             their features, of length 1 each.
         out: Folder for index.html, results.json and the still retrieval.png of this query; those of earlier queries in
-            the same gallery stay beside them, and index.html lists them. Without it nothing is written.
+            the same gallery stay beside them, and index.html lists them. Without it only an index is written.
         gallery: Videos to search in; optional with an `index`, which then is searched whole.
         index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist.
         center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.

@@ -112,9 +112,9 @@ def check_source(name, expected):
             assert same or (about.default is None and "(default" in about.text), argument
 
 
-def check_option(action, kind, default, unnamed):
+def check_option(action, kind, default, unnamed, prints):
     """An option has the name, the need, the choices and limits of its argument, and says what it is."""
-    required = default is REQUIRED or action.dest == "out"  # a command writes what it finds
+    required = default is REQUIRED or (action.dest == "out" and not prints)  # a command writes what it finds
     assert action.default == (None if unnamed else SUPPRESS), "what is not given is left to the function"
     if unnamed:
         assert not action.option_strings and (action.nargs == "?") is not required
@@ -156,7 +156,7 @@ def test_the_options_of_a_command_are_the_arguments_of_its_function(check_all):
         unnamed = [each for each in plain if each not in others][:1]
         assert [dest for dest, action in actions.items() if not action.option_strings] == unnamed
         for dest, action in actions.items():
-            check_option(action, *expected[dest], dest in unnamed)
+            check_option(action, *expected[dest], dest in unnamed, name == "retrieval")
 
     check_all(check, {name: (name,) for name in JOBS})
 
@@ -363,9 +363,11 @@ def test_errors_name_options(digits, tmp_path, capsys):
         vidssl.test("vidssl-small", words[0], out=tmp_path / "x")
     (tmp_path / "a.mp4").write_bytes(b"no video" * 99)
     (tmp_path / "b.mp4").write_bytes(b"no video" * 99)
-    words = [str(tmp_path), "--checkpoint", "vidssl-small", "--workers", "0", "--out", str(tmp_path / "x")]
+    (tmp_path / "list.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
+    words = ["--checkpoint", "vidssl-small", "--workers", "0", "--out", str(tmp_path / "x")]
     with pytest.raises(DataError, match=r"a.mp4.*--allow-missing"):
-        cli.run("extract", words)
+        videos = str(tmp_path / "list.csv")
+        cli.run("test", [videos, *words, "--protocol", "uniformity", "--train-list", videos])
 
 
 def test_a_wrong_argument_of_python_names_the_right_one():

@@ -117,7 +117,7 @@ def test_parts_are_the_whole(options, digits, tmp_path, existed):
     merged = merge(out)
     assert not existed() and merged.path == out
     assert {**merged.describe(), "path": str(whole.path)} == whole.describe()
-    assert str(merged) == f"5 videos x {whole.x.shape[1]} features in {out}, without 2 files that cannot be read"
+    assert str(merged) == f"5 videos x {whole.x.shape[1]} features in {out}, 2 files could not be read"
     assert_alike(out, tmp_path / "whole")
     assert [row["path"] for row in read(out)[1]] == [f"{n}.mp4" for n in (0, 2, 3, 5, 6)]
     assert len(list((tmp_path / "sub").iterdir())) == parts + 1  # nothing else was left there

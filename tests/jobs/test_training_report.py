@@ -229,7 +229,7 @@ def test_what_fails_in_the_report_is_a_warning(digits, tmp_path, monkeypatch, ca
     def fail(*_):
         raise DataError("the disk is on fire")
 
-    monkeypatch.setattr(training_report, "_measure", fail)
+    monkeypatch.setattr(training_report, "_write", fail)
     train(f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run")
     assert "the run is complete, but its report cannot be written: the disk is on fire" in caplog.text
     assert (tmp_path / "run/checkpoints/last.pt").exists() and not (tmp_path / "run/training.html").exists()

@@ -55,7 +55,7 @@ def rows_of(features):
 def test_windows_equal_files_that_were_cut(run, folder, tmp_path):
     line = run("extract", folder, "--window", 1.2, "--stride", 0.7, "--out", tmp_path / "w")
     rows, x = rows_of(tmp_path / "w"), np.load(tmp_path / "w/features.npy")
-    assert line.startswith(f"{len(rows)} windows x {x.shape[1]} features in ") and len(rows) == 13 + 1 + 3
+    assert line.startswith(f"{len(rows)} windows x {x.shape[1]} features of 2 files in ") and len(rows) == 13 + 1 + 3
     assert [int(row["index"]) for row in rows] == list(range(len(rows)))
     assert [float(row["start"]) for row in rows if row["path"] == "short.mp4"] == [0, 0.72, 0.84]
     assert rows[-1]["end"] == "2.04" and rows[1]["start"] == "0.72"  # 17.5 frames are 18
@@ -101,20 +101,10 @@ def test_parts_and_other_windows(run, folder, tmp_path, capsys):
 def test_a_video_that_cannot_be_read_is_one_missing_row(run, folder, tmp_path):
     (folder / "broken.mp4").write_bytes(b"no video")
     line = run("extract", folder, "--window", 1, "--out", tmp_path / "w")
-    assert (
-        line.startswith("13 windows x")
-        and line.endswith("without 1 file that cannot be read")
-        and len(rows_of(tmp_path / "w")) == 13
-    )
+    assert ", 1 file could not be read" in line and len(rows_of(tmp_path / "w")) == 13
     (folder / "another.mp4").write_bytes(b"no video")  # files are counted, not windows
     line = run("extract", folder, "--window", 1, "--out", tmp_path / "v")
-    assert "2 of 4 videos" in line and "at most 1 may be left out" in line and "--allow-missing" in line
-    line = run("extract", folder, "--window", 1, "--out", tmp_path / "v", "--allow-missing")
-    assert (
-        line.startswith("13 windows x")
-        and line.endswith("without 2 files that cannot be read")
-        and len(rows_of(tmp_path / "v")) == 13
-    )
+    assert line.startswith("13 windows x 64 features of 2 files in ") and ", 2 files could not be read" in line
 
 
 @pytest.fixture

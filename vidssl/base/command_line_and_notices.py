@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vidssl.base.errors import first_few
+
 _log = logging.getLogger(__name__)
 
 
@@ -22,6 +24,7 @@ class _Command:
 class _Notices:
     said: set[str] = field(default_factory=set)  # messages of `log_once`
     left_out: dict[str, str] = field(default_factory=dict)  # videos so far, path to reason
+    outputs: list[Path] = field(default_factory=list)  # folders of the jobs of the block, the outermost first
 
 
 _running: ContextVar[_Command | None] = ContextVar("command", default=None)
@@ -40,18 +43,22 @@ def running(command: str, arguments: Sequence[str], worded: Callable[[str], str]
 
 
 @contextmanager
-def noticing() -> Iterator[None]:
+def noticing(output: str | Path | None = None) -> Iterator[None]:
     """Log each message of `log_once` once in this block, a command or a job, and name the videos left out at its end.
 
-    Nested blocks are one. A block that fails names none.
+    Nested blocks are one. A block that fails names none. `output` is the folder whose results list all of them.
     """
-    if _notices.get() is not None:
+    outer = _notices.get()
+    notices = outer or _Notices()
+    if output is not None:
+        notices.outputs.append(Path(output))
+    if outer is not None:
         yield
         return
-    token = _notices.set(_Notices())
+    token = _notices.set(notices)
     try:
         yield
-        _name(left_out())
+        _name(left_out(), notices.outputs)
     finally:
         _notices.reset(token)
 
@@ -63,7 +70,7 @@ def naming_at_once() -> Iterator[None]:
     token = _notices.set(_Notices() if outer is None else _Notices(outer.said))
     try:
         yield
-        _name(left_out())
+        _name(left_out(), ())
     finally:
         _notices.reset(token)
 
@@ -105,7 +112,11 @@ def left_out() -> dict[str, str]:
     return {path: why if why.startswith(path) else f"{path}: {why}" for path, why in sorted(noted.items())}
 
 
-def _name(videos: dict[str, str]) -> None:
-    if videos:
-        head = f"{len(videos)} videos cannot be read and are" if len(videos) > 1 else "1 video cannot be read and is"
-        _log.warning("%s left out:%s", head, "".join(f"\n  {reason}" for reason in videos.values()))
+def _name(videos: dict[str, str], outputs: Sequence[Path]) -> None:
+    if not videos:
+        return
+    head = f"{len(videos)} videos cannot be read and are" if len(videos) > 1 else "1 video cannot be read and is"
+    files = [output / name for output in outputs[:1] for name in ("results.json", "meta.json", "index.html")]
+    listed = next((str(file) for file in files if file.is_file()), "vidssl check")
+    more = f"; {listed} names all" * (len(videos) > 3)
+    _log.warning("%s left out: %s%s", head, first_few(videos.values(), separator="; "), more)

@@ -45,15 +45,15 @@ ELSEWHERE = "choose another folder to write to"
 
 
 def claim(
-    folder: Path, kind: str, *, inputs: Mapping[str, Path | None] | None = None, read: Iterable[Path | None] = ()
+    folder: Path, kind: str, *, inputs: Mapping[str, Path | str | None] | None = None, read: Iterable[Path | None] = ()
 ) -> None:
     """Decide that a command may fill a folder, create it, and mark it. Call it before the work, on any process.
 
     Args:
         folder: It may be reached through a link; what is written in it may not.
         kind: Of the output.
-        inputs: What the output is made of, by name. The folder is refused if it holds this kind of other inputs; an
-            input that is None is not compared.
+        inputs: What the output is made of, by name: files, or texts that describe it. The folder is refused if it holds
+            this kind of other inputs; an input that is None is not compared.
         read: Other files that the command reads. No input may be a file of the folder.
     """
     _check_is_folder(folder)
@@ -62,8 +62,9 @@ def claim(
         known = f"the folder holds {mark['kind']}" if mark["kind"] else f"vidssl has no record of writing it as {kind}"
         raise DataError(f"{there[0]} is there already, and {known}: {ELSEWHERE}")
     files = [path for name in mark["files"] if os.path.lexists(path := folder / name)]
-    _check_plain([*there, *files], [*(inputs or {}).values(), *read])
-    made_of = {name: _relative(path, folder) for name, path in (inputs or {}).items() if path is not None}
+    stated = {name: value for name, value in (inputs or {}).items() if value is not None}
+    _check_plain([*there, *files], [*(value for value in stated.values() if isinstance(value, Path)), *read])
+    made_of = {name: _relative(value, folder) if isinstance(value, Path) else value for name, value in stated.items()}
     known_inputs = mark["inputs"] if there else {}  # while nothing is written, a mistyped input may be corrected
     changes = [
         f"{name} {known_inputs[name]}, now {path}"

@@ -1,6 +1,6 @@
 """Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -282,6 +282,11 @@ class Batch:
         return Batch(views, function(self.label), function(self.index), self.replaced, boxes, mask, operations)
 
 
+def unread_files(missing: Iterable[tuple[str, str]]) -> str:
+    """Write how many files, path and reason, could not be read: `, 2 files could not be read`; of none nothing."""
+    return f", {how_many(len(unread), 'file')} could not be read" if (unread := dict(missing)) else ""
+
+
 @dataclass(frozen=True)
 class Features:
     """Features of each video that could be decoded, each exactly once, sorted by index."""
@@ -307,9 +312,9 @@ class Features:
     def __str__(self) -> str:
         """Describe them in a line."""
         rows = how_many(len(self), "window" if self.windows else "video")
-        files = len({path for path, _ in self.missing})  # of which a person knows the number
-        unread = f", without {how_many(files, 'file')} that cannot be read" if files else ""
-        return f"{rows} x {self.x.shape[1]} features{'' if self.path is None else f' in {self.path}'}{unread}"
+        files = f" of {how_many(len({*self.names}), 'file')}" if self.windows else ""  # a person counts files
+        folder = "" if self.path is None else f" in {self.path}"
+        return f"{rows} x {self.x.shape[1]} features{files}{folder}{unread_files(self.missing)}"
 
     def describe(self) -> dict[str, Any]:
         """Describe them as plain data."""
@@ -317,8 +322,21 @@ class Features:
         about = {"count": len(self), "dim": self.x.shape[1], "missing": missing, "windows": self.windows}
         return {**about, "path": None if self.path is None else str(self.path)}
 
+    @property
+    def names(self) -> Sequence[str]:
+        """(N,) path of each row as its list has it, or below its folder; none: not known."""
+        names: Sequence[str] | None = getattr(self.records, "names", None)
+        return [record.path for record in self.records] if names is None else names
+
+    def class_name(self, row: int) -> str | None:
+        """Name of the class of a row, its number if the list has no names; None: not known."""
+        label = int(self.label[row])
+        return None if label < 0 else self.classes[label] if self.classes else str(label)
+
     def to_pandas(self) -> Any:
-        """Return a table of pandas: `path`, `start`, `end`, `label`, `class` if known, and a column for each feature.
+        """Return a table of pandas: `path`, `start`, `end`, `label`, `class`, and a column for each feature.
+
+        Paths are those of the list, or below the folder: a table of theirs can be merged on `path`.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -330,10 +348,9 @@ class Features:
 
         columns: dict[str, Any] = {"index": self.index.numpy(), "label": self.label.numpy()}
         if self.records:
-            rows = [self.records[n] for n in range(len(self))]
-            columns = {name: [getattr(row, name) for row in rows] for name in ("path", "start", "end")} | columns
-        if self.classes:
-            columns["class"] = [self.classes[n] if n >= 0 else None for n in self.label.tolist()]
+            start, end = zip(*((record.start, record.end) for record in self.records), strict=True)
+            columns = {"path": [*self.names], "start": start, "end": end, **columns}
+        columns["class"] = [*map(self.class_name, range(len(self)))]
         x = pandas.DataFrame(self.x.numpy(), columns=[f"x{n}" for n in range(self.x.shape[1])])
         return pandas.concat([pandas.DataFrame(columns), x], axis=1)
 

@@ -182,7 +182,7 @@ _TYPES: dict[str, dict[str, Any]] = {
     "Natural": {"type": at_least(0)},
     "Positive": {"type": above_zero},
     "Annotated[int, Ge(2)]": {"type": at_least(2)},
-    **{kind: {"type": Path} for kind in ("Path", "File", "Videos")},
+    **{kind: {"type": Path} for kind in ("Path", "File", "Folder", "Videos")},
     "Config": {"type": config_file},
     "bool": {"action": "store_true"},
     "bool | Count": {"nargs": "?", "const": True, "type": at_least(1), "metavar": "N"},
@@ -191,10 +191,11 @@ _TYPES: dict[str, dict[str, Any]] = {
     **{kind: {"type": str, "nargs": "+"} for kind in _MODELS},
     "Sequence[File]": {"type": Path, "nargs": "+", "metavar": "FILE"},
     "Sequence[str]": {"type": str, "nargs": "+"},
+    "Queried": {"type": str, "nargs": "+", "metavar": "FILE"},
     **{kind: {"type": str, "nargs": "+", "metavar": "N"} for kind in _NUMBERS},  # settings after it are moved: `parse`
     "Sequence[str | Mapping[str, Any]]": {"type": str, "nargs": "+", "metavar": ("NAME", "KEY=VALUE")},
 }
-_WORDS = ("Sequence[str]", *_NUMBERS)  # take all words that follow, and settings among them
+_WORDS = ("Sequence[str]", "Queried", *_NUMBERS)  # take all words that follow, and settings among them
 
 
 def option_of(argument: Argument) -> dict[str, Any] | None:
@@ -227,7 +228,7 @@ def add_options(parser: argparse.ArgumentParser, signature: JobSignature) -> Non
             continue
         if argument.type == "Videos" and argument.name == "videos" and signature.takes_settings:
             continue  # among the settings
-        required = argument.default is REQUIRED or argument.name == "out"
+        required = argument.default is REQUIRED or (argument.name == "out" and argument.type != "Folder")
         settings = {"dest": argument.name, "required": required, "default": argparse.SUPPRESS, **kind}
         parser.add_argument(option_name(argument.name), help=text, **settings)
     if _has_settings(signature):
@@ -267,8 +268,8 @@ def parse(parser: argparse.ArgumentParser, signature: JobSignature, arguments: S
     for name in [name for name in parsed if kinds.get(name) in _WORDS and name != "settings"]:
         values = parsed[name]
         if _has_settings(signature):
-            settings += [value for value in values if "=" in value]
-            values = [value for value in values if "=" not in value]
+            moved = [value for value in values if "=" in value and not Path(value).exists()]
+            settings, values = settings + moved, [value for value in values if value not in moved]
         option = option_name(name)
         if not values or len({*values}) < len(values):
             parser.error(f"{option} needs different values, got {' '.join(values) or 'none'}")

@@ -29,10 +29,9 @@ _MAX_REPLACED = 1000  # consecutive broken videos
 # What those who make a dataset say of a broken video.
 SKIPPING = "skip such videos with allow_missing=True, or find all of them with vidssl check"  # of all that evaluates
 REPLACING = "raise data.max_broken"  # of a run
-MAX_BROKEN = 0.05  # fraction of the videos that may be broken where nothing else is said
 
 
-def most_broken(count: int, fraction: float = MAX_BROKEN) -> int:
+def most_broken(count: int, fraction: float) -> int:
     """Return how many of `count` videos may be broken: the fraction, but at least one; none if the fraction is 0."""
     return max(1, int(fraction * count)) if fraction else 0
 

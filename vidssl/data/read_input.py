@@ -334,6 +334,8 @@ def index_files(
                 raise DataError(f"cannot read folder {root}: {error.strerror}") from None
             index.left_out[UNREAD].append(f"{folder.rstrip('/')!r}: {error.strerror}")
             continue
+        if _suffix(folder.rstrip("/")) in suffixes and not [*(root / folder).iterdir()]:
+            index.left_out[UNREAD].append(f"{folder.rstrip('/')!r}: an empty folder")
         if images:
             is_video = is_sequence(numbers_by_name(images))
             image_folder = ImageFolder(len(images), is_video, not is_video and has_other_images(images))

@@ -288,6 +288,11 @@ class VideoList:
         return several or bool(self.columns) or has_labels
 
     @property
+    def is_test_set(self) -> bool:
+        """Whether it is a file of videos with labels: numbers of a part of these videos would be of another test."""
+        return self.is_labelled and self.path.suffix.lower() == ".csv"
+
+    @property
     def columns(self) -> dict[str, NDArray[np.float64]]:
         """(N,) numbers of the columns that an app reads, NaN where missing."""
         return self.records.columns

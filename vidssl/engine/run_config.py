@@ -13,7 +13,6 @@ from vidssl.base.errors import ConfigError
 from vidssl.base.plugins import import_modules, modules_of, stored_imports
 from vidssl.base.registry import APPS, load_named
 from vidssl.data.clip_samplers import SAMPLERS
-from vidssl.data.dataset import MAX_BROKEN
 from vidssl.data.moving_digits import MovingDigits
 from vidssl.data.video_list import Subset
 from vidssl.engine.optim import OptimizerConfig
@@ -129,7 +128,7 @@ class Data(DecodeSettings):
     workers: int = Field(default=2, ge=0)
     timeout: float = Field(default=120.0, gt=0)  # seconds for decoding one video; after a second timeout it is broken
     # Fraction of the videos that may be broken, but at least one unless it is 0; with more the run stops.
-    max_broken: float = Field(default=MAX_BROKEN, ge=0, le=1)
+    max_broken: float = Field(default=0.05, ge=0, le=1)
     mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
     std: tuple[float, ...] = (0.225,)
     augment: Literal["cpu", "device"] = "cpu"  # where the operations of recipes after their crop run

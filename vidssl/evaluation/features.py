@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import islice, repeat, starmap
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,14 +24,14 @@ from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing, write_json, write_whole
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Settings, Tree
-from vidssl.base.errors import CheckpointError, ConfigError, DataError, first_few, in_one_line
+from vidssl.base.errors import CheckpointError, ConfigError, DataError, in_one_line
 from vidssl.base.output_folder import claim
 from vidssl.base.progress import progress
 from vidssl.base.safe_parse import map_array, read_json
 from vidssl.base.types import Batch, Features, Frames, VideoMeta, VideoRecord
 from vidssl.data.allowed_paths import RealPath, existing_path
 from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
-from vidssl.data.dataset import SKIPPING, ClipDataset, most_broken
+from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.find_same_videos import content_hash
 from vidssl.data.list_identity import state_of_file
 from vidssl.data.loader import Loader, eval_loader
@@ -85,29 +85,19 @@ class TestClips(FeatureSettings, DecodeSettings):
     timeout: float = 120.0  # seconds per video
     stream: str | None = None  # of a backbone with streams, the one that is measured; None: all
     join: Literal["mean", "order"] = "mean"  # of the clips of a video, or their features one after another
-    allow_missing: bool = False  # skip videos that cannot be read, whatever their number
-    _few: bool = PrivateAttr(default=False)  # skip a few of them, as `skipping_few`
+    allow_missing: bool = False  # skip videos that cannot be read, also of a list with labels that is measured
+    _skips: bool = PrivateAttr(default=False)  # skip them, and decide no number: no part of the protocol
 
-    def skipping_few(self) -> Self:
-        """Return these settings for a job that reports no number on labels: it may skip `most_broken` of the videos."""
+    def skipping(self) -> Self:
+        """Return these settings for videos of which nobody said that all are measured: see `VideoList.is_test_set`."""
         settings = self.model_copy()
-        settings._few = True
+        settings._skips = True
         return settings
 
     @property
     def skips(self) -> bool:
-        """Whether a video that cannot be read is skipped; if not, the first one is an error."""
-        return self.allow_missing or self._few
-
-    def check_skipped(self, skipped: Iterable[tuple[str, str]], count: int, source: Path) -> None:
-        """Raise a DataError if the videos skipped, path and reason, are too many of the `count` videos of `source`."""
-        reasons = dict(skipped)  # a file may have several rows
-        limit = count if self.allow_missing else most_broken(count) if self._few else 0
-        if len(reasons) > limit:
-            raise DataError(
-                f"{len(reasons)} of {count} videos of {source} cannot be read: "
-                f"{first_few(reasons.values(), separator='; ')}; at most {limit} may be left out here: {SKIPPING}"
-            )
+        """Whether videos that cannot be read are skipped; if not, the first one is an error."""
+        return self.allow_missing or self._skips
 
     @property
     def cells(self) -> int:
@@ -246,13 +236,12 @@ def extract_features(
     classify: Classifier | None = None,
     reverse: bool = False,
     rows: Sequence[int] | None = None,
-    others: int = 0,
 ) -> Features:
     """Average the features of all views of each video, as in `encode_videos`; the encoder is `test.encoder(backbone)`.
 
     Videos that cannot be read and are skipped have no row. With `classify` the class probabilities are
     appended to the features of each view. With `reverse` the reversed clips are encoded too, without decoding again.
-    `rows` and `others` are as in `encode_videos`.
+    `rows` are those of `encode_videos`.
     """
     dim, dims = encoder.dim, encoder.dims if isinstance(encoder, Joined) else [encoder.dim]
     network = BothDirections(encoder) if reverse else encoder
@@ -261,7 +250,7 @@ def extract_features(
         views = features if classify is None else (torch.cat([h, classify(h[:, :dim])], dim=1) for h in features)
         return (test.average(views, dims),)
 
-    columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, check, rows, others)
+    columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, check, rows)
     index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, dim * (1 + reverse)))  # an empty part
     targets = None if videos.targets is None else torch.from_numpy(videos.targets)[index]
     reversed_x = None
@@ -381,7 +370,6 @@ def encode_videos(
     title: str,
     check: Callable[[], None] = lambda: None,
     rows: Sequence[int] | None = None,
-    others: int = 0,
 ) -> tuple[list[Tensor], tuple[tuple[str, str], ...]]:
     """Encode each video of a dataset once, in eval mode; the processes divide the videos among them.
 
@@ -392,17 +380,16 @@ def encode_videos(
 
     `rows` are the rows to be encoded, which may be none. Then a video that is alone in its batch is encoded twice at
     once, as products of one row are rounded otherwise: on CPUs no bit depends on which videos are encoded together.
-    `others` is the number of files that were read before: those that may be left out are a part of all.
 
     Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
-    reason of each skipped video, ordered by path. A DataError is raised if all are skipped, or more than the settings
-    allow of those that are encoded here; a ConfigError if bfloat16 is wrong on this CPU.
+    reason of each skipped video, ordered by path. A DataError is raised if all are skipped, a ConfigError if bfloat16
+    is wrong on this CPU.
     """
     if test.precision == "bfloat16":
         check_bfloat16(encoder, device)
     share = distributed.rank(), distributed.world()
     loader = eval_loader(dataset, test.batch_size, test.workers, *share, test.timeout, rows)
-    encoding = _Encoding(encoder, dataset, test, encode, rows, others)
+    encoding = _Encoding(encoder, dataset, test, encode, rows)
     outcomes = distributed.gather_outcomes(partial(encoding.of_process, loader, device, title, check))
     missing = sorted(pair for _, pairs in outcomes for pair in pairs)
     if len(missing) == len(dataset):
@@ -410,10 +397,8 @@ def encode_videos(
         if len(missing) == 1:
             raise DataError(f"the only video of {path} cannot be read: {missing[0][1]}")
         raise DataError(f"none of the {len(missing)} videos of {path} can be read; the first: {missing[0][1]}")
-    if missing:
-        encoding.check_skipped(missing)  # those of all processes
-        if distributed.is_main():
-            leave_out(missing)
+    if missing and distributed.is_main():
+        leave_out(missing)
     columns = _joined([columns for columns, _ in outcomes if columns])
     return [column[columns[0].argsort()] for column in columns], tuple(missing)
 
@@ -450,7 +435,6 @@ class _Encoding:
     test: TestClips
     encode: EncodeBatch
     rows: Sequence[int] | None
-    others: int
 
     def of_process(
         self, loader: Loader, device: torch.device, title: str, check: Callable[[], None]
@@ -468,9 +452,7 @@ class _Encoding:
             clips, start = 0, time.perf_counter()
             for batch in batches:
                 check()
-                if batch.replaced:
-                    missing += batch.replaced
-                    self.check_skipped(missing)
+                missing += batch.replaced
                 if len(batch.index):
                     waits.append(fetch_later([batch.index, *self._encode_batch(batch)]))
                     for wait in waits[:-1]:
@@ -482,15 +464,6 @@ class _Encoding:
             for wait in waits:
                 encoded.add(wait())
         return encoded.rows(), missing
-
-    def check_skipped(self, missing: list[tuple[str, str]]) -> None:
-        """Raise a DataError if so many videos may not be skipped."""
-        self.test.check_skipped(missing, self._num_files, self.dataset.videos.path)
-
-    @cached_property
-    def _num_files(self) -> int:  # needed only if a video cannot be read
-        rows = range(len(self.dataset)) if self.rows is None else self.rows
-        return self.others + len({self.dataset.videos.records[n].path for n in rows})
 
     def _encode_batch(self, batch: Batch) -> tuple[Tensor, ...]:
         count, half = len(batch.index), self.test.precision == "bfloat16"
@@ -507,6 +480,7 @@ def _joined(rows: list[list[Tensor]]) -> list[Tensor]:
 
 _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
+_TABLES = ("features.csv", "features.parquet")  # of `write_table`
 _SPAN = ("start", "end", "fps")
 # What the content of a damaged folder raises.
 _DAMAGED = (csv.Error, AttributeError, EOFError, FileNotFoundError, LookupError, OverflowError, TypeError, ValueError)
@@ -655,7 +629,8 @@ def write_folder(
                 file.write(block.numpy().astype("<f4").data)
             file.flush()
             os.fsync(file.fileno())
-            (path / _META).unlink(missing_ok=True)  # last: an error leaves what was there
+            for name in (*_TABLES, _META):  # last: an error leaves what was there
+                (path / name).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
     write_whole(path / _ROWS, text.getvalue().encode())
@@ -684,7 +659,7 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
     """
     unlike = f"{path} is not a folder of features of format {_FORMAT}: {remedy}"
     if not (path / _META).exists():
-        if {file.name for file in path.iterdir() if not file.name.startswith(".")} - {_ARRAY, _ROWS}:
+        if {file.name for file in path.iterdir() if not file.name.startswith(".")} - {_ARRAY, _ROWS, *_TABLES}:
             raise DataError(unlike)
         raise DamagedFolderError(f"{path} is incomplete: it has no {_META}")
     try:

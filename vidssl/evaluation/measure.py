@@ -103,8 +103,8 @@ def check_classes(gallery: VideoList, query: VideoList) -> None:
     if gallery.classes != query.classes and all(labelled):
         raise DataError(
             f"{gallery.path} and {query.path} have different classes.txt ({len(gallery.classes)} and "
-            f"{len(query.classes)} classes): a label must mean the same in both; for neighbours alone give a folder, "
-            "or a list without labels"
+            f"{len(query.classes)} classes): a label must mean the same in both; for neighbours alone "
+            'labels="none"'
         )
     if gallery.targets is not None and query.targets is not None:
         counts = gallery.targets.shape[1], query.targets.shape[1]

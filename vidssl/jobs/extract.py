@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,16 +16,18 @@ from typing_extensions import Unpack
 from vidssl.base import distributed
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Tree
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.output_folder import only_run_in
 from vidssl.base.progress import Report
 from vidssl.base.types import Features
 from vidssl.base.worker_pool import Pool, ordered
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows, parse_windows
+from vidssl.data.dataset import SKIPPING
 from vidssl.data.list_identity import identify
 from vidssl.data.loader import file_numbers
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation import features
+from vidssl.evaluation.feature_table import check_table, write_table
 from vidssl.evaluation.result_files import describe_changes
 from vidssl.jobs.job import File, Model, NetworkOptions, Positive, Videos, job, path_of, read_videos
 from vidssl.jobs.load_network import Subject, device_of, load_subject
@@ -57,6 +59,7 @@ def extract(
     shard: str | None = None,
     window: Positive | None = None,
     stride: Positive | None = None,
+    to: Literal["csv", "parquet"] | None = None,
     cluster: Cluster | None = None,
     progress: Report = None,
     **options: Unpack[NetworkOptions],
@@ -76,6 +79,8 @@ def extract(
         shard: Only part i/n of n, from 0, into a folder beside `out`, for `merge`; rows of one file stay together.
         window: One row for each window of a video, which lasts so long, seconds.
         stride: Seconds from the start of a window to the start of the next (default: the window).
+        to: Also write features.csv or features.parquet into the folder: path, class, start, end and x0, x1, … of each
+            row, for pandas, R and others. Paths are those of the list, or below the folder.
         cluster: Other processes that do the work.
         progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
         options: See `NetworkOptions`.
@@ -84,19 +89,24 @@ def extract(
         VidsslError: The network, its clips or a video cannot be used; the message has the remedy.
     """
     windows = parse_windows(window, stride)
+    if to is not None:
+        check_table(to)
     if out is None:
-        if shard is not None or cluster is not None:
-            raise ConfigError("parts of a list are written to folders: give out=FOLDER")
+        if shard is not None or cluster is not None or to is not None:
+            raise ConfigError("parts of a list and tables are written to folders: give out=FOLDER")
         return _in_memory(model, videos, windows, options)
     part = None if shard is None else shard_of(shard)
     path = Path(out) if part is None else _part(Path(out), *part)
     features.claim_features(path, [path_of(videos)])
     listed = read_videos(videos, options)
     with distributed.joined(device_of(model, options)):
-        subject = load_subject(model, options).skipping_few()
+        subject = load_subject(model, options).skipping()
         # Only the main process reads the sizes of the files: on a network drive that takes time.
         data = distributed.on_main(lambda: identify(listed))
         extract_to(subject, listed, data, path, part or (0, 1), windows=windows, cluster=cluster)
+        if to is not None:
+            with only_run_in(path):
+                distributed.on_main(lambda: write_table(loaded(path), path / f"features.{to}"))
     return loaded(path)
 
 
@@ -134,7 +144,7 @@ def merge(out: File) -> Features:
 def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, options: NetworkOptions) -> Features:
     listed = read_videos(videos, options)
     with distributed.joined(device_of(model, options)):
-        subject = load_subject(model, options).skipping_few()
+        subject = load_subject(model, options).skipping()
         rows = listed if windows is None else windows_of(listed, windows, subject.test)
         extracted = features.extract_features(subject.encoder, rows, subject.test, subject.device)
     records = rows.rows(extracted.index.tolist()).records
@@ -190,12 +200,10 @@ def extract_to(
         if windows is not None:
             videos = windows_of(videos, windows, subject.test, ordered if cluster is None else cluster.pool)
         rows = np.flatnonzero(file_numbers(videos) % part[1] == part[0]).tolist()
-        lacking, others = distributed.on_main(lambda: kept.find(videos, rows))
+        lacking = distributed.on_main(lambda: kept.find(videos, rows))
         if cluster is None:
             encoder, test = subject.encoder, subject.test
-            extracted = [
-                features.extract_features(encoder, videos, test, subject.device, title, rows=lacking, others=others)
-            ]
+            extracted = [features.extract_features(encoder, videos, test, subject.device, title, rows=lacking)]
         else:
             extracted = []
             for some in cluster.extract(subject, videos, lacking):
@@ -204,7 +212,6 @@ def extract_to(
             missing = [gap for some in extracted for gap in some.missing]
             if len(missing) == len(videos):
                 raise _nothing(missing)
-            subject.test.check_skipped(missing, len({videos.records[n].path for n in rows}), videos.path)
             leave_out(missing)
         distributed.on_main(lambda: kept.write(videos, extracted))
 
@@ -231,8 +238,8 @@ class _Kept:
             _log.info(_THERE, self._path)
         return there
 
-    def find(self, videos: VideoList, rows: Sequence[int]) -> tuple[list[int], int]:
-        """Find the rows that can be taken; return the others, and the number of files that only those have."""
+    def find(self, videos: VideoList, rows: Sequence[int]) -> list[int]:
+        """Find the rows that can be taken; return the others."""
         self._files = features.Files(videos, rows)
         self._taken = features.find_rows(self._folders, videos, rows, self._files)
         if self._folders:
@@ -240,9 +247,7 @@ class _Kept:
             dropped = sum(len(folder.records) for folder in self._folders) - len(self._taken)
             there = f"{len(self._taken)} of {len(rows)} {videos.unit}s were there"
             _log.info("%s: %s%s", self._path, there, f"; {dropped} other rows are dropped" if dropped else "")
-        lacking = [n for n in rows if n not in self._taken]
-        paths, again = ({videos.records[n].path for n in some} for some in (rows, lacking))
-        return lacking, len(paths - again)
+        return [n for n in rows if n not in self._taken]
 
     def _check_videos(self, folder: features.FeatureFolder, videos: VideoList) -> None:
         """Raise a DataError if no video of a folder is in a list: its features would be lost by mistake."""
@@ -296,10 +301,12 @@ def open_index(path: Path, subject: Subject) -> features.FeatureFolder:
 
 
 def _check_missing(folder: features.FeatureFolder, test: features.TestClips) -> None:
-    """Note the videos that features lack; a DataError if they are too many for these settings."""
-    missing = folder.features.missing
-    test.check_skipped(missing, len({*folder.records.names}) + len(dict(missing)), folder.path)
-    leave_out(missing)
+    """Note the videos that features lack; a DataError if these settings leave none out."""
+    missing = dict(folder.features.missing)  # a file may have several rows
+    if missing and not test.skips:
+        reasons = first_few(missing.values(), separator="; ")
+        raise DataError(f"{folder.path} lacks {len(missing)} videos that cannot be read: {reasons}; {SKIPPING}")
+    leave_out(missing.items())
 
 
 def _nothing(missing: Sequence[tuple[str, str]]) -> DataError:

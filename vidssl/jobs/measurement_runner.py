@@ -34,7 +34,7 @@ BACKBONE = "features of the backbone"
 
 
 def claim_results(
-    out: Path, kind: str, inputs: Mapping[str, Path | None], read: Iterable[str | Path | None] = ()
+    out: Path, kind: str, inputs: Mapping[str, Path | str | None], read: Iterable[str | Path | None] = ()
 ) -> None:
     """Decide that results of a kind may be written to a folder, as `claim`; `read` are checkpoints and the like."""
     claim(out, kind, inputs=inputs, read=[None if path is None else Path(path) for path in read])
@@ -174,7 +174,7 @@ class Measurement:
     def of(self, subject: Subject, query: VideoList, train: VideoList | None) -> Self:
         """Return this measurement of a network on its lists, once all fit each other."""
         measured = replace(self)
-        measured.subject = subject if query.is_labelled else subject.skipping_few()
+        measured.subject = subject if query.is_test_set else subject.skipping()
         measured.query, measured.train, measured.labels = query, train, describe_labels(query)
         if measured.needs_labels():
             measured.query, measured.train = query.labelled_rows(), None if train is None else train.labelled_rows()

@@ -65,7 +65,7 @@ def measure_floors(measurement: "Protocols") -> Results:
     options: NetworkOptions = {"workers": subject.test.workers, "allow_missing": subject.test.allow_missing}
     loaded = load_parts([EncoderPart(f"floor:{name}") for name in FLOORS], {**options, "device": "cpu"})
     floors = [replace(floor, device=subject.device) for floor in loaded]
-    floors = [floor.skipping_few() for floor in floors] if subject.test.skips else floors
+    floors = [floor.skipping() for floor in floors] if subject.test.skips else floors
     reverse = any(protocol.reverse for protocol in applied.values())
     extract = partial(extract_together, floors, check=measurement.stop, reverse=reverse)
     lists = {"queries": extract(measurement.query, "queries of floors")}

@@ -102,9 +102,12 @@ def _report(run: Run, checkpoint: Path, videos: VideoList) -> Tree:
         else:
             beside, more = run.evaluate.beside, _BESIDE * test.num_videos
             slow = beside is not None and seconds + more > 2 * allowed
-            content["knn"] = _measure(run, checkpoint, test, None if slow else beside)
             reason = f"without {beside}, which may take {more / 60:.0f} minutes more: name it in --checkpoint"
-            content["knn"]["slow"] = reason if slow else None
+            try:
+                knn = _measure(run, checkpoint, test, None if slow else beside)
+                content["knn"] = {**knn, "slow": reason if slow else None}
+            except DataError as error:  # none of its videos can be read
+                content["reason"] = str(error)
     return {**content, "commands": [list(command) for command in next_commands(run)]}
 
 

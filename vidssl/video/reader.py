@@ -105,13 +105,13 @@ class Video(AbstractContextManager["Video"]):
             images[row_of[number]] = image
         return images
 
-    def fetch(self, numbers: NDArray[np.int64]) -> Iterator[tuple[int, Image]]:
+    def fetch(self, numbers: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, Image]]:
         """Decode the frames of `numbers`, which ascend, and yield (number, image (H, W, 3)) once each.
 
         The order is that of the decoder, nearly ascending. Errors are those of `frames`, and FramesOutOfOrderError: the
         timestamps of the file turn out to be wrong, and so may be the frames so far; a second call counts frames.
         """
-        decoder, limit = self._opened(), self.meta.num_frames
+        decoder, limit, numbers = self._opened(), self.meta.num_frames, np.asarray(numbers, np.int64)
         if not numbers.size or numbers[0] < 0 or numbers[-1] >= limit:
             frames = f"frames {numbers[0]}-{numbers[-1]}" if numbers.size else "no frames"
             raise DecodeError(f"{self.path}: {frames} requested, the video has frames 0-{limit - 1}")

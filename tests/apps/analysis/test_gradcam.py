@@ -152,7 +152,7 @@ def test_what_is_refused(trained, digits, tmp_path, model, options, message):
     ("options", "message"),
     [
         ({"gradcam": "layer5"}, "no module 'layer5'"),
-        ({"center": True, "gradcam": True}, r"gradcam=True explains .*: leave it or center=True out"),
+        ({"center": True, "gradcam": True}, r"gradcam=True explains .*: leave it out"),
     ],
 )
 def test_what_a_search_refuses(trained, digits, tmp_path, options, message):

@@ -23,51 +23,7 @@ from vidssl.jobs.extract import extract
 from vidssl.page.previews import middle_frames, preview
 
 TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
-SETTINGS = ["data.moving_digits=null", "data.train=none.csv"]
 GALLERY, QUERIES = 12, 7  # videos
-
-
-@pytest.fixture
-def options():
-    """An untrained network, with its config and its clips."""
-    clips = {"clips": 1, "crops": 1, "size": 24, "batch_size": 4, "workers": 0, "device": "cpu"}
-    return {"model": "random", "cfg": TOY, "settings": SETTINGS, **clips}
-
-
-@pytest.fixture
-def lists(digits, tmp_path):
-    """Copies of some training and test videos in a folder, and their lists: (gallery, query)."""
-    found = []
-    for name, count in (("train", GALLERY), ("test", QUERIES)):
-        source = read_list(digits / f"motion/{name}.csv")
-        (tmp_path / "videos" / name).mkdir(parents=True)
-        rows = ["path,label"]
-        for n, record in enumerate(source.records[:count]):
-            shutil.copy(record.path, tmp_path / "videos" / name / f"{n}.mp4")
-            rows.append(f"{name}/{n}.mp4,{record.label}")
-        found.append(tmp_path / "videos" / f"{name}.csv")
-        found[-1].write_text("\n".join(rows) + "\n")
-        (tmp_path / "videos" / "classes.txt").write_text("".join(f"{c}\n" for c in source.classes))
-    return found
-
-
-@pytest.fixture
-def without_picture(monkeypatch):
-    """Draw nothing of retrieval.png, which takes longer than to search; for tests that do not look at it."""
-    monkeypatch.setattr("vidssl.apps.search._sheet", lambda *_, **__: b"")
-
-
-@pytest.fixture
-def one_line():
-    """Run what must fail, and give its message."""
-
-    def run(error, work, *arguments, **settings):
-        with pytest.raises(error) as caught:
-            work(*arguments, **settings)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
-    return run
 
 
 def files(folder):
@@ -239,7 +195,7 @@ def test_an_index_that_does_not_fit(options, lists, without_picture, tmp_path, o
     assert message.startswith(f"{index} is not comparable with the query: size 24 and 32, short side 24 and 32: ")
     assert message.endswith("search with the same network and clips, or choose another index")
     # Another number of clips fits, and an index may have been extracted with or without allow_missing.
-    retrieval(query=video, out=tmp_path / "out", index=index, allow_missing=True, **options | {"clips": 2})
+    retrieval(query=video, out=tmp_path / "two", index=index, allow_missing=True, **options | {"clips": 2})
     message = refused(query=query, gallery=query, out=tmp_path / "other")
     assert message.startswith(f"{index} holds features of other videos, and of none of {query}: ")
     part = extract(videos=gallery, out=index, shard="0/2", **options).path
@@ -256,7 +212,7 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
     file.write_text("in the way")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/classes.txt").write_text("a\nb\n")
-    (tmp_path / "other/x.csv").write_text("path,label\na.mp4,0\n")
+    (tmp_path / "other/x.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
     (tmp_path / "text.mp4").write_text("<html>")
     monkeypatch.setattr(job, "load_subject", None)  # the error comes before anything is loaded
     for error, given, message in (
@@ -285,7 +241,7 @@ def test_copies_are_not_searched_for_among_originals(options, lists, without_pic
     near = retrieval(query=small / "test/1.mp4", out=tmp_path / "near", index=of_copies, **copies)
     assert near["copies"] == {"fps": None, "quality": 18, "short_side": 40} and len(near["neighbours"]) == 10
     for asked, of, index in (
-        (query, copies, of_originals),
+        (small / "test.csv", options, of_originals),
         (small / "test/0.mp4", options, of_originals),
         (query.parent / "test/0.mp4", copies, of_copies),
     ):

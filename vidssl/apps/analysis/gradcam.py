@@ -254,7 +254,7 @@ def explain_networks(
     """
     networks = {}
     for name, subject, folder in subjects:
-        explained = explain_layers(work, one_clip(subject).skipping_few(), videos, searched, folder, layer)
+        explained = explain_layers(work, one_clip(subject).skipping(), videos, searched, folder, layer)
         for stream, (results, shown) in explained.items():
             stream_folder = str((folder / stream).relative_to(out))
             networks[f"{name} {stream}".rstrip()] = ExplainedNetwork(results, shown, stream_folder)

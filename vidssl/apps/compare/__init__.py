@@ -112,7 +112,7 @@ def compare(
         _check(compared, lists, groups)
         requested = _name_encoders(model)
         encoders, failures = extract_all(
-            _with_parts_and_floors(requested), compared, options, folder, same_clips, listed.is_labelled, part
+            _with_parts_and_floors(requested), compared, options, folder, same_clips, listed.is_test_set, part
         )
         if not requested.keys() & {encoder.name for encoder in encoders}:
             raise next(iter(failures.values()))  # floors alone compare nothing

@@ -67,7 +67,7 @@ def extract_all(
     """Extract the features of each encoder, unless they are in `out`; the second result is why others have none.
 
     With `same_seconds` each encoder is there twice: with its own clips, and with `SAME_CLIPS` clips of so many seconds.
-    Without `strict` a few videos that cannot be read are left out, instead of the encoder. `part` states which part of
+    Without `strict` videos that cannot be read are left out, instead of the encoder. `part` states which part of
     the videos these are. The features of a sum are those of its parts, which are among the models. Floors come last.
     """
     encoders, failures, part = dict[str, ComparedEncoder](), dict[str, VidsslError](), part or {}
@@ -78,7 +78,7 @@ def extract_all(
     for name, model in bar(models, title="encoders and floors", unit="encoder", leave=False):
         try:
             subject = load_subject(model, options, shared_config=True)
-            subject = subject if strict else subject.skipping_few()
+            subject = subject if strict else subject.skipping()
             parts = parts_of(model) if isinstance(subject.test, JoinedClips) else []
             names_of_parts = [name_of[part.model] for part in parts]
             if broken := [failures[part] for part in names_of_parts if part in failures]:
@@ -110,7 +110,7 @@ def _log_estimate(
     for name, model in models:
         if not str(model).startswith(_FLOOR) and len(parts_of(model)) < 2:
             with suppress(VidsslError):  # the comparison says what fails
-                subject = load_subject(model, options, shared_config=True).skipping_few()
+                subject = load_subject(model, options, shared_config=True).skipping()
                 if _folder(subject, out, part).exists():
                     continue
                 test = subject.test.model_copy(update={"workers": 0})

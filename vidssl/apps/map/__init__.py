@@ -22,7 +22,7 @@ from vidssl.base import distributed
 from vidssl.base.atomic import file_hash, replacing
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Tree
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.errors import ConfigError, DataError, how_many
 from vidssl.base.output_folder import check_file_names
 from vidssl.base.progress import Report
 from vidssl.base.types import Frames, VideoRecord
@@ -287,9 +287,9 @@ def _details(results: Results) -> list[tuple[str, str]]:
 def _counts(results: Results) -> str:
     """Count videos, and windows if these are the points."""
     if results["num_windows"] is None:
-        return f"{format_count(results['num_videos'], results['missing'])} videos"
+        return format_count(results["num_videos"], results["missing"], "video")
     missing = {gap["path"] for gap in results["missing"]}
-    return f"{format_count(results['num_videos'], [*missing])} videos, {results['num_windows']:,} windows"
+    return f"{format_count(results['num_videos'], [*missing], 'video')}, {how_many(results['num_windows'], 'window')}"
 
 
 def map_summary(results: Results) -> str:

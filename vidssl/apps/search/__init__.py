@@ -1,9 +1,12 @@
-"""Search a gallery with a list of queries or with one video; write numbers and a page."""
+"""Search a gallery with a list of queries, with one video or with examples; print it, or write numbers and a page."""
 
 import logging
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import cv2
 import numpy as np
@@ -16,18 +19,22 @@ from vidssl.apps.search.page import (
     Hit,
     QueryRow,
     StoredPreview,
+    keep_page,
     remove_other_previews,
+    remove_page,
     span_text,
     store_preview,
     write_retrieval_page,
 )
+from vidssl.apps.search.queries import Queries, files_of, read_listed, read_queries
 from vidssl.base import distributed
 from vidssl.base.atomic import write_whole
 from vidssl.base.config import Tree
-from vidssl.base.errors import ConfigError, DataError, DecodeError
-from vidssl.base.output_folder import only_run_in
+from vidssl.base.errors import ConfigError, DataError, how_many
+from vidssl.base.output_folder import claim, only_run_in
 from vidssl.base.progress import Report, progress
-from vidssl.base.types import Features, Frames, VideoRecord
+from vidssl.base.safe_parse import read_json
+from vidssl.base.types import Features, Frames, VideoRecord, unread_files
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.cut_windows import TimeWindows, parse_windows
 from vidssl.data.find_same_videos import copied_rows, find_overlap, own_rows
@@ -38,7 +45,7 @@ from vidssl.evaluation.features import claim_features
 from vidssl.evaluation.measure import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
 from vidssl.evaluation.protocols import Retrieval
-from vidssl.evaluation.result_files import Results, clips_in_words, complete, existing_results, write_results
+from vidssl.evaluation.result_files import Results, clips_in_words, complete, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest, nearest_moments
 from vidssl.evaluation.train_test_overlap import describe_overlap, report_equal_features, report_overlap
 from vidssl.jobs.extract import extract_to, open_index, windows_of
@@ -46,36 +53,40 @@ from vidssl.jobs.grad_cam import layers_of_maps, one_clip, pair_maps
 from vidssl.jobs.job import (
     Count,
     File,
+    Folder,
     Model,
     Natural,
     NetworkOptions,
     Positive,
+    Queried,
     Videos,
     file_of,
     job,
     path_of,
-    read_videos,
-    reading,
 )
 from vidssl.jobs.load_network import Subject, class_hash, device_of, load_subject
 from vidssl.jobs.measurement_runner import JobResults, claim_results, format_clips, format_count, format_table
+from vidssl.models.external import is_external
 from vidssl.page.charts import Shot, retrieval_sheet
 from vidssl.page.figure_style import png
 from vidssl.page.grad_cam_page import draw_heat
-from vidssl.page.previews import middle_frames, of_middles, preview
+from vidssl.page.previews import of_middles, preview
+from vidssl.video.reader import state_of_video
 
 _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
 _SHEET = 6  # rows of the still image, and neighbours in a row
+_OF_LIBRARY = ("clips",)  # options that an index states
+_OF_INDEX = ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames", "join")
 
 
 @job
 def retrieval(
     model: Model,
     *,
-    query: Videos,
-    out: File,
+    query: Queried,
+    out: Folder | None = None,
     gallery: Videos | None = None,
     index: File | None = None,
     center: bool = False,
@@ -90,17 +101,20 @@ def retrieval(
     progress: Report = None,
     **options: Unpack[NetworkOptions],
 ) -> JobResults:
-    """Search a gallery with a list of queries or one video, and write a page with all results.
+    """Search a gallery with a list of queries, one video or several examples; print the hits, or write pages of them.
 
     A query does not find itself, nor a span of its file that overlaps it. With `window`, or an index of windows, the
     gallery consists of the windows of its videos, and a neighbour is not counted if it overlaps a nearer one.
 
     Args:
         model: The network, as in `test`.
-        query: Videos to search for; the page of a single video lists its neighbours.
-        out: Folder for results.json, index.html with its previews, and the still retrieval.png.
-        gallery: Videos to search in, likewise; optional with an `index`, which then is searched whole.
-        index: Folder with the features of the gallery; extracted if it does not exist.
+        query: Videos to search for, each by itself: a list, folder or pattern; or one file, or a span of one,
+            FILE@START-END in seconds; or several files and spans, examples of one thing: the search is for the mean of
+            their features, of length 1 each.
+        out: Folder for index.html, results.json and the still retrieval.png of this query; those of earlier queries in
+            the same gallery stay beside them, and index.html lists them. Without it only an index is written.
+        gallery: Videos to search in; optional with an `index`, which then is searched whole.
+        index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist.
         center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.
         k: Neighbours for kNN, or results for one video.
         drop_duplicates: Ignore copies of the query in the gallery: files of equal content, or bit-identical features.
@@ -114,70 +128,89 @@ def retrieval(
         progress: As of `test`.
         options: See `NetworkOptions`.
     """
-    folder, windows = Path(out), parse_windows(window, stride)
+    if not isinstance(query, str | Path | VideoList) and len(query) == 1:
+        query = query[0]
+    folder, windows = None if out is None else Path(out), parse_windows(window, stride)
     if gallery is None and index is None:
         raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
     if gallery is None and windows is not None:
         raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
     searched = None if index is None else Path(index)
-    if searched is not None and gallery is not None and searched.resolve() == folder.resolve():
-        raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
-    lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
-    claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
-    if searched is not None and gallery is not None:  # it may lie in the folder
-        claim_features(searched, [path_of(gallery)])
-    # A query may have no label: the page shows what is near.
-    queries, listed = label_videos(_read(query, options), options.get("labels"), required=False), None
-    if gallery is not None:  # the same list is read, decoded and reported once
-        listed = queries if _same(gallery, query) else label_videos(_read(gallery, options), options.get("labels"))
-    one_video = not _is_list(query) and len(queries) == 1
-    _check(queries, listed, one_video, center, bool(gradcam))
-    with distributed.joined(device_of(model, options)), only_run_in(folder):
+    inputs = {} if folder is None else _inputs(folder, gallery, searched)
+    if folder is not None:
+        claim_results(folder, "retrieval", inputs, [file_of(model), options.get("cfg"), *files_of(query)])
+    if searched is not None:
+        if gallery is not None:
+            claim_features(searched, [path_of(gallery)])
+        options = _with_clips_of(searched, model, options)
+    queries, listed = _read(query, gallery, options)
+    _check(queries, listed, center, bool(gradcam))
+    with distributed.joined(device_of(model, options)), nullcontext() if folder is None else only_run_in(folder):
         subject = load_subject(model, options)
+        if folder is not None:  # all its pages have them in common
+            inputs["network"] = f"{Path(subject.name).name} {subject.made_by()['weights'][0][:8]}"
+            inputs["clips"] = clips_in_words(subject.describe()["protocol"])
+            claim(folder, "retrieval", inputs=inputs)
         layer = None  # of the maps; an error before the long work, if there is none
         if gradcam:
             layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]
         if page_queries is None:
             page_queries = MAPPED_QUERIES if gradcam else PAGE_QUERIES
-        if one_video:
-            page_queries, page_hits = 1, k
         how = _Options(k, center, drop_duplicates, one_per_video)
-        places = (listed, searched, options.get("root"), windows)
-        search = _Search(subject, queries, one_video, *places, how, folder, page_queries, page_hits, layer)
+        places, shown = (listed, searched, options.get("root"), windows), (page_queries, page_hits)
+        search = _Search(subject, queries, *places, how, folder, *((1, k) if queries.one else shown), layer)
         results = JobResults(search.run())
-    results.text, results.file = recalls_table(results), folder / "index.html"
+    results.text, results.file = recalls_table(results), None if folder is None else folder / "index.html"
     return results
 
 
-def _check(queries: VideoList, gallery: VideoList | None, one_video: bool, center: bool, gradcam: bool) -> None:
-    """Find errors before the long work; one video is decoded."""
-    if one_video:
-        try:
-            middle_frames(queries.records[0])
-        except DecodeError as error:
-            raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
-    if center and one_video:
+def _inputs(folder: Path, gallery: Videos | None, index: Path | None) -> dict[str, Path | str | None]:
+    """Return what all pages of a folder are made of."""
+    if index is None:
+        return {"gallery": path_of(gallery)}
+    if gallery is not None and index.resolve() == folder.resolve():
+        raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
+    # A text: an index may lie in the folder, and be there already.
+    return {"gallery": path_of(gallery), "index": os.path.relpath(index.resolve(), folder.resolve())}
+
+
+def _read(query: Videos, gallery: Videos | None, options: NetworkOptions) -> tuple[Queries, VideoList | None]:
+    """Read queries and gallery; the same list is read, decoded and reported once."""
+    of_queries = options.copy()
+    if gallery is None:
+        of_queries.pop("root", None)  # it is that of the index
+    queries, labels = read_queries(query, of_queries), options.get("labels")
+    if not queries.one:  # a query may have no label: the page shows what is near
+        queries = replace(queries, videos=label_videos(queries.videos, labels, required=False))
+    if gallery is None:
+        return queries, None
+    same = _same(gallery, query)
+    return queries, queries.videos if same else label_videos(read_listed(gallery, options), labels)
+
+
+def _check(queries: Queries, gallery: VideoList | None, center: bool, gradcam: bool) -> None:
+    """Find errors before the long work."""
+    if center and queries.one:
         raise ConfigError("center=True needs a list of queries: the mean of one video is the video itself")
-    if center and gradcam:
-        raise ConfigError("gradcam=True explains similarities that are not centred: leave it or center=True out")
-    if gallery is not None and not one_video:
-        check_classes(gallery, queries)
+    if gradcam and (center or len(queries.words) > 1):
+        raise ConfigError("gradcam=True explains similarities to single videos that are not centred: leave it out")
+    if gallery is not None and not queries.one:
+        check_classes(gallery, queries.videos)
 
 
-def _is_list(videos: Videos) -> bool:
-    """Whether videos are a list (CSV), or one that was read."""
-    return isinstance(videos, VideoList) or (isinstance(videos, str | Path) and Path(videos).suffix.lower() == ".csv")
+def _with_clips_of(index: Path, model: Model, options: NetworkOptions) -> NetworkOptions:
+    """Return options with the clips of an index, where they do not state others."""
+    with suppress(OSError, ValueError, LookupError, TypeError):  # none yet, or an error where it is opened
+        protocol = read_json(index / "meta.json")["request"]["protocol"]
+        names = _OF_LIBRARY if is_external(model) else _OF_INDEX
+        if not {"test", "parts"} & {*options, *protocol}:
+            return cast(NetworkOptions, {name: protocol[name] for name in names if protocol.get(name)} | options)
+    return options
 
 
 def _same(gallery: Videos, query: Videos) -> bool:
     paths = [path_of(videos) for videos in (gallery, query)]
     return gallery is query or (None not in paths and len({path.resolve() for path in paths if path}) == 1)
-
-
-def _read(videos: Videos, options: NetworkOptions) -> VideoList:
-    """Read the gallery or the queries, without `labels`; the root of the options is that of lists."""
-    root = options.get("root") if _is_list(videos) else None
-    return read_videos(videos, reading(root, options.get("allow_external", False)))
 
 
 # The search -------------------------------------------------------------------------------------------------
@@ -223,7 +256,12 @@ class _Matches:
     neighbours: Neighbours
     numbers: Results
     overlap: Tree  # counts, as of `describe_overlap`
-    copies: set[tuple[int, int]]  # a query and a row of the videos that are equal
+    copies: set[tuple[int, int]]  # a query, or an example, and a row of the videos that are equal
+    one: bool  # whether there is one query, which may have several examples
+
+    def is_copy(self, query: int, row: int) -> bool:
+        """Whether a row of the videos is a copy of a query."""
+        return any(row == copy for _, copy in self.copies) if self.one else (query, row) in self.copies
 
 
 @dataclass(frozen=True)
@@ -231,31 +269,30 @@ class _Search:
     """What is searched for, where and how, and what its page shows."""
 
     subject: Subject
-    queries: VideoList
-    one_video: bool  # whose neighbours are the result
+    queries: Queries
     listed: VideoList | None  # the gallery; None: all of the index; the queries themselves are extracted once
     index: Path | None  # with the features of the gallery; extracted if it does not exist
     root: File | None  # of the videos of an index that is searched whole
     windows: TimeWindows | None
     options: _Options
-    folder: Path  # of the page and the results
+    folder: Path | None  # of the page and the results
     page_queries: int  # at most, evenly spaced over the list
     page_hits: int  # of a query
     layer: str | None  # whose maps (Grad-CAM) the page has, of queries and videos for their similarity
 
     def run(self) -> Results:
         """Extract the features, search, and write the page and the results."""
-        data = distributed.on_main(lambda: identify(self.queries))
+        queries, subject = self.queries.videos, self.subject
+        data = distributed.on_main(lambda: identify(queries))
         # Without labels nothing is measured that the training could have seen.
-        labelled = not self.one_video and bool((self.queries.labels >= 0).all())
-        training = self.subject.count_overlap(self.queries)["training"] if labelled else None
-        subject = self.subject
-        if not labelled or (self.listed is not None and (self.listed.labels < 0).any()):  # then no R@k is reported
-            subject = subject.skipping_few()
+        labelled = not self.queries.one and bool((queries.labels >= 0).all())
+        training = subject.count_overlap(queries)["training"] if labelled else None
+        measured = labelled and (self.listed is None or bool((self.listed.labels >= 0).all()))  # then R@k is reported
+        subject = subject if measured and queries.is_test_set else subject.skipping()
         gallery = self._load(subject, data)
         query = None
-        if self.listed is not self.queries or self.windows is not None:
-            query = subject.extract(self.queries, "queries")
+        if self.listed is not queries or self.windows is not None:
+            query = subject.extract(queries, "queries")
         return distributed.on_main(lambda: self._measure(subject, gallery, query, data, training))
 
     def _load(self, subject: Subject, query_data: Tree) -> Gallery | None:
@@ -266,7 +303,7 @@ class _Search:
         listed, index, windows = self.listed, self.index, self.windows
         if listed is not None:
             data = distributed.on_main(lambda: identify(listed))
-            check_copies(listed.path, data, self.queries.path, query_data)
+            check_copies(listed.path, data, self.queries.videos.path, query_data)
             if index is None:
                 rows = listed if windows is None else windows_of(listed, windows, subject.test)
                 features = subject.extract(rows, "gallery")
@@ -280,13 +317,16 @@ class _Search:
     def _open(self, index: Path, subject: Subject, query_data: Tree) -> Gallery:
         folder, listed = open_index(index, subject), self.listed
         request, seconds = folder.request, folder.request.get("windows")
-        check_copies(index, request["data"], self.queries.path, query_data)
+        check_copies(index, request["data"], self.queries.videos.path, query_data)
+        described = seconds, request["list"], request["data"]
         if listed is not None and seconds is None:
-            videos = listed.rows(folder.features.index.tolist())
-        else:
-            root = self.root if listed is None else listed.root
-            videos = folder.videos(range(len(folder.features)), None if root is None else Path(root))
-        return Gallery(folder.features, videos, seconds, request["list"], request["data"])
+            return Gallery(folder.features, listed.rows(folder.features.index.tolist()), *described)
+        root, rows = self.root if listed is None else listed.root, range(len(folder.features))
+        videos = folder.videos(rows, None if root is None else Path(root))
+        if listed is None and root is not None and not any(state_of_video(record.path) for record in videos.records):
+            named = f"{root} has none of the videos of {index}, such as {videos.names[0]}"
+            raise DataError(f"{named}: leave root=FOLDER out; that of a list of queries is in root.txt beside it")
+        return Gallery(folder.features, videos, *described)
 
     def _measure(
         self, subject: Subject, gallery: Gallery | None, query: Features | None, data: Tree, training: Tree | None
@@ -295,16 +335,19 @@ class _Search:
         assert gallery is not None
         if query is None:
             query = gallery.features
-        videos = self.queries.rows(query.index.tolist())
-        matches = _match(gallery, query, videos, self.options, self.one_video)
+        queries, folder = self.queries, self.folder
+        videos = queries.videos.rows(query.index.tolist())
+        matches = _match(gallery, query, videos, self.options, queries)
         results: Results = {
             **matches.numbers,
             "num_gallery": len(gallery.features.x),
+            "num_gallery_files": len({*gallery.videos.names}),
             "missing_queries": [{"path": path, "reason": reason} for path, reason in query.missing],
             "missing_gallery": [{"path": path, "reason": reason} for path, reason in gallery.features.missing],
             "drop_duplicates": self.options.drop_duplicates,
             "gallery": str(self.index if self.listed is None else self.listed.path),
-            "query": str(self.queries.path),
+            "query": queries.text,
+            "page": None if folder is None else queries.page(folder),
             "windows": gallery.windows,
             "one_per_video": self.options.one_per_video,
             "copies": data["copies"],
@@ -312,36 +355,40 @@ class _Search:
         }
         request = subject.request(
             command="retrieval",
-            list=self.queries.fingerprint,
-            classes=class_hash(self.queries),
+            list=queries.videos.fingerprint,
+            classes=class_hash(queries.videos),
             data=data,
             gallery=gallery.list,
             gallery_data=gallery.data,
             windows=gallery.windows,
             options=asdict(self.options),
         )
-        # Only logs: the page needs features, which results lack.
-        existing_results(self.folder, request, reuse=False)
         overlap = {"gallery": matches.overlap, "training": training}
-        fingerprints = {"query": self.queries.fingerprint, "gallery": gallery.list}
+        fingerprints = {"query": queries.videos.fingerprint, "gallery": gallery.list}
         results = complete(results, request=request, overlap=overlap, **fingerprints)
-        self.write_page(results, videos, matches)
-        write_results(self.folder, results)  # last: if it exists, the rest is complete
+        if folder is not None:
+            self.write_page(folder, results, videos, matches)
+            write_results(folder, results)  # if it exists, the rest is complete
+            remove_page(folder, results["page"])  # that of an earlier search with these queries
+        elif not queries.one:
+            hits = [_describe_hits(matches, n)[: self.options.k] for n in range(len(videos))]
+            results["hits"] = [{"query": name, "neighbours": of} for name, of in zip(videos.names, hits, strict=True)]
         return results
 
-    def write_page(self, results: Results, query: VideoList, matches: _Matches) -> None:
+    def write_page(self, out: Path, results: Results, query: VideoList, matches: _Matches) -> None:
         """Write `index.html`, its previews and `retrieval.png` with some of the queries and their nearest videos."""
-        out, gallery, near, subject = self.folder, matches.videos, matches.neighbours, self.subject
+        gallery, near, subject = matches.videos, matches.neighbours, self.subject
         named: dict[VideoRecord, tuple[int, str]] = {}  # the videos of the page
         queries, count = [], min(self.page_queries, len(query))
         for n in [step * len(query) // count for step in range(count)]:
             video, hits = _number(named, query, n), []
+            examples = [_number(named, query, row) for row in range(1, len(query))] if self.queries.one else []
             for row, similarity in zip(
                 near.index[n, : self.page_hits].tolist(), near.similarity[n].tolist(), strict=False
             ):
                 if row >= 0:
-                    hits.append(Hit(_number(named, gallery, row), similarity, (n, row) in matches.copies))
-            queries.append(QueryRow(video, hits))
+                    hits.append(Hit(_number(named, gallery, row), similarity, matches.is_copy(n, row)))
+            queries.append(QueryRow(video, hits, examples))
         records, names, test = [*named], [name for _, name in named.values()], subject.test
         clips = of_middles(records, preview, test.fps, test.workers, test.timeout)
         previews = [clip if isinstance(clip, str) else store_preview(clip, out) for clip in clips]
@@ -354,8 +401,11 @@ class _Search:
         videos = [*map(FoundVideo, names, records, stored)]
         # The videos that could not be read were not searched; of those that were, an index may outlive the file.
         unread = [(gap["path"], gap["reason"]) for gap in (*results["missing_queries"], *results["missing_gallery"])]
-        of_queries = "" if query.path == gallery.path else f" of {_title(query)}"
+        several, span = len(self.queries.words) > 1, span_text(query.records[0]) if self.queries.one else ""
+        title = f"{len(query)} examples" if several else f"{_title(query)} {span}".rstrip()
+        of_queries = "" if query.path == gallery.path else f" of {title}"
         try:
+            earlier = keep_page(out, results["page"])
             if queries:
                 write_whole(out / "retrieval.png", _sheet(queries, videos, out, gallery.classes))
             write_retrieval_page(
@@ -367,7 +417,8 @@ class _Search:
                 class_names=gallery.classes,
                 network=subject.name,
                 protocol=_protocol(subject, results),
-                unread=[*dict.fromkeys([*unread, *reasons])],
+                unread=[*dict(reversed([*unread, *reasons])).items()][::-1],  # a file may have several rows
+                earlier=earlier,
                 copies=_groups(matches.copies, query, gallery),
             )
             maps = [stored_map for row in queries for hit in row.hits for stored_map in hit.maps]
@@ -376,14 +427,14 @@ class _Search:
             raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
-def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Options, one_video: bool) -> _Matches:
-    """Search with all queries, plain and centred; of one video the result are its neighbours, as plain data.
+def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Options, of: Queries) -> _Matches:
+    """Search with all queries, plain and centred; of one query the result are its neighbours, as plain data.
 
     The neighbours are those of the features that are reported first.
     """
     g, k, videos = gallery.features, options.k, gallery.videos
-    if one_video:
-        near = _nearest_of_one(gallery, query, queries, options)
+    if of.one:
+        near = _nearest_of_one(gallery, of.mean(query.x), query.x, queries, options)
         rows = near.index[0].tolist()
         near = Neighbours(torch.arange(len(rows))[None], near.similarity)
         return _describe_neighbours(near, query.x, g.x[rows], queries, videos.rows(rows), options)
@@ -414,16 +465,20 @@ def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Opti
     pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
     numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": options.center, "knn_k": k}
     copies = {(n, row) for n, row in duplicates.tolist()}
-    return _Matches(videos, centred if options.center else plain, numbers, counts, copies)
+    return _Matches(videos, centred if options.center else plain, numbers, counts, copies, False)
 
 
-def _nearest_of_one(gallery: Gallery, query: Features, queries: VideoList, options: _Options) -> Neighbours:
-    """Find the neighbours of one video; files are compared only for what was found: a gallery may have a million."""
+def _nearest_of_one(gallery: Gallery, query: Tensor, x: Tensor, queries: VideoList, options: _Options) -> Neighbours:
+    """Find the neighbours of one query (1, D), of one video or of examples, whose features are `x`.
+
+    Files are compared only for what was found: a gallery may have a million.
+    """
     exclude, most = torch.empty(0, 2, dtype=torch.int64), options.k
     if options.drop_duplicates:
-        exclude = equal_rows(query.x, gallery.features.x)
+        exclude = equal_rows(x, gallery.features.x)
     while True:
-        near = gallery.search(query.x, most, exclude, options.one_per_video)
+        exclude[:, 0] = 0  # what is excluded for an example is for the query
+        near = gallery.search(query, most, exclude, options.one_per_video)
         rows = near.index[0][near.index[0] >= 0]
         videos = gallery.videos.rows(rows.tolist())
         excluded = own_rows(videos, queries)
@@ -438,23 +493,31 @@ def _nearest_of_one(gallery: Gallery, query: Features, queries: VideoList, optio
 def _describe_neighbours(
     near: Neighbours, query: Tensor, gallery: Tensor, queries: VideoList, videos: VideoList, options: _Options
 ) -> _Matches:
-    """Describe the neighbours of one video as plain data; `gallery` and `videos` are the neighbours alone."""
+    """Describe the neighbours of one query as plain data; `gallery` and `videos` are the neighbours alone."""
     duplicates, counts = _compare(query, gallery, queries, videos, False, options.drop_duplicates)
-    copies = {(0, row) for row in duplicates[:, 1].tolist()}
-    hits = [
+    copies = {(n, row) for n, row in duplicates.tolist()}
+    matches = _Matches(videos, near, {}, counts, copies, True)
+    numbers = {"neighbours": _describe_hits(matches, 0), "duplicates": len({row for _, row in copies})}
+    return replace(matches, numbers=numbers)
+
+
+def _describe_hits(matches: _Matches, query: int) -> list[Tree]:
+    """Describe the neighbours of a query as plain data."""
+    videos, near = matches.videos, matches.neighbours
+    rows = [row for row in near.index[query].tolist() if row >= 0]
+    return [
         {
             "rank": n + 1,
-            "similarity": near.similarity[0, n].item(),
+            "similarity": near.similarity[query, n].item(),
             "label": record.label,
             "class": videos.class_name(record.label),
-            "path": videos.names[n],
+            "path": videos.names[row],
             "start": record.start,
             "end": record.end,
-            "duplicate": (0, n) in copies,
+            "duplicate": matches.is_copy(query, row),
         }
-        for n, record in enumerate(videos.records)
+        for n, (row, record) in enumerate(zip(rows, map(videos.records.item, rows), strict=True))
     ]
-    return _Matches(videos, near, {"neighbours": hits, "duplicates": len(copies)}, counts, copies)
 
 
 def _compare(
@@ -573,18 +636,17 @@ def recalls_table(results: Results) -> str:
     """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
     protocol = format_clips(results["protocol"])
     windows = results["windows"]
-    unit = "" if windows is None else f" windows of {windows['window']:g} s"
-    gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])}{unit} in the gallery"
+    gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])} in the gallery"
+    if windows is not None:
+        files = how_many(results["num_gallery_files"], "file")
+        unread = unread_files((gap["path"], gap["reason"]) for gap in results["missing_gallery"])
+        gallery = f"{results['num_gallery']} windows of {windows['window']:g} s in the gallery ({files}{unread})"
     if "neighbours" in results:
-        cells = [["", "similarity", "class", "path"]]
-        for hit in results["neighbours"]:
-            name = (
-                f"{hit['path']} {span_text(VideoRecord(hit['path'], start=hit['start'], end=hit['end']))}".rstrip()
-                + " (a duplicate)" * hit["duplicate"]
-            )
-            cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
-        return "\n".join([f"{results['query']}: {gallery}, {protocol}", *format_table(cells, "><<<")])
+        return "\n".join([f"{results['query']}: {gallery}, {protocol}", *_hits_table(results["neighbours"])])
     if "majority" not in results:
+        tables = [line for of in results.get("hits", ()) for line in ("", of["query"], *_hits_table(of["neighbours"]))]
+        if tables:
+            return "\n".join([f"{results['query']}: {gallery}, {protocol}", *tables])
         return "the videos do not have one label each: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
     plain = results["uncentered"] if results["centered"] else results
@@ -598,6 +660,15 @@ def recalls_table(results: Results) -> str:
     head = f"{queries} queries, {gallery}, {protocol}, cosine"
     notes = [results["note"]] if "note" in results else []
     return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2)), *notes])
+
+
+def _hits_table(hits: Iterable[Tree]) -> list[str]:
+    cells = [["", "similarity", "class", "path"]]
+    for hit in hits:
+        span = span_text(VideoRecord(hit["path"], start=hit["start"], end=hit["end"]))
+        name = f"{hit['path']} {span}".rstrip() + " (a duplicate)" * hit["duplicate"]
+        cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
+    return format_table(cells, "><<<")
 
 
 def _percent(numbers: Results, names: Iterable[str]) -> list[str]:

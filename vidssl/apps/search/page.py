@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,7 @@ from urllib.parse import quote
 
 from vidssl.base.atomic import write_whole
 from vidssl.base.errors import how_many
+from vidssl.base.safe_parse import read_json
 from vidssl.base.types import VideoRecord
 from vidssl.page.previews import Preview
 from vidssl.page.render import render_page
@@ -51,6 +54,7 @@ class QueryRow(NamedTuple):
 
     video: int  # index in the videos of the page
     hits: Sequence[Hit]
+    examples: Sequence[int] = ()  # likewise, of a query of several examples the others
 
 
 def span_text(record: VideoRecord) -> str:
@@ -76,9 +80,36 @@ def store_preview(preview: Preview, folder: Path) -> StoredPreview:
 def remove_other_previews(folder: Path, kept: Iterable[StoredPreview]) -> None:
     """Remove the previews of earlier pages from the folder of a page; what is not named by its hash is not one."""
     names = {preview.file for preview in kept}
+    for page in folder.glob("*.html"):  # those of earlier queries
+        names |= {*re.findall(rf"{PREVIEWS}/[0-9a-f]{{16}}\.jpg", page.read_text(encoding="utf-8"))}
     for path in (folder / PREVIEWS).glob(f"{'[0-9a-f]' * 16}.jpg"):
         if f"{PREVIEWS}/{path.name}" not in names and path.stem == _stem(path.read_bytes()):
             path.unlink()
+
+
+_EARLIER = re.compile(b"<!-- earlier -->.*?<!-- end -->", re.DOTALL)  # of a page: what only the last one has
+_LAST = b'<p class="earlier card"><a href="index.html">The newest query, and all others</a></p>'
+
+
+def keep_page(folder: Path, page: str) -> list[tuple[str, str]]:
+    """Give the files of the last query the names of its page, unless it was the query of `page`.
+
+    Returns the files of all pages but that of `page`, the newest first, and their queries.
+    """
+    last = page
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        last = Path(read_json(folder / "results.json")["page"]).name
+    for file in (folder / name for name in ("index.html", "results.json", "retrieval.png") if last != page):
+        if file.exists():  # a page of no queries has no image
+            write_whole(folder / f"{last}{file.suffix}", _EARLIER.sub(_LAST, file.read_bytes()))
+    pages = sorted(folder.glob("?*-????????.html"), key=os.path.getmtime, reverse=True)
+    return [(file.name, file.stem[:-9]) for file in pages if file.stem != page]
+
+
+def remove_page(folder: Path, page: str) -> None:
+    """Remove the kept files of a query, which is the last one now."""
+    for suffix in (".html", ".json", ".png"):
+        (folder / f"{page}{suffix}").unlink(missing_ok=True)
 
 
 def _stem(jpeg: bytes) -> str:
@@ -97,6 +128,7 @@ def write_retrieval_page(
     protocol: Sequence[tuple[str, str]] = (),
     unread: Sequence[tuple[str, str]] = (),
     copies: Sequence[Sequence[str]] = (),
+    earlier: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Write a page with queries and their nearest videos, playing. Their previews are in files beside it.
 
@@ -111,6 +143,7 @@ def write_retrieval_page(
         protocol: Names and values of how it was measured, folded away.
         unread: Name and reason of each video that was left out or cannot be shown.
         copies: Names of videos that are equal, by group.
+        earlier: File and query of the other pages of the folder, the newest first.
     """
     nearest = [(videos[row.video].record.label, videos[row.hits[0].video].record.label) for row in queries if row.hits]
     pairs = [labels for labels in nearest if min(labels) >= 0]
@@ -129,6 +162,7 @@ def write_retrieval_page(
         note=results.get("note", ""),
         unread=[(name, reason.removeprefix(f"{name}: ")) for name, reason in unread],
         copies=copies,
+        earlier=[(quote(os.fsencode(file)), query) for file, query in earlier],
         count=len(queries),
         total=results.get("num_queries", len(queries)),
         mapped=any(hit.maps for row in queries for hit in row.hits),
@@ -139,7 +173,7 @@ def write_retrieval_page(
         stage=max((preview.height for preview in previews), default=96),
         data={
             **_rows_of_videos(videos, path.parent),
-            "queries": [[row.video, [_row_of_hit(hit) for hit in row.hits]] for row in queries],
+            "queries": [[row.video, [_row_of_hit(hit) for hit in row.hits], *row.examples] for row in queries],
             "classes": {str(label): name for label, name in classes.items()},
         },
     )
@@ -171,9 +205,12 @@ def _link(path: str, folder: Path) -> str:
 
 def _details(results: Mapping[str, Any], network: str) -> list[tuple[str, str]]:
     windows = results.get("windows")
+    gallery = how_many(results["num_gallery"], "video" if windows is None else "window")
+    if windows is not None:
+        gallery += f" of {how_many(results['num_gallery_files'], 'file')}"
     details = {
         "Queries": how_many(results["num_queries"], "video") if "num_queries" in results else "",
-        "Gallery": how_many(results["num_gallery"], "video" if windows is None else "window"),
+        "Gallery": gallery,
         "Windows": "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s",
         "Network": network,
     }

@@ -40,7 +40,7 @@ function clip([file, count, width, height, enlarged], text, parent) {
 
 const setIcon = (button, name) => button.replaceChildren($(name).content.cloneNode(true));
 
-function figure(video, similarity, parent, { right = null, isCopy = false, maps = [] } = {}) {
+function figure(video, similarity, parent, { role = "query", right = null, isCopy = false, maps = [] } = {}) {
   const [file, label, span, moment, preview] = data.videos[video], [name, , link] = data.files[file];
   const figure = element("figure", "video", parent), stage = element("div", "stage", figure);
   const frame = element(link ? "a" : "span", "frame", stage);
@@ -67,7 +67,7 @@ function figure(video, similarity, parent, { right = null, isCopy = false, maps 
   }
   const words = element("figcaption", "", figure);
   if (label >= 0) element("div", "class", words, data.classes[label]);
-  element("div", "number", words, similarity === null ? "query" : `similarity ${similarity.toFixed(3)}`);
+  element("div", "number", words, similarity === null ? role : `similarity ${similarity.toFixed(3)}`);
   const path = element("div", "file", words), cut = name.replace(/\/$/, "").lastIndexOf("/") + 1;
   const copy = element("button", "copy", path);
   copy.type = "button";
@@ -82,13 +82,14 @@ function figure(video, similarity, parent, { right = null, isCopy = false, maps 
 }
 
 function row(n, place) {
-  const [video, hits] = data.queries[n], made = element("article", "row card");
+  const [video, hits, ...examples] = data.queries[n], made = element("article", "row card");
   made.tabIndex = -1;
   made.setAttribute("aria-label", `Query ${nameOf(data.videos[video])}`);
   made.setAttribute("aria-posinset", place + 1);
   made.setAttribute("aria-setsize", shown.length);
   made.dataset.query = n;
-  figure(video, null, element("div", "query", made));
+  const query = element("div", "query", made);
+  for (const example of [video, ...examples]) figure(example, null, query, { role: examples.length ? "example" : "query" });
   const list = element("ol", "hits", made);
   list.setAttribute("aria-label", "Nearest videos");
   for (const [hit, similarity, isCopy, ...maps] of hits) {

@@ -267,6 +267,9 @@ def _write_page(
     for samples in bar(samples_of_videos, title="show", unit="video", total=total, leave=False):
         leave_out(pair for sample in samples for pair in sample.replaced)
         cards.append(video_card(samples, listed, trains))
+    if not any(draw["views"] for card in cards for draw in card["draws"]):
+        reason = next(iter(left_out().values()), "")
+        raise DataError(f"none of the {total} videos of {listed.path} can be read; the first: {reason}")
     texts = [(name, to_yaml(tree)) for name, tree in settings]
     try:
         write_views_page(out / "index.html", title, details, texts, cards, [*left_out().values()])

@@ -1,0 +1,243 @@
+"""Queries one after another: spans and examples, pages of one folder, hits without a folder, an index and its root."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vidssl import cli
+from vidssl.apps.search import retrieval
+from vidssl.base.errors import ConfigError, DataError
+from vidssl.jobs.extract import extract
+
+TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
+
+
+@pytest.fixture
+def folder(lists):
+    """The folder `train`, without its list."""
+    return lists[0].parent / "train"
+
+
+@pytest.fixture
+def search(options, folder, tmp_path, without_picture):
+    """Search the folder by an index."""
+    extract(videos=folder, out=tmp_path / "g", **options)
+
+    def run(*query, **more):
+        query = query[0] if len(query) == 1 else [*query]
+        return retrieval(**{"query": query, "index": tmp_path / "g", **options, **more})
+
+    return run
+
+
+def features(videos, options):
+    """The features of videos as unit vectors, and their names."""
+    made = extract(videos=videos, **options)
+    x = made.x.numpy().astype(float)
+    return x / np.linalg.norm(x, axis=1, keepdims=True), [*made.names]
+
+
+# Hits without a folder --------------------------------------------------------------------------------------
+
+
+def test_hits_are_printed_and_nothing_is_written(search, lists, tmp_path, monkeypatch):
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    before = sorted(tmp_path.rglob("*"))
+    found = search(lists[1].parent / "test/5.mp4", k=3)
+    head, titles, *lines = str(found).splitlines()
+    assert found.file is None and titles.split() == ["similarity", "class", "path"] and head.endswith("24²")
+    assert [line.split() for line in lines] == [
+        [str(hit["rank"]), f"{hit['similarity']:.4f}", "?", hit["path"]] for hit in found["neighbours"]
+    ]
+    one = [hit["path"] for hit in found["neighbours"]]
+    assert sorted(tmp_path.rglob("*")) == before and len(lines) == 3
+    found = search(lists[1].parent / "test", k=3)  # each video is a query of its own
+    assert [of["query"] for of in found["hits"]] == [f"{n}.mp4" for n in range(7)] and "neighbours" not in found
+    assert [hit["path"] for hit in found["hits"][5]["neighbours"]] == one
+    lines = str(found).splitlines()
+    assert lines.count("") == 7 and lines[lines.index("5.mp4") + 2].endswith(one[0])
+    assert "percent" in str(search(lists[1], index=None, gallery=lists[0]))  # of lists with labels, the accuracies
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_list_of_one_row_is_one_video(search, lists, tmp_path):
+    alone = search(lists[1].parent / "test/5.mp4", out=tmp_path / "a")
+    (lists[1].parent / "one.csv").write_text("path,label\ntest/5.mp4,1\n")
+    listed = search(lists[1].parent / "one.csv", out=tmp_path / "b")
+    assert listed["neighbours"] == alone["neighbours"] and str(listed).splitlines()[1:] == str(alone).splitlines()[1:]
+
+
+# Spans and examples -----------------------------------------------------------------------------------------
+
+
+def test_a_span_of_a_file(options, search, lists, folder, tmp_path, one_line):
+    file, whole = folder / "3.mp4", {hit["path"] for hit in search(folder / "3.mp4", k=50)["neighbours"]}
+    spanned = search(f"{file}@0.2-0.6", k=50)
+    assert {hit["path"] for hit in spanned["neighbours"]} == whole and "3.mp4" not in whole  # it is a part of its file
+    (tmp_path / "q.csv").write_text("path,start,end\n3.mp4,0.2,0.6\n")
+    (tmp_path / "root.txt").write_text(f"{folder}\n")
+    assert spanned["neighbours"] == search(tmp_path / "q.csv", k=50)["neighbours"]
+    assert str(spanned).startswith(f"{file}@0.2-0.6: ")
+    windows = {"index": None, "gallery": folder, "window": 0.3, "k": 500}
+    moments = search(f"{file}@0.2-0.6", **windows)["neighbours"]
+    own = [(hit["start"], hit["end"]) for hit in moments if hit["path"] == "3.mp4"]
+    assert own and all(end <= 0.2 or start >= 0.6 for start, end in own)
+    shutil.copy(folder / "5.mp4", f"{file}@0.2-0.6")
+    named = search(f"{file}@0.2-0.6", k=50)["neighbours"]  # a file of that name wins
+    similarity = {hit["path"]: hit["similarity"] for hit in named}
+    assert similarity["5.mp4"] == pytest.approx(1, abs=1e-5) and named[0]["duplicate"]
+    for word, message in (
+        (f"{folder}/4.mp4@3-2", "end 2.0 is not after start 3.0: a span is FILE@START-END, in seconds"),
+        (f"{folder}/4.mp4@1.2.3-4", "a span is FILE@START-END"),
+        (f"{folder}/4.mp4@50-60", "50"),
+        (f"{folder}@1-2", "a span is of one file, and"),
+        (f"{folder}/none.mp4@1-2", "none.mp4 does not exist"),
+    ):
+        assert message in one_line(DataError, search, word)
+
+
+def test_several_files_are_examples_of_one_query(options, search, lists, folder, tmp_path, one_line, search_page):
+    (x, names), (examples, _) = features(folder, options), features([folder / "2.mp4", folder / "9.mp4"], options)
+    similarity = x @ examples.mean(axis=0) / np.linalg.norm(examples.mean(axis=0))
+    expected = [names[n] for n in np.argsort(-similarity) if names[n] not in ("2.mp4", "9.mp4")][:5]
+    found = search(folder / "2.mp4", folder / "9.mp4", k=5, out=tmp_path / "out")
+    assert [hit["path"] for hit in found["neighbours"]] == expected
+    assert [hit["similarity"] for hit in found["neighbours"]] == pytest.approx(
+        [similarity[names.index(name)] for name in expected], abs=1e-5
+    )
+    page = (tmp_path / "out/index.html").read_text()
+    assert str(found).startswith(f"2 examples ({folder}/2.mp4, {folder}/9.mp4): ") and "Nearest videos of 2 ex" in page
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    ((first, _, *others),) = data["queries"]
+    assert [data["files"][data["videos"][n][0]][0] for n in (first, *others)] == ["2.mp4", "9.mp4"]
+    # A copy of an example is called one, and may be left out; what cannot be read is no example.
+    shutil.copy(folder / "9.mp4", folder.parent / "copy.mp4")
+    (folder.parent / "broken.mp4").write_text("<html>")
+    copied = search(folder / "2.mp4", folder.parent / "copy.mp4", folder.parent / "broken.mp4", k=12)
+    assert {hit["path"] for hit in copied["neighbours"] if hit["duplicate"]} == {"9.mp4"}
+    assert copied["duplicates"] == len(copied["missing_queries"]) == 1
+    without = search(folder / "2.mp4", folder.parent / "copy.mp4", k=12, drop_duplicates=True)["neighbours"]
+    assert {hit["path"] for hit in without} == {*names} - {"2.mp4", "9.mp4"}
+    for error, more, message in (
+        (ConfigError, {"gradcam": True}, "similarities to single videos"),
+        (ConfigError, {"center": True}, "needs a list of queries"),
+    ):
+        assert message in one_line(error, search, folder / "2.mp4", folder / "9.mp4", **more)
+    message = one_line(ConfigError, search, folder / "2.mp4", lists[1])
+    assert message == f"{lists[1]} is a list, and several queries are examples of one thing: name it alone"
+
+
+# The pages of a folder --------------------------------------------------------------------------------------
+
+
+def test_each_query_has_its_page_in_one_folder(search, folder, tmp_path, monkeypatch):
+    out, queries = tmp_path / "out", [(folder / f"{n}.mp4",) for n in range(2)] + [(f"{folder}/0.mp4@0-0.5",)]
+    results, pages = [], []
+    for query in queries:
+        results.append(search(*query, out=out))
+        pages.append((out / "index.html").read_text())
+    assert json.loads((out / "results.json").read_text()) == results[2]
+    names = [each["page"] for each in results]
+    assert len({*names}) == 3 and names[0].startswith("0.mp4-") and names[2].startswith("0.mp4@0-0.5-")
+    listed = re.findall(r'<li><a href="([^"]+)">([^<]+)</a>', pages[2])
+    assert listed == [(f"{names[1]}.html", "1.mp4"), (f"{names[0]}.html", "0.mp4")]  # the newest first
+    for n in range(2):
+        kept = (out / f"{names[n]}.html").read_text()
+        assert json.loads((out / f"{names[n]}.json").read_text()) == results[n] and 'href="index.html"' in kept
+        parts = [
+            re.sub("<!-- earlier -->.*?<!-- end -->|<p class=.earlier.*?</p>", "", p, flags=re.S)
+            for p in (kept, pages[n])
+        ]
+        assert parts[0] == parts[1] and (out / f"{names[n]}.png").exists()
+        previews = {*re.findall(r"previews/\w+\.jpg", kept)}
+        assert len(previews) == 11 and all((out / name).exists() for name in previews)
+    again = search(*queries[0], out=out, k=2)  # it replaces its own page, and is the last query now
+    assert json.loads((out / "results.json").read_text()) == again and len(again["neighbours"]) == 2
+    assert {path.name for path in out.iterdir()} == {
+        *("index.html", "results.json", "retrieval.png", "previews", ".lock", ".vidssl.json"),
+        *(f"{name}{suffix}" for name in names[1:] for suffix in (".html", ".json", ".png")),
+    }
+    used = {name for page in out.glob("*.html") for name in re.findall(r"previews/(\w+\.jpg)", page.read_text())}
+    assert {path.name for path in (out / "previews").iterdir()} == used
+    (out / "index.html").unlink()  # what was deleted is no obstacle
+    monkeypatch.chdir(folder)  # a query is its file, however it is named
+    assert search("0.mp4", out=out)["page"] == names[0]
+
+
+def test_a_folder_has_pages_of_one_gallery_network_and_clips(options, search, lists, folder, tmp_path, one_line):
+    out, query = tmp_path / "out", folder / "0.mp4"
+    search(query, out=out, index=out / "g", gallery=folder)  # an index may lie in the folder
+    before = (out / "results.json").read_bytes()
+    for more, message in (
+        ({"settings": [*options["settings"], "seed=7"], "index": None, "gallery": folder}, "network random "),
+        ({"clips": 2}, "clips 1 of 4 frames"),
+        ({"index": tmp_path / "g"}, "index g, now ../g"),
+        ({"gallery": folder.parent}, "gallery ../videos/train, now ../videos"),
+    ):
+        message_of = one_line(DataError, search, query, out=out, **{"index": out / "g", **more})
+        assert message in message_of and message_of.endswith("choose another folder to write to")
+    assert (out / "results.json").read_bytes() == before
+    search(folder / "1.mp4", out=out, index=out / "g")
+    assert "0.mp4" in (out / "index.html").read_text()
+
+
+# The index --------------------------------------------------------------------------------------------------
+
+
+def test_an_index_states_its_clips(options, folder, tmp_path):
+    extract(videos=folder, out=tmp_path / "g", **options | {"clips": 3, "size": 20})
+    others = {name: value for name, value in options.items() if name not in ("clips", "crops", "size")}
+    for more in ({}, {"gallery": folder}):
+        found = retrieval(query=folder / "0.mp4", index=tmp_path / "g", **others, **more)
+        assert [found["protocol"][name] for name in ("clips", "crops", "size")] == [3, 1, 20]
+    found = retrieval(query=folder / "0.mp4", index=tmp_path / "g", **others, clips=2)  # an option wins
+    assert found["protocol"]["clips"] == 2
+    with pytest.raises(DataError, match="clips 3 stored, 2 requested"):
+        retrieval(query=folder / "0.mp4", index=tmp_path / "g", gallery=folder, **others, clips=2)
+
+
+def test_a_root_is_where_an_index_was_moved_to(search, lists, folder, tmp_path, one_line):
+    """A list of queries has its own; so no query finds itself under another path."""
+    (tmp_path / "q.csv").write_text("path\ntrain/1.mp4\ntrain/2.mp4\n")
+    (tmp_path / "root.txt").write_text(f"{folder.parent}\n")
+    message = one_line(DataError, search, tmp_path / "q.csv", root=folder.parent)
+    assert f"{folder.parent} has none of the videos of {tmp_path}/g, such as 0.mp4: leave root=FOLDER out" in message
+    for of, name in zip(search(tmp_path / "q.csv")["hits"], ("1.mp4", "2.mp4"), strict=True):
+        assert name not in {hit["path"] for hit in of["neighbours"]}
+    shutil.move(folder, tmp_path / "moved")
+    (tmp_path / "root.txt").write_text(f"{tmp_path}\n")
+    (tmp_path / "q.csv").write_text("path\nmoved/1.mp4\nmoved/2.mp4\n")
+    for of, name in zip(search(tmp_path / "q.csv", root=tmp_path / "moved")["hits"], ("1.mp4", "2.mp4"), strict=True):
+        assert name not in {hit["path"] for hit in of["neighbours"]}
+
+
+def test_files_are_counted(options, folder, tmp_path, without_picture):
+    for name in ("x.mp4", "y.mp4"):
+        (folder / name).write_text("<html>")
+    found = retrieval(query=folder / "0.mp4", gallery=folder, window=0.3, out=tmp_path / "out", **options)
+    count = found["num_gallery"]
+    assert count > 12 and f": {count} windows of 0.3 s in the gallery (12 files, 2 files could not be read), " in str(
+        found
+    )
+    page = (tmp_path / "out/index.html").read_text()
+    assert f"<dd>{count} windows of 12 files</dd>" in page and "2 videos cannot be read" in page
+    (folder.parent / "few").mkdir()
+    shutil.copy(folder / "3.mp4", folder.parent / "few/3.mp4")
+    retrieval(query=folder / "0.mp4", gallery=folder.parent / "few", out=tmp_path / "few", **options)
+    assert "<dd>1 video</dd>" in (tmp_path / "few/index.html").read_text()
+
+
+def test_the_command(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    Path("7.mp4").rename("n=7.mp4")
+    words = ["--checkpoint", "random", "--cfg", str(TOY), "--clips", "1", "--workers", "0", "--k", "2"]
+    cli.run("retrieval", [*words, "--gallery", ".", "--query", "1.mp4@0-0.5", "n=7.mp4", "data.moving_digits=null"])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("2 examples (1.mp4@0-0.5, n=7.mp4): 12 in the gallery, ") and len(printed) == 4
+    cli.run("retrieval", [*words, "--gallery", ".", "data.moving_digits=null", "--query", "1.mp4", "--out", "../out"])
+    assert capsys.readouterr().out.splitlines()[-1] == "../out/index.html"

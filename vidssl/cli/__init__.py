@@ -278,7 +278,7 @@ def guarded(command: Callable[[], object], arguments: Collection[str] = ()) -> N
 def _print_error(message: str, status: int, arguments: Collection[str]) -> None:
     if "--json" in arguments and os.environ.get("RANK", "0") == "0":
         with suppress(OSError):
-            print(json.dumps({"error": message, "status": status}), flush=True)
+            print(json.dumps({"error": message, "status": status}, allow_nan=False), flush=True)
 
 
 def start_log() -> None:

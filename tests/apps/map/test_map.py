@@ -156,7 +156,7 @@ def test_spans_of_a_video_have_their_own_values(digits, draw, tmp_path):
     assert [file["classes"][n] for n in file["values"]] == [names[0], names[0], names[1]]
     assert start["name"] == "start in seconds" and start["values"] == [0, 0.3, 0]
     results = json.loads((tmp_path / "page/results.json").read_text())
-    assert (results["num_videos"], results["num_windows"]) == (2, 3) and printed.startswith("2 videos, 3 windows x ")
+    assert (results["num_videos"], results["num_windows"]) == (2, 3) and "\n2 videos, 3 windows x " in printed
     assert [values["classes"][n] for n in values["values"]] == ["first", "second", "whole"]
     assert read_list(tmp_path / "page/videos.csv").records[1].end == 0.6
 

@@ -133,7 +133,7 @@ def listed(label, windows=()):
         (24, [5, 40], 30, r"42 of 72 videos have one, 41 are judged \(the others .*\): one is"),
         (32, [], 0, r"96, 96 are judged: none is clearly wrong$"),
         (4, [2], 0, r"12, 12 are judged: too few labels of a class to say that one is wrong; \d+ are "),
-        (24, [], 72, r"not judged: no labels, and no folders"),
+        (24, [], 72, r"not judged: there are no labels$"),
         (24, [], 71, r"1 of 72 videos have one, 0 are judged .*: too few labels"),
     ],
 )

@@ -11,7 +11,6 @@ from torch import Tensor
 from vidssl.base.config import Tree
 from vidssl.base.types import VideoRecord
 from vidssl.data.find_same_videos import find_copies
-from vidssl.data.label_videos import describe_labels
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.calibrated_classifier import Rule, left_out_probabilities
@@ -161,7 +160,7 @@ def _doubtful_labels(
     listed = labelled_by_folders(videos)
     label = listed.labels
     if (label < 0).all():
-        return [], f"not judged: {describe_labels(listed)}"
+        return [], "not judged: there are no labels"
     if len(videos) > MOST_LABELS:
         return [], f"not judged: more than {MOST_LABELS:,} videos"
     recordings = recording_groups(listed).joined([copy[:2] for copy in copies], "").number

@@ -119,7 +119,7 @@ class Data(DecodeSettings):
         }
     )
     # Folder with train.csv and test.csv: train, evaluate.gallery and evaluate.query where these are not set.
-    lists: str | None = Field(default=None, exclude=True)
+    lists: str | None = Field(default=None, min_length=1, exclude=True)
     train: TrainLists  # a list (CSV), or several: paths, or `list` with `root` and `weight`
     subset: Subset | None = None  # train on a class-balanced part of each list
     root: str | None = None  # folder of the videos; overrides root.txt of the lists

@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vidssl
+from vidssl import cli
 from vidssl.base.errors import CheckpointError
 
 # Runs commands one after another in one process.
@@ -77,3 +79,30 @@ def test_weights_that_cannot_be_kept(folder, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", f"{folder}/no_folder/torch")
     with pytest.raises(CheckpointError, match=r"no_folder/torch.*; set TORCH_HOME .* HF_HOME .* to writable folders$"):
         vidssl.extract("torchvision:r3d_18", folder / "videos", workers=0)
+
+
+def test_a_user_without_home_has_the_temporary_folder(monkeypatch, tmp_path):
+    """Else libraries make a folder named `~` for their caches."""
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def unknown(number):
+        raise KeyError(number)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    cli.guarded(lambda: None)
+    assert Path("~/cache").expanduser() == tmp_path / "cache"
+
+
+def test_only_the_result_is_on_stdout(monkeypatch, capsys):
+    """Libraries print what they download."""
+
+    def noisy():
+        print("Downloading")
+        return {"path": "there"}
+
+    monkeypatch.setattr("vidssl.jobs.doctor.doctor", noisy)
+    cli.run("doctor", ["--json"])
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"path": "there"} and printed.err == "Downloading\n"

@@ -13,8 +13,9 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -153,7 +154,8 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
     with running(command, arguments, worded), errors_in_options(job.signature):
         cfg = [parsed.pop("cfg", None)] if job.signature.takes_settings else []
         try:
-            result = job.call(*cfg, *settings, **parsed)
+            with redirect_stdout(sys.stderr):  # stdout is for the result: libraries name their downloads there
+                result = job.call(*cfg, *settings, **parsed)
         except BaseException:
             from vidssl.base.output_folder import remove_unused  # here: it imports torch
 
@@ -254,6 +256,8 @@ def guarded(command: Callable[[], object], arguments: Collection[str] = ()) -> N
     """
     start_log()
     try:
+        if os.path.expanduser("~") == "~":  # noqa: PTH111 - neither HOME nor a user: libraries would make a folder "~"
+            os.environ["HOME"] = tempfile.gettempdir()
         command()
         return
     except (VidsslError, OSError) as error:  # OSError: for example, the disk is full

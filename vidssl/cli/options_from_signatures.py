@@ -237,7 +237,7 @@ def add_options(parser: argparse.ArgumentParser, signature: JobSignature) -> Non
             text += "; one may be an input, a folder or pattern of videos, which replaces data.train"
         parser.add_argument("settings", nargs="*", default=[], metavar="KEY=VALUE", help=text)
     parser.add_argument("--quiet", action="store_true", help="log warnings only, without progress bars")
-    parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object: the results, or error and status")
 
 
 def _has_settings(signature: JobSignature) -> bool:

@@ -317,8 +317,8 @@ def index_files(
                         continue
                     if is_link and is_known and not f"{os.path.realpath(entry.path)}/".startswith(real_root):
                         if not follow_links:
-                            remedy = "list it with vidssl prepare … --follow-links"
-                            raise DataError(f"{entry.path} is a link that leaves {root}: {remedy}")
+                            index.left_out[OUTSIDE].append(repr(folder + entry.name))
+                            continue
                         index.outside.append(folder + entry.name)
                     if is_folder:
                         if follow_links or not is_link:
@@ -366,11 +366,13 @@ def describe_suffixes(suffixes: Counter[str]) -> str:
 
 
 NOT_UTF8, UNREAD, WRITTEN = "as their names are not UTF-8", "as they cannot be read", "as vidssl wrote them"
+OUTSIDE = "as they are links that leave the folder"
+_REMEDIES = {NOT_UTF8: "; rename them", OUTSIDE: "; vidssl prepare … --follow-links lists them"}
 
 
 def left_out_line(place: Path, reason: str, names: Sequence[str]) -> str:
     """The line on what is not listed."""
-    return f"{place}: left out, {reason}: {len(names)} ({first_few(names)})" + "; rename them" * (reason == NOT_UTF8)
+    return f"{place}: left out, {reason}: {len(names)} ({first_few(names)}){_REMEDIES.get(reason, '')}"
 
 
 def quoted(names: Iterable[str]) -> str:

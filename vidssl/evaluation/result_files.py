@@ -85,7 +85,7 @@ def existing_results(out: Path, request: Tree, *, reuse: bool = True) -> Results
         _log.info("%s cannot be read (%s): replacing it", path, error)
         return None
     reason = _why_not(results, request)
-    if reason is None and reuse:
+    if reason is None and reuse and {"overlap", "list"} <= results.keys():
         _log.info("%s holds the results of this test; delete it to measure again", path)
         if results["overlap"]:
             report_overlap(results["overlap"], results["list"])
@@ -105,7 +105,7 @@ def _why_not(results: Any, request: Tree) -> str | None:
         return "no results of a test"
     if stored != request:
         return f"results of another test ({describe_changes(stored, request)})"
-    if results.get("format") != RESULTS_FORMAT or not {"overlap", "list"} <= results.keys():
+    if results.get("format") != RESULTS_FORMAT:
         return f"results of format {results.get('format')}, and those of this vidssl have format {RESULTS_FORMAT}"
     versions = results.get("versions")
     version = versions.get("vidssl") if isinstance(versions, dict) else None

@@ -18,6 +18,7 @@ from vidssl.apps.predict.moments import NONE, Moment, choose_to_label, join_wind
 from vidssl.apps.predict.page import write_prediction_page
 from vidssl.apps.predict.trust import UNSTATED, measure_trust, percent
 from vidssl.base import distributed
+from vidssl.base.command_line_and_notices import worded
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.output_folder import check_file_names, claim, only_run_in
@@ -158,7 +159,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     trust = measure_trust(x, label, number[known], classes, "video" if windows is None else "window", none)
     trust["groups"] = groups.how
     if not groups.stated:
-        trust["line"] += f" {UNSTATED}"
+        trust["line"] += f" {worded(UNSTATED)}"
     rule = choose_rule(x, label, number[known], len(classes)) if can_choose(label, number[known]) else Rule()
     classifier = CalibratedClassifier(rule, x, torch.from_numpy(label), len(classes))
     threshold = farthest(distance_to(x, x, same_group(number[known]))[0], none)

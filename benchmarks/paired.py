@@ -3,9 +3,9 @@ r"""Compare results split by split: the difference of each result to the first, 
     python benchmarks/paired.py output/studies/ucf101_6/untrained output/studies/ucf101_6/sce
 
 Splits differ in difficulty, so the spread of a difference is smaller than that of the results. A difference is marked
-with * if it has the same sign in every split and its mean is at least twice its standard deviation; with two splits
-this says little. `OURS:THEIRS` compares different numbers: `--numbers svm:top1` subtracts the top-1 accuracy of the
-first result from the SVMs of the others. What differs between the tests, such as the clips, is named below the table.
+with * if it has the same sign in each of three splits or more, and its mean is at least twice its standard deviation.
+`OURS:THEIRS` compares different numbers: `--numbers svm:top1` subtracts the top-1 accuracy of the first result from the
+SVMs of the others. What differs between the tests, such as the clips, is named below the table.
 """
 
 import argparse
@@ -74,6 +74,8 @@ def differing_tests(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 def _test_of(results: dict[str, Any], both: set[str]) -> dict[str, Any]:
     """Return what describes the test; `both` are the fields that both results have."""
     protocol = {name: value for name, value in results.get("protocol", {}).items() if name not in _NOT_OF_TEST}
+    if "size" in protocol:
+        protocol["short_side"] = protocol.get("short_side") or protocol["size"]
     test: dict[str, Any] = {
         "protocol": protocol,
         "protocols": {each["name"]: each for each in results.get("protocols") or ()},
@@ -110,7 +112,7 @@ def differences(ours: dict[str, dict[str, Any]], theirs: dict[str, dict[str, Any
 def cell(found: list[float]) -> str:
     """Write mean, standard deviation (n - 1), and the mark of a consistent difference."""
     average, spread = mean(found), stdev(found)
-    consistent = min(found) > 0 or max(found) < 0
+    consistent = len(found) > 2 and (min(found) > 0 or max(found) < 0)
     return f"{average:+.1f} ± {spread:.1f}{' *' if consistent and abs(average) >= 2 * spread else ''}"
 
 

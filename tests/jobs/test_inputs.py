@@ -130,8 +130,8 @@ def test_what_cannot_be_read_is_left_out_and_named(videos, tmp_path, caplog, mon
     assert f"cannot be read: {len(spoilt)} (" in report
     listening.close()
     (videos / "out.mp4").symlink_to(tmp_path / "lists/train.csv")  # a video, by its name
-    with pytest.raises(DataError, match="leaves"):
-        read_input(videos)
+    assert names(videos) == ["a.mp4", "b.mp4"]
+    assert "links that leave the folder: 1 ('out.mp4'); vidssl prepare … --follow-links lists them" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["loop", "round.mp4", "gone.mp4"])
@@ -226,11 +226,11 @@ def test_folders_of_images_that_are_no_frames_are_named(tmp_path, caplog, videos
     picture(tmp_path / "raw/thumbs/first.jpg")
     picture(tmp_path / "raw/cover.jpg")
     assert names(tmp_path / "raw") == ["v1"]
-    assert "images in 2 folders are not listed: '.', 'thumbs'" in caplog.text
+    assert "images in 2 folders are not listed, as there are videos: '.', 'thumbs'" in caplog.text
     caplog.clear()
     (tmp_path / "raw/v1").rename(videos / "v1")
     assert names(videos) == ["a.mp4", "b.mp4"]
-    assert "images in 1 folder are not listed: 'v1'" in caplog.text
+    assert "images in 1 folder are not listed, as there are videos: 'v1'" in caplog.text
 
 
 @pytest.mark.parametrize(

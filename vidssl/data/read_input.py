@@ -138,7 +138,7 @@ def _find(folder: Path) -> tuple[Path, Sequence[str]]:
 
 def _warn_of_folders(folder: Path, names: Sequence[str]) -> None:
     if names:
-        text = "%s: images in %s are not listed: %s; videos are, without them folders of numbered frames"
+        text = "%s: images in %s are not listed, as there are videos: %s"
         _log.warning(text, folder, how_many(len(names), "folder"), quoted(sorted(names)))
 
 

@@ -41,14 +41,14 @@ def claim_results(
 
 
 def format_videos(results: Results) -> str:
-    """Format the number of tested videos, of each split if there are several: `58 of 60 (2 missing) videos`."""
+    """Format the number of tested videos, of each split if there are several: `58 of 60 (2 unreadable) videos`."""
     measured = list(results.get("splits", {}).values()) or [results]
     return ", ".join(format_count(part["num_videos"], part["missing"], "video") for part in measured)
 
 
 def format_count(count: int, missing: Sequence[object], unit: str = "") -> str:
-    """Format a count, with the total if some are missing, and the unit of what is counted: `58 of 60 (2 missing)`."""
-    text = f"{count} of {count + len(missing)} ({len(missing)} missing)" if missing else str(count)
+    """Format a count with its unit, and the total if some could not be read: `58 of 60 (2 unreadable)`."""
+    text = f"{count} of {count + len(missing)} ({len(missing)} unreadable)" if missing else str(count)
     return f"{text} {unit}{'s' * (count + len(missing) != 1)}" if unit else text
 
 

@@ -296,7 +296,7 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
         for title, words in (
             ("the nearest videos of each", search),
             (title, measure),
-            ("all videos in a plane", plot),
+            ("a map of all videos", plot),
             ("the backbone for others", export),
         )
     ]
@@ -367,7 +367,7 @@ def _write(run: Run, content: Tree) -> None:
         title=f"Training of {output.name}",
         details=details,
         loss=content["loss"],
-        section=Section("knn", "What it became", quantities=quantities, notes=said),
+        section=Section("knn", "Accuracy after the training", quantities=quantities, notes=said),
         termed=str,
         curves=curves,
         column=column,

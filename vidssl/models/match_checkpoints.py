@@ -297,10 +297,11 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
     best, *others = complete or [match for match in matches if len(match.weights) - len(match.misfits) == most]
     fits = any(weight.ndim for weight in best.weights.values())  # not only counters, which are scalars
     if best.misfits and not (partial and fits):
+        after = f" after '{best.network.prefix}'" if best.network.prefix else ""
         some = ", or load what fits with init.partial=true (Python: arch=, partial=True)"
         raise CheckpointError(
             f"{source} does not fit {best.backbone['name']}: {len(best.weights)} weights fit, {len(best.misfits)} do "
-            f"not{_first(best.misfits)}; names read as those of {best.network.layout} after '{best.network.prefix}'; "
+            f"not{_first(best.misfits)}; names read as those of {best.network.layout}{after}; "
             f"use the backbone that was trained{trained}{some if fits else '' if trained else ' (Python: arch=)'}"
         )
     if others:

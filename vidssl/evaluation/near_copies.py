@@ -32,8 +32,8 @@ _BLUR = 0.7  # pixels, deviation of the Gaussian: a crop is not registered more 
 _SECONDS, _STEP = 8.0, 0.08  # of the middle of each video; between frames
 _FRAMES, _LEAST_OVERLAP = 8, 0.6  # that are compared; the part of the shorter video that they are taken from
 _MAY_MATCH = 0.5  # correlation of coarse frames, not registered
-_STILL, _FLAT = 0.5, 2.0  # grey levels: less change is no motion, less contrast no evidence, such as black frames
-_SAME_STILL, _SAME_SCENE = 0.995, 0.6  # correlations of the mean images
+_STILL, _FLAT = 0.5, 2.0  # grey levels: less motion or contrast is no evidence, such as noise and black frames
+_SAME_SCENE, _SAME_MOTION = 0.6, 0.9  # correlations of the mean images, and of what no change of light explains
 _SCALES = ((1, 1), (0.85, 0.85), (1.18, 1.18), (1, 0.8), (1, 1.25))  # of width and height, where registration starts
 _STEPS = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 50, 1e-3)
 _warp: Callable[..., Any] = partial(cv2.warpAffine, dsize=(_SIZE, _SIZE), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP)
@@ -119,20 +119,21 @@ def footage_similarity(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
     """Return the correlation of two videos (T, 32, 32) that are aligned in time and place, at most 1; 0 if they differ.
 
     It is that of eight images of each less their mean image: what moves must be the same, so that one background is
-    not enough. Videos without motion are compared by their mean images. All offsets in time are tried that leave 60 %
-    of the shorter video; an affine map from one mean image to the other is found by enhanced correlation (Evangelidis
-    and Psarakis, 2008), from five scales.
+    not enough. Videos in which nothing moves differ, also if exposure or light changes: to be still is no evidence.
+    All offsets in time are tried that leave 60 % of the shorter video; an affine map from one mean image to the other
+    is found by enhanced correlation (Evangelidis and Psarakis, 2008), from five scales.
     """
+    images_a, images_b = a.astype(np.float32), b.astype(np.float32)
+    if min(float(_motion(x.reshape(len(x), -1)).std()) for x in (images_a, images_b)) < _STILL:
+        return 0.0
     rows_a, rows_b = _alignments(len(a), len(b))
     coarse = _correlations(_residuals(_coarse(a)[rows_a]), _residuals(_coarse(b)[rows_b]))
     best = int(coarse.argmax())
-    images_a, images_b = a.astype(np.float32), b.astype(np.float32)
-    are_still = all(float(np.std(x - x.mean(axis=0))) < _STILL for x in (images_a, images_b))
-    if coarse[best] < _MAY_MATCH and not are_still:
+    if coarse[best] < _MAY_MATCH:
         return 0.0
     maps = _registrations(images_a[rows_a[best]].mean(axis=0), images_b[rows_b[best]].mean(axis=0))
     nearby = range(max(0, best - 2), min(len(coarse), best + 3))  # the coarse offset may be wrong by a step
-    return max(_similarity(images_a[rows_a[n]], images_b[rows_b[n]], warp, are_still) for n in nearby for warp in maps)
+    return max(_similarity(images_a[rows_a[n]], images_b[rows_b[n]], warp) for n in nearby for warp in maps)
 
 
 def _alignments(length_a: int, length_b: int) -> tuple[_Rows, _Rows]:
@@ -155,6 +156,19 @@ def _residuals(images: _Images) -> _Images:
     return np.asarray((images - images.mean(axis=-3, keepdims=True)).reshape(*images.shape[:-3], -1))
 
 
+def _motion(images: _Images) -> _Images:
+    """Subtract from images (T, pixels) what a change of light explains.
+
+    That is for each the best parabola of the mean image, which is exposure and contrast, and of what is left the first
+    principal component over time, such as white balance or the sun on one side.
+    """
+    scene = images.mean(axis=0)
+    parabolas = np.linalg.qr(np.vander((scene - scene.mean()) / max(float(scene.std()), 1e-6), 3))[0]
+    rest = images - images @ parabolas @ parabolas.T
+    first = np.linalg.eigh(rest @ rest.T)[1][:, -1:]
+    return np.asarray(rest - first @ (first.T @ rest), np.float32)
+
+
 def _correlations(x: _Images, y: _Images) -> NDArray[np.float32]:
     """Return the cosines of rows (..., D); those of zeros are 0."""
     norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
@@ -175,7 +189,7 @@ def _registrations(a: _Images, b: _Images) -> list[_Images]:
     return [warp for warp in maps if 0.4 < np.linalg.det(warp[:, :2]) < 2.5]
 
 
-def _similarity(a: _Images, b: _Images, warp: _Images, are_still: bool) -> float:
+def _similarity(a: _Images, b: _Images, warp: _Images) -> float:
     """Compare aligned images (8, 32, 32) where both show something, the first ones moved by an affine map."""
     inside = _warp(np.ones((_SIZE, _SIZE), np.float32), warp) > 0.999
     if inside.mean() < 0.5:
@@ -189,6 +203,6 @@ def _similarity(a: _Images, b: _Images, warp: _Images, are_still: bool) -> float
     scene = float(_correlations(*(image - image.mean() for image in scenes)))
     if min(image.std() for image in scenes) < _FLAT or scene < _SAME_SCENE:
         return 0.0
-    if are_still:
-        return scene if scene >= _SAME_STILL else 0.0
+    if _correlations(_motion(a[:, 0]).ravel(), _motion(b[:, 0]).ravel()) < _SAME_MOTION:
+        return 0.0
     return float(_correlations(_residuals(a), _residuals(b)))

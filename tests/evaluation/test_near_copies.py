@@ -177,26 +177,26 @@ def named(videos, copies):
     return [(videos.names[first], videos.names[second]) for first, second, _ in copies]
 
 
-@pytest.mark.parametrize("features", ["none", "random"])  # recall does not hang on an encoder
-def test_planted_copies_are_found_and_nothing_else(folder, features):
+@pytest.mark.parametrize(("features", "workers"), [("none", 0), ("random", 2)])  # recall does not hang on an encoder
+def test_planted_copies_are_found_and_nothing_else(folder, features, workers):
     videos = vidssl.read_input(folder)
     x = [] if features == "none" else [torch.from_numpy(generator(5, 0).normal(size=(len(videos), 16))).float()]
-    copies = find_near_copies(videos, x, own_rows(videos, videos))
+    copies, not_searched = find_near_copies(videos, x, own_rows(videos, videos), workers=workers)
+    assert not_searched == "2 videos could not be decoded"
     expected = {(f"{n} {change}.mp4", f"{n}.mp4") for n, change in enumerate(CHANGES) if change != "flip"}
     assert {*named(videos, copies)} == expected | {("8.mp4", "equal.mp4")}
     similarities = [similarity for *_, similarity in copies]
     assert similarities == sorted(similarities, reverse=True) and similarities[0] == pytest.approx(1)
 
 
-def test_rows_that_are_excluded_or_too_many(folder, monkeypatch, caplog):
+def test_rows_that_are_excluded_or_too_many(folder, monkeypatch):
     videos = vidssl.read_input(folder)
     everything = torch.cartesian_prod(torch.arange(len(videos)), torch.arange(len(videos)))
-    assert find_near_copies(videos, [], everything) == []
+    assert find_near_copies(videos, [], everything)[0] == []
     two = videos.rows([videos.names.index(name) for name in ("0.mp4", "1.mp4")])
-    assert find_near_copies(two, [torch.ones(2, 3)], own_rows(two, two)) == []
+    assert find_near_copies(two, [torch.ones(2, 3)], own_rows(two, two)) == ([], "")
     monkeypatch.setattr(near_copies, "MOST_VIDEOS", 5)
-    assert find_near_copies(videos, [], own_rows(videos, videos)) == []
-    assert "not searched for among 21 videos, more than 5" in caplog.text
+    assert find_near_copies(videos, [], own_rows(videos, videos)) == ([], "not searched, more than 5 videos or windows")
 
 
 def test_windows_are_no_copies_of_windows_that_they_overlap(folder, tmp_path):
@@ -208,5 +208,5 @@ def test_windows_are_no_copies_of_windows_that_they_overlap(folder, tmp_path):
     rows = [f"{name}.mp4,{start},{end}" for name in ("a", "b", "loop") for start, end in times]
     (tmp_path / "windows.csv").write_text("\n".join(["path,start,end", *rows]) + "\n")
     videos = vidssl.read_input(tmp_path / "windows.csv")
-    copies = find_near_copies(videos, [], own_rows(videos, videos))
+    copies, _ = find_near_copies(videos, [], own_rows(videos, videos))
     assert {copy[:2] for copy in copies} == {(0, 3), (1, 4), (2, 5), (6, 8)}

@@ -3,7 +3,6 @@
 Shapes: N videos; T frames of a video, `_STEP` seconds apart; grey images of `_SIZE` x `_SIZE` pixels.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from vidssl.base.errors import FramesOutOfOrderError
+from vidssl.base.errors import FramesOutOfOrderError, how_many
+from vidssl.base.progress import progress
 from vidssl.base.types import VideoRecord
+from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.search import nearest
@@ -39,39 +40,52 @@ _STEPS = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 50, 1e-3)
 _warp: Callable[..., Any] = partial(cv2.warpAffine, dsize=(_SIZE, _SIZE), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP)
 _register: Callable[..., Any] = cv2.findTransformECC
 
-_log = logging.getLogger(__name__)
 _Images = NDArray[np.float32]
 _Rows = NDArray[np.int64]
 
 
 def find_near_copies(
     videos: VideoList, features: Sequence[Tensor], exclude: Tensor, fps: float | None = None, workers: int = 0
-) -> list[tuple[int, int, float]]:
+) -> tuple[list[tuple[int, int, float]], str]:
     """Find pairs of rows that show the same footage, and their `footage_similarity`, the most similar first.
+
+    The second result is what was not searched and why, "" if all were.
 
     Candidates are the 5 nearest videos of each by each of the features (N, D), and by mean and deviation over time of
     its frames, which tell videos before one background apart where features do not. A candidate is a near copy if
-    `footage_similarity` of the frames is 0.965 or more. Only the middle 8 seconds of a video are decoded, once. What
-    cannot be decoded is a copy of nothing. More than 10,000 rows are not compared, with a warning.
+    `footage_similarity` of the frames is 0.965 or more. Only the middle 8 seconds of a video are decoded, once. More
+    than 10,000 rows are not searched.
 
     Args:
         videos: N videos or spans.
         features: Of these rows, of any networks.
         exclude: (P, 2) pairs of rows that are no candidates, each in both orders and each row with itself.
         fps: Frames per second of folders of images without their own.
-        workers: Processes that decode; 0 is this one.
+        workers: Processes that decode and compare; 0 is this one.
     """
     if len(videos) > MOST_VIDEOS:
-        _log.warning("near copies are not searched for among %d videos, more than %d", len(videos), MOST_VIDEOS)
-        return []
+        return [], f"not searched, more than {MOST_VIDEOS:,} videos or windows"
     decoded = of_records([*videos.records], partial(_small_images, fps or 25), "near copies", workers)
     images = {row: video for row, video in enumerate(decoded) if not isinstance(video, str)}
     candidates = [_neighbours(x, exclude) for x in (*features, _summaries(images, len(videos)))]
-    copies = []
-    for a, b in np.unique(np.concatenate(candidates), axis=0).tolist():
-        if a in images and b in images and (similarity := footage_similarity(images[a], images[b])) >= SAME_FOOTAGE:
-            copies.append((a, b, similarity))
-    return sorted(copies, key=lambda copy: -copy[2])
+    pairs = np.unique(np.concatenate(candidates), axis=0).tolist()
+    pairs = [(a, b) for a, b in pairs if a in images and b in images]
+    similarities = progress(
+        ordered(partial(_similarity_of_rows, images), pairs, workers),
+        title="pairs of near copies",
+        unit="pair",
+        total=len(pairs),
+        leave=False,
+    )
+    copies = [(*pair, value) for pair, value in zip(pairs, similarities, strict=True) if value >= SAME_FOOTAGE]
+    unreadable = len({name for row, name in enumerate(videos.names) if row not in images})
+    line = f"{how_many(unreadable, 'video')} could not be decoded" if unreadable else ""
+    return sorted(copies, key=lambda copy: -copy[2]), line
+
+
+def _similarity_of_rows(images: dict[int, NDArray[np.uint8]], pair: tuple[int, int], guard: ItemGuard) -> float:
+    cv2.setNumThreads(0)  # the workers share the cores already
+    return footage_similarity(images[pair[0]], images[pair[1]])
 
 
 def _neighbours(x: Tensor, exclude: Tensor) -> _Rows:

@@ -137,13 +137,13 @@ def footage_similarity(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
     All offsets in time are tried that leave 60 % of the shorter video; an affine map from one mean image to the other
     is found by enhanced correlation (Evangelidis and Psarakis, 2008), from five scales.
     """
-    images_a, images_b = a.astype(np.float32), b.astype(np.float32)
-    if min(float(_motion(x.reshape(len(x), -1)).std()) for x in (images_a, images_b)) < _STILL:
-        return 0.0
     rows_a, rows_b = _alignments(len(a), len(b))
     coarse = _correlations(_residuals(_coarse(a)[rows_a]), _residuals(_coarse(b)[rows_b]))
     best = int(coarse.argmax())
     if coarse[best] < _MAY_MATCH:
+        return 0.0
+    images_a, images_b = a.astype(np.float32), b.astype(np.float32)
+    if min(float(_motion(x.reshape(len(x), -1)).std()) for x in (images_a, images_b)) < _STILL:
         return 0.0
     maps = _registrations(images_a[rows_a[best]].mean(axis=0), images_b[rows_b[best]].mean(axis=0))
     nearby = range(max(0, best - 2), min(len(coarse), best + 3))  # the coarse offset may be wrong by a step

@@ -140,7 +140,7 @@ def measure(videos, encoders, kinds):
         for name in encoders
     ]
     start = time.perf_counter()
-    pairs = find_near_copies(listed, features, own_rows(listed, listed))
+    pairs, _ = find_near_copies(listed, features, own_rows(listed, listed))
     seconds = time.perf_counter() - start
     stem = [Path(name).stem for name in listed.names]
     hits, wrong = dict.fromkeys(kinds, 0), []

@@ -3,7 +3,6 @@
 Shapes: N videos; T frames of a video, `_STEP` seconds apart; grey images of `_SIZE` x `_SIZE` pixels.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from vidssl.base.errors import FramesOutOfOrderError
+from vidssl.base.errors import FramesOutOfOrderError, how_many
+from vidssl.base.progress import progress
 from vidssl.base.types import VideoRecord
+from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.search import nearest
@@ -32,46 +33,59 @@ _BLUR = 0.7  # pixels, deviation of the Gaussian: a crop is not registered more 
 _SECONDS, _STEP = 8.0, 0.08  # of the middle of each video; between frames
 _FRAMES, _LEAST_OVERLAP = 8, 0.6  # that are compared; the part of the shorter video that they are taken from
 _MAY_MATCH = 0.5  # correlation of coarse frames, not registered
-_STILL, _FLAT = 0.5, 2.0  # grey levels: less change is no motion, less contrast no evidence, such as black frames
-_SAME_STILL, _SAME_SCENE = 0.995, 0.6  # correlations of the mean images
+_STILL, _FLAT = 0.5, 2.0  # grey levels: less motion or contrast is no evidence, such as noise and black frames
+_SAME_SCENE, _SAME_MOTION = 0.6, 0.9  # correlations of the mean images, and of what no change of light explains
 _SCALES = ((1, 1), (0.85, 0.85), (1.18, 1.18), (1, 0.8), (1, 1.25))  # of width and height, where registration starts
 _STEPS = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 50, 1e-3)
 _warp: Callable[..., Any] = partial(cv2.warpAffine, dsize=(_SIZE, _SIZE), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP)
 _register: Callable[..., Any] = cv2.findTransformECC
 
-_log = logging.getLogger(__name__)
 _Images = NDArray[np.float32]
 _Rows = NDArray[np.int64]
 
 
 def find_near_copies(
     videos: VideoList, features: Sequence[Tensor], exclude: Tensor, fps: float | None = None, workers: int = 0
-) -> list[tuple[int, int, float]]:
+) -> tuple[list[tuple[int, int, float]], str]:
     """Find pairs of rows that show the same footage, and their `footage_similarity`, the most similar first.
+
+    The second result is what was not searched and why, "" if all were.
 
     Candidates are the 5 nearest videos of each by each of the features (N, D), and by mean and deviation over time of
     its frames, which tell videos before one background apart where features do not. A candidate is a near copy if
-    `footage_similarity` of the frames is 0.965 or more. Only the middle 8 seconds of a video are decoded, once. What
-    cannot be decoded is a copy of nothing. More than 10,000 rows are not compared, with a warning.
+    `footage_similarity` of the frames is 0.965 or more. Only the middle 8 seconds of a video are decoded, once. More
+    than 10,000 rows are not searched.
 
     Args:
         videos: N videos or spans.
         features: Of these rows, of any networks.
         exclude: (P, 2) pairs of rows that are no candidates, each in both orders and each row with itself.
         fps: Frames per second of folders of images without their own.
-        workers: Processes that decode; 0 is this one.
+        workers: Processes that decode and compare; 0 is this one.
     """
     if len(videos) > MOST_VIDEOS:
-        _log.warning("near copies are not searched for among %d videos, more than %d", len(videos), MOST_VIDEOS)
-        return []
+        return [], f"not searched, more than {MOST_VIDEOS:,} videos or windows"
     decoded = of_records([*videos.records], partial(_small_images, fps or 25), "near copies", workers)
     images = {row: video for row, video in enumerate(decoded) if not isinstance(video, str)}
     candidates = [_neighbours(x, exclude) for x in (*features, _summaries(images, len(videos)))]
-    copies = []
-    for a, b in np.unique(np.concatenate(candidates), axis=0).tolist():
-        if a in images and b in images and (similarity := footage_similarity(images[a], images[b])) >= SAME_FOOTAGE:
-            copies.append((a, b, similarity))
-    return sorted(copies, key=lambda copy: -copy[2])
+    pairs = np.unique(np.concatenate(candidates), axis=0).tolist()
+    pairs = [(a, b) for a, b in pairs if a in images and b in images]
+    similarities = progress(
+        ordered(partial(_similarity_of_rows, images), pairs, workers),
+        title="pairs of near copies",
+        unit="pair",
+        total=len(pairs),
+        leave=False,
+    )
+    copies = [(*pair, value) for pair, value in zip(pairs, similarities, strict=True) if value >= SAME_FOOTAGE]
+    unreadable = len({name for row, name in enumerate(videos.names) if row not in images})
+    line = f"{how_many(unreadable, 'video')} could not be decoded" if unreadable else ""
+    return sorted(copies, key=lambda copy: -copy[2]), line
+
+
+def _similarity_of_rows(images: dict[int, NDArray[np.uint8]], pair: tuple[int, int], guard: ItemGuard) -> float:
+    cv2.setNumThreads(0)  # the workers share the cores already
+    return footage_similarity(images[pair[0]], images[pair[1]])
 
 
 def _neighbours(x: Tensor, exclude: Tensor) -> _Rows:
@@ -119,20 +133,21 @@ def footage_similarity(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
     """Return the correlation of two videos (T, 32, 32) that are aligned in time and place, at most 1; 0 if they differ.
 
     It is that of eight images of each less their mean image: what moves must be the same, so that one background is
-    not enough. Videos without motion are compared by their mean images. All offsets in time are tried that leave 60 %
-    of the shorter video; an affine map from one mean image to the other is found by enhanced correlation (Evangelidis
-    and Psarakis, 2008), from five scales.
+    not enough. Videos in which nothing moves differ, also if exposure or light changes: to be still is no evidence.
+    All offsets in time are tried that leave 60 % of the shorter video; an affine map from one mean image to the other
+    is found by enhanced correlation (Evangelidis and Psarakis, 2008), from five scales.
     """
     rows_a, rows_b = _alignments(len(a), len(b))
     coarse = _correlations(_residuals(_coarse(a)[rows_a]), _residuals(_coarse(b)[rows_b]))
     best = int(coarse.argmax())
+    if coarse[best] < _MAY_MATCH:
+        return 0.0
     images_a, images_b = a.astype(np.float32), b.astype(np.float32)
-    are_still = all(float(np.std(x - x.mean(axis=0))) < _STILL for x in (images_a, images_b))
-    if coarse[best] < _MAY_MATCH and not are_still:
+    if min(float(_motion(x.reshape(len(x), -1)).std()) for x in (images_a, images_b)) < _STILL:
         return 0.0
     maps = _registrations(images_a[rows_a[best]].mean(axis=0), images_b[rows_b[best]].mean(axis=0))
     nearby = range(max(0, best - 2), min(len(coarse), best + 3))  # the coarse offset may be wrong by a step
-    return max(_similarity(images_a[rows_a[n]], images_b[rows_b[n]], warp, are_still) for n in nearby for warp in maps)
+    return max(_similarity(images_a[rows_a[n]], images_b[rows_b[n]], warp) for n in nearby for warp in maps)
 
 
 def _alignments(length_a: int, length_b: int) -> tuple[_Rows, _Rows]:
@@ -155,6 +170,19 @@ def _residuals(images: _Images) -> _Images:
     return np.asarray((images - images.mean(axis=-3, keepdims=True)).reshape(*images.shape[:-3], -1))
 
 
+def _motion(images: _Images) -> _Images:
+    """Subtract from images (T, pixels) what a change of light explains.
+
+    That is for each the best parabola of the mean image, which is exposure and contrast, and of what is left the first
+    principal component over time, such as white balance or the sun on one side.
+    """
+    scene = images.mean(axis=0)
+    parabolas = np.linalg.qr(np.vander((scene - scene.mean()) / max(float(scene.std()), 1e-6), 3))[0]
+    rest = images - images @ parabolas @ parabolas.T
+    first = np.linalg.eigh(rest @ rest.T)[1][:, -1:]
+    return np.asarray(rest - first @ (first.T @ rest), np.float32)
+
+
 def _correlations(x: _Images, y: _Images) -> NDArray[np.float32]:
     """Return the cosines of rows (..., D); those of zeros are 0."""
     norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
@@ -175,7 +203,7 @@ def _registrations(a: _Images, b: _Images) -> list[_Images]:
     return [warp for warp in maps if 0.4 < np.linalg.det(warp[:, :2]) < 2.5]
 
 
-def _similarity(a: _Images, b: _Images, warp: _Images, are_still: bool) -> float:
+def _similarity(a: _Images, b: _Images, warp: _Images) -> float:
     """Compare aligned images (8, 32, 32) where both show something, the first ones moved by an affine map."""
     inside = _warp(np.ones((_SIZE, _SIZE), np.float32), warp) > 0.999
     if inside.mean() < 0.5:
@@ -189,6 +217,6 @@ def _similarity(a: _Images, b: _Images, warp: _Images, are_still: bool) -> float
     scene = float(_correlations(*(image - image.mean() for image in scenes)))
     if min(image.std() for image in scenes) < _FLAT or scene < _SAME_SCENE:
         return 0.0
-    if are_still:
-        return scene if scene >= _SAME_STILL else 0.0
+    if _correlations(_motion(a[:, 0]).ravel(), _motion(b[:, 0]).ravel()) < _SAME_MOTION:
+        return 0.0
     return float(_correlations(_residuals(a), _residuals(b)))

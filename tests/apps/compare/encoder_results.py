@@ -63,6 +63,7 @@ def encoder_results(
         "videos": [*names],
         "failed": {},
         "near_copies": [],
+        "near_copies_not_searched": "",
         "missing": [],
         "common_neighbours": [
             {"first": best, "second": name, "fraction": 0.5, "chance": 0.1} for name in predicted if name != best

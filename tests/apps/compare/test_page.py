@@ -33,8 +33,10 @@ def table(texts: list[str], start: str, end: str) -> list[str]:
 
 
 def test_near_copies_and_failures_are_named(tmp_path):
+    _, found = write(tmp_path, near_copies_not_searched="3 could not be decoded")
+    assert "Near copies: 3 could not be decoded." in found.texts
     page, found = write(tmp_path)
-    assert "same footage" not in page and "Left out" not in found.texts
+    assert "same footage" not in page and "Near copies" not in page and "Left out" not in found.texts
     _, found = write(tmp_path, near_copies=[[NAMES[0], NAMES[2]]], failed={"third": f"no {NASTY}"})
     assert "1 pair of videos of different recordings shows the same footage" in found.texts
     assert f"{NASTY} and c.mp4" in found.texts and f": no {NASTY}" in found.texts

@@ -200,10 +200,15 @@ def test_videos_that_cannot_be_decoded_stay_points_and_are_counted(features, dra
     for name in names[1:3]:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"no video")
-    _, points = draw("--features", features, "--layout", "pca", "--root", root)
+    printed, points = draw("--features", features, "--layout", "pca", "--root", root)
     assert points["clips"] == {} and len(points["rows"]) == len(names)
     results = json.loads((tmp_path / "page/results.json").read_text())
     assert [gap["path"] for gap in results["not_decoded"]] == names
+    assert results["suspects"]["not_searched"] == f"{len(names)} videos could not be decoded"
+    assert (
+        f"near copies: {len(names)} videos could not be decoded" in printed
+        and "could not be decoded" in (tmp_path / "page/index.html").read_text()
+    )
     assert f"no thumbnails of {len(names)} videos, the first: " in caplog.text
 
 

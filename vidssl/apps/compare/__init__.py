@@ -121,7 +121,9 @@ def compare(
             raise DataError(f"{compared.path}: there is no video that all encoders can be measured on")
         for encoder in encoders:
             encoder.features = of_rows(encoder.features, rows)
-        groups, copies = _with_copies(groups.of_rows(rows), encoders, compared.rows(rows.tolist()), options)
+        groups, copies, not_searched = _with_copies(
+            groups.of_rows(rows), encoders, compared.rows(rows.tolist()), options
+        )
         names = [compared.names[row] for row in rows]
         sections = [
             {"name": name, "what": line} | _section(encoders, labelled, groups.number, copies, shots, folder)
@@ -137,6 +139,7 @@ def compare(
             "failed": {name: str(error) for name, error in failures.items()},
             "groups": {"how": groups.how, "count": num_groups, "number": groups.number.tolist()},
             "near_copies": [[names[first], names[second]] for first, second in copies],
+            "near_copies_not_searched": not_searched,
             "videos": names,
             "missing": _missing(compared, rows, encoders),
             "seconds": time.perf_counter() - start,
@@ -151,6 +154,7 @@ def compare(
         distributed.on_main(partial(_write, folder, results, compared.rows(rows.tolist())))
     texts = [comparison_table(results, section) for section in sections]
     texts = texts or [what[0], *results["without_labels"]["sentences"]]
+    texts += [f"near copies: {not_searched}"] if not_searched else []
     results.text, results.file = "\n\n".join(texts), folder / "index.html"
     return results
 
@@ -237,15 +241,19 @@ def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[Comp
 
 def _with_copies(
     groups: Groups, encoders: Sequence[ComparedEncoder], videos: VideoList, options: NetworkOptions
-) -> tuple[Groups, list[tuple[int, int]]]:
-    """Find near copies in different recordings, and join them into one if the recordings are not stated."""
+) -> tuple[Groups, list[tuple[int, int]], str]:
+    """Find near copies in different recordings, and join them into one if the recordings are not stated.
+
+    The third result is what was not searched for copies, and why.
+    """
     features = [encoder.features.x for encoder in encoders if encoder.floor]
     workers = options.get("workers", 2)
     work = partial(find_near_copies, videos, features, same_group(groups.number), workers=workers)
-    copies = [(first, second) for first, second, _ in distributed.on_main(work)]
-    if groups.stated or not copies:
-        return groups, copies
-    return groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})"), copies
+    pairs, not_searched = distributed.on_main(work)
+    copies = [(first, second) for first, second, _ in pairs]
+    if not groups.stated and copies:
+        groups = groups.joined(copies, f"{groups.how}, near copies joined ({len(copies)})")
+    return groups, copies, not_searched
 
 
 def _section(

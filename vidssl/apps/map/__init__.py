@@ -141,9 +141,10 @@ def _draw(
     x = features_of.x.numpy()
     overlapping = own_rows(videos, videos)  # each row with itself, and with the windows that it overlaps
     fps = folder.request.get("protocol", {}).get("fps")
-    copies = find_near_copies(videos, [features_of.x], overlapping, fps, workers)
+    copies, not_searched = find_near_copies(videos, [features_of.x], overlapping, fps, workers)
     near = nearest(features_of.x, features_of.x, SUSPECT_NEIGHBOURS, overlapping)
     suspects, shown_suspects = find_suspects(videos, features_of.x, near, copies)
+    suspects["not_searched"] = not_searched
     places = layouts.layout(x, name, seed)
     class_kind, labels = _class_names(videos)
     shown_columns, of_clusters = [*added], None
@@ -279,6 +280,7 @@ def _details(results: Results) -> list[tuple[str, str]]:
         "10 nearest neighbours kept on the map": "" if kept is None else f"{100 * kept:.0f}%",
         "Thumbnails": f"{shown:,}" if shown < (results["num_windows"] or results["num_videos"]) else "",
         "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
+        "Near copies": results["suspects"]["not_searched"],
         "Judged labels": results["suspects"]["labels"],
     }
     return [(name, value) for name, value in details.items() if value]
@@ -302,8 +304,10 @@ def map_summary(results: Results) -> str:
     ]
     if kept is not None:
         lines.append(f"{100 * kept:.0f}% of the 10 nearest neighbours by features are among the 10 nearest on the map")
-    counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in results["suspects"].items() if name != "labels"]
-    lines += [f"to look at: {', '.join(counts)}", f"judged labels: {results['suspects']['labels']}"]
+    suspects, not_searched = results["suspects"], results["suspects"]["not_searched"]
+    counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in suspects.items() if isinstance(rows, list)]
+    lines += [f"to look at: {', '.join(counts)}", f"judged labels: {suspects['labels']}"]
+    lines += [f"near copies: {not_searched}"] if not_searched else []
     if results["clusters"] is not None:
         sizes = ", ".join(f"{size:,}" for size in results["clusters"]["sizes"])
         lines.append(

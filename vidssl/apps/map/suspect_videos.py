@@ -167,11 +167,14 @@ def _doubtful_labels(
     scores = score_labels(x, label, recordings)
     judged = int((scores.proposed >= 0).sum())
     labelled = int((label >= 0).sum())
-    line = f"{labelled:,} of {len(videos):,} videos have one" if labelled < len(videos) else f"{labelled:,}"
+    kind = "videos" if len({*videos.names}) == len(videos) else "windows"
+    line = f"{labelled:,} of {len(videos):,} {kind} have one" if labelled < len(videos) else f"{labelled:,}"
     line += "" if listed is videos else " by folders"
+    if not judged:
+        return [], f"{line}, none is judged: fewer than two classes have videos of two recordings"
     line += f", {judged:,} are judged" + ("" if judged == labelled else " (the others are of classes of one recording)")
     counts = np.unique(label[scores.proposed >= 0], return_counts=True)[1]
-    if not judged or np.median(counts) < ENOUGH_OF_CLASS:
+    if np.median(counts) < ENOUGH_OF_CLASS:
         line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful"
     else:
         number = len(scores.clearly_wrong)

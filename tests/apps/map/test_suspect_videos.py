@@ -133,7 +133,7 @@ def listed(label, windows=()):
         (24, [5, 40], 30, r"42 of 72 videos have one, 41 are judged \(the others .*\): one is"),
         (32, [], 0, r"96, 96 are judged: none is clearly wrong$"),
         (4, [2], 0, r"12, 12 are judged: too few labels of a class to say that one is wrong; \d+ are "),
-        (24, [], 72, r"not judged: there are no labels$"),
+        (24, [], 72, r"none, as there are no labels$"),
         (24, [], 71, r"1 of 72 videos have one, none is judged: fewer than two classes have videos of two rec"),
     ],
 )
@@ -144,6 +144,7 @@ def test_the_sentence_says_how_many_labels_were_judged(videos_of_class, planted,
     label[len(label) - without :] = -1
     results, lists = find_suspects(listed(label), x, neighbours(x), [])
     assert re.match(line, results["labels"])
+    assert any("clearly" in text for _, text in lists["Doubtful labels"]) == ("one is" in line)
     rows = [facts["path"] for facts in results["doubtful_labels"]]
     assert "5.mp4" in rows or 5 not in planted
     assert len(lists["Doubtful labels"]) == len(rows)

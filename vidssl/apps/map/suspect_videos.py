@@ -128,7 +128,7 @@ def find_suspects(
     }
     doubts = []
     for row, facts in labels:
-        how_sure = "clearly" if facts["margin"] > LEAST_MARGIN else "perhaps"
+        how_sure = "clearly" if facts["clearly_wrong"] else "perhaps"
         text = f"{facts['label']} (probability {facts['probability']:.2g}): {how_sure} {facts['proposed']}"
         doubts.append((row, text))
     return results, {
@@ -160,9 +160,9 @@ def _doubtful_labels(
     listed = labelled_by_folders(videos)
     label = listed.labels
     if (label < 0).all():
-        return [], "not judged: there are no labels"
+        return [], "none, as there are no labels"
     if len(videos) > MOST_LABELS:
-        return [], f"not judged: more than {MOST_LABELS:,} videos"
+        return [], f"none, as there are more than {MOST_LABELS:,} videos"
     recordings = recording_groups(listed).joined([copy[:2] for copy in copies], "").number
     scores = score_labels(x, label, recordings)
     judged = int((scores.proposed >= 0).sum())
@@ -174,7 +174,8 @@ def _doubtful_labels(
         return [], f"{line}, none is judged: fewer than two classes have videos of two recordings"
     line += f", {judged:,} are judged" + ("" if judged == labelled else " (the others are of classes of one recording)")
     counts = np.unique(label[scores.proposed >= 0], return_counts=True)[1]
-    if np.median(counts) < ENOUGH_OF_CLASS:
+    is_enough = np.median(counts) >= ENOUGH_OF_CLASS
+    if not is_enough:
         line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful"
     else:
         number = len(scores.clearly_wrong)
@@ -185,6 +186,7 @@ def _doubtful_labels(
             "proposed": listed.class_name(scores.proposed[row]),
             "probability": float(scores.probability[row]),
             "margin": float(scores.margin[row]),
+            "clearly_wrong": bool(is_enough and scores.margin[row] > LEAST_MARGIN),
         }
         for row in scores.doubtful
     ]

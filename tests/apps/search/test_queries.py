@@ -150,23 +150,53 @@ def test_each_query_has_its_page_in_one_folder(search, folder, tmp_path, monkeyp
         kept = (out / f"{names[n]}.html").read_text()
         assert json.loads((out / f"{names[n]}.json").read_text()) == results[n] and 'href="index.html"' in kept
         parts = [
-            re.sub("<!-- earlier -->.*?<!-- end -->|<p class=.earlier.*?</p>", "", p, flags=re.S)
+            re.sub("<nav class=.earlier.*?</nav>|<p class=.earlier.*?</p>|\n", "", p, flags=re.S)
             for p in (kept, pages[n])
         ]
         assert parts[0] == parts[1] and (out / f"{names[n]}.png").exists()
         previews = {*re.findall(r"previews/\w+\.jpg", kept)}
         assert len(previews) == 11 and all((out / name).exists() for name in previews)
+    (out / "notes-20240101.html").write_bytes("Größe".encode("latin-1"))  # of the user
+    (out / "über.html").write_bytes("Größe".encode("latin-1"))
     again = search(*queries[0], out=out, k=2)  # it replaces its own page, and is the last query now
+    assert "notes" not in (out / "index.html").read_text()
+    for name in ("notes-20240101.html", "über.html"):
+        assert (out / name).read_bytes() == "Größe".encode("latin-1")
+        (out / name).unlink()
     assert json.loads((out / "results.json").read_text()) == again and len(again["neighbours"]) == 2
     assert {path.name for path in out.iterdir()} == {
         *("index.html", "results.json", "retrieval.png", "previews", ".lock", ".vidssl.json"),
-        *(f"{name}{suffix}" for name in names[1:] for suffix in (".html", ".json", ".png")),
+        *(f"{name}{suffix}" for name in names for suffix in (".html", ".json", ".png")),
     }
     used = {name for page in out.glob("*.html") for name in re.findall(r"previews/(\w+\.jpg)", page.read_text())}
     assert {path.name for path in (out / "previews").iterdir()} == used
     (out / "index.html").unlink()  # what was deleted is no obstacle
     monkeypatch.chdir(folder)  # a query is its file, however it is named
     assert search("0.mp4", out=out)["page"] == names[0]
+
+
+@pytest.mark.parametrize("writer", ["_sheet", "write_retrieval_page", "remove_other_previews", "write_results"])
+@pytest.mark.parametrize("interrupted", [0, 1, 2])
+def test_an_interruption_takes_no_page_of_another_query(writer, interrupted, search, folder, tmp_path, monkeypatch):
+    """Whichever query is interrupted, at whichever write, and whether or not it follows itself."""
+    out, heading = tmp_path / "out", {}
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    for n in (0, 1, 2):
+        page = search(folder / f"{n}.mp4", out=out, k=1)["page"]
+        heading[page] = re.search("<h1>[^<]*", (out / f"{page}.html").read_text())[0]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"vidssl.apps.search.{writer}", stop)
+        search(folder / f"{interrupted}.mp4", out=out, k=2)
+    last = search(folder / "3.mp4", out=out, k=1)["page"]
+    for page, text in heading.items():
+        assert text in (out / f"{page}.html").read_text() and (out / f"{page}.png").exists()
+        assert json.loads((out / f"{page}.json").read_text())["page"] == page
+    assert len({*heading.values()}) == 3
+    listed = re.findall(r'<li><a href="([^"]+)\.html">', (out / "index.html").read_text())
+    assert sorted(listed) == sorted(heading) and last not in listed
 
 
 def test_a_folder_has_pages_of_one_gallery_network_and_clips(options, search, lists, folder, tmp_path, one_line):

@@ -19,16 +19,15 @@ from vidssl.apps.search.page import (
     Hit,
     QueryRow,
     StoredPreview,
-    keep_page,
+    pages_of,
     remove_other_previews,
-    remove_page,
     span_text,
     store_preview,
     write_retrieval_page,
 )
 from vidssl.apps.search.queries import Queries, files_of, read_listed, read_queries
 from vidssl.base import distributed
-from vidssl.base.atomic import write_whole
+from vidssl.base.atomic import write_json, write_whole
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError, how_many
 from vidssl.base.output_folder import claim, only_run_in
@@ -111,8 +110,8 @@ def retrieval(
         query: Videos to search for, each by itself: a list, folder or pattern; or one file, or a span of one,
             FILE@START-END in seconds; or several files and spans, examples of one thing: the search is for the mean of
             their features, of length 1 each.
-        out: Folder for index.html, results.json and the still retrieval.png of this query; those of earlier queries in
-            the same gallery stay beside them, and index.html lists them. Without it only an index is written.
+        out: Folder for index.html, results.json and the still retrieval.png of this query; those of each query in the
+            same gallery are beside them under its name, and index.html lists them. Without it only an index is written.
         gallery: Videos to search in; optional with an `index`, which then is searched whole.
         index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist.
         center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.
@@ -369,7 +368,6 @@ class _Search:
         if folder is not None:
             self.write_page(folder, results, videos, matches)
             write_results(folder, results)  # if it exists, the rest is complete
-            remove_page(folder, results["page"])  # that of an earlier search with these queries
         elif not queries.one:
             hits = [_describe_hits(matches, n)[: self.options.k] for n in range(len(videos))]
             results["hits"] = [{"query": name, "neighbours": of} for name, of in zip(videos.names, hits, strict=True)]
@@ -405,22 +403,27 @@ class _Search:
         title = f"{len(query)} examples" if several else f"{_title(query)} {span}".rstrip()
         of_queries = "" if query.path == gallery.path else f" of {title}"
         try:
-            earlier = keep_page(out, results["page"])
+            # Those of the query first: at an interruption each query has its page, whosever the copies are.
+            page, unread = results["page"], [*dict(reversed([*unread, *reasons])).items()][::-1]  # rows of one file
+            write_json(out / f"{page}.json", results)
             if queries:
-                write_whole(out / "retrieval.png", _sheet(queries, videos, out, gallery.classes))
-            write_retrieval_page(
-                out / "index.html",
-                title=f"Nearest videos{of_queries} in {_title(gallery)}",
-                results=results,
-                videos=videos,
-                queries=queries,
-                class_names=gallery.classes,
-                network=subject.name,
-                protocol=_protocol(subject, results),
-                unread=[*dict(reversed([*unread, *reasons])).items()][::-1],  # a file may have several rows
-                earlier=earlier,
-                copies=_groups(matches.copies, query, gallery),
-            )
+                sheet = _sheet(queries, videos, out, gallery.classes)
+                for name in (page, "retrieval"):
+                    write_whole(out / f"{name}.png", sheet)
+            for name in (page, "index"):
+                write_retrieval_page(
+                    out / f"{name}.html",
+                    title=f"Nearest videos{of_queries} in {_title(gallery)}",
+                    results=results,
+                    videos=videos,
+                    queries=queries,
+                    class_names=gallery.classes,
+                    network=subject.name,
+                    protocol=_protocol(subject, results),
+                    unread=unread,
+                    earlier=None if name == page else [path for path in pages_of(out) if path.stem != page],
+                    copies=_groups(matches.copies, query, gallery),
+                )
             maps = [stored_map for row in queries for hit in row.hits for stored_map in hit.maps]
             remove_other_previews(out, [*filter(None, stored), *maps])
         except OSError as error:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -149,7 +150,7 @@ def retrieval(
         if folder is not None:  # all its pages have them in common
             inputs["network"] = f"{Path(subject.name).name} {subject.made_by()['weights'][0][:8]}"
             inputs["clips"] = clips_in_words(subject.describe()["protocol"])
-            claim(folder, "retrieval", inputs=inputs)
+            distributed.together(partial(claim, folder, "retrieval", inputs=inputs))
         layer = None  # of the maps; an error before the long work, if there is none
         if gradcam:
             layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]

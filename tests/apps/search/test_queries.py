@@ -231,6 +231,55 @@ def test_an_index_states_its_clips(options, folder, tmp_path):
         retrieval(query=folder / "0.mp4", index=tmp_path / "g", gallery=folder, **others, clips=2)
 
 
+def write_labels(path, names):
+    path.write_text("path,class\n" + "".join(f"{name},{label}\n" for name, label in names.items()))
+    return path
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("by", ["index", "gallery", "both"])
+def test_labels_of_some_videos_are_measured_alone(by, center, options, search, folder, tmp_path):
+    """As if only the videos with labels were in the folder; the page has all."""
+    names = {f"{n}.mp4": "ab"[n % 2] for n in (1, 2, 4, 5, 8, 9, 11)}
+    labels, more = write_labels(tmp_path / "some.csv", names), {"center": center, "k": 3, "out": tmp_path / "out"}
+    more |= {"index": None} if by == "gallery" else {}
+    more |= {} if by == "index" else {"gallery": folder}
+    partly = search(folder, labels=labels, **more)
+    (folder.parent / "few").mkdir()
+    for name in names:
+        shutil.copy(folder / name, folder.parent / "few" / name)
+    few = {"query": folder.parent / "few", "gallery": folder.parent / "few", "labels": labels, "center": center}
+    alone = retrieval(**few, **options, k=3)
+    for name in ("R@1", "R@5", "R@50", "knn", "chance", "majority", "uncentered" if center else "centered_features"):
+        assert partly[name] == alone[name], name
+    page = (tmp_path / "out/index.html").read_text()
+    assert len(json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["queries"]) == 12
+    one = search(
+        folder / "0.mp4", labels=labels, k=20, **{key: more[key] for key in more.keys() & {"index", "gallery"}}
+    )
+    assert {hit["path"]: hit["class"] for hit in one["neighbours"] if hit["class"] != "?"} == names
+    line = partly.text.splitlines()[0]
+    assert "some.csv, 7 of 12 videos, 2 classes" in line and line == partly["labels"] and "percent" in partly.text
+
+
+def test_other_classes_leave_the_accuracies_out(search, lists, folder, tmp_path):
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q/q.csv").write_text("path,label\ntest/1.mp4,0\ntest/2.mp4,1\n")
+    (tmp_path / "q/root.txt").write_text(f"{folder.parent}\n")
+    (tmp_path / "q/classes.txt").write_text("x\ny\n")
+    shutil.rmtree(tmp_path / "g")
+    found = search(tmp_path / "q/q.csv", gallery=lists[0], k=3)
+    note = f"no accuracies: {tmp_path}/q/q.csv has other classes than {lists[0]}; labels=FILE gives labels to both"
+    assert found["note"] == note == found.text.splitlines()[1] and "R@1" not in found
+    assert [len(hits["neighbours"]) for hits in found["hits"]] == [3, 3]
+    found = search(tmp_path / "q/q.csv", out=tmp_path / "out", k=3)  # of the index the classes are known later
+    assert found["note"] == note.replace(str(lists[0]), str(tmp_path / "g")) == found.text
+    page = (tmp_path / "out/index.html").read_text()
+    assert "No accuracies: " in page and "labels=FILE" in page
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert [data["videos"][row[0]][1] for row in data["queries"]] == [-1, -1]  # else it is another class by its number
+
+
 def test_a_root_is_where_an_index_was_moved_to(search, lists, folder, tmp_path, one_line):
     """A list of queries has its own; so no query finds itself under another path."""
     (tmp_path / "q.csv").write_text("path\ntrain/1.mp4\ntrain/2.mp4\n")

@@ -191,6 +191,7 @@ def _details(results: Mapping[str, Any], network: str) -> list[tuple[str, str]]:
         "Queries": how_many(results["num_queries"], "video") if "num_queries" in results else "",
         "Gallery": gallery,
         "Windows": "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s",
+        "Labels": results.get("labels", "").removeprefix("labels: "),
         "Network": network,
     }
     return [(name, value) for name, value in details.items() if value]

@@ -447,8 +447,12 @@ def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Opti
     if of.one:
         near = _nearest_of_one(gallery, of.mean(query.x), query.x, queries, options)
         rows = near.index[0].tolist()
-        near = Neighbours(torch.arange(len(rows))[None], near.similarity)
-        return _describe_neighbours(near, query.x, g.x[rows], queries, videos.rows(rows), options)
+        near, videos = Neighbours(torch.arange(len(rows))[None], near.similarity), videos.rows(rows)
+        duplicates, counts = _compare(query.x, g.x[rows], queries, videos, False, options.drop_duplicates)
+        copies = {(n, row) for n, row in duplicates.tolist()}
+        matches = _Matches(videos, near, {}, counts, copies, True)
+        numbers = {"neighbours": _describe_hits(matches, 0), "duplicates": len({row for _, row in copies})}
+        return replace(matches, numbers=numbers)
     exclude, labelled = own_rows(videos, queries), _comparable(videos, queries)
     duplicates, counts = _compare(query.x, g.x, queries, videos, labelled, options.drop_duplicates)
     if options.drop_duplicates:
@@ -539,17 +543,6 @@ def _nearest_of_one(gallery: Gallery, query: Tensor, x: Tensor, queries: VideoLi
             return Neighbours(rows[None, : options.k], near.similarity[:, : len(rows[: options.k])])
         exclude = torch.cat([exclude, torch.stack([excluded[:, 0], rows[excluded[:, 1]]], dim=1)])
         most *= 2  # all windows of a long video may be the query's own
-
-
-def _describe_neighbours(
-    near: Neighbours, query: Tensor, gallery: Tensor, queries: VideoList, videos: VideoList, options: _Options
-) -> _Matches:
-    """Describe the neighbours of one query as plain data; `gallery` and `videos` are the neighbours alone."""
-    duplicates, counts = _compare(query, gallery, queries, videos, False, options.drop_duplicates)
-    copies = {(n, row) for n, row in duplicates.tolist()}
-    matches = _Matches(videos, near, {}, counts, copies, True)
-    numbers = {"neighbours": _describe_hits(matches, 0), "duplicates": len({row for _, row in copies})}
-    return replace(matches, numbers=numbers)
 
 
 def _describe_hits(matches: _Matches, query: int) -> list[Tree]:

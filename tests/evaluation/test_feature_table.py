@@ -11,7 +11,7 @@ import pytest
 
 import vidssl
 from vidssl import cli
-from vidssl.base.errors import ConfigError
+from vidssl.base.errors import ConfigError, DataError
 from vidssl.evaluation import feature_table
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
@@ -82,6 +82,25 @@ def test_a_table_belongs_to_its_features(videos, tmp_path, capsys):
     (tmp_path / "x/meta.json").unlink()  # as of a run that was killed
     cli.run("extract", words)
     assert len(vidssl.load_features(tmp_path / "x")) == 3
+
+
+@pytest.mark.parametrize("name", ["features.csv", "features.parquet"])
+@pytest.mark.parametrize("kind", ["new", "changed", "link"])
+def test_a_table_of_the_user_stays(name, kind, videos, tmp_path, caplog):
+    table, to = tmp_path / "x" / name, name.partition(".")[2]
+    vidssl.extract("random", videos, out=tmp_path / "x", to=to if kind == "changed" else None, **NETWORK)
+    if kind == "link":
+        (tmp_path / "mine").write_bytes(b"mine")
+        table.symlink_to(tmp_path / "mine")
+    else:
+        table.write_bytes(b"mine")
+    (videos / NAMES[3]).unlink()
+    assert len(vidssl.extract("random", videos, out=tmp_path / "x", **NETWORK)) == 3
+    assert table.read_bytes() == b"mine" and table.is_symlink() == (kind == "link")
+    assert f"{table} stays as it is, though the features are new: vidssl did not write it so" in caplog.messages
+    with pytest.raises(DataError, match="is a link" if kind == "link" else "is there already"):
+        vidssl.extract("random", videos, out=tmp_path / "x", to=to, **NETWORK)
+    assert table.read_bytes() == b"mine"
 
 
 def test_a_table_that_cannot_be_written(videos, tmp_path, monkeypatch):

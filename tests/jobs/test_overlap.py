@@ -184,7 +184,7 @@ def test_a_search_in_one_list_warns_of_nothing_but_copies(data, tmp_path, caplog
     found = results["overlap"]["gallery"]
     assert found["one_list"] and (found["videos"], found["group_videos"], found["groups"]) == (0, 2, 1)
     assert not [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert [r.levelname for r in caplog.records if "recordings" in r.getMessage()] == ["INFO"]
+    assert [r.levelname for r in caplog.records if "recording (" in r.getMessage()] == ["INFO"]
     shutil.copy(tmp_path / "own/1.mp4", tmp_path / "own/again.mp4")
     caplog.clear()
     results = run(data, tmp_path / "out", words)
@@ -247,7 +247,7 @@ def test_a_search_in_python_warns_of_copies(data, caplog):
     assert len(lines) == 2 and lines[0].startswith(
         f"3 of 7 videos of {videos} are in the gallery {videos} too (1 under"
     )
-    assert f"1 of 7 videos of {videos} are of 1 recordings" in lines[1]
+    assert f"1 of 7 videos of {videos} are of 1 recording (" in lines[1]
     assert found.index[2, 0] == 2  # the copy is found, and the video itself is not
     assert 0 not in found.index[0] and 1 not in found.index[1]
 

@@ -4,12 +4,18 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
+import vidssl
 from vidssl import cli
+from vidssl.base import distributed
+from vidssl.base.errors import DataError, VidsslError
 
 TOY = str(Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml")
 UNTRAINED = ["--checkpoint", "random", "--cfg", TOY, "data.moving_digits=null"]
@@ -48,7 +54,7 @@ def folders(digits, tmp_path):
 def content(path):
     if path.suffix in (".html", ".png"):  # of the same results, with the time
         return path.stat().st_size > 1000
-    if path.name != "results.json":
+    if path.name != "results.json" and not re.search("-[0-9a-f]{8}[.]json$", path.name):
         return path.read_bytes()
     return {key: value for key, value in json.loads(path.read_text()).items() if key != "date"}
 
@@ -68,6 +74,29 @@ def test_fault_28_two_processes_write_what_one_does(name, run_world, folders):
     assert found.keys() == expected.keys() and len(expected) > 4
     for file, value in expected.items():
         assert found[file] == value, file
+
+
+def refused(folder, where):
+    """Search while the main process alone may not write to a folder, which it learns after they have joined."""
+    os.chdir(folder)
+    module = import_module(where[0])
+    claim = getattr(module, where[1])
+
+    def claim_or_refuse(*arguments, **more):
+        if torch.distributed.is_initialized() and distributed.is_main():
+            raise DataError("the folder is refused")
+        claim(*arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(VidsslError) as error:
+        patch.setattr(module, where[1], claim_or_refuse)
+        settings = {"cfg": TOY, "settings": ["data.moving_digits=null"], "clips": 1, "workers": 0, "device": "cpu"}
+        vidssl.retrieval("random", query=TEST, gallery=TRAIN, index="g", out="out", progress=False, **settings)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("where", [("vidssl.apps.search", "claim"), ("vidssl.evaluation.features", "claim_features")])
+def test_an_error_of_the_main_process_alone_ends_all(where, run_world, folders):
+    assert run_world(2, refused, folders[1], where) == ["the folder is refused", "process 0: the folder is refused"]
 
 
 def test_splits_of_a_training_by_two_processes(run_world, folders):

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from vidssl.base.atomic import file_hash, replacing, write_json, write_whole
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Settings, Tree
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, in_one_line
-from vidssl.base.output_folder import claim
+from vidssl.base.output_folder import check_files, claim
 from vidssl.base.progress import progress
 from vidssl.base.safe_parse import map_array, read_json
 from vidssl.base.types import Batch, Features, Frames, VideoMeta, VideoRecord
@@ -47,6 +48,7 @@ from vidssl.transforms.recipes import Recipe, UniformCrops
 from vidssl.version import __version__
 from vidssl.video.reader import DecodeSettings
 
+_log = logging.getLogger(__name__)
 EncodeBatch = Callable[[Batch, Iterator[Tensor]], tuple[Tensor, ...]]  # see `encode_videos`
 Classifier = Callable[[Tensor], Tensor]  # backbone outputs (B, D) to class probabilities (B, classes)
 
@@ -629,8 +631,8 @@ def write_folder(
                 file.write(block.numpy().astype("<f4").data)
             file.flush()
             os.fsync(file.fileno())
-            for name in (*_TABLES, _META):  # last: an error leaves what was there
-                (path / name).unlink(missing_ok=True)
+            _remove_tables(path)  # last: an error leaves what was there
+            (path / _META).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
     write_whole(path / _ROWS, text.getvalue().encode())
@@ -647,6 +649,19 @@ def write_folder(
         "versions": {"vidssl": __version__, "torch": torch.__version__},
     }
     write_json(path / _META, content)
+
+
+def _remove_tables(path: Path) -> None:
+    """Remove the tables of the former features from a folder; what vidssl did not write, or was changed, stays."""
+    for table in (path / name for name in _TABLES if os.path.lexists(path / name)):
+        unknown = [table]
+        with suppress(DataError):  # a link, or a folder
+            unknown = check_files(path, [table.name])
+        if unknown:
+            _log.warning("%s stays as it is, though the features are new: vidssl did not write it so", table)
+        else:
+            table.unlink()
+            _log.info("%s was of the former features and is removed: to=%s writes it", table, table.suffix[1:])
 
 
 def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:

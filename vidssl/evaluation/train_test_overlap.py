@@ -11,7 +11,7 @@ from torch import Tensor
 from vidssl.base import distributed
 from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.config import Tree
-from vidssl.base.errors import DataError
+from vidssl.base.errors import DataError, how_many
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.find_same_videos import Overlap, find_overlap
@@ -158,7 +158,8 @@ def _report(counts: Tree, query: object, where: str, measured: bool, remedy: str
         log_once(_log, logging.WARNING, f"{text}, the first: {' = '.join(counts['first'])}{ending}")
     if counts["group_videos"]:
         level = logging.WARNING if measured and not one_list else logging.INFO
-        text = f"{counts['group_videos']} of {counts['tested']} videos of {query} are of {counts['groups']} recordings"
+        text = f"{counts['group_videos']} of {how_many(counts['tested'], 'video')} of {query} are of "
+        text += how_many(counts["groups"], "recording")
         what = "has more than one video" if one_list else "has other videos"
         advice = "" if level == logging.INFO else "; split lists by recording"
         log_once(_log, level, f"{text} (v_…_gNN_… in their names) of which {where} {what}{advice}")

@@ -17,7 +17,7 @@ from vidssl.base import distributed
 from vidssl.base.command_line_and_notices import leave_out
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError, first_few
-from vidssl.base.output_folder import only_run_in
+from vidssl.base.output_folder import check_file, only_run_in, writing_file
 from vidssl.base.progress import Report
 from vidssl.base.types import Features
 from vidssl.base.worker_pool import Pool, ordered
@@ -98,6 +98,9 @@ def extract(
     part = None if shard is None else shard_of(shard)
     path = Path(out) if part is None else _part(Path(out), *part)
     features.claim_features(path, [path_of(videos)])
+    table = path / f"features.{to}"
+    if to is not None:
+        check_file(table)
     listed = read_videos(videos, options)
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping()
@@ -106,8 +109,13 @@ def extract(
         extract_to(subject, listed, data, path, part or (0, 1), windows=windows, cluster=cluster)
         if to is not None:
             with only_run_in(path):
-                distributed.on_main(lambda: write_table(loaded(path), path / f"features.{to}"))
+                distributed.on_main(lambda: _write_table(path, table))
     return loaded(path)
+
+
+def _write_table(path: Path, table: Path) -> None:
+    with writing_file(table):  # recorded: what a person changed is not replaced
+        write_table(loaded(path), table)
 
 
 @job
@@ -195,7 +203,7 @@ def extract_to(
     kept = _Kept(subject, path, request)
     if distributed.on_main(lambda: kept.is_all_of(videos)):
         return
-    features.claim_features(path, [videos.path])
+    distributed.together(partial(features.claim_features, path, [videos.path]))
     with only_run_in(path):
         if windows is not None:
             videos = windows_of(videos, windows, subject.test, ordered if cluster is None else cluster.pool)

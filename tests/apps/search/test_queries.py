@@ -150,23 +150,53 @@ def test_each_query_has_its_page_in_one_folder(search, folder, tmp_path, monkeyp
         kept = (out / f"{names[n]}.html").read_text()
         assert json.loads((out / f"{names[n]}.json").read_text()) == results[n] and 'href="index.html"' in kept
         parts = [
-            re.sub("<!-- earlier -->.*?<!-- end -->|<p class=.earlier.*?</p>", "", p, flags=re.S)
+            re.sub("<nav class=.earlier.*?</nav>|<p class=.earlier.*?</p>|\n", "", p, flags=re.S)
             for p in (kept, pages[n])
         ]
         assert parts[0] == parts[1] and (out / f"{names[n]}.png").exists()
         previews = {*re.findall(r"previews/\w+\.jpg", kept)}
         assert len(previews) == 11 and all((out / name).exists() for name in previews)
+    (out / "notes-20240101.html").write_bytes("Größe".encode("latin-1"))  # of the user
+    (out / "über.html").write_bytes("Größe".encode("latin-1"))
     again = search(*queries[0], out=out, k=2)  # it replaces its own page, and is the last query now
+    assert "notes" not in (out / "index.html").read_text()
+    for name in ("notes-20240101.html", "über.html"):
+        assert (out / name).read_bytes() == "Größe".encode("latin-1")
+        (out / name).unlink()
     assert json.loads((out / "results.json").read_text()) == again and len(again["neighbours"]) == 2
     assert {path.name for path in out.iterdir()} == {
         *("index.html", "results.json", "retrieval.png", "previews", ".lock", ".vidssl.json"),
-        *(f"{name}{suffix}" for name in names[1:] for suffix in (".html", ".json", ".png")),
+        *(f"{name}{suffix}" for name in names for suffix in (".html", ".json", ".png")),
     }
     used = {name for page in out.glob("*.html") for name in re.findall(r"previews/(\w+\.jpg)", page.read_text())}
     assert {path.name for path in (out / "previews").iterdir()} == used
     (out / "index.html").unlink()  # what was deleted is no obstacle
     monkeypatch.chdir(folder)  # a query is its file, however it is named
     assert search("0.mp4", out=out)["page"] == names[0]
+
+
+@pytest.mark.parametrize("writer", ["_sheet", "write_retrieval_page", "remove_other_previews", "write_results"])
+@pytest.mark.parametrize("interrupted", [0, 1, 2])
+def test_an_interruption_takes_no_page_of_another_query(writer, interrupted, search, folder, tmp_path, monkeypatch):
+    """Whichever query is interrupted, at whichever write, and whether or not it follows itself."""
+    out, heading = tmp_path / "out", {}
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    for n in (0, 1, 2):
+        page = search(folder / f"{n}.mp4", out=out, k=1)["page"]
+        heading[page] = re.search("<h1>[^<]*", (out / f"{page}.html").read_text())[0]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(f"vidssl.apps.search.{writer}", stop)
+        search(folder / f"{interrupted}.mp4", out=out, k=2)
+    last = search(folder / "3.mp4", out=out, k=1)["page"]
+    for page, text in heading.items():
+        assert text in (out / f"{page}.html").read_text() and (out / f"{page}.png").exists()
+        assert json.loads((out / f"{page}.json").read_text())["page"] == page
+    assert len({*heading.values()}) == 3
+    listed = re.findall(r'<li><a href="([^"]+)\.html">', (out / "index.html").read_text())
+    assert sorted(listed) == sorted(heading) and last not in listed
 
 
 def test_a_folder_has_pages_of_one_gallery_network_and_clips(options, search, lists, folder, tmp_path, one_line):
@@ -199,6 +229,55 @@ def test_an_index_states_its_clips(options, folder, tmp_path):
     assert found["protocol"]["clips"] == 2
     with pytest.raises(DataError, match="clips 3 stored, 2 requested"):
         retrieval(query=folder / "0.mp4", index=tmp_path / "g", gallery=folder, **others, clips=2)
+
+
+def write_labels(path, names):
+    path.write_text("path,class\n" + "".join(f"{name},{label}\n" for name, label in names.items()))
+    return path
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("by", ["index", "gallery", "both"])
+def test_labels_of_some_videos_are_measured_alone(by, center, options, search, folder, tmp_path):
+    """As if only the videos with labels were in the folder; the page has all."""
+    names = {f"{n}.mp4": "ab"[n % 2] for n in (1, 2, 4, 5, 8, 9, 11)}
+    labels, more = write_labels(tmp_path / "some.csv", names), {"center": center, "k": 3, "out": tmp_path / "out"}
+    more |= {"index": None} if by == "gallery" else {}
+    more |= {} if by == "index" else {"gallery": folder}
+    partly = search(folder, labels=labels, **more)
+    (folder.parent / "few").mkdir()
+    for name in names:
+        shutil.copy(folder / name, folder.parent / "few" / name)
+    few = {"query": folder.parent / "few", "gallery": folder.parent / "few", "labels": labels, "center": center}
+    alone = retrieval(**few, **options, k=3)
+    for name in ("R@1", "R@5", "R@50", "knn", "chance", "majority", "uncentered" if center else "centered_features"):
+        assert partly[name] == alone[name], name
+    page = (tmp_path / "out/index.html").read_text()
+    assert len(json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["queries"]) == 12
+    one = search(
+        folder / "0.mp4", labels=labels, k=20, **{key: more[key] for key in more.keys() & {"index", "gallery"}}
+    )
+    assert {hit["path"]: hit["class"] for hit in one["neighbours"] if hit["class"] != "?"} == names
+    line = partly.text.splitlines()[0]
+    assert "some.csv, 7 of 12 videos, 2 classes" in line and line == partly["labels"] and "percent" in partly.text
+
+
+def test_other_classes_leave_the_accuracies_out(search, lists, folder, tmp_path):
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q/q.csv").write_text("path,label\ntest/1.mp4,0\ntest/2.mp4,1\n")
+    (tmp_path / "q/root.txt").write_text(f"{folder.parent}\n")
+    (tmp_path / "q/classes.txt").write_text("x\ny\n")
+    shutil.rmtree(tmp_path / "g")
+    found = search(tmp_path / "q/q.csv", gallery=lists[0], k=3)
+    note = f"no accuracies: {tmp_path}/q/q.csv has other classes than {lists[0]}; labels=FILE gives labels to both"
+    assert found["note"] == note == found.text.splitlines()[1] and "R@1" not in found
+    assert [len(hits["neighbours"]) for hits in found["hits"]] == [3, 3]
+    found = search(tmp_path / "q/q.csv", out=tmp_path / "out", k=3)  # of the index the classes are known later
+    assert found["note"] == note.replace(str(lists[0]), str(tmp_path / "g")) == found.text
+    page = (tmp_path / "out/index.html").read_text()
+    assert "No accuracies: " in page and "labels=FILE" in page
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert [data["videos"][row[0]][1] for row in data["queries"]] == [-1, -1]  # else it is another class by its number
 
 
 def test_a_root_is_where_an_index_was_moved_to(search, lists, folder, tmp_path, one_line):

@@ -66,8 +66,9 @@ def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
     assert centred["uncentered"] == {name: found[name] for name in names}
     assert (centred["knn"], centred["chance"]) == (found["knn"], found["chance"])
     for results in (found, centred):  # the plain ones stand first, whichever come first in results.json
-        head, titles, plain, other, note = results.text.splitlines()
+        labels, head, titles, plain, other, note = results.text.splitlines()
         assert head.startswith(f"{QUERIES} queries, {GALLERY} in the gallery, 1 clip x 1 crop of 24²")
+        assert labels == found["labels"] and labels.startswith("labels: the list's, ")
         assert titles.split() == ["percent", *names, "knn", "majority"]
         assert note == f"R@20, R@50: all {GALLERY} videos of the gallery, which are fewer than k"
         assert plain.split()[0] == "plain" and other.split()[0] == "centred"
@@ -216,7 +217,6 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
     (tmp_path / "text.mp4").write_text("<html>")
     monkeypatch.setattr(job, "load_subject", None)  # the error comes before anything is loaded
     for error, given, message in (
-        (DataError, {"query": tmp_path / "other/x.csv"}, "different classes.txt"),
         (DataError, {"query": tmp_path / "none.mp4"}, f"{tmp_path}/none.mp4 does not exist"),
         (DataError, {"query": tmp_path / "none.csv"}, "cannot read list"),
         (DataError, {"query": tmp_path / "text.mp4"}, "not a video"),
@@ -341,7 +341,7 @@ def test_the_command(lists, tmp_path, capsys):
     words += ["--gallery", gallery, "--query", query, "--index", tmp_path / "g", "--page-queries", "1"]
     cli.run("retrieval", [*map(str, words), "--k", str(GALLERY + 1), "--out", str(tmp_path / "out")])
     printed = capsys.readouterr().out.splitlines()
-    assert printed[2].startswith("plain") and printed[-1] == f"{tmp_path}/out/index.html" and (tmp_path / "g").exists()
+    assert printed[3].startswith("plain") and printed[-1] == f"{tmp_path}/out/index.html" and (tmp_path / "g").exists()
     note = f"R@20, R@50, knn: all {GALLERY} videos of the gallery, which are fewer than k"
     assert note in printed and note in (tmp_path / "out/index.html").read_text()
 

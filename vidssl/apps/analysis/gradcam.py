@@ -277,7 +277,8 @@ def explain_layers(
     layers, measured = layers_of_maps(subject, layer), {}
     for name in layers:  # all of them before the first is measured: an error comes before the long work
         stream = name.partition(".")[0] if len(layers) > 1 else ""
-        claim_results(out / stream, "gradcam", {"list": videos.path}, [subject.origin["path"], work.boxes])
+        read = [subject.origin["path"], work.boxes]
+        distributed.together(partial(claim_results, out / stream, "gradcam", {"list": videos.path}, read))
         measured[stream] = replace(work, layer=name, nearest=neighbours).of(subject, videos, searched)
     return {
         stream: (of_layer.results(out / stream, reuse=False), of_layer.shown) for stream, of_layer in measured.items()

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,16 +20,16 @@ from vidssl.apps.search.page import (
     Hit,
     QueryRow,
     StoredPreview,
-    keep_page,
+    pages_of,
     remove_other_previews,
-    remove_page,
     span_text,
     store_preview,
     write_retrieval_page,
 )
 from vidssl.apps.search.queries import Queries, files_of, read_listed, read_queries
 from vidssl.base import distributed
-from vidssl.base.atomic import write_whole
+from vidssl.base.atomic import write_json, write_whole
+from vidssl.base.command_line_and_notices import worded
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError, DataError, how_many
 from vidssl.base.output_folder import claim, only_run_in
@@ -38,11 +39,10 @@ from vidssl.base.types import Features, Frames, VideoRecord, unread_files
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.cut_windows import TimeWindows, parse_windows
 from vidssl.data.find_same_videos import copied_rows, find_overlap, own_rows
-from vidssl.data.label_videos import label_videos
+from vidssl.data.label_videos import describe_labels, label_videos
 from vidssl.data.list_identity import check_copies, identify
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation.features import claim_features
-from vidssl.evaluation.measure import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, majority, note_of_ranks, recall, vote
 from vidssl.evaluation.protocols import Retrieval
 from vidssl.evaluation.result_files import Results, clips_in_words, complete, write_results
@@ -111,8 +111,8 @@ def retrieval(
         query: Videos to search for, each by itself: a list, folder or pattern; or one file, or a span of one,
             FILE@START-END in seconds; or several files and spans, examples of one thing: the search is for the mean of
             their features, of length 1 each.
-        out: Folder for index.html, results.json and the still retrieval.png of this query; those of earlier queries in
-            the same gallery stay beside them, and index.html lists them. Without it only an index is written.
+        out: Folder for index.html, results.json and the still retrieval.png of this query; those of each query in the
+            same gallery are beside them under its name, and index.html lists them. Without it only an index is written.
         gallery: Videos to search in; optional with an `index`, which then is searched whole.
         index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist.
         center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.
@@ -144,20 +144,21 @@ def retrieval(
             claim_features(searched, [path_of(gallery)])
         options = _with_clips_of(searched, model, options)
     queries, listed = _read(query, gallery, options)
-    _check(queries, listed, center, bool(gradcam))
+    _check(queries, center, bool(gradcam))
     with distributed.joined(device_of(model, options)), nullcontext() if folder is None else only_run_in(folder):
         subject = load_subject(model, options)
         if folder is not None:  # all its pages have them in common
             inputs["network"] = f"{Path(subject.name).name} {subject.made_by()['weights'][0][:8]}"
             inputs["clips"] = clips_in_words(subject.describe()["protocol"])
-            claim(folder, "retrieval", inputs=inputs)
+            distributed.together(partial(claim, folder, "retrieval", inputs=inputs))
         layer = None  # of the maps; an error before the long work, if there is none
         if gradcam:
             layer = layers_of_maps(one_clip(subject), None if gradcam is True else gradcam)[0]
         if page_queries is None:
             page_queries = MAPPED_QUERIES if gradcam else PAGE_QUERIES
         how = _Options(k, center, drop_duplicates, one_per_video)
-        places, shown = (listed, searched, options.get("root"), windows), (page_queries, page_hits)
+        places = listed, searched, options.get("root"), options.get("labels"), windows
+        shown = (page_queries, page_hits)
         search = _Search(subject, queries, *places, how, folder, *((1, k) if queries.one else shown), layer)
         results = JobResults(search.run())
     results.text, results.file = recalls_table(results), None if folder is None else folder / "index.html"
@@ -188,14 +189,12 @@ def _read(query: Videos, gallery: Videos | None, options: NetworkOptions) -> tup
     return queries, queries.videos if same else label_videos(read_listed(gallery, options), labels)
 
 
-def _check(queries: Queries, gallery: VideoList | None, center: bool, gradcam: bool) -> None:
+def _check(queries: Queries, center: bool, gradcam: bool) -> None:
     """Find errors before the long work."""
     if center and queries.one:
         raise ConfigError("center=True needs a list of queries: the mean of one video is the video itself")
     if gradcam and (center or len(queries.words) > 1):
         raise ConfigError("gradcam=True explains similarities to single videos that are not centred: leave it out")
-    if gallery is not None and not queries.one:
-        check_classes(gallery, queries.videos)
 
 
 def _with_clips_of(index: Path, model: Model, options: NetworkOptions) -> NetworkOptions:
@@ -273,6 +272,7 @@ class _Search:
     listed: VideoList | None  # the gallery; None: all of the index; the queries themselves are extracted once
     index: Path | None  # with the features of the gallery; extracted if it does not exist
     root: File | None  # of the videos of an index that is searched whole
+    labels: File | None  # of the videos of an index, as in `label_videos`
     windows: TimeWindows | None
     options: _Options
     folder: Path | None  # of the page and the results
@@ -285,9 +285,9 @@ class _Search:
         queries, subject = self.queries.videos, self.subject
         data = distributed.on_main(lambda: identify(queries))
         # Without labels nothing is measured that the training could have seen.
-        labelled = not self.queries.one and bool((queries.labels >= 0).all())
+        labelled = not self.queries.one and bool((queries.labels >= 0).any())
         training = subject.count_overlap(queries)["training"] if labelled else None
-        measured = labelled and (self.listed is None or bool((self.listed.labels >= 0).all()))  # then R@k is reported
+        measured = labelled and (self.listed is None or _comparable(self.listed, queries))  # then R@k is reported
         subject = subject if measured and queries.is_test_set else subject.skipping()
         gallery = self._load(subject, data)
         query = None
@@ -326,6 +326,8 @@ class _Search:
         if listed is None and root is not None and not any(state_of_video(record.path) for record in videos.records):
             named = f"{root} has none of the videos of {index}, such as {videos.names[0]}"
             raise DataError(f"{named}: leave root=FOLDER out; that of a list of queries is in root.txt beside it")
+        if self.labels is not None:  # labelled spans of whole videos are rows more, without features
+            videos = label_videos(videos, self.labels).rows(rows)
         return Gallery(folder.features, videos, *described)
 
     def _measure(
@@ -336,9 +338,14 @@ class _Search:
         if query is None:
             query = gallery.features
         queries, folder = self.queries, self.folder
-        videos = queries.videos.rows(query.index.tolist())
+        videos, note = queries.videos.rows(query.index.tolist()), ""
+        if gallery.videos.classes != videos.classes and _labelled(videos).any() and _labelled(gallery.videos).any():
+            both = f"{queries.videos.path} has other classes than {gallery.videos.path}"
+            note = worded(f"no accuracies: {both}; labels=FILE gives labels to both")
+            videos = videos.relabelled([-1] * len(videos), (), "none")  # a number of theirs is another class
         matches = _match(gallery, query, videos, self.options, queries)
         results: Results = {
+            **({"note": note} if note and not queries.one else {}),
             **matches.numbers,
             "num_gallery": len(gallery.features.x),
             "num_gallery_files": len({*gallery.videos.names}),
@@ -369,7 +376,6 @@ class _Search:
         if folder is not None:
             self.write_page(folder, results, videos, matches)
             write_results(folder, results)  # if it exists, the rest is complete
-            remove_page(folder, results["page"])  # that of an earlier search with these queries
         elif not queries.one:
             hits = [_describe_hits(matches, n)[: self.options.k] for n in range(len(videos))]
             results["hits"] = [{"query": name, "neighbours": of} for name, of in zip(videos.names, hits, strict=True)]
@@ -405,22 +411,27 @@ class _Search:
         title = f"{len(query)} examples" if several else f"{_title(query)} {span}".rstrip()
         of_queries = "" if query.path == gallery.path else f" of {title}"
         try:
-            earlier = keep_page(out, results["page"])
+            # Those of the query first: at an interruption each query has its page, whosever the copies are.
+            page, unread = results["page"], [*dict(reversed([*unread, *reasons])).items()][::-1]  # rows of one file
+            write_json(out / f"{page}.json", results)
             if queries:
-                write_whole(out / "retrieval.png", _sheet(queries, videos, out, gallery.classes))
-            write_retrieval_page(
-                out / "index.html",
-                title=f"Nearest videos{of_queries} in {_title(gallery)}",
-                results=results,
-                videos=videos,
-                queries=queries,
-                class_names=gallery.classes,
-                network=subject.name,
-                protocol=_protocol(subject, results),
-                unread=[*dict(reversed([*unread, *reasons])).items()][::-1],  # a file may have several rows
-                earlier=earlier,
-                copies=_groups(matches.copies, query, gallery),
-            )
+                sheet = _sheet(queries, videos, out, gallery.classes)
+                for name in (page, "retrieval"):
+                    write_whole(out / f"{name}.png", sheet)
+            for name in (page, "index"):
+                write_retrieval_page(
+                    out / f"{name}.html",
+                    title=f"Nearest videos{of_queries} in {_title(gallery)}",
+                    results=results,
+                    videos=videos,
+                    queries=queries,
+                    class_names=gallery.classes,
+                    network=subject.name,
+                    protocol=_protocol(subject, results),
+                    unread=unread,
+                    earlier=None if name == page else [path for path in pages_of(out) if path.stem != page],
+                    copies=_groups(matches.copies, query, gallery),
+                )
             maps = [stored_map for row in queries for hit in row.hits for stored_map in hit.maps]
             remove_other_previews(out, [*filter(None, stored), *maps])
         except OSError as error:
@@ -436,36 +447,80 @@ def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Opti
     if of.one:
         near = _nearest_of_one(gallery, of.mean(query.x), query.x, queries, options)
         rows = near.index[0].tolist()
-        near = Neighbours(torch.arange(len(rows))[None], near.similarity)
-        return _describe_neighbours(near, query.x, g.x[rows], queries, videos.rows(rows), options)
-    exclude = own_rows(videos, queries)
-    check_classes(videos, queries)
-    labelled = bool((videos.labels >= 0).all() and (queries.labels >= 0).all())
+        near, videos = Neighbours(torch.arange(len(rows))[None], near.similarity), videos.rows(rows)
+        duplicates, counts = _compare(query.x, g.x[rows], queries, videos, False, options.drop_duplicates)
+        copies = {(n, row) for n, row in duplicates.tolist()}
+        matches = _Matches(videos, near, {}, counts, copies, True)
+        numbers = {"neighbours": _describe_hits(matches, 0), "duplicates": len({row for _, row in copies})}
+        return replace(matches, numbers=numbers)
+    exclude, labelled = own_rows(videos, queries), _comparable(videos, queries)
     duplicates, counts = _compare(query.x, g.x, queries, videos, labelled, options.drop_duplicates)
     if options.drop_duplicates:
         exclude = torch.cat([exclude, duplicates])
-    most = max(RANKS[-1], k)
-    plain, centred = (
-        gallery.search(query.x, most, exclude, options.one_per_video, center=center) for center in (False, True)
-    )
-    numbers: Results = {}
-    if labelled:
-        first, second = (centred, plain) if options.center else (plain, centred)
-        numbers = {
-            **recall(first, query, g, RANKS),
-            "chance": chance(query, g, exclude),
-            "majority": majority(query.label)["majority"],
-            "knn": accuracy(vote(plain, g, k), query.label),
-            "uncentered" if options.center else "centered_features": recall(second, query, g, RANKS),
-        }
-        ranks = {**{f"R@{rank}": rank for rank in RANKS}, "knn": k}
-        note = note_of_ranks(ranks, len(g.x), "videos" if gallery.windows is None else "windows")
-        if note is not None:
-            numbers["note"] = note
+    both = _search_both(gallery, query.x, exclude, options)
+    numbers = _measure_labelled(gallery, query, queries, exclude, options, both) if labelled else {}
     pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
     numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": options.center, "knn_k": k}
     copies = {(n, row) for n, row in duplicates.tolist()}
-    return _Matches(videos, centred if options.center else plain, numbers, counts, copies, False)
+    return _Matches(videos, both[options.center], numbers, counts, copies, False)
+
+
+def _search_both(gallery: Gallery, x: Tensor, exclude: Tensor, options: _Options) -> tuple[Neighbours, Neighbours]:
+    """Find the neighbours of plain features, and of centred ones."""
+    search = partial(gallery.search, x, max(RANKS[-1], options.k), exclude, options.one_per_video)
+    return search(), search(center=True)
+
+
+def _labelled(videos: VideoList) -> Tensor:
+    """Whether each video (N,) has one label."""
+    return torch.from_numpy(videos.labels >= 0)
+
+
+def _comparable(gallery: VideoList, queries: VideoList) -> bool:
+    """Whether a label means the same in both lists, and both have some."""
+    return gallery.classes == queries.classes and bool(_labelled(gallery).any() and _labelled(queries).any())
+
+
+def _measure_labelled(
+    gallery: Gallery,
+    query: Features,
+    queries: VideoList,
+    exclude: Tensor,
+    options: _Options,
+    near: tuple[Neighbours, Neighbours],
+) -> Results:
+    """Return the accuracies of the queries and gallery videos that have labels, without the pairs `exclude`.
+
+    `near` are the neighbours of all of them, plain and centred; if some have no label, the others are searched again.
+    """
+    known, k = (_labelled(queries), _labelled(gallery.videos)), options.k
+    q, g = (
+        replace(features, label=torch.from_numpy(videos.labels))
+        for features, videos in ((query, queries), (gallery.features, gallery.videos))
+    )
+    if not all(mask.all() for mask in known):
+        exclude = exclude[known[0][exclude[:, 0]] & known[1][exclude[:, 1]]]
+        exclude = torch.stack([mask.cumsum(0)[exclude[:, n]] - 1 for n, mask in enumerate(known)], dim=1)
+        q, g = (
+            Features(features.x[mask], features.label[mask], features.index[mask])
+            for features, mask in zip((q, g), known, strict=True)
+        )
+        part = replace(gallery, features=g, videos=gallery.videos.rows(known[1].nonzero()[:, 0].tolist()))
+        near = _search_both(part, q.x, exclude, options)
+    plain, centred = near
+    first, second = (centred, plain) if options.center else (plain, centred)
+    ranks = {**{f"R@{rank}": rank for rank in RANKS}, "knn": k}
+    note = note_of_ranks(ranks, len(g.x), "videos" if gallery.windows is None else "windows")
+    lines = describe_labels(queries), f"gallery {describe_labels(gallery.videos)}"
+    return {
+        **recall(first, q, g, RANKS),
+        "chance": chance(q, g, exclude),
+        "majority": majority(q.label)["majority"],
+        "knn": accuracy(vote(plain, g, k), q.label),
+        "uncentered" if options.center else "centered_features": recall(second, q, g, RANKS),
+        "labels": lines[0] if queries.path == gallery.videos.path else "; ".join(lines),
+        **({} if note is None else {"note": note}),
+    }
 
 
 def _nearest_of_one(gallery: Gallery, query: Tensor, x: Tensor, queries: VideoList, options: _Options) -> Neighbours:
@@ -488,17 +543,6 @@ def _nearest_of_one(gallery: Gallery, query: Tensor, x: Tensor, queries: VideoLi
             return Neighbours(rows[None, : options.k], near.similarity[:, : len(rows[: options.k])])
         exclude = torch.cat([exclude, torch.stack([excluded[:, 0], rows[excluded[:, 1]]], dim=1)])
         most *= 2  # all windows of a long video may be the query's own
-
-
-def _describe_neighbours(
-    near: Neighbours, query: Tensor, gallery: Tensor, queries: VideoList, videos: VideoList, options: _Options
-) -> _Matches:
-    """Describe the neighbours of one query as plain data; `gallery` and `videos` are the neighbours alone."""
-    duplicates, counts = _compare(query, gallery, queries, videos, False, options.drop_duplicates)
-    copies = {(n, row) for n, row in duplicates.tolist()}
-    matches = _Matches(videos, near, {}, counts, copies, True)
-    numbers = {"neighbours": _describe_hits(matches, 0), "duplicates": len({row for _, row in copies})}
-    return replace(matches, numbers=numbers)
 
 
 def _describe_hits(matches: _Matches, query: int) -> list[Tree]:
@@ -643,11 +687,16 @@ def recalls_table(results: Results) -> str:
         gallery = f"{results['num_gallery']} windows of {windows['window']:g} s in the gallery ({files}{unread})"
     if "neighbours" in results:
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *_hits_table(results["neighbours"])])
+    notes = [results["note"]] if "note" in results else []
     if "majority" not in results:
         tables = [line for of in results.get("hits", ()) for line in ("", of["query"], *_hits_table(of["neighbours"]))]
         if tables:
-            return "\n".join([f"{results['query']}: {gallery}, {protocol}", *tables])
-        return "the videos do not have one label each: neighbours were searched, accuracies are not defined"
+            return "\n".join([f"{results['query']}: {gallery}, {protocol}", *notes, *tables])
+        return (
+            notes[0]
+            if notes
+            else "the videos do not have one label each: neighbours were searched, accuracies are not defined"
+        )
     names = [f"R@{k}" for k in RANKS]
     plain = results["uncentered"] if results["centered"] else results
     centred = results if results["centered"] else results["centered_features"]
@@ -658,8 +707,7 @@ def recalls_table(results: Results) -> str:
     ]
     queries = format_count(results["num_queries"], results["missing_queries"])
     head = f"{queries} queries, {gallery}, {protocol}, cosine"
-    notes = [results["note"]] if "note" in results else []
-    return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2)), *notes])
+    return "\n".join([results["labels"], head, *format_table(cells, "<" + ">" * (len(names) + 2)), *notes])
 
 
 def _hits_table(hits: Iterable[Tree]) -> list[str]:

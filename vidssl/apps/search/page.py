@@ -4,7 +4,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ from urllib.parse import quote
 
 from vidssl.base.atomic import write_whole
 from vidssl.base.errors import how_many
-from vidssl.base.safe_parse import read_json
 from vidssl.base.types import VideoRecord
 from vidssl.page.previews import Preview
 from vidssl.page.render import render_page
@@ -80,36 +78,17 @@ def store_preview(preview: Preview, folder: Path) -> StoredPreview:
 def remove_other_previews(folder: Path, kept: Iterable[StoredPreview]) -> None:
     """Remove the previews of earlier pages from the folder of a page; what is not named by its hash is not one."""
     names = {preview.file for preview in kept}
-    for page in folder.glob("*.html"):  # those of earlier queries
-        names |= {*re.findall(rf"{PREVIEWS}/[0-9a-f]{{16}}\.jpg", page.read_text(encoding="utf-8"))}
+    for page in pages_of(folder):  # those of earlier queries
+        names |= {*re.findall(rf"{PREVIEWS}/[0-9a-f]{{16}}\.jpg", page.read_text(encoding="utf-8", errors="replace"))}
     for path in (folder / PREVIEWS).glob(f"{'[0-9a-f]' * 16}.jpg"):
         if f"{PREVIEWS}/{path.name}" not in names and path.stem == _stem(path.read_bytes()):
             path.unlink()
 
 
-_EARLIER = re.compile(b"<!-- earlier -->.*?<!-- end -->", re.DOTALL)  # of a page: what only the last one has
-_LAST = b'<p class="earlier card"><a href="index.html">The newest query, and all others</a></p>'
-
-
-def keep_page(folder: Path, page: str) -> list[tuple[str, str]]:
-    """Give the files of the last query the names of its page, unless it was the query of `page`.
-
-    Returns the files of all pages but that of `page`, the newest first, and their queries.
-    """
-    last = page
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        last = Path(read_json(folder / "results.json")["page"]).name
-    for file in (folder / name for name in ("index.html", "results.json", "retrieval.png") if last != page):
-        if file.exists():  # a page of no queries has no image
-            write_whole(folder / f"{last}{file.suffix}", _EARLIER.sub(_LAST, file.read_bytes()))
-    pages = sorted(folder.glob("?*-????????.html"), key=os.path.getmtime, reverse=True)
-    return [(file.name, file.stem[:-9]) for file in pages if file.stem != page]
-
-
-def remove_page(folder: Path, page: str) -> None:
-    """Remove the kept files of a query, which is the last one now."""
-    for suffix in (".html", ".json", ".png"):
-        (folder / f"{page}{suffix}").unlink(missing_ok=True)
+def pages_of(folder: Path) -> list[Path]:
+    """Return the pages of the queries of a folder, the newest first."""
+    pages = [path for path in folder.glob(f"?*-{'[0-9a-f]' * 8}.html") if path.with_name(f"{path.stem}.json").exists()]
+    return sorted(pages, key=os.path.getmtime, reverse=True)
 
 
 def _stem(jpeg: bytes) -> str:
@@ -128,7 +107,7 @@ def write_retrieval_page(
     protocol: Sequence[tuple[str, str]] = (),
     unread: Sequence[tuple[str, str]] = (),
     copies: Sequence[Sequence[str]] = (),
-    earlier: Sequence[tuple[str, str]] = (),
+    earlier: Sequence[Path] | None = (),
 ) -> None:
     """Write a page with queries and their nearest videos, playing. Their previews are in files beside it.
 
@@ -143,7 +122,7 @@ def write_retrieval_page(
         protocol: Names and values of how it was measured, folded away.
         unread: Name and reason of each video that was left out or cannot be shown.
         copies: Names of videos that are equal, by group.
-        earlier: File and query of the other pages of the folder, the newest first.
+        earlier: The pages of other queries in the folder, the newest first; None: the page links to index.html instead.
     """
     nearest = [(videos[row.video].record.label, videos[row.hits[0].video].record.label) for row in queries if row.hits]
     pairs = [labels for labels in nearest if min(labels) >= 0]
@@ -162,7 +141,7 @@ def write_retrieval_page(
         note=results.get("note", ""),
         unread=[(name, reason.removeprefix(f"{name}: ")) for name, reason in unread],
         copies=copies,
-        earlier=[(quote(os.fsencode(file)), query) for file, query in earlier],
+        earlier=earlier and [(quote(os.fsencode(file.name)), file.stem[:-9]) for file in earlier],
         count=len(queries),
         total=results.get("num_queries", len(queries)),
         mapped=any(hit.maps for row in queries for hit in row.hits),
@@ -212,6 +191,7 @@ def _details(results: Mapping[str, Any], network: str) -> list[tuple[str, str]]:
         "Queries": how_many(results["num_queries"], "video") if "num_queries" in results else "",
         "Gallery": gallery,
         "Windows": "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s",
+        "Labels": results.get("labels", "").removeprefix("labels: "),
         "Network": network,
     }
     return [(name, value) for name, value in details.items() if value]

@@ -6,6 +6,7 @@ Also the one line that says what a number is of, names of folders that cameras g
 import csv
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -308,3 +309,84 @@ def test_spans_of_an_annotation_form(tmp_path):
     windows = label_videos(read_list(tmp_path / "field/windows.csv"), tmp_path / "boris.csv")
     found = {row.start: windows.class_name(row.label) for row in windows.records if row.label >= 0}
     assert found == {1: "dig", 1.5: "dig", 2: "dig", 5: "eat"} and len(windows) == len(lines) + 1
+
+
+def label_by_loop(path, row):
+    """The class of a row (name, start, end) by all lines of a CSV file: its largest span, else its whole video."""
+    name, start, end = row
+    stop, best = float("inf") if end is None else end, (0.0, 0.0, 0.0, None)
+    with open(path, newline="") as file:
+        for line in csv.DictReader(file):
+            first, last = float(line["start"] or 0), float(line["end"] or "inf")
+            if line["path"] != name or not line["label"]:
+                continue
+            if (first, last) == (0, float("inf")):
+                ranked = (-1.0, 0.0, 0.0, line["label"])
+            elif end is None:
+                ranked = (1.0, 0.0, first, line["label"]) if last == stop and first <= start else best
+            else:
+                part = min(stop, last) - max(start, first)
+                ranked = (part, first - last, first, line["label"]) if 2 * part > stop - start else best
+            best = max(best, ranked) if best[3] else ranked
+    return best[3]
+
+
+LINES = """\
+a.mp4,walk,,
+a.mp4,run,0.25,1
+a.mp4,sit,0,1.5
+a.mp4,lie,2,
+a.mp4,,1,3
+b.mp4,sit,,
+b.mp4,lie,3,9
+b.mp4,eat,4,6
+c.mp4,eat,1.5,
+c.mp4,lie,3.5,3.75
+c.mp4,run,8,8.125
+""".splitlines()
+
+
+@pytest.mark.parametrize("order", range(3))
+@pytest.mark.parametrize("listed", ["whole", "windows", "both"])
+def test_labels_of_rows_are_those_of_a_loop(listed, order, tmp_path, caplog):
+    named(tmp_path, "a.mp4", "b.mp4", "c.mp4", "d.mp4")
+    lines = [LINES, LINES[::-1], LINES[5:] + LINES[:5]][order]
+    (tmp_path / "my.csv").write_text("\n".join(["path,label,start,end", *lines]))
+    rows = [(f"{name}.mp4", 0.0, None) for name in "abcd"] * (listed != "windows")
+    spans = [(f"{name}.mp4", n / 2, n / 2 + 1) for name in "abcd" for n in range(14)] + [("a.mp4", 3.0, None)]
+    rows += spans * (listed != "whole")
+    text = "".join(f"{name},{start},{'' if end is None else end}\n" for name, start, end in rows)
+    (tmp_path / "field/list.csv").write_text(f"path,start,end\n{text}")
+    labelled = label_videos(read_list(tmp_path / "field/list.csv"), tmp_path / "my.csv")
+    found = [
+        ((Path(row.path).name, row.start or 0.0, row.end), labelled.class_name(row.label)) for row in labelled.records
+    ]
+    fields = [line.split(",") for line in lines]
+    added = [(name, float(first), float(last or 0) or None) for name, label, first, last in fields if label and first]
+    expected_rows = rows + [row for row in added if row not in rows] * (listed != "windows")
+    assert [row for row, _ in found] == expected_rows
+    assert [label for _, label in found] == [label_by_loop(tmp_path / "my.csv", row) or "?" for row in expected_rows]
+    lost = [record.getMessage() for record in caplog.records if "spans are the largest part" in record.message]
+    assert ["3 of 11 spans are the largest part of no video: " in line for line in lost] == [True] * (
+        listed == "windows"
+    )
+
+
+def test_windows_are_those_without_labels(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder / "clips")
+    lines = ["DCIM/1.mp4,aa,0,0.6", "DCIM/1.mp4,bb,0.6,", "DCIM/2.mp4,bb,,", "DCIM/3.mp4,aa,,", "DCIM/3.mp4,bb,0,0.4"]
+    (tmp_path / "my.csv").write_text("\n".join(["path,label,start,end", *lines]))
+    blank = vidssl.extract(FLOOR, ".", out=tmp_path / "blank", window=0.3, **NETWORK)
+    places = [(os.path.relpath(row.path), row.start, row.end) for row in blank.records]
+    assert len(places) > 16
+    by_loop = [label_by_loop(tmp_path / "my.csv", row) for row in places]
+    assert {*by_loop} == {"aa", "bb", None}
+    for options in ({}, {"out": tmp_path / "x"}):
+        features = vidssl.extract(FLOOR, ".", window=0.3, labels=tmp_path / "my.csv", **options, **NETWORK)
+        assert [(os.path.relpath(row.path), row.start, row.end) for row in features.records] == places
+        assert [features.classes[n] if n >= 0 else None for n in features.label.tolist()] == by_loop
+    out, index = tmp_path / "search", tmp_path / "index"
+    options = {"query": ".", "gallery": ".", "window": 0.3, "labels": tmp_path / "my.csv", "index": index, "out": out}
+    vidssl.retrieval(FLOOR, **options, **NETWORK)
+    labels = vidssl.load_features(index).label.tolist()
+    assert [["aa", "bb"][n] if n >= 0 else None for n in labels] == by_loop

@@ -3,9 +3,10 @@
 import logging
 import math
 import os
+from bisect import bisect, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from unicodedata import normalize
@@ -18,7 +19,7 @@ from vidssl.data.allowed_paths import TAR_MARK, PathRule, RealPath, existing_pat
 from vidssl.data.find_same_videos import spans_overlap
 from vidssl.data.read_input import VIDEO_SUFFIXES, read_input, without_extension
 from vidssl.data.recordings_and_class_folders import labelled_by_folders
-from vidssl.data.video_list import Records, VideoList, decimal_number, lines_beside, read_rows, root_beside, rows_by
+from vidssl.data.video_list import Records, VideoList, decimal_number, lines_beside, read_rows, root_beside
 from vidssl.video.reader import state_of_video
 
 _log = logging.getLogger(__name__)
@@ -209,24 +210,59 @@ def divide_by_labels(videos: VideoList) -> tuple[list[int], list[int]]:
     known = np.flatnonzero(videos.labels >= 0).tolist()
     if len({*videos.labels[known].tolist()}) < 2:
         raise DataError(f"{videos.path}: examples of fewer than two classes can be read: repair them, or label others")
-    spans = rows_by(videos.records[n].path for n in known)
-    rest = []
-    for n in np.flatnonzero(videos.labels < 0).tolist():
-        labelled = [videos.records[known[row]] for row in spans.get(videos.records[n].path, ())]
-        record = videos.records[n]
-        if not any(record.end is None or covers(record, span.start, span.end) for span in labelled):
-            rest.append(n)
+    real_path = RealPath()
+    keys = [span_key(real_path, record.path, record.start, record.end) for record in videos.records]
+    files, spans = {keys[n][0] for n in known}, LabelledSpans(keys[n] for n in known)
+    rest = [
+        n
+        for n in np.flatnonzero(videos.labels < 0).tolist()
+        if keys[n][0] not in files or (keys[n][2] is not None and spans.largest_part(keys[n]) is None)
+    ]
     if not rest:
         raise DataError(f"{videos.path}: none of the videos to predict can be read, or all have labels")
     return known, rest
 
 
-def covers(record: VideoRecord, start: float | None, end: float | None) -> bool:
-    """Whether a span from start to end has more than half of a record; of one without an end all of it."""
-    if record.end is None:
-        return (start or 0.0) <= (record.start or 0.0) and end is None
-    first = record.start or 0.0
-    return min(record.end, end or record.end) - max(first, start or 0.0) > 0.5 * (record.end - first)
+def is_whole(key: SpanKey) -> bool:
+    """Whether a span is a whole video."""
+    return key[1:] == (0.0, None)
+
+
+class LabelledSpans:
+    """Spans of files that have labels, and whole videos."""
+
+    def __init__(self, keys: Iterable[SpanKey]) -> None:
+        self._whole: dict[str, SpanKey] = {}
+        self._spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for key in keys:
+            file, start, end = key
+            if is_whole(key):
+                self._whole[file] = key
+            else:
+                insort(self._spans[file], (start, math.inf if end is None else end))
+        # The latest end of the spans up to each, so that the search for those at a time ends early.
+        self._latest = {file: [*accumulate((end for _, end in spans), max)] for file, spans in self._spans.items()}
+
+    def largest_part(self, key: SpanKey) -> SpanKey | None:
+        """Return the span with the largest part of another, more than half of it; of equal ones the shortest.
+
+        It is the whole video if there is none, or None. Of a span without an end it has all.
+        """
+        file, start, end = key
+        spans, latest = self._spans.get(file, []), self._latest.get(file, [])
+        # More than half of a span has its middle.
+        middle, stop = (start, math.inf) if end is None else ((start + end) / 2, end)
+        n, parts = bisect(spans, (middle, math.inf)), []
+        while n and latest[n - 1] >= middle:
+            n -= 1
+            first, last = spans[n]
+            part = min(stop, last) - max(start, first)
+            if part == math.inf or part > 0.5 * (stop - start):
+                parts.append((part, first - last, first, last))
+        if not parts:
+            return self._whole.get(file)
+        _, _, first, last = max(parts)
+        return file, first, None if last == math.inf else last
 
 
 class _Finder:

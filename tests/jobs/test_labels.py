@@ -206,8 +206,20 @@ def test_one_name_of_a_person_makes_all_folders_classes(folder, tmp_path):
     assert labelled_by_folders(read_input(tmp_path / "clips")).classes == ()
     shutil.move(tmp_path / "clips/DCIM", tmp_path / "clips/kitchen")
     videos = labelled_by_folders(read_input(tmp_path / "clips"))
-    assert videos.classes == ("WhatsApp Video", "kitchen") and not videos.is_labelled
+    assert videos.classes == ("WhatsApp Video", "kitchen") and not videos.is_test_set
     assert describe_labels(videos) == "labels: the 2 folders WhatsApp Video, kitchen; other classes: labels=FILE"
+
+
+@pytest.mark.parametrize("header", ["path,label", "path"])
+@pytest.mark.parametrize("labels", [None, "my.csv", "folders", "none"])
+def test_a_list_with_labels_from_anywhere_is_a_test_set(header, labels, folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(folder)
+    names = [path.relative_to(folder / "clips") for path in sorted((folder / "clips").glob("*/*.mp4"))]
+    number = "" if header == "path" else ",0"
+    (tmp_path / "list.csv").write_text("\n".join([header, *(f"{name}{number}" for name in names)]))
+    videos = label_videos(read_list(tmp_path / "list.csv", folder / "clips"), labels)
+    assert videos.is_test_set == (labels in ("my.csv", "folders") or (labels is None and header == "path,label"))
+    assert not label_videos(read_input(folder / "clips"), labels).is_test_set
 
 
 # What people write --------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_videos_by_path_or_by_the_name_of_the_file(folder):
         ("path,label,start,end\na/1.mp4,run,2,1\n", "labels.csv:2: end 1.0 is not after start 2.0"),
         ("path,label,start,end\na/1.mp4,run,x,1\n", "labels.csv:2: 'x' is not a number"),
         ("path,label\n2.mp4,run\n", "labels.csv:2: 2.mp4 is the name of 2 files"),
-        ("path,label\nno.mp4,run\n", "1 files with labels are not there: no.mp4"),
+        ("path,label\nno.mp4,run\n", "has no label of a video of"),
         ("path,label\n3.mp4,run\nb/3.mp4,jump\n", "labels.csv:3: b/3.mp4 has the label 'jump', in"),
         ("path,label\n../out.mp4,run\n", "leaves the root"),
         ("", "labels.csv has no rows"),
@@ -130,3 +130,14 @@ def test_overlapping_spans_of_two_labels_are_named(folder, caplog):
         f"1 spans overlap with one of another label, and are examples of both: a/1.mp4 from 1 s ({path}:3)"
         in caplog.text
     )
+
+
+def test_names_of_no_video_are_named(folder, caplog):
+    path = written(folder, "path,label\na/1.mp4,run\nno.mp4,jump\n3.mp4,jump\n")
+    for among in (read_input(folder / "videos"), None):
+        named = read_labels(path) if among else [*read_labels(path)][:2]
+        root = folder if among else folder / "videos"
+        found = find_labelled({root / "labels.csv": named}, among)
+        assert len(found) == len(named) - 1
+        assert f"1 of {len(named)} names are of no video" in caplog.records[-1].message
+        assert caplog.records[-1].message.endswith(f": no.mp4 ({path}:3)")

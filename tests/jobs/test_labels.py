@@ -263,13 +263,15 @@ def test_what_people_write(rows, tmp_path):
     [
         (
             "video,what\nother/a/GX01.MP4,run\n",
-            "has no label of .*field: it names other/a/GX01.MP4; they are a/GX01.MP4",
+            "has no label of a video of .*field: they are a/GX01.MP4.*; it names other/a/GX01.MP4",
         ),
         ("video,what\nGX01,run\n", "GX01 is the name of 2 files, such as .*: write the path"),
         ("video,what\na/GX01.MP4,run\nfield/a/gx01,jump\n", "has the label 'jump', in .* 'run'"),
         ("video,what,who\na/GX01.MP4,run,me\n", "has no column label: it is path,label"),
         ("video,what\na/GX01.MP4,caf\xe9\n".encode("latin-1"), "is not UTF-8: save it as UTF-8"),
         ("", "has no rows"),
+        ("path,label\n", "has no label of a video of .*field: they are .*; it names nothing"),
+        ("path,label\na/GX01.MP4,\n", "has no label of a video of .*field: all are empty: fill in their column"),
     ],
 )
 def test_what_is_no_label_is_one_line(rows, words, tmp_path):

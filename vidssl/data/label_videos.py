@@ -37,7 +37,7 @@ def label_videos(
         return blank if str(labels) == "none" else labelled_by_folders(blank, requested=True)
     path, real_path = Path(labels), RealPath()
     named = read_annotations(path)
-    matched, lacking = match_labels({path: named}, videos, allow_external=True)
+    matched = match_labels({path: named}, videos, allow_external=True, required=required)
     known = {key: label for key, (_, label) in matched.items() if label.label}
     classes = sorted({label.label for label in named} - {""})
     number = {name: n for n, name in enumerate(classes)}
@@ -52,11 +52,8 @@ def label_videos(
             listed.records.append(row, videos.records.root_of(whole[0]))
             unused.discard(key)
     if required and not (listed.labels >= 0).any():
-        names = first_few(label.name for label in named) or "nothing"
-        raise DataError(f"{path} has no label of {videos.path}: it names {names}; they are {first_few(videos.names)}")
-    if required and lacking:
-        text = f"{len(lacking)} of {len(named)} names are of no video of {videos.path}: {first_few(lacking)}"
-        log_once(_log, logging.WARNING, f"{path}: {text}")
+        why = "no span is more than half of one" if known else "all are empty: fill in their column"
+        raise DataError(f"{path} has no label of a {videos.unit} of {videos.path}: {why}")
     lost = [f"{label.name} ({label.place})" for key, label in known.items() if key in unused and not is_whole(key)]
     if required and lost:
         text = f"{len(lost)} of {len(named)} spans are the largest part of no {videos.unit}: {first_few(lost)}"

@@ -13,6 +13,7 @@ from unicodedata import normalize
 
 import numpy as np
 
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import DataError, first_few
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import TAR_MARK, PathRule, RealPath, existing_path
@@ -118,7 +119,7 @@ def labels_of_folders(folder: Path) -> list[NamedLabel]:
 
 
 def find_labelled(
-    labels: Mapping[Path, Iterable[NamedLabel]], among: VideoList | None = None, allow_external: bool = False
+    labels: Mapping[Path, Sequence[NamedLabel]], among: VideoList | None = None, allow_external: bool = False
 ) -> VideoList:
     """Find the videos that the labels of files name: among some videos, by path or by the name of the file, or beside.
 
@@ -126,13 +127,9 @@ def find_labelled(
         A row for each video or span, below the folder above all of them; classes are the names, sorted.
 
     Raises:
-        DataError: A name is of no video or of several, or a span has two labels.
+        DataError: As of `match_labels`.
     """
-    rows, lacking = match_labels(labels, among, allow_external)
-    if lacking:
-        raise DataError(f"{len(lacking)} files with labels are not there: {first_few(lacking)}")
-    if not rows:
-        raise DataError(f"{next(iter(labels))} has no labels")
+    rows = match_labels(labels, among, allow_external)
     _warn_of_overlaps(rows)
     classes = sorted({label.label for _, label in rows.values()} - {""})
     number = {name: n for n, name in enumerate(classes)} | {"": -1}
@@ -152,13 +149,21 @@ def span_key(real_path: RealPath, path: str, start: float | None, end: float | N
 
 
 def match_labels(
-    labels: Mapping[Path, Iterable[NamedLabel]], among: VideoList | None = None, allow_external: bool = False
-) -> tuple[dict[SpanKey, tuple[VideoRecord, NamedLabel]], list[str]]:
-    """Return the video of each label, as `find_labelled`, and the names that are of none; two labels are an error."""
+    labels: Mapping[Path, Sequence[NamedLabel]],
+    among: VideoList | None = None,
+    allow_external: bool = False,
+    required: bool = True,
+) -> dict[SpanKey, tuple[VideoRecord, NamedLabel]]:
+    """Return the video of each label, as `find_labelled`; names that are of none are a warning, if one is `required`.
+
+    Raises:
+        DataError: All names of a file are of no video, if one is `required`; a name is of several, or a span has two
+            labels.
+    """
     rows: dict[SpanKey, tuple[VideoRecord, NamedLabel]] = {}
-    lacking, real_path = [], RealPath()
+    real_path = RealPath()
     for path, of_file in labels.items():
-        finder = _Finder(path, among, allow_external, real_path)
+        finder, lacking = _Finder(path, among, allow_external, real_path), []
         for label in of_file:
             record = finder.find(label)
             if record is None:
@@ -171,7 +176,15 @@ def match_labels(
                 raise DataError(f"{label.place}: {label.name} has the label {label.label!r}, {there}")
             if label.label:  # an empty one says nothing
                 rows[key] = (record, label)
-    return rows, lacking
+        if required and len(lacking) == len(of_file):
+            names = first_few(label.name for label in of_file) or "nothing"
+            there = "beside it" if among is None else f"of {among.path}: they are {first_few(among.names)}"
+            raise DataError(f"{path} has no label of a video {there}; it names {names}")
+        if required and lacking:
+            there = "beside it" if among is None else f"of {among.path}"
+            text = f"{len(lacking)} of {len(of_file)} names are of no video {there}: {first_few(lacking)}"
+            log_once(_log, logging.WARNING, f"{path}: {text}")
+    return rows
 
 
 def _warn_of_overlaps(rows: Mapping[SpanKey, tuple[VideoRecord, NamedLabel]]) -> None:

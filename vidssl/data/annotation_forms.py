@@ -68,7 +68,7 @@ def _of_label_studio(path: Path) -> Iterator[NamedLabel]:
             place, data = f"{path}: task {number + 1}", task["data"]
             name = unquote(_UPLOADED.sub("", str(data["video"]).rpartition("?d=")[2]))
             # What a model predicted is no label until somebody has accepted it.
-            annotations = [entry for entry in task.get("annotations", ()) if not entry.get("was_cancelled")]
+            annotations = [entry for entry in task.get("annotations") or () if not entry.get("was_cancelled")]
             without += not annotations
             for result in annotations[-1]["result"] if annotations else ():
                 if result["type"] == OF_VIDEO:

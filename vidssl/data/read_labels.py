@@ -66,7 +66,8 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     rows = [*read_rows(path, "labels=FILE is a CSV file path,label[,start,end]")]
     if not rows:
         raise DataError(f"{path} has no rows: it is a CSV file path,label[,start,end]")
-    if len(rows[0][1]) == 1 and (between := next((mark for mark in ";\t" if mark in rows[0][1][0]), "")):
+    between = next((mark for mark in ";\t" if mark in rows[0][1][0]), ",") if len(rows[0][1]) == 1 else ","
+    if between != ",":
         rows = [*read_rows(path, "", between)]
     header = [name.strip().lower() for name in rows[0][1]]
     named = [n for n, name in enumerate(header) if name not in ("", *_SECONDS)]
@@ -89,7 +90,7 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     others = [name for n, name in enumerate(header) if n not in columns.values() and name not in ("", *ignored)]
     if others:
         _log.warning("%s: columns that are not used: %s", path, ", ".join(others))
-    labels = [_label(path, line, row, columns, len(header)) for line, row in rows[1:]]
+    labels = [_label(path, line, row, columns, len(header), between) for line, row in rows[1:]]
     classes = lines_beside(path, "classes.txt")
     numbers = {str(n): name for n, name in enumerate(classes)}
     if classes and {label.label for label in labels} <= {*numbers, ""}:
@@ -97,13 +98,18 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     return labels
 
 
-def _label(path: Path, line: int, row: Sequence[str], columns: Mapping[str, int], width: int) -> NamedLabel:
+def _label(
+    path: Path, line: int, row: Sequence[str], columns: Mapping[str, int], width: int, between: str
+) -> NamedLabel:
     place = f"{path}:{line}"
     if len(row) != width:
         raise DataError(f"{place}: {len(row)} fields, the header has {width}; quote text with commas")
     values = {name: row[column].strip() for name, column in columns.items()}
+    decimal = "," if between == ";" else "."  # where a comma is decimal, lists are separated by semicolons
     try:
-        start, end, fps = (decimal_number(values[name]) if values.get(name) else None for name in _SECONDS)
+        start, end, fps = (
+            decimal_number(values[name].replace(decimal, ".")) if values.get(name) else None for name in _SECONDS
+        )
     except ValueError as error:
         raise DataError(f"{place}: {error}: start and end are seconds") from None
     return checked_label(values["path"], values["label"], start, end, place, fps)
@@ -285,14 +291,19 @@ class _Finder:
         self._root = path if path.is_dir() else root_beside(path)
         self._rule, self._real_path = PathRule(self._root, allow_external), real_path
         self._by_path: dict[str, VideoRecord] = {}
-        self._by_file: dict[str, dict[str, VideoRecord]] = defaultdict(dict)
+        self._by_end: dict[tuple[str, ...], dict[str, VideoRecord]] = defaultdict(dict)
+        folder = os.path.abspath("." if among is None else among.root)  # noqa: PTH100
+        above = os.path.join(os.path.dirname(folder), "")  # noqa: PTH118, PTH120
         for name, record in zip(among.names, among.records, strict=True) if among is not None else ():
             full = os.path.abspath(record.path)  # noqa: PTH100
             whole = VideoRecord(full, fps=record.fps)
+            if self._by_path.get(name) == whole:
+                continue  # another span of the file
             self._by_path[name] = self._by_path[real_path(full)] = whole
-            self._by_file[PurePosixPath(_plain(name)).name][full] = whole
-        folder = os.path.abspath("." if among is None else among.root)  # noqa: PTH100
-        self._above = len(os.path.dirname(folder).rstrip("/"))  # noqa: PTH120 - characters before the folder's name
+            parts = _parts(full.removeprefix(above))
+            for n in range(len(parts)):
+                self._by_end[parts[n:]][full] = whole
+            self._by_end[("", *parts)][full] = whole  # all of it, which may be the end of another path
 
     def find(self, label: NamedLabel) -> VideoRecord | None:
         """Return the video, without a span; None if there is none.
@@ -313,12 +324,10 @@ class _Finder:
                 raise DataError(f"{label.place}: {error}") from None
             return VideoRecord(full)
         name = label.name.replace("\\", "/")  # as Windows writes paths
-        wanted = f"/{_plain(name).lstrip('./')}"
-        same_name = {
-            path: record
-            for path, record in self._by_file.get(PurePosixPath(wanted).name, {}).items()
-            if _plain(path).endswith(wanted) or wanted.endswith(_plain(path[self._above :]))
-        }
+        parts = _parts(name)
+        same_name = {**self._by_end.get(parts, {})}
+        for n in range(len(parts)):
+            same_name |= self._by_end.get(("", *parts[n:]), {})
         exact = {path: record for path, record in same_name.items() if path.endswith(f"/{PurePosixPath(name).name}")}
         same_name = exact or same_name
         if len(same_name) > 1:
@@ -327,6 +336,7 @@ class _Finder:
         return next(iter(same_name.values()), None)
 
 
-def _plain(path: str) -> str:
-    """Return a path without what may differ where somebody else writes it: the extension, upper case, forms of é."""
-    return without_extension(normalize("NFC", path.replace(TAR_MARK, ".tar/"))).casefold()
+def _parts(path: str) -> tuple[str, ...]:
+    """Return the parts of a path without what may differ where somebody else writes it: extension, case, forms of é."""
+    plain = without_extension(normalize("NFC", path.replace(TAR_MARK, ".tar/"))).casefold()
+    return tuple(part for part in PurePosixPath(os.path.normpath(plain)).parts if part.strip("/") not in ("", ".."))

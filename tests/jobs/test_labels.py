@@ -404,3 +404,16 @@ def test_windows_are_those_without_labels(folder, tmp_path, monkeypatch):
     vidssl.retrieval(FLOOR, **options, **NETWORK)
     labels = vidssl.load_features(index).label.tolist()
     assert [["aa", "bb"][n] if n >= 0 else None for n in labels] == by_loop
+
+
+def test_labels_of_windows_of_a_span_are_read_again(folder, tmp_path, caplog):
+    """No row of the list has a label, and its windows have."""
+    caplog.set_level(logging.INFO)
+    (tmp_path / "list.csv").write_text("path,start,end\nDCIM/1.mp4,0,0.8\n")
+    options = {"root": folder / "clips", "window": 0.2, "labels": tmp_path / "my.csv", "out": tmp_path / "out"}
+    for first, second in ("ab", "ba"):
+        lines = f"path,label,start,end\n1.mp4,{first},0,0.2\n1.mp4,{second},0.2,0.4\n"
+        (tmp_path / "my.csv").write_text(lines)
+        features = vidssl.extract(FLOOR, tmp_path / "list.csv", **options, **NETWORK)
+        assert [features.classes[n] if n >= 0 else None for n in features.label.tolist()] == [first, second, None, None]
+    assert "4 of 4 windows were there" in caplog.text and "largest part of no" not in caplog.text

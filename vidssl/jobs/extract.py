@@ -100,7 +100,7 @@ def extract(
     part = None if shard is None else shard_of(shard)
     path = Path(out) if part is None else _part(Path(out), *part)
     features.claim_features(path, [path_of(videos)])
-    listed = read_videos(videos, options)
+    listed = read_videos(videos, options, required=windows is None)
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping()
         # Only the main process reads the sizes of the files: on a network drive that takes time.
@@ -144,7 +144,7 @@ def merge(out: File) -> Features:
 
 
 def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, options: NetworkOptions) -> Features:
-    listed = read_videos(videos, options)
+    listed = read_videos(videos, options, required=windows is None)
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping()
         rows = listed if windows is None else windows_of(listed, windows, subject.test)

@@ -51,10 +51,14 @@ def label_videos(
             row = replace(videos.records.row(whole[0]), label=number[label.label], start=label.start, end=label.end)
             listed.records.append(row, videos.records.root_of(whole[0]))
             unused.discard(key)
+    files = {file for file, _, _ in keys}
+    of_videos = [key for key in known if key[0] in files]
     if required and not (listed.labels >= 0).any():
-        why = "no span is more than half of one" if known else "all are empty: fill in their column"
+        why = "no span is more than half of one" if of_videos else "all are empty: fill in their column"
+        if known and not of_videos:
+            why = f"it names {first_few(label.name for label in named)}; they are {first_few(videos.names)}"
         raise DataError(f"{path} has no label of a {videos.unit} of {videos.path}: {why}")
-    lost = [f"{label.name} ({label.place})" for key, label in known.items() if key in unused and not is_whole(key)]
+    lost = [f"{known[key].name} ({known[key].place})" for key in of_videos if key in unused and not is_whole(key)]
     if required and lost:
         text = f"{len(lost)} of {len(named)} spans are the largest part of no {videos.unit}: {first_few(lost)}"
         log_once(_log, logging.WARNING, f"{path}: {text}")

@@ -77,7 +77,8 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
         if is_file or PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES:
             rows = [(0, []), *rows]  # no header
         elif not {*header} & {*_NAMES, *_LABELS}:
-            _log.warning("%s: its first line is taken for the names of two columns: %s", path, ",".join(rows[0][1]))
+            text = f"its first line is taken for the names of two columns: {','.join(rows[0][1])}"
+            log_once(_log, logging.WARNING, f"{path}: {text}")
         is_label_first = header[named[1]] in _NAMES or header[named[0]] in _LABELS
         header[named[is_label_first]], header[named[not is_label_first]] = "path", "label"
     columns: dict[str, int] = {name: header.index(name) for name in _SECONDS if name in header}
@@ -89,7 +90,7 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
         columns[name] = header.index(there[0])
     others = [name for n, name in enumerate(header) if n not in columns.values() and name not in ("", *ignored)]
     if others:
-        _log.warning("%s: columns that are not used: %s", path, ", ".join(others))
+        log_once(_log, logging.WARNING, f"{path}: columns that are not used: {', '.join(others)}")
     labels = [_label(path, line, row, columns, len(header), between) for line, row in rows[1:]]
     classes = lines_beside(path, "classes.txt")
     numbers = {str(n): name for n, name in enumerate(classes)}

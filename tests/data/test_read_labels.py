@@ -1,13 +1,14 @@
 """Labels by name: the columns, the videos that names are of, and each mistake to its one line."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from vidssl.base.errors import DataError
 from vidssl.data.read_input import read_input
-from vidssl.data.read_labels import NamedLabel, find_labelled, labels_of_folders, read_labels
+from vidssl.data.read_labels import NamedLabel, find_labelled, labels_of_folders, match_labels, read_labels
 
 
 @pytest.fixture
@@ -35,6 +36,7 @@ def written(folder, text, name="labels.csv"):
         ("a/1.mp4;run\n3.mp4;jump\n", [("a/1.mp4", "run"), ("3.mp4", "jump")]),
         ('file,behaviour,,\n"a/1.mp4","run, ""fast""",,\n', [("a/1.mp4", 'run, "fast"')]),
         ("file,behaviour,start,end\na/1.mp4,run,1,2\n", [("a/1.mp4", "run", 1.0, 2.0)]),
+        ("file;behaviour;start;end\na/1.mp4;run;0,5;1.5\n", [("a/1.mp4", "run", 0.5, 1.5)]),  # decimal commas
         (
             "path,label,start,end\n3.mp4,run,1,2.5\n3.mp4,-1,3,\n",
             [("3.mp4", "run", 1.0, 2.5), ("3.mp4", "", 3.0, None)],
@@ -76,7 +78,7 @@ def test_videos_by_path_or_by_the_name_of_the_file(folder):
         ("path,label,start,end\na/1.mp4,run,2,1\n", "labels.csv:2: end 1.0 is not after start 2.0"),
         ("path,label,start,end\na/1.mp4,run,x,1\n", "labels.csv:2: 'x' is not a number"),
         ("path,label\n2.mp4,run\n", "labels.csv:2: 2.mp4 is the name of 2 files"),
-        ("path,label\nno.mp4,run\n", "1 files with labels are not there: no.mp4"),
+        ("path,label\nno.mp4,run\n", "has no label of a video of"),
         ("path,label\n3.mp4,run\nb/3.mp4,jump\n", "labels.csv:3: b/3.mp4 has the label 'jump', in"),
         ("path,label\n../out.mp4,run\n", "leaves the root"),
         ("", "labels.csv has no rows"),
@@ -130,3 +132,47 @@ def test_overlapping_spans_of_two_labels_are_named(folder, caplog):
         f"1 spans overlap with one of another label, and are examples of both: a/1.mp4 from 1 s ({path}:3)"
         in caplog.text
     )
+
+
+def test_names_of_no_video_are_named(folder, caplog):
+    path = written(folder, "path,label\na/1.mp4,run\nno.mp4,jump\n3.mp4,jump\n")
+    for among in (read_input(folder / "videos"), None):
+        named = read_labels(path) if among else [*read_labels(path)][:2]
+        root = folder if among else folder / "videos"
+        found = find_labelled({root / "labels.csv": named}, among)
+        assert len(found) == len(named) - 1
+        assert f"1 of {len(named)} names are of no video" in caplog.records[-1].message
+        assert caplog.records[-1].message.endswith(f": no.mp4 ({path}:3)")
+
+
+@pytest.mark.parametrize(
+    ("name", "videos"),
+    [
+        ("a//1.avi", ["a/1.mp4"]),
+        ("./b/.././a/1", ["a/1.mp4"]),
+        ("../videos/a/1.MP4", ["a/1.mp4"]),
+        ("//server/videos/a/1", ["a/1.mp4"]),
+        (".1.mp4", []),
+        ("..1.mp4", []),
+        ("c/1.mp4", []),
+        ("ideos/a/1", []),
+        ("my_videos/a/1", []),
+    ],
+)
+def test_parts_of_paths(name, videos, folder):
+    named, listed = [NamedLabel(name, "run")], read_input(folder / "videos")
+    found = match_labels({folder / "labels.csv": named}, listed, required=False)
+    assert [os.path.relpath(path, folder / "videos") for path, _, _ in found] == videos
+
+
+def test_many_files_of_one_name(tmp_path):
+    for n in range(20):
+        (tmp_path / f"all/{n}/100GOPRO").mkdir(parents=True)
+        (tmp_path / f"all/{n}/100GOPRO/GX01.mp4").write_bytes(b"x")
+    videos, path = read_input(tmp_path / "all"), tmp_path / "labels.csv"
+    found = match_labels({path: [NamedLabel(f"me/all/{n}/100GOPRO/GX01.avi", str(n)) for n in range(20)]}, videos)
+    assert [(Path(file).parts[-3], label.label) for (file, _, _), (_, label) in found.items()] == [
+        (str(n), str(n)) for n in range(20)
+    ]
+    with pytest.raises(DataError, match="100GOPRO/GX01 is the name of 20 files, such as"):
+        match_labels({path: [NamedLabel("100GOPRO/GX01", "run")]}, videos)

@@ -6,6 +6,7 @@ Also the one line that says what a number is of, names of folders that cameras g
 import csv
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -205,8 +206,20 @@ def test_one_name_of_a_person_makes_all_folders_classes(folder, tmp_path):
     assert labelled_by_folders(read_input(tmp_path / "clips")).classes == ()
     shutil.move(tmp_path / "clips/DCIM", tmp_path / "clips/kitchen")
     videos = labelled_by_folders(read_input(tmp_path / "clips"))
-    assert videos.classes == ("WhatsApp Video", "kitchen") and not videos.is_labelled
+    assert videos.classes == ("WhatsApp Video", "kitchen") and not videos.is_test_set
     assert describe_labels(videos) == "labels: the 2 folders WhatsApp Video, kitchen; other classes: labels=FILE"
+
+
+@pytest.mark.parametrize("header", ["path,label", "path"])
+@pytest.mark.parametrize("labels", [None, "my.csv", "folders", "none"])
+def test_a_list_with_labels_from_anywhere_is_a_test_set(header, labels, folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(folder)
+    names = [path.relative_to(folder / "clips") for path in sorted((folder / "clips").glob("*/*.mp4"))]
+    number = "" if header == "path" else ",0"
+    (tmp_path / "list.csv").write_text("\n".join([header, *(f"{name}{number}" for name in names)]))
+    videos = label_videos(read_list(tmp_path / "list.csv", folder / "clips"), labels)
+    assert videos.is_test_set == (labels in ("my.csv", "folders") or (labels is None and header == "path,label"))
+    assert not label_videos(read_input(folder / "clips"), labels).is_test_set
 
 
 # What people write --------------------------------------------------------------------------------------------
@@ -250,13 +263,15 @@ def test_what_people_write(rows, tmp_path):
     [
         (
             "video,what\nother/a/GX01.MP4,run\n",
-            "has no label of .*field: it names other/a/GX01.MP4; they are a/GX01.MP4",
+            "has no label of a video of .*field: they are a/GX01.MP4.*; it names other/a/GX01.MP4",
         ),
         ("video,what\nGX01,run\n", "GX01 is the name of 2 files, such as .*: write the path"),
         ("video,what\na/GX01.MP4,run\nfield/a/gx01,jump\n", "has the label 'jump', in .* 'run'"),
         ("video,what,who\na/GX01.MP4,run,me\n", "has no column label: it is path,label"),
         ("video,what\na/GX01.MP4,caf\xe9\n".encode("latin-1"), "is not UTF-8: save it as UTF-8"),
         ("", "has no rows"),
+        ("path,label\n", "has no label of a video of .*field: they are .*; it names nothing"),
+        ("path,label\na/GX01.MP4,\n", "has no label of a video of .*field: all are empty: fill in their column"),
     ],
 )
 def test_what_is_no_label_is_one_line(rows, words, tmp_path):
@@ -308,3 +323,97 @@ def test_spans_of_an_annotation_form(tmp_path):
     windows = label_videos(read_list(tmp_path / "field/windows.csv"), tmp_path / "boris.csv")
     found = {row.start: windows.class_name(row.label) for row in windows.records if row.label >= 0}
     assert found == {1: "dig", 1.5: "dig", 2: "dig", 5: "eat"} and len(windows) == len(lines) + 1
+
+
+def label_by_loop(path, row):
+    """The class of a row (name, start, end) by all lines of a CSV file: its largest span, else its whole video."""
+    name, start, end = row
+    stop, best = float("inf") if end is None else end, (0.0, 0.0, 0.0, None)
+    with open(path, newline="") as file:
+        for line in csv.DictReader(file):
+            first, last = float(line["start"] or 0), float(line["end"] or "inf")
+            if line["path"] != name or not line["label"]:
+                continue
+            if (first, last) == (0, float("inf")):
+                ranked = (-1.0, 0.0, 0.0, line["label"])
+            elif end is None:
+                ranked = (1.0, 0.0, first, line["label"]) if last == stop and first <= start else best
+            else:
+                part = min(stop, last) - max(start, first)
+                ranked = (part, first - last, first, line["label"]) if 2 * part > stop - start else best
+            best = max(best, ranked) if best[3] else ranked
+    return best[3]
+
+
+LINES = """\
+a.mp4,walk,,
+a.mp4,run,0.25,1
+a.mp4,sit,0,1.5
+a.mp4,lie,2,
+a.mp4,,1,3
+b.mp4,sit,,
+b.mp4,lie,3,9
+b.mp4,eat,4,6
+c.mp4,eat,1.5,
+c.mp4,lie,3.5,3.75
+c.mp4,run,8,8.125
+""".splitlines()
+
+
+@pytest.mark.parametrize("order", range(3))
+@pytest.mark.parametrize("listed", ["whole", "windows", "both"])
+def test_labels_of_rows_are_those_of_a_loop(listed, order, tmp_path, caplog):
+    named(tmp_path, "a.mp4", "b.mp4", "c.mp4", "d.mp4")
+    lines = [LINES, LINES[::-1], LINES[5:] + LINES[:5]][order]
+    (tmp_path / "my.csv").write_text("\n".join(["path,label,start,end", *lines]))
+    rows = [(f"{name}.mp4", 0.0, None) for name in "abcd"] * (listed != "windows")
+    spans = [(f"{name}.mp4", n / 2, n / 2 + 1) for name in "abcd" for n in range(14)] + [("a.mp4", 3.0, None)]
+    rows += spans * (listed != "whole")
+    text = "".join(f"{name},{start},{'' if end is None else end}\n" for name, start, end in rows)
+    (tmp_path / "field/list.csv").write_text(f"path,start,end\n{text}")
+    labelled = label_videos(read_list(tmp_path / "field/list.csv"), tmp_path / "my.csv")
+    found = [
+        ((Path(row.path).name, row.start or 0.0, row.end), labelled.class_name(row.label)) for row in labelled.records
+    ]
+    fields = [line.split(",") for line in lines]
+    added = [(name, float(first), float(last or 0) or None) for name, label, first, last in fields if label and first]
+    expected_rows = rows + [row for row in added if row not in rows] * (listed != "windows")
+    assert [row for row, _ in found] == expected_rows
+    assert [label for _, label in found] == [label_by_loop(tmp_path / "my.csv", row) or "?" for row in expected_rows]
+    lost = [record.getMessage() for record in caplog.records if "spans are the largest part" in record.message]
+    assert ["3 of 11 spans are the largest part of no video: " in line for line in lost] == [True] * (
+        listed == "windows"
+    )
+
+
+def test_windows_are_those_without_labels(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder / "clips")
+    lines = ["DCIM/1.mp4,aa,0,0.6", "DCIM/1.mp4,bb,0.6,", "DCIM/2.mp4,bb,,", "DCIM/3.mp4,aa,,", "DCIM/3.mp4,bb,0,0.4"]
+    (tmp_path / "my.csv").write_text("\n".join(["path,label,start,end", *lines]))
+    blank = vidssl.extract(FLOOR, ".", out=tmp_path / "blank", window=0.3, **NETWORK)
+    places = [(os.path.relpath(row.path), row.start, row.end) for row in blank.records]
+    assert len(places) > 16
+    by_loop = [label_by_loop(tmp_path / "my.csv", row) for row in places]
+    assert {*by_loop} == {"aa", "bb", None}
+    for options in ({}, {"out": tmp_path / "x"}):
+        features = vidssl.extract(FLOOR, ".", window=0.3, labels=tmp_path / "my.csv", **options, **NETWORK)
+        assert [(os.path.relpath(row.path), row.start, row.end) for row in features.records] == places
+        assert [features.classes[n] if n >= 0 else None for n in features.label.tolist()] == by_loop
+    out, index = tmp_path / "search", tmp_path / "index"
+    options = {"query": ".", "gallery": ".", "window": 0.3, "labels": tmp_path / "my.csv", "index": index, "out": out}
+    vidssl.retrieval(FLOOR, **options, **NETWORK)
+    labels = vidssl.load_features(index).label.tolist()
+    assert [["aa", "bb"][n] if n >= 0 else None for n in labels] == by_loop
+
+
+def test_labels_of_windows_of_a_span_are_read_again(folder, tmp_path, caplog):
+    """No row of the list has a label, and its windows have."""
+    caplog.set_level(logging.INFO)
+    (tmp_path / "list.csv").write_text("path,start,end\nDCIM/1.mp4,0,0.8\n")
+    options = {"root": folder / "clips", "window": 0.2, "labels": tmp_path / "my.csv", "out": tmp_path / "out"}
+    for first, second in ("ab", "ba"):
+        lines = f"path,label,start,end\n1.mp4,{first},0,0.2\n1.mp4,{second},0.2,0.4\n"
+        (tmp_path / "my.csv").write_text(lines)
+        features = vidssl.extract(FLOOR, tmp_path / "list.csv", **options, **NETWORK)
+        assert [features.classes[n] if n >= 0 else None for n in features.label.tolist()] == [first, second, None, None]
+    assert "4 of 4 windows were there" in caplog.text and "largest part of no" not in caplog.text

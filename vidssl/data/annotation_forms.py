@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import DataError
 from vidssl.data.read_labels import NamedLabel, checked_label, read_labels
 from vidssl.data.video_list import decimal_number, read_official_json, read_rows
@@ -56,7 +57,7 @@ def _of_boris(path: Path) -> Iterator[NamedLabel]:
     if open_events:
         raise DataError(f"{path}: {next(iter(open_events))[2]} starts, and does not stop")
     if points:
-        _log.warning("%s: %d events without a duration are left out", path, points)
+        log_once(_log, logging.WARNING, f"{path}: {points} events without a duration are left out")
 
 
 def _of_label_studio(path: Path) -> Iterator[NamedLabel]:
@@ -68,7 +69,7 @@ def _of_label_studio(path: Path) -> Iterator[NamedLabel]:
             place, data = f"{path}: task {number + 1}", task["data"]
             name = unquote(_UPLOADED.sub("", str(data["video"]).rpartition("?d=")[2]))
             # What a model predicted is no label until somebody has accepted it.
-            annotations = [entry for entry in task.get("annotations", ()) if not entry.get("was_cancelled")]
+            annotations = [entry for entry in task.get("annotations") or () if not entry.get("was_cancelled")]
             without += not annotations
             for result in annotations[-1]["result"] if annotations else ():
                 if result["type"] == OF_VIDEO:
@@ -83,4 +84,5 @@ def _of_label_studio(path: Path) -> Iterator[NamedLabel]:
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise DataError(f"{path} is no JSON of Label Studio with videos of one class each: {error!r}") from None
     if without:
-        _log.warning("%s: %d of %d tasks have no annotation: they have no label", path, without, len(tasks))
+        text = f"{without} of {len(tasks)} tasks have no annotation: they have no label"
+        log_once(_log, logging.WARNING, f"{path}: {text}")

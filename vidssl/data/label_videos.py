@@ -1,7 +1,6 @@
 """The labels that a command uses: those of a file, the folders, those of the list, or none; and their one line."""
 
 import logging
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,22 +10,24 @@ from vidssl.base.command_line_and_notices import log_once, worded
 from vidssl.base.errors import DataError, first_few
 from vidssl.data.allowed_paths import RealPath
 from vidssl.data.annotation_forms import read_annotations
-from vidssl.data.read_labels import NamedLabel, covers, match_labels, span_key
+from vidssl.data.read_labels import LabelledSpans, is_whole, match_labels, span_key
 from vidssl.data.recordings_and_class_folders import FEW_NAMES, camera_line, first_folders, labelled_by_folders
 from vidssl.data.video_list import VideoList, rows_by
 
 _log = logging.getLogger(__name__)
 
 
-def label_videos(videos: VideoList, labels: str | Path | None, required: bool = True) -> VideoList:
+def label_videos(
+    videos: VideoList, labels: str | Path | None, required: bool = True, add_spans: bool = True
+) -> VideoList:
     """Label videos by a file, by their `folders`, or not at all (`none`); None: they keep the labels of their list.
 
-    A file has labels for some of the videos, as of `read_annotations`; the others have -1. A span has the label of a
-    span of the file that has more than half of it, or of its video. Labelled spans of a whole video are added as rows.
-    Classes are the names in the file, sorted.
+    A file has labels for some of the videos, as of `read_annotations`; the others have -1. A row has the label of the
+    span of the file that has the largest part of it, more than half, else that of its video. Labelled spans of a whole
+    video are added as rows, with `add_spans`. Classes are the names in the file, sorted.
 
     Raises:
-        DataError: The file names none of the videos, if a label is `required`, or breaks a rule; there are no two
+        DataError: The file labels none of the videos, if a label is `required`, or breaks a rule; there are no two
             folders.
     """
     if labels is None:
@@ -36,29 +37,30 @@ def label_videos(videos: VideoList, labels: str | Path | None, required: bool = 
         return blank if str(labels) == "none" else labelled_by_folders(blank, requested=True)
     path, real_path = Path(labels), RealPath()
     named = read_annotations(path)
-    matched, lacking = match_labels({path: named}, videos, allow_external=True)
-    spans = defaultdict[str, list[NamedLabel]](list)
-    for (file, _, _), (_, label) in matched.items():
-        spans[file].append(label)
+    matched = match_labels({path: named}, videos, allow_external=True, required=required)
+    known = {key: label for key, (_, label) in matched.items() if label.label}
     classes = sorted({label.label for label in named} - {""})
-    number = {"": -1} | {name: n for n, name in enumerate(classes)}
+    number = {name: n for n, name in enumerate(classes)}
     keys = [span_key(real_path, record.path, record.start, record.end) for record in videos.records]
-    numbers = []
-    for key, record in zip(keys, videos.records, strict=True):
-        same = [matched[key][1]] if key in matched else []
-        covering = (label for label in spans.get(key[0], ()) if covers(record, label.start, label.end))
-        numbers.append(number[next((label.label for label in (*same, *covering) if label.label), "")])
-    listed = videos.relabelled(numbers, classes, path)
-    rows = rows_by(keys)
-    for key, (_, label) in matched.items():
-        if key not in rows and label.end is not None and (whole := rows.get((key[0], 0.0, None))):
+    spans = LabelledSpans(known)
+    nearest = [spans.largest_part(key) for key in keys]
+    numbers = (-1 if key is None else number[known[key].label] for key in nearest)
+    listed, rows, unused = videos.relabelled(numbers, classes, path), rows_by(keys), known.keys() - {*nearest}
+    for key, label in known.items():
+        if add_spans and key not in rows and (whole := rows.get((key[0], 0.0, None))):
             row = replace(videos.records.row(whole[0]), label=number[label.label], start=label.start, end=label.end)
             listed.records.append(row, videos.records.root_of(whole[0]))
+            unused.discard(key)
+    files = {file for file, _, _ in keys}
+    of_videos = [key for key in known if key[0] in files]
     if required and not (listed.labels >= 0).any():
-        names = first_few(label.name for label in named) or "nothing"
-        raise DataError(f"{path} has no label of {videos.path}: it names {names}; they are {first_few(videos.names)}")
-    if required and lacking:
-        text = f"{len(lacking)} of {len(named)} names are of no video of {videos.path}: {first_few(lacking)}"
+        why = "no span is more than half of one" if of_videos else "all are empty: fill in their column"
+        if known and not of_videos:
+            why = f"it names {first_few(label.name for label in named)}; they are {first_few(videos.names)}"
+        raise DataError(f"{path} has no label of a {videos.unit} of {videos.path}: {why}")
+    lost = [f"{known[key].name} ({known[key].place})" for key in of_videos if key in unused and not is_whole(key)]
+    if required and lost:
+        text = f"{len(lost)} of {len(named)} spans are the largest part of no {videos.unit}: {first_few(lost)}"
         log_once(_log, logging.WARNING, f"{path}: {text}")
     return listed
 

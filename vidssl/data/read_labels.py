@@ -3,22 +3,24 @@
 import logging
 import math
 import os
+from bisect import bisect, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from unicodedata import normalize
 
 import numpy as np
 
+from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import DataError, first_few
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import TAR_MARK, PathRule, RealPath, existing_path
 from vidssl.data.find_same_videos import spans_overlap
 from vidssl.data.read_input import VIDEO_SUFFIXES, read_input, without_extension
 from vidssl.data.recordings_and_class_folders import labelled_by_folders
-from vidssl.data.video_list import Records, VideoList, decimal_number, lines_beside, read_rows, root_beside, rows_by
+from vidssl.data.video_list import Records, VideoList, decimal_number, lines_beside, read_rows, root_beside
 from vidssl.video.reader import state_of_video
 
 _log = logging.getLogger(__name__)
@@ -64,7 +66,8 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     rows = [*read_rows(path, "labels=FILE is a CSV file path,label[,start,end]")]
     if not rows:
         raise DataError(f"{path} has no rows: it is a CSV file path,label[,start,end]")
-    if len(rows[0][1]) == 1 and (between := next((mark for mark in ";\t" if mark in rows[0][1][0]), "")):
+    between = next((mark for mark in ";\t" if mark in rows[0][1][0]), ",") if len(rows[0][1]) == 1 else ","
+    if between != ",":
         rows = [*read_rows(path, "", between)]
     header = [name.strip().lower() for name in rows[0][1]]
     named = [n for n, name in enumerate(header) if name not in ("", *_SECONDS)]
@@ -74,7 +77,8 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
         if is_file or PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES:
             rows = [(0, []), *rows]  # no header
         elif not {*header} & {*_NAMES, *_LABELS}:
-            _log.warning("%s: its first line is taken for the names of two columns: %s", path, ",".join(rows[0][1]))
+            text = f"its first line is taken for the names of two columns: {','.join(rows[0][1])}"
+            log_once(_log, logging.WARNING, f"{path}: {text}")
         is_label_first = header[named[1]] in _NAMES or header[named[0]] in _LABELS
         header[named[is_label_first]], header[named[not is_label_first]] = "path", "label"
     columns: dict[str, int] = {name: header.index(name) for name in _SECONDS if name in header}
@@ -86,8 +90,8 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
         columns[name] = header.index(there[0])
     others = [name for n, name in enumerate(header) if n not in columns.values() and name not in ("", *ignored)]
     if others:
-        _log.warning("%s: columns that are not used: %s", path, ", ".join(others))
-    labels = [_label(path, line, row, columns, len(header)) for line, row in rows[1:]]
+        log_once(_log, logging.WARNING, f"{path}: columns that are not used: {', '.join(others)}")
+    labels = [_label(path, line, row, columns, len(header), between) for line, row in rows[1:]]
     classes = lines_beside(path, "classes.txt")
     numbers = {str(n): name for n, name in enumerate(classes)}
     if classes and {label.label for label in labels} <= {*numbers, ""}:
@@ -95,13 +99,18 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     return labels
 
 
-def _label(path: Path, line: int, row: Sequence[str], columns: Mapping[str, int], width: int) -> NamedLabel:
+def _label(
+    path: Path, line: int, row: Sequence[str], columns: Mapping[str, int], width: int, between: str
+) -> NamedLabel:
     place = f"{path}:{line}"
     if len(row) != width:
         raise DataError(f"{place}: {len(row)} fields, the header has {width}; quote text with commas")
     values = {name: row[column].strip() for name, column in columns.items()}
+    decimal = "," if between == ";" else "."  # where a comma is decimal, lists are separated by semicolons
     try:
-        start, end, fps = (decimal_number(values[name]) if values.get(name) else None for name in _SECONDS)
+        start, end, fps = (
+            decimal_number(values[name].replace(decimal, ".")) if values.get(name) else None for name in _SECONDS
+        )
     except ValueError as error:
         raise DataError(f"{place}: {error}: start and end are seconds") from None
     return checked_label(values["path"], values["label"], start, end, place, fps)
@@ -117,7 +126,7 @@ def labels_of_folders(folder: Path) -> list[NamedLabel]:
 
 
 def find_labelled(
-    labels: Mapping[Path, Iterable[NamedLabel]], among: VideoList | None = None, allow_external: bool = False
+    labels: Mapping[Path, Sequence[NamedLabel]], among: VideoList | None = None, allow_external: bool = False
 ) -> VideoList:
     """Find the videos that the labels of files name: among some videos, by path or by the name of the file, or beside.
 
@@ -125,13 +134,9 @@ def find_labelled(
         A row for each video or span, below the folder above all of them; classes are the names, sorted.
 
     Raises:
-        DataError: A name is of no video or of several, or a span has two labels.
+        DataError: As of `match_labels`.
     """
-    rows, lacking = match_labels(labels, among, allow_external)
-    if lacking:
-        raise DataError(f"{len(lacking)} files with labels are not there: {first_few(lacking)}")
-    if not rows:
-        raise DataError(f"{next(iter(labels))} has no labels")
+    rows = match_labels(labels, among, allow_external)
     _warn_of_overlaps(rows)
     classes = sorted({label.label for _, label in rows.values()} - {""})
     number = {name: n for n, name in enumerate(classes)} | {"": -1}
@@ -151,13 +156,21 @@ def span_key(real_path: RealPath, path: str, start: float | None, end: float | N
 
 
 def match_labels(
-    labels: Mapping[Path, Iterable[NamedLabel]], among: VideoList | None = None, allow_external: bool = False
-) -> tuple[dict[SpanKey, tuple[VideoRecord, NamedLabel]], list[str]]:
-    """Return the video of each label, as `find_labelled`, and the names that are of none; two labels are an error."""
+    labels: Mapping[Path, Sequence[NamedLabel]],
+    among: VideoList | None = None,
+    allow_external: bool = False,
+    required: bool = True,
+) -> dict[SpanKey, tuple[VideoRecord, NamedLabel]]:
+    """Return the video of each label, as `find_labelled`; names that are of none are a warning, if one is `required`.
+
+    Raises:
+        DataError: All names of a file are of no video, if one is `required`; a name is of several, or a span has two
+            labels.
+    """
     rows: dict[SpanKey, tuple[VideoRecord, NamedLabel]] = {}
-    lacking, real_path = [], RealPath()
+    real_path = RealPath()
     for path, of_file in labels.items():
-        finder = _Finder(path, among, allow_external, real_path)
+        finder, lacking = _Finder(path, among, allow_external, real_path), []
         for label in of_file:
             record = finder.find(label)
             if record is None:
@@ -170,7 +183,15 @@ def match_labels(
                 raise DataError(f"{label.place}: {label.name} has the label {label.label!r}, {there}")
             if label.label:  # an empty one says nothing
                 rows[key] = (record, label)
-    return rows, lacking
+        if required and len(lacking) == len(of_file):
+            names = first_few(label.name for label in of_file) or "nothing"
+            there = "beside it" if among is None else f"of {among.path}: they are {first_few(among.names)}"
+            raise DataError(f"{path} has no label of a video {there}; it names {names}")
+        if required and lacking:
+            there = "beside it" if among is None else f"of {among.path}"
+            text = f"{len(lacking)} of {len(of_file)} names are of no video {there}: {first_few(lacking)}"
+            log_once(_log, logging.WARNING, f"{path}: {text}")
+    return rows
 
 
 def _warn_of_overlaps(rows: Mapping[SpanKey, tuple[VideoRecord, NamedLabel]]) -> None:
@@ -209,24 +230,59 @@ def divide_by_labels(videos: VideoList) -> tuple[list[int], list[int]]:
     known = np.flatnonzero(videos.labels >= 0).tolist()
     if len({*videos.labels[known].tolist()}) < 2:
         raise DataError(f"{videos.path}: examples of fewer than two classes can be read: repair them, or label others")
-    spans = rows_by(videos.records[n].path for n in known)
-    rest = []
-    for n in np.flatnonzero(videos.labels < 0).tolist():
-        labelled = [videos.records[known[row]] for row in spans.get(videos.records[n].path, ())]
-        record = videos.records[n]
-        if not any(record.end is None or covers(record, span.start, span.end) for span in labelled):
-            rest.append(n)
+    real_path = RealPath()
+    keys = [span_key(real_path, record.path, record.start, record.end) for record in videos.records]
+    files, spans = {keys[n][0] for n in known}, LabelledSpans(keys[n] for n in known)
+    rest = [
+        n
+        for n in np.flatnonzero(videos.labels < 0).tolist()
+        if keys[n][0] not in files or (keys[n][2] is not None and spans.largest_part(keys[n]) is None)
+    ]
     if not rest:
         raise DataError(f"{videos.path}: none of the videos to predict can be read, or all have labels")
     return known, rest
 
 
-def covers(record: VideoRecord, start: float | None, end: float | None) -> bool:
-    """Whether a span from start to end has more than half of a record; of one without an end all of it."""
-    if record.end is None:
-        return (start or 0.0) <= (record.start or 0.0) and end is None
-    first = record.start or 0.0
-    return min(record.end, end or record.end) - max(first, start or 0.0) > 0.5 * (record.end - first)
+def is_whole(key: SpanKey) -> bool:
+    """Whether a span is a whole video."""
+    return key[1:] == (0.0, None)
+
+
+class LabelledSpans:
+    """Spans of files that have labels, and whole videos."""
+
+    def __init__(self, keys: Iterable[SpanKey]) -> None:
+        self._whole: dict[str, SpanKey] = {}
+        self._spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for key in keys:
+            file, start, end = key
+            if is_whole(key):
+                self._whole[file] = key
+            else:
+                insort(self._spans[file], (start, math.inf if end is None else end))
+        # The latest end of the spans up to each, so that the search for those at a time ends early.
+        self._latest = {file: [*accumulate((end for _, end in spans), max)] for file, spans in self._spans.items()}
+
+    def largest_part(self, key: SpanKey) -> SpanKey | None:
+        """Return the span with the largest part of another, more than half of it; of equal ones the shortest.
+
+        It is the whole video if there is none, or None. Of a span without an end it has all.
+        """
+        file, start, end = key
+        spans, latest = self._spans.get(file, []), self._latest.get(file, [])
+        # More than half of a span has its middle.
+        middle, stop = (start, math.inf) if end is None else ((start + end) / 2, end)
+        n, parts = bisect(spans, (middle, math.inf)), []
+        while n and latest[n - 1] >= middle:
+            n -= 1
+            first, last = spans[n]
+            part = min(stop, last) - max(start, first)
+            if part == math.inf or part > 0.5 * (stop - start):
+                parts.append((part, first - last, first, last))
+        if not parts:
+            return self._whole.get(file)
+        _, _, first, last = max(parts)
+        return file, first, None if last == math.inf else last
 
 
 class _Finder:
@@ -236,14 +292,19 @@ class _Finder:
         self._root = path if path.is_dir() else root_beside(path)
         self._rule, self._real_path = PathRule(self._root, allow_external), real_path
         self._by_path: dict[str, VideoRecord] = {}
-        self._by_file: dict[str, dict[str, VideoRecord]] = defaultdict(dict)
+        self._by_end: dict[tuple[str, ...], dict[str, VideoRecord]] = defaultdict(dict)
+        folder = os.path.abspath("." if among is None else among.root)  # noqa: PTH100
+        above = os.path.join(os.path.dirname(folder), "")  # noqa: PTH118, PTH120
         for name, record in zip(among.names, among.records, strict=True) if among is not None else ():
             full = os.path.abspath(record.path)  # noqa: PTH100
             whole = VideoRecord(full, fps=record.fps)
+            if self._by_path.get(name) == whole:
+                continue  # another span of the file
             self._by_path[name] = self._by_path[real_path(full)] = whole
-            self._by_file[PurePosixPath(_plain(name)).name][full] = whole
-        folder = os.path.abspath("." if among is None else among.root)  # noqa: PTH100
-        self._above = len(os.path.dirname(folder).rstrip("/"))  # noqa: PTH120 - characters before the folder's name
+            parts = _parts(full.removeprefix(above))
+            for n in range(len(parts)):
+                self._by_end[parts[n:]][full] = whole
+            self._by_end[("", *parts)][full] = whole  # all of it, which may be the end of another path
 
     def find(self, label: NamedLabel) -> VideoRecord | None:
         """Return the video, without a span; None if there is none.
@@ -264,12 +325,10 @@ class _Finder:
                 raise DataError(f"{label.place}: {error}") from None
             return VideoRecord(full)
         name = label.name.replace("\\", "/")  # as Windows writes paths
-        wanted = f"/{_plain(name).lstrip('./')}"
-        same_name = {
-            path: record
-            for path, record in self._by_file.get(PurePosixPath(wanted).name, {}).items()
-            if _plain(path).endswith(wanted) or wanted.endswith(_plain(path[self._above :]))
-        }
+        parts = _parts(name)
+        same_name = {**self._by_end.get(parts, {})}
+        for n in range(len(parts)):
+            same_name |= self._by_end.get(("", *parts[n:]), {})
         exact = {path: record for path, record in same_name.items() if path.endswith(f"/{PurePosixPath(name).name}")}
         same_name = exact or same_name
         if len(same_name) > 1:
@@ -278,6 +337,7 @@ class _Finder:
         return next(iter(same_name.values()), None)
 
 
-def _plain(path: str) -> str:
-    """Return a path without what may differ where somebody else writes it: the extension, upper case, forms of é."""
-    return without_extension(normalize("NFC", path.replace(TAR_MARK, ".tar/"))).casefold()
+def _parts(path: str) -> tuple[str, ...]:
+    """Return the parts of a path without what may differ where somebody else writes it: extension, case, forms of é."""
+    plain = without_extension(normalize("NFC", path.replace(TAR_MARK, ".tar/"))).casefold()
+    return tuple(part for part in PurePosixPath(os.path.normpath(plain)).parts if part.strip("/") not in ("", ".."))

@@ -281,16 +281,11 @@ class VideoList:
         return targets
 
     @property
-    def is_labelled(self) -> bool:
-        """Whether the list itself says what is in its videos: labels, or numbers of an app."""
-        several = self.records[0].label_set is not None  # in all rows or in none
-        has_labels = self.label_source == "list" and bool((self.labels >= 0).any())
-        return several or bool(self.columns) or has_labels
-
-    @property
     def is_test_set(self) -> bool:
         """Whether it is a file of videos with labels: numbers of a part of these videos would be of another test."""
-        return self.is_labelled and self.path.suffix.lower() == ".csv"
+        several = self.records[0].label_set is not None  # in all rows or in none
+        has_labels = several or bool(self.columns) or bool((self.labels >= 0).any())
+        return has_labels and self.path.suffix.lower() == ".csv"
 
     @property
     def columns(self) -> dict[str, NDArray[np.float64]]:

@@ -1,5 +1,6 @@
 """Features of videos, in memory or as a folder, at once or in parts that are merged."""
 
+import hashlib
 import logging
 import re
 import shutil
@@ -23,6 +24,7 @@ from vidssl.base.types import Features
 from vidssl.base.worker_pool import Pool, ordered
 from vidssl.data.cut_windows import TimeWindows, cut_into_windows, parse_windows
 from vidssl.data.dataset import SKIPPING
+from vidssl.data.label_videos import label_videos
 from vidssl.data.list_identity import identify
 from vidssl.data.loader import file_numbers
 from vidssl.data.video_list import Records, VideoList
@@ -35,7 +37,7 @@ from vidssl.jobs.load_network import Subject, device_of, load_subject
 _log = logging.getLogger(__name__)
 _REMEDY = "choose another folder for the features"
 _THERE = "%s holds these features already"
-_OF_LIST = ("list", "data", "videos", "shard")  # of a request: what does not change the features of a video
+_OF_LIST = ("list", "data", "videos", "shard", "labels")  # of a request: what does not change the features of a video
 PARTS_FOLDER = ".parts"  # folder below the output, for the parts until all are there
 
 
@@ -101,7 +103,7 @@ def extract(
     table = path / f"features.{to}"
     if to is not None:
         check_file(table)
-    listed = read_videos(videos, options)
+        listed = read_videos(videos, options, required=windows is None)
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping()
         # Only the main process reads the sizes of the files: on a network drive that takes time.
@@ -150,7 +152,7 @@ def merge(out: File) -> Features:
 
 
 def _in_memory(model: Model, videos: Videos, windows: TimeWindows | None, options: NetworkOptions) -> Features:
-    listed = read_videos(videos, options)
+    listed = read_videos(videos, options, required=windows is None)
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping()
         rows = listed if windows is None else windows_of(listed, windows, subject.test)
@@ -196,7 +198,9 @@ def extract_to(
     `data` describes the files of the list (`identify`); `part` (i, n) is the i-th of n parts of it. Rows that the
     folder has, or a run on a cluster that was interrupted, are taken from there.
     """
-    more = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
+    more: Tree = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
+    if windows is not None and (labels := _file_of_labels(videos)) is not None:
+        more["labels"] = hashlib.sha256(labels.read_bytes()).hexdigest()  # some spans are labels of windows alone
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
     if any(request_there != request for request_there in distributed.gather_objects(request)):
         raise ConfigError("processes of one run have different arguments: start each shard by itself")
@@ -239,7 +243,7 @@ class _Kept:
         self._folders = [stored for stored in (folder, *parts) if stored is not None]
         if folder is None or folder.classes != videos.classes:
             return False
-        same = all(folder.request[key] == self._request[key] for key in ("list", "shard"))
+        same = all(folder.request.get(key) == self._request.get(key) for key in ("list", "shard", "labels"))
         there = same and folder.root == videos.root.resolve() and features.Files(videos).have(folder.files)
         if there:
             _check_missing(folder, self._subject.test)
@@ -285,9 +289,18 @@ class _Kept:
 
 
 def windows_of(videos: VideoList, windows: TimeWindows, test: features.TestClips, pool: Pool = ordered) -> VideoList:
-    """Cut a list into windows on the main process, for all processes."""
+    """Cut a list into windows on the main process, for all processes, and label them by the file that labels it."""
+    labels, records = _file_of_labels(videos), videos.records
+    if labels is not None:  # its spans are rows, and are those of windows of their videos
+        whole = {record.path for record in records if record.end is None and not record.start}
+        rows = [n for n, row in enumerate(records) if row.path not in whole or (row.end is None and not row.start)]
+        videos = videos.rows(rows)
     cut = partial(cut_into_windows, videos, windows, test, workers=test.workers, timeout=test.timeout)
-    return distributed.on_main(lambda: cut(keep_missing=test.skips, pool=pool))
+    return distributed.on_main(lambda: label_videos(cut(keep_missing=test.skips, pool=pool), labels, add_spans=False))
+
+
+def _file_of_labels(videos: VideoList) -> Path | None:
+    return videos.label_source if isinstance(videos.label_source, Path) else None
 
 
 def open_index(path: Path, subject: Subject) -> features.FeatureFolder:

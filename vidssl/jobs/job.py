@@ -211,7 +211,7 @@ def _check_one(name: str, value: Any, kind: Any) -> None:
 # Inputs -----------------------------------------------------------------------------------------------------
 
 
-def read_videos(videos: Videos, options: NetworkOptions) -> VideoList:
+def read_videos(videos: Videos, options: NetworkOptions, required: bool = True) -> VideoList:
     """Read the videos of a job, unless they are a list that was read, and label them as `label_videos`.
 
     Raises:
@@ -223,7 +223,7 @@ def read_videos(videos: Videos, options: NetworkOptions) -> VideoList:
         videos = read_input(videos, root, external)
     elif root is not None or external:
         raise ConfigError("root and allow_external are for reading a list, and this one was read: leave them out")
-    return label_videos(videos, options.get("labels"))
+    return label_videos(videos, options.get("labels"), required)
 
 
 def reading(root: File | None, allow_external: bool = False) -> NetworkOptions:

@@ -393,7 +393,11 @@ def test_what_cannot_be_compared_is_said_at_once(own, digits, tmp_path, monkeypa
         (own_list, {"limit": 1}, "a comparison needs two videos or more"),
         (tmp_path / "one/list.csv", {}, "a comparison needs two videos or more"),
         (own_list, {"same_clips": -1.0}, "same_clips"),
-        (own_list, {"more_labels": [digits / "motion/test.csv"]}, r"motion/test.csv has no label of .*: it names "),
+        (
+            own_list,
+            {"more_labels": [digits / "motion/test.csv"]},
+            r"motion/test.csv has no label of a video .*: it names ",
+        ),
         (own_list, {"group": "("}, r"group='\(' is not a regular expression"),
         (own_list, {"group": "nothing"}, r"group='nothing' matches nothing in all 40 paths"),
     ):

@@ -89,8 +89,10 @@ def test_back_and_forth(tmp_path, write_video):
     for to, (name, write) in ANNOTATIONS.items():
         write(tmp_path / name, rows)
         if to == "label-studio":  # a prediction is no label until somebody accepts it
-            assert read_annotations(tmp_path / name) == []
             tasks = json.loads((tmp_path / name).read_text())
+            for nothing in ({}, {"annotations": None}):
+                (tmp_path / name).write_text(json.dumps([task | nothing for task in tasks]))
+                assert read_annotations(tmp_path / name) == []
             accepted = [{"data": task["data"], "annotations": task["predictions"]} for task in tasks]
             (tmp_path / name).write_text(json.dumps(accepted))
         found = spans(read_annotations(tmp_path / name))

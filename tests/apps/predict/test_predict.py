@@ -234,7 +234,7 @@ def test_a_span_of_the_recording_is_an_example(folder, tmp_path, write_video):
         ([("r00_0_blue.mp4", "")], {}, "no label: a prediction needs examples of two classes"),
         ([("r00_0_blue.mp4", NONE), ("r10_0_green.mp4", "x")], {}, "labels.csv:2: the class 'none of these' is"),
         ([("r99_broken.mp4", "blue"), ("r10_0_green.mp4", "x")], {}, "examples of fewer than two classes can be read"),
-        ([("r00_0_blue.mp4", "blue"), ("no.mp4", "x")], {}, "1 files with labels are not there: no.mp4"),
+        ([("no.mp4", "blue"), ("lost.mp4", "x")], {}, "videos: they are r00_0_blue.mp4"),
         ([("r00_0_blue.mp4", "blue")], {"none": 1.0}, "none=1 is a share of the videos"),
         ([("r00_0_blue.mp4", "blue")], {"stride": 1.0}, "a stride of 1 s needs a window"),
     ],

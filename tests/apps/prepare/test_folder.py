@@ -290,6 +290,14 @@ def test_labels_csv(actions, tmp_path):
         assert (int(re.search(r"person(\d+)", name)[1]) % 2 == 1) == (found.class_name(record.label) == "fast, very")
 
 
+def test_labels_as_other_commands_read_them(actions, tmp_path, caplog):
+    text = "run/person00_a;fast\n/me/actions/run/person01_a.avi;slow\nno.mp4;slow"
+    labels = labels_csv(tmp_path / "labels.csv", text.split("\n"), "file;behaviour")
+    prepare_folder(actions, tmp_path / "lists", labels=labels, test=0)
+    assert rows(tmp_path / "lists", "train") == {"run/person00_a.mp4": "fast", "run/person01_a.mp4": "slow"}
+    assert "1 of 3 names are of no video of" in caplog.text and "no.mp4" in caplog.text
+
+
 @pytest.mark.parametrize("labelled", [False, True])
 def test_kept_classes(actions, tmp_path, labelled):
     touch(actions, "jump/person00_a.mp4", "jump/person01_a.mp4")
@@ -310,12 +318,13 @@ def test_kept_classes(actions, tmp_path, labelled):
     ("header", "row", "message"),
     [
         ("path,label", "run/person00_a.mp4,run", r"labels\.csv:1: header 'path,label' lacks camera"),
-        ("path,label,camera", "run/person00_a.mp4,run", r"labels\.csv:2: a row needs path, label, camera"),
+        ("path,label,camera", "run/person00_a.mp4,run", r"labels\.csv:2: a row needs camera"),
         ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: a row needs"),
-        ("path,label,camera", "../x.mp4,run,1", r"labels\.csv:2: '\.\./x\.mp4' leaves"),
-        ("path,label,camera", "/etc/x.mp4,run,1", r"labels\.csv:2: '/etc/x\.mp4' leaves"),
-        ("path,label,camera", "run/no.mp4,run,1", r"1 of 1 files in .* \('run/no\.mp4'\): restore"),
-        ("path,label,camera", "run/person00_a.mp4,run,1\n./run/person00_a.mp4,run,1", r":3: .* is listed twice"),
+        ("path,label,camera", "../x.mp4,run,1", r"labels\.csv has no label of a video .*; it names \.\./x\.mp4"),
+        ("path,label,camera", "/etc/passwd,run,1", r"labels\.csv:2: '/etc/passwd' leaves .*actions"),
+        ("path,label,camera,end", "run/person00_a.mp4,run,1,2", r"labels\.csv:2: a list of a folder has whole videos"),
+        ("path,label,camera", "run/no.mp4,run,1", r"it names run/no\.mp4"),
+        ("path,label,camera", "run/person00_a.mp4,run,1\n./run/person00_a.mp4,walk,1", r":3: .* has the label 'walk'"),
     ],
 )
 def test_malformed_labels(actions, tmp_path, header, row, message):

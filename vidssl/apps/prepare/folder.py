@@ -1,5 +1,6 @@
 """Lists of any folder of videos: find the videos and their classes, then split them by group into train and test."""
 
+import os
 import posixpath
 import re
 from collections import Counter, defaultdict
@@ -11,16 +12,19 @@ from vidssl.apps.prepare.match import read_classes, read_csv
 from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Natural, Positive, VideoRecord
-from vidssl.data.allowed_paths import existing_path, is_file
+from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.find_same_videos import find_copies
 from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, describe_suffixes, frame_folders, index_files, quoted
+from vidssl.data.read_labels import match_labels
 from vidssl.data.recordings_and_class_folders import camera_line, is_camera_name, number_recordings, recordings_by
+from vidssl.data.video_list import Records, VideoList
 from vidssl.data.write_lists import write_lists
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, has_other_images, numbers_by_name
 
 # Names of folders that are splits if one of them is for training, in any case.
 _TRAIN = ("train", "training")
 SPLIT_FOLDERS = (*_TRAIN, "val", "valid", "validation", "dev", "test", "testing", "eval")
+_NO_GROUPS = "pass a CSV file with this column"
 _DRAWS = 20  # orders of groups, of which the one is used whose test list has the fraction of each class most nearly
 _TIE = 1e-9  # numerical tolerance
 
@@ -238,8 +242,8 @@ def prepare_folder(
         out: Folder for what is written.
         test: Fraction of each class for the test list (default 0.33; 0, no test list, if there are no classes).
         group: Group of a path: first capture group of this expression, or match.
-        labels: CSV file with the columns path,label, whose videos alone are listed; `folders`, whatever their names; or
-            `none`, for lists without labels (default: folders, unless all have names that cameras and calendars give).
+        labels: File with labels as in other commands, whose videos alone are listed; `folders`, whatever their names;
+            or `none`: lists without labels (default: folders, unless all have names that cameras and calendars give).
         group_column: Column of the labels that names the group.
         seed: Seed of the random split.
         images: List each image file as a video of one frame.
@@ -360,23 +364,19 @@ def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Co
 
 
 def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> list[FolderVideo]:
-    root = index.root
-    columns = ["path", "label"] + ([group_column] if group_column is not None else [])
+    columns = [] if group_column is None else [group_column]
+    groups = {line: row[columns[0]] for line, row in read_csv(labels, columns, _NO_GROUPS)} if columns else {}
+    frames = [path for path, folder in index.image_folders.items() if folder.is_video]
+    listed = VideoList(index.root, Records(index.root, map(VideoRecord, [*index.videos, *frames])), ())
+    named = match_labels({labels: read_annotations(labels, columns)}, listed, allow_external=True)
     videos: dict[str, FolderVideo] = {}
-    for line, row in read_csv(labels, columns, "pass a CSV file with the columns path,label"):
-        path = Path(row["path"]).as_posix()
-        if path.startswith("/") or ".." in path.split("/"):
-            raise DataError(f"{line}: {row['path']!r} leaves {root}; paths are relative to it")
-        if path in videos:
-            raise DataError(f"{line}: {row['path']!r} is listed twice: delete one of the rows")
-        videos[path] = FolderVideo(path, row["label"].strip(), path if group_column is None else row[group_column])
-    frames = {path for path, folder in index.image_folders.items() if folder.is_video}
-    missing = [path for path in videos if path not in frames and not is_file(existing_path(root, path))]
-    if missing:
-        raise DataError(
-            f"{len(missing)} of {len(videos)} files in {labels} are not videos in {root} ({quoted(missing)}): restore "
-            "them, number the images of a folder under one name (img_0001.jpg), or delete the rows"
-        )
+    for record, label in named.values():
+        path = Path(os.path.relpath(record.path, index.root)).as_posix()
+        if path.startswith("../"):
+            raise DataError(f"{label.place}: {label.name!r} leaves {index.root}")
+        if label.start is not None or label.end is not None:
+            raise DataError(f"{label.place}: a list of a folder has whole videos, and this is a label of a span")
+        videos[path] = FolderVideo(path, label.label or None, groups.get(label.place, path))
     return [videos[path] for path in sorted(videos)]
 
 

@@ -143,7 +143,7 @@ def retrieval(
         if gallery is not None:
             claim_features(searched, [path_of(gallery)])
         options = _with_clips_of(searched, model, options)
-    queries, listed = _read(query, gallery, options)
+    queries, listed = _read(query, gallery, options, windows is None)
     _check(queries, center, bool(gradcam))
     with distributed.joined(device_of(model, options)), nullcontext() if folder is None else only_run_in(folder):
         subject = load_subject(model, options)
@@ -175,8 +175,10 @@ def _inputs(folder: Path, gallery: Videos | None, index: Path | None) -> dict[st
     return {"gallery": path_of(gallery), "index": os.path.relpath(index.resolve(), folder.resolve())}
 
 
-def _read(query: Videos, gallery: Videos | None, options: NetworkOptions) -> tuple[Queries, VideoList | None]:
-    """Read queries and gallery; the same list is read, decoded and reported once."""
+def _read(
+    query: Videos, gallery: Videos | None, options: NetworkOptions, required: bool
+) -> tuple[Queries, VideoList | None]:
+    """Read queries and gallery, of which some must have labels if `required`; a list for both is read once."""
     of_queries = options.copy()
     if gallery is None:
         of_queries.pop("root", None)  # it is that of the index
@@ -186,7 +188,7 @@ def _read(query: Videos, gallery: Videos | None, options: NetworkOptions) -> tup
     if gallery is None:
         return queries, None
     same = _same(gallery, query)
-    return queries, queries.videos if same else label_videos(read_listed(gallery, options), labels)
+    return queries, queries.videos if same else label_videos(read_listed(gallery, options), labels, required)
 
 
 def _check(queries: Queries, center: bool, gradcam: bool) -> None:

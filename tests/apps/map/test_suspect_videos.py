@@ -144,9 +144,6 @@ def test_the_sentence_says_how_many_labels_were_judged(videos_of_class, planted,
     label[len(label) - without :] = -1
     results, lists = find_suspects(listed(label), x, neighbours(x), [])
     assert re.match(line, results["labels"])
-    assert any("clearly" in text for _, text in lists["Doubtful labels"]) == line.endswith(
-        ("one is clearly wrong$", ": one is")
-    )
     rows = [facts["path"] for facts in results["doubtful_labels"]]
     assert "5.mp4" in rows or 5 not in planted
     assert len(lists["Doubtful labels"]) == len(rows)

@@ -103,7 +103,7 @@ def extract(
     table = path / f"features.{to}"
     if to is not None:
         check_file(table)
-        listed = read_videos(videos, options, required=windows is None)
+    listed = read_videos(videos, options, required=windows is None)
     with distributed.joined(device_of(model, options)):
         subject = load_subject(model, options).skipping()
         # Only the main process reads the sizes of the files: on a network drive that takes time.

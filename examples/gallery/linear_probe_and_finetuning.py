@@ -27,7 +27,7 @@ uses = {
 # **Train and test** each. `finetune/small` has the streams of that network, and clips of the same length and size.
 # Augmentation that changes colours is switched off, as the colours are the classes.
 view = "data.views.0={name: train_crop, size: 64, short_side: [64, 72]}"
-lists = [f"data.train={digits}/colour/train.csv", "data.workers=1", "evaluate={clips: 2, crops: 1}"]
+lists = ["data.lists=null", f"data.train={digits}/colour/train.csv", "data.workers=1", "evaluate={clips: 2, crops: 1}"]
 accuracy = {}
 for use, settings in uses.items():
     folder = f"{out}/{use.replace(' ', '_')}"

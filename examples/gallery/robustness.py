@@ -9,7 +9,7 @@ from vidssl.cli import run
 
 digits, out = "output/gallery/digits", "output/gallery/robustness"
 run("prepare", ["moving-digits", "--out", digits, "--train", "240", "--test", "80", "--quiet"])
-settings = ["init=vidssl-small", f"data.train={digits}/colour/train.csv"]
+settings = ["init=vidssl-small", "data.lists=null", f"data.train={digits}/colour/train.csv"]
 settings += ["method.method.classes=6", "method.method.dropout=0"]
 view = "data.views.0={name: train_crop, size: 64, short_side: [64, 72]}"
 settings += [view, "steps=40", "batch_size=24", "data.workers=1", "evaluate={clips: 2, crops: 1}"]

@@ -82,8 +82,9 @@ def test_links_to_code_are_links_to_its_page(tmp_path):
     )
     assert sources["with_site_links"](page) == page.read_text().replace("[c](code.py)", "[c](code.py.md)", 1)
     assert sources["linked_files"]([page]) == [tmp_path / "code.py", tmp_path / "image.png"]
-    page.write_text(f"[s](papers/sce.yaml#x) `papers/sce.yaml` [r]({ROOT}/README.md#y)\n")
-    text = f"[s](papers/sce.md#x) `papers/sce.yaml` [r]({ROOT}/about.md#y)\n"
+    (tmp_path / "README.md").symlink_to(ROOT / "README.md")
+    page.write_text("[s](papers/sce.yaml#x) `papers/sce.yaml` [r](README.md#y)\n")
+    text = "[s](papers/sce.md#x) `papers/sce.yaml` [r](about.md#y)\n"
     assert sources["with_site_links"](page) == text, "the start page is index.html"
 
 

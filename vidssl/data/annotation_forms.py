@@ -53,7 +53,7 @@ def _of_boris(path: Path) -> Iterator[NamedLabel]:
             else:
                 points += 1
         except (KeyError, ValueError) as error:
-            raise DataError(f"{place}: {error}: it is no table of events of BORIS") from None
+            raise DataError(f"{place}: {error}: it is not a table of events of BORIS") from None
     if open_events:
         raise DataError(f"{path}: {next(iter(open_events))[2]} starts, and does not stop")
     if points:
@@ -64,11 +64,11 @@ def _of_label_studio(path: Path) -> Iterator[NamedLabel]:
     tasks, without = read_official_json(path), 0
     try:
         if not isinstance(tasks, list):
-            raise TypeError("it is no list of tasks")
+            raise TypeError("it is not a list of tasks")
         for number, task in enumerate(tasks):
             place, data = f"{path}: task {number + 1}", task["data"]
             name = unquote(_UPLOADED.sub("", str(data["video"]).rpartition("?d=")[2]))
-            # What a model predicted is no label until somebody has accepted it.
+            # What a model predicted is not a label until somebody has accepted it.
             annotations = [entry for entry in task.get("annotations") or () if not entry.get("was_cancelled")]
             without += not annotations
             for result in annotations[-1]["result"] if annotations else ():
@@ -82,7 +82,7 @@ def _of_label_studio(path: Path) -> Iterator[NamedLabel]:
                     for part in result["value"]["ranges"]:
                         yield checked_label(name, label, (part["start"] - 1) / fps, part["end"] / fps, place)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-        raise DataError(f"{path} is no JSON of Label Studio with videos of one class each: {error!r}") from None
+        raise DataError(f"{path} is not a JSON file of Label Studio with videos of one class each: {error!r}") from None
     if without:
         text = f"{without} of {len(tasks)} tasks have no annotation: they have no label"
         log_once(_log, logging.WARNING, f"{path}: {text}")

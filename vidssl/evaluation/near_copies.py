@@ -33,7 +33,7 @@ _BLUR = 0.7  # pixels, deviation of the Gaussian: a crop is not registered more 
 _SECONDS, _STEP = 8.0, 0.08  # of the middle of each video; between frames
 _FRAMES, _LEAST_OVERLAP = 8, 0.6  # that are compared; the part of the shorter video that they are taken from
 _MAY_MATCH = 0.5  # correlation of coarse frames, not registered
-_STILL, _FLAT = 0.5, 2.0  # grey levels: less motion or contrast is no evidence, such as noise and black frames
+_STILL, _FLAT = 0.5, 2.0  # grey levels: less motion or contrast is not evidence, such as noise and black frames
 _SAME_SCENE, _SAME_MOTION = 0.6, 0.9  # correlations of the mean images, and of what no change of light explains
 _SCALES = ((1, 1), (0.85, 0.85), (1.18, 1.18), (1, 0.8), (1, 1.25))  # of width and height, where registration starts
 _STEPS = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 50, 1e-3)
@@ -133,7 +133,7 @@ def footage_similarity(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
     """Return the correlation of two videos (T, 32, 32) that are aligned in time and place, at most 1; 0 if they differ.
 
     It is that of eight images of each less their mean image: what moves must be the same, so that one background is
-    not enough. Videos in which nothing moves differ, also if exposure or light changes: to be still is no evidence.
+    not enough. Videos in which nothing moves differ, also if exposure or light changes: to be still is not evidence.
     All offsets in time are tried that leave 60 % of the shorter video; an affine map from one mean image to the other
     is found by enhanced correlation (Evangelidis and Psarakis, 2008), from five scales.
     """

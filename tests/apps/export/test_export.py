@@ -178,7 +178,7 @@ def test_what_other_libraries_do_is_said_to_be_theirs():
         ),
         (
             ["vidssl-frames", "--to", "folder", "--out", "x"],
-            "is no single network of vidssl: --to onnx or --to pt2 writes its networks as graphs",
+            "is not one network of vidssl: --to onnx or --to pt2 writes its networks as graphs",
         ),
         (["floor:motion", "--to", "onnx", "--out", "x.onnx"], "floor:motion has no graph, OpenCV computes it"),
     ],

@@ -105,15 +105,15 @@ def test_back_and_forth(tmp_path, write_video):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.json", '[{"data": {}}]', "is no JSON of Label Studio"),
+        ("a.json", '[{"data": {}}]', "is not a JSON file of Label Studio"),
         ("a.json", json.dumps([{**TASKS[0], "data": {"video": "a.mp4"}}]), "a.json: task 1: its data has no fps"),
         ("a.csv", TABULAR.replace("o,Nina,Tear,STOP,4,a.mp4\n", ""), "Tear starts, and does not stop"),
         ("a.csv", TABULAR.replace("o,Nina,Tear,START,2,a.mp4\n", ""), "a.csv:4: Tear stops, and has not started"),
         ("a.csv", AGGREGATED.replace("30.199", "x", 1), "a.csv:2: 'x' is not a number"),
         ("a.csv", AGGREGATED.replace("0.0,30.199", "31,30.199"), "a.csv:2: end 30.199 is not after start 31.0"),
         ("a.csv", TABULAR.replace("o,Himal,Tear,STOP", "o,Himal,Tear,START"), "a.csv:4: Tear starts again"),
-        ("a.csv", TABULAR + "o\n", "a.csv:6: 'Behavior type': it is no table of events of BORIS"),
-        ("a.json", '{"a": 1}', "it is no list of tasks"),
+        ("a.csv", TABULAR + "o\n", "a.csv:6: 'Behavior type': it is not a table of events of BORIS"),
+        ("a.json", '{"a": 1}', "it is not a list of tasks"),
         ("a.json", json.dumps(TASKS).replace('["Tear"]', '["Tear", "Walk"]'), "videos of one class each"),
     ],
 )

@@ -256,7 +256,7 @@ def export(
     parts = parts_of(name)
     file = None if parts or is_external(name) else weights_file(name)
     if file is None and to not in ("onnx", "pt2"):
-        raise ConfigError(f'{name} is no single network of vidssl: to="onnx" or to="pt2" writes its networks as graphs')
+        raise ConfigError(f'{name} is not one network of vidssl: to="onnx" or to="pt2" writes its networks as graphs')
     if to == "folder" or parts:
         if os.path.lexists(path):
             raise ConfigError(f"{path} exists already: choose another folder")

@@ -16,7 +16,7 @@ import onnxruntime
 
 
 def decode(path, convert):
-    """Return all frames of the first video stream that is not a cover, the header's frame rate, and the clock's unit."""
+    """Return all frames of the first video stream but covers, the header's frame rate, and the clock's unit."""
     with av.open(path) as file:
         stream = next(s for s in file.streams.video if not s.disposition & av.stream.Disposition.attached_pic)
         frames = [convert(n, frame) for n, frame in enumerate(file.decode(stream))]

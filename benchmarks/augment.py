@@ -176,22 +176,22 @@ def one_view(recipe: Recipe, frames: Frames, key: int) -> None:
     recipe(frames, generator(1, key))
 
 
-def compare_places(name: str, length: int, size: int, rounds: int) -> dict[str, float | None]:
+def compare_devices(name: str, length: int, size: int, rounds: int) -> dict[str, float | None]:
     """Time a recipe on the CPU and with its operations left to the device: CPU milliseconds per view.
 
     The device is this CPU, and a GPU if there is one, by the clock; all work on the same draws.
     """
     frames, recipe = images(length), RECIPES[name](RECIPES[name].Config(size=size))
     assert isinstance(recipe, ViewRecipe)
-    drawn: list[Any] = []
+    draws: list[Any] = []
     batch: list[tuple[Tensor, DrawnOperations]] = []
 
     def draw_all(key: int) -> None:
-        drawn[:] = [recipe.draw(frames, generator(1, key, n)) for n in range(BATCH)]
+        draws[:] = [recipe.draw(frames, generator(1, key, n)) for n in range(BATCH)]
 
     def stack(key: int) -> None:
-        groups, clips, amounts = grouped([operations for _, operations in drawn])
-        view = torch.from_numpy(np.stack([view.frames.transpose(0, 2, 3, 1) for view, _ in drawn]))
+        groups, clips, amounts = grouped([operations for _, operations in draws])
+        view = torch.from_numpy(np.stack([view.frames.transpose(0, 2, 3, 1) for view, _ in draws]))
         operations = DrawnOperations(groups, torch.from_numpy(clips), torch.from_numpy(amounts))
         batch[:] = [(view.permute(0, 1, 4, 2, 3), operations)]
 
@@ -205,20 +205,20 @@ def compare_places(name: str, length: int, size: int, rounds: int) -> dict[str, 
         rounds,
     )
     del times["stack"]
-    found: dict[str, float | None] = {action: float(each.mean()) / BATCH for action, each in times.items()}
-    found["device: GPU"] = on_gpu(*batch[0], rounds) / BATCH if torch.cuda.is_available() else None
-    return found
+    per_view: dict[str, float | None] = {action: float(ms.mean()) / BATCH for action, ms in times.items()}
+    per_view["device: GPU"] = on_gpu(*batch[0], rounds) / BATCH if torch.cuda.is_available() else None
+    return per_view
 
 
-def on_gpu(view: Tensor, drawn: DrawnOperations, rounds: int) -> float:
+def on_gpu(view: Tensor, cpu_operations: DrawnOperations, rounds: int) -> float:
     """Time the operations of a batch on a GPU: milliseconds by the clock."""
-    operations = DrawnOperations(drawn.groups, drawn.clips.cuda(), drawn.amounts.cuda())
-    there = view.cuda()
+    operations = DrawnOperations(cpu_operations.groups, cpu_operations.clips.cuda(), cpu_operations.amounts.cuda())
+    gpu_view = view.cuda()
     for number in range(rounds + 3):  # the first three warm up
         if number == 3:
             torch.cuda.synchronize()
             start = time.perf_counter()
-        apply_batched(there, operations)
+        apply_batched(gpu_view, operations)
     torch.cuda.synchronize()
     return 1000 * (time.perf_counter() - start) / rounds
 
@@ -261,16 +261,16 @@ def main() -> None:
     recipes = {clip: compare(*clip_size, rounds) for clip, clip_size in CLIPS.items()}
     rows = [[name, *(f"{times[name]:.2f}" for times in recipes.values())] for name in COMPARED]
     print(table(["recipe", *(f"{clip}, CPU ms per view" for clip in CLIPS)], rows))
-    places = {
-        f"{clip}, {name}": compare_places(name, *CLIPS[clip], max(arguments.rounds // 5, 2))
+    by_device = {
+        f"{clip}, {name}": compare_devices(name, *CLIPS[clip], max(arguments.rounds // 5, 2))
         for clip in CLIPS
         for name in COMPARED
     }
     rows = [
-        [key, *("not run" if ms is None else f"{ms:.2f}" for ms in times.values())] for key, times in places.items()
+        [key, *("not run" if ms is None else f"{ms:.2f}" for ms in times.values())] for key, times in by_device.items()
     ]
-    print(table(["clip, recipe", *(f"{place}, ms per view" for place in next(iter(places.values())))], rows))
-    finish({"rounds": arguments.rounds, "augment": figures, "recipes": recipes, "places": places}, arguments.json)
+    print(table(["clip, recipe", *(f"{device}, ms per view" for device in next(iter(by_device.values())))], rows))
+    finish({"rounds": arguments.rounds, "augment": figures, "recipes": recipes, "places": by_device}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ def main() -> None:
             colours = BLACK_WHITE if parsed.plain else draw_colours(generator(1, number), parsed.gray)
             cv2.imwrite(str(folder / f"{n:05d}.png"), blend(images[number], colours)[..., ::-1])
             rows[part].append(VideoRecord(f"{part}/{n:05d}.png", digit))
-    known = len(rows["train"]) // 10
-    rows["labels10"] = rows["train"][:known] + [VideoRecord(row.path) for row in rows["train"][known:]]
+    num_labelled = len(rows["train"]) // 10
+    rows["labels10"] = rows["train"][:num_labelled] + [VideoRecord(row.path) for row in rows["train"][num_labelled:]]
     write_lists(parsed.out, parsed.out / "images", rows, DIGITS)
     print(f"{len(rows['train'])} training and {len(rows['test'])} test images in {parsed.out}")
 

@@ -32,36 +32,36 @@ def make_table(key: str, references: References, results: Sequence[Result]) -> T
         results: Of all data sets; those of others are ignored.
     """
     data_set = references.data_sets.get(key, DataSet(title=key))
-    own = [result for result in results if references.key(result.data_set) == key]
-    own.sort(key=lambda result: _KINDS.index(result.kind))
-    last: dict[int, int] = {}  # entry number -> number of its last result
+    measured = [result for result in results if references.key(result.data_set) == key]
+    measured.sort(key=lambda result: _KINDS.index(result.kind))
+    last_results: dict[int, int] = {}  # entry number -> number of its last result
     for entry_number, entry in enumerate(data_set.entries):
-        for number, result in enumerate(own):
+        for number, result in enumerate(measured):
             if _reproduces(entry, result, references):
-                last[entry_number] = number
-    rest = [entry for n, entry in enumerate(data_set.entries) if n not in last]
-    rest.sort(key=lambda entry: (entry.config is None, _KINDS.index(entry.kind)))
-    settings = tuple(title for title, of in _SETTINGS.items() if len({of(result) for result in own} - {None}) > 1)
-    names = _columns(data_set, own, [entry for entry in rest if entry.config])
-    maker = _RowMaker(references, settings, names, bool(own))
+                last_results[entry_number] = number
+    unmatched = [entry for n, entry in enumerate(data_set.entries) if n not in last_results]
+    unmatched.sort(key=lambda entry: (entry.config is None, _KINDS.index(entry.kind)))
+    settings = tuple(name for name, of in _SETTINGS.items() if len({of(result) for result in measured} - {None}) > 1)
+    names = _columns(data_set, measured, [entry for entry in unmatched if entry.config])
+    maker = _RowMaker(references, settings, names, bool(measured))
     rows: list[Row] = []
-    for number, result in enumerate(own):
+    for number, result in enumerate(measured):
         rows.append(maker.measured(result, _differences(result, data_set, references)))
-        for entry_number, place in last.items():
-            rows += maker.published(data_set.entries[entry_number]) if place == number else []
-    for entry in rest:
+        for entry_number, last_number in last_results.items():
+            rows += maker.published(data_set.entries[entry_number]) if last_number == number else []
+    for entry in unmatched:
         if entry.config is not None:
             rows.append(maker.not_run(entry))
         rows += maker.published(entry, "; not run here")
     description = ("what", "backbone", "frames x size", "pre-trained on", *settings)
-    videos = ["videos, test / training"] if own else []
+    videos = ["videos, test / training"] if measured else []
     return Table(
         title=data_set.title,
         columns=(*description, *map(_title, maker.names), *videos, "where from"),
         numeric=(*(False for _ in description), *(True for _ in maker.names), *(False for _ in videos), False),
         rows=tuple(rows),
         notes=tuple(maker.notes),
-        remarks=_remarks(own, maker.names),
+        remarks=_remarks(measured, maker.names),
     )
 
 
@@ -82,16 +82,16 @@ class _RowMaker:
         return Row("measured", row, self._numbered(notes), result.file)
 
     def not_run(self, entry: Entry) -> Row:
-        wanted = entry.measures or entry.published
-        cells = ["not run" if name in wanted else _EMPTY for name in self.names]
+        expected = entry.measures or entry.published
+        cells = ["not run" if name in expected else _EMPTY for name in self.names]
         return Row("not run", (*self._described(entry), *self._filled(cells), f"{entry.config}"))
 
     def published(self, entry: Entry, end: str = "") -> list[Row]:
         if not entry.published:
             return []
-        what, *others = self._described(entry)
+        what, *description = self._described(entry)
         cells = [_cell(entry.published.get(name)) for name in self.names]
-        row = f"published: {what}", *others, *self._filled(cells), f"{entry.source}{end}"
+        row = f"published: {what}", *description, *self._filled(cells), f"{entry.source}{end}"
         return [Row("published", row, self._numbered([entry.note] if entry.note else []))]
 
     def _described(self, entry: Entry) -> tuple[str, ...]:
@@ -140,9 +140,9 @@ def _differences(result: Result, data_set: DataSet, references: References) -> l
         if result.kind not in protocol.kinds or not {*protocol.numbers} & result.numbers.keys():
             continue
         lines = [
-            _difference(path.removeprefix("protocol.").removeprefix("config."), at(content, path), wanted)
-            for path, wanted in protocol.settings.items()
-            if not any(_equal(at(content, path), one) for one in _choices(wanted))
+            _difference(path.removeprefix("protocol.").removeprefix("config."), at(content, path), published)
+            for path, published in protocol.settings.items()
+            if not any(_equal(at(content, path), choice) for choice in _choices(published))
             and not (result.third_party and path.startswith("config."))
         ]
         if data_set.tested and not {*result.tested} <= {*data_set.tested}:
@@ -154,20 +154,20 @@ def _differences(result: Result, data_set: DataSet, references: References) -> l
     return texts
 
 
-def _difference(name: str, value: Any, wanted: Any) -> str:
-    return f"{name} {_shown(value)} (published {' or '.join(map(_shown, _choices(wanted)))})"
+def _difference(name: str, value: Any, published: Any) -> str:
+    return f"{name} {_shown(value)} (published {' or '.join(map(_shown, _choices(published)))})"
 
 
-def _choices(wanted: Any) -> Sequence[Any]:
-    return wanted["one_of"] if isinstance(wanted, dict) else [wanted]
+def _choices(published: Any) -> Sequence[Any]:
+    return published["one_of"] if isinstance(published, dict) else [published]
 
 
-def _equal(value: Any, wanted: Any) -> bool:
-    if isinstance(value, list) and isinstance(wanted, list):
-        return len(value) == len(wanted) and all(map(_equal, value, wanted))
-    if is_number(value) and is_number(wanted):
-        return math.isclose(value, wanted, rel_tol=1e-3, abs_tol=1e-12)  # 8 of 60 epochs are 0.1333
-    return bool(value == wanted)
+def _equal(value: Any, published: Any) -> bool:
+    if isinstance(value, list) and isinstance(published, list):
+        return len(value) == len(published) and all(map(_equal, value, published))
+    if is_number(value) and is_number(published):
+        return math.isclose(value, published, rel_tol=1e-3, abs_tol=1e-12)  # 8 of 60 epochs are 0.1333
+    return bool(value == published)
 
 
 def _shown(value: Any) -> str:
@@ -181,15 +181,15 @@ def _shown(value: Any) -> str:
 # Cells ------------------------------------------------------------------------------------------------------
 
 
-def _columns(data_set: DataSet, own: Sequence[Result], expected: Sequence[Entry]) -> list[str]:
+def _columns(data_set: DataSet, measured: Sequence[Result], expected: Sequence[Entry]) -> list[str]:
     """Names of the numbers that any row has, in the order of their columns."""
-    names = {name for result in own for name in result.numbers}
+    names = {name for result in measured for name in result.numbers}
     names |= {name for entry in expected for name in entry.measures}
     names |= {name for entry in data_set.entries for name in entry.published}
     if data_set.columns is not None:
         names &= {*data_set.columns}
-    places = {name: place for name in names if (place := column_order(name)) is not None}
-    return sorted(places, key=lambda name: places[name])
+    order = {name: position for name in names if (position := column_order(name)) is not None}
+    return sorted(order, key=lambda name: order[name])
 
 
 def _title(name: str) -> str:
@@ -216,17 +216,17 @@ def _measured(result: Result, name: str) -> str:
     return text if of_seeds is None else f"{text} ({scale * of_seeds:.{digits}f})"
 
 
-def _remarks(own: Sequence[Result], names: Sequence[str]) -> tuple[str, ...]:
+def _remarks(measured: Sequence[Result], names: Sequence[str]) -> tuple[str, ...]:
     """Explain ± and the uniformity loss, where the table has them."""
     texts = []
-    if several := [result.varied for result in own if result.varied and len(result.splits) > 1]:
-        of_means = " of the means over seeds" if any(" x " in varied for varied in several) else ""
+    if counts := [result.varied for result in measured if result.varied and len(result.splits) > 1]:
+        of_means = " of the means over seeds" if any(" x " in varied for varied in counts) else ""
         brackets = ", in brackets over the seeds of a split, averaged over splits" if of_means else ""
-        over = [f"splits{of_means}"] if any("split" in varied for varied in several) else []
-        over += ["seeds of one split"] if any("split" not in varied for varied in several) else []
-        both = "; with a seed each it is of lists and seeds together" * any("each" in varied for varied in several)
-        texts.append(f"±: standard deviation over {', or '.join(over)} (n - 1){brackets}{both}.")
-    if any(name in result.spread for result in own for name in names):
+        over = [f"splits{of_means}"] if any("split" in varied for varied in counts) else []
+        over += ["seeds of one split"] if any("split" not in varied for varied in counts) else []
+        seeds = "; with a seed each it is of lists and seeds together" * any("each" in varied for varied in counts)
+        texts.append(f"±: standard deviation over {', or '.join(over)} (n - 1){brackets}{seeds}.")
+    if any(name in result.spread for result in measured for name in names):
         texts.append("± of a single split: standard deviation over draws of the few training videos.")
     if "uniformity_loss" in names:
         texts.append("The uniformity loss is not a percentage: lower is more uniform, see docs/evaluation.md.")
@@ -258,8 +258,8 @@ def _described_result(result: Result, references: References) -> tuple[str, str,
 def _what(kind: Kind, method: str | None, subset: dict[str, Any] | None) -> str:
     parts: list[str] = [kind] if method is None else [kind, method]
     if subset is not None:
-        fraction, each = subset.get("fraction"), subset.get("per_class")
-        parts.append(f"{100 * fraction:g} % of the labels" if is_number(fraction) else f"{each} labels a class")
+        fraction, per_class = subset.get("fraction"), subset.get("per_class")
+        parts.append(f"{100 * fraction:g} % of the labels" if is_number(fraction) else f"{per_class} labels per class")
     return ", ".join(parts)
 
 

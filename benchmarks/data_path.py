@@ -1,7 +1,7 @@
 """Time training from files against training on tensors: `python benchmarks/data_path.py --clips LIST [--device cuda]`.
 
 The list names a batch of clips or more, best like those of Kinetics (340x256, 25 fps, 10 s). They are read as they are,
-from shrunk copies and from packed frames, and augmented by the workers or on the device. Printed are views a second of
+from shrunk copies and from packed frames, and augmented by the workers or on the device. Printed: views per second of
 the loader alone, of the training step from files, and of the same step on tensors that lie on the device; the ratio of
 the last two is the efficiency of the data path. The step is vidssl's step of SCE in `train_step.py`. Files are in the
 page cache. Wall time.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from measure import finish, table
-from train_step import PIXELS, Ours, make_method, synthetic
+from train_step import PIXELS, VidsslStep, make_method, synthetic
 
 from vidssl.apps.shrink import shrink
 from vidssl.data import ClipDataset, Loader, StepSampler, VideoList, read_list
@@ -37,8 +37,8 @@ def source(name: str, clips: Path, out: Path, side: int, workers: int) -> VideoL
     return read_list(out / clips.name)
 
 
-def views_a_second(batches: Iterator[object], views: int, limit: float, device: torch.device) -> float:
-    """Take from the iterator for so many seconds."""
+def views_per_second(batches: Iterator[object], views: int, limit: float, device: torch.device) -> float:
+    """Take batches from the iterator for `limit` seconds; return views per second."""
     count, start = 0, time.perf_counter()
     while time.perf_counter() - start < limit:
         next(batches)
@@ -49,9 +49,9 @@ def views_a_second(batches: Iterator[object], views: int, limit: float, device: 
 
 
 def measure(
-    videos: VideoList, step: Ours, frames: int, size: int, augment: str, parsed: argparse.Namespace
+    videos: VideoList, step: VidsslStep, frames: int, size: int, augment: str, parsed: argparse.Namespace
 ) -> tuple[float, float]:
-    """Return the views a second of the loader alone and of steps from it."""
+    """Return the views per second of the loader alone and of steps from it."""
     recipes = [RECIPES[name](RECIPES[name].Config(size=size)) for name in NAMES]
     sampler = Random(Random.Config(frames=frames, seconds=2.56))
     dataset = ClipDataset(videos, sampler, recipes, on_device=augment == "device")
@@ -60,11 +60,11 @@ def measure(
     with closing(on_device(Loader(dataset, order, parsed.workers), parsed.device, *PIXELS)) as batches:
         for _ in islice(batches, 2 * parsed.workers + 2):  # until no batch is left that was made in the meantime
             pass
-        alone = views_a_second(batches, views, parsed.seconds, parsed.device)
+        loader_speed = views_per_second(batches, views, parsed.seconds, parsed.device)
         steps: Iterator[object] = map(step, batches)
         for _ in islice(steps, 2 * parsed.workers + 2):
             pass
-        return alone, views_a_second(steps, views, parsed.seconds, parsed.device)
+        return loader_speed, views_per_second(steps, views, parsed.seconds, parsed.device)
 
 
 def main() -> None:
@@ -85,24 +85,24 @@ def main() -> None:
     rows, figures = [], {}
     with tempfile.TemporaryDirectory() as folder:
         for backbone, frames, size in ((name, int(frames), int(size)) for name, frames, size in settings):
-            step = Ours(make_method(backbone, 65536, parsed.device, parsed.width), parsed.device)
+            step = VidsslStep(make_method(backbone, 65536, parsed.device, parsed.width), parsed.device)
             batch = synthetic(parsed.batch, frames, size, parsed.device)
-            again: Iterator[object] = map(step, repeat(batch))
-            for _ in islice(again, 5):  # warm up
+            steps: Iterator[object] = map(step, repeat(batch))
+            for _ in islice(steps, 5):  # warm up
                 pass
-            best = views_a_second(again, 2 * parsed.batch, parsed.seconds, parsed.device)
+            tensors = views_per_second(steps, 2 * parsed.batch, parsed.seconds, parsed.device)
             side = 256 if size > 112 else 128
             for name in parsed.sources:
                 videos = source(name, parsed.clips, Path(folder, f"{name}_{side}"), side, parsed.workers)
                 for augment in ("cpu", "device"):
-                    alone, found = measure(videos, step, frames, size, augment, parsed)
-                    figures[f"{backbone}, {frames} x {size}, {name}, {augment}"] = (alone, found, best)
-                    speeds = (f"{value:.0f}" for value in (alone, found, best))
-                    rows.append([f"{backbone}, {frames} x {size}", name, augment, *speeds, f"{found / best:.2f}"])
+                    loader, files = measure(videos, step, frames, size, augment, parsed)
+                    figures[f"{backbone}, {frames} x {size}, {name}, {augment}"] = (loader, files, tensors)
+                    speeds = (f"{value:.0f}" for value in (loader, files, tensors))
+                    rows.append([f"{backbone}, {frames} x {size}", name, augment, *speeds, f"{files / tensors:.2f}"])
                     print(*rows[-1], flush=True)
     header = ["setting", "read from", "augmented by", "loader", "step from files", "step on tensors", "efficiency"]
     print(table(header, rows))
-    print(f"\nviews a second; {parsed.batch} videos x 2 views, {parsed.workers} workers, {parsed.device}")
+    print(f"\nviews per second; {parsed.batch} videos x 2 views, {parsed.workers} workers, {parsed.device}")
     finish({"batch": parsed.batch, "workers": parsed.workers, "data_path": figures}, parsed.json)
 
 

@@ -3,7 +3,7 @@
     python benchmarks/decode.py --videos FOLDER [--file FILE …]
 
 Two random windows of 2.56 s of one video, 8 frames each, at the native size: what one sample of a training with two
-views needs. CPU milliseconds a clip, one thread, file opened each time. In each round all readers get the same two
+views needs. CPU milliseconds per clip, one thread, file opened each time. In each round all readers get the same two
 windows. The reference decodes the span of the windows and skips what no frame refers to, but makes no image of it.
 
 With `--backends pyav nvdec` vidssl's own decoders are compared instead, in wall time, as a GPU decodes beside the CPU.
@@ -59,26 +59,26 @@ def vidssl_twice(windows: Windows, number: int) -> object:
         return [video.frames(window) for window in windows(number)]
 
 
-def decoded(windows: Windows, wanted: np.ndarray, skip: bool) -> Iterator[Any]:
-    """Decode from the key frame before the first wanted frame to the last one; give the wanted ones, no picture."""
-    packets, asked = windows.packets, set(wanted.tolist())
+def decoded(windows: Windows, numbers: np.ndarray, skip: bool) -> Iterator[Any]:
+    """Decode from the key frame before the first of these frames to the last one; yield them, not converted."""
+    packets, requested = windows.packets, set(numbers.tolist())
     assert packets.frame_of is not None and packets.keys is not None  # of all files that are measured
-    stamp, start = None, packets.keys[packets.frame_of[packets.keys] <= wanted.min()].max()
+    stamp, start = None, packets.keys[packets.frame_of[packets.keys] <= numbers.min()].max()
     with open_container(windows.path, MAX_PIXELS) as container:
         codec, feed = (container.streams.video[0].codec_context, enumerate(frame_packets(container, windows.path)))
         if start > 0 and packets.key_times is not None:
             stamp = int(packets.key_times[np.searchsorted(packets.keys, start)])
             container.seek(stamp, stream=container.streams.video[0])
             feed = enumerate(frame_packets(container, windows.path), int(start))
-        for place, packet in feed:
-            assert place != start or stamp in (None, packet.pts, packet.dts)  # the seek led where it should
-            packet.pts = int(packets.frame_of[place])
+        for position, packet in feed:
+            assert position != start or stamp in (None, packet.pts, packet.dts)  # the seek led where it should
+            packet.pts = int(packets.frame_of[position])
             if skip:
-                codec.skip_frame = "DEFAULT" if packet.pts in asked else "NONREF"
-            yield from (frame for frame in codec.decode(packet) if frame.pts in asked)
-            if place == packets.packet_of[wanted].max():
+                codec.skip_frame = "DEFAULT" if packet.pts in requested else "NONREF"
+            yield from (frame for frame in codec.decode(packet) if frame.pts in requested)
+            if position == packets.packet_of[numbers].max():
                 break
-        yield from (frame for frame in codec.decode(None) if frame.pts in asked)
+        yield from (frame for frame in codec.decode(None) if frame.pts in requested)
 
 
 def decode_only(windows: Windows, number: int) -> object:
@@ -90,7 +90,7 @@ def decode_only(windows: Windows, number: int) -> object:
 
 
 def pyav_plain(windows: Windows, number: int) -> object:
-    """What a careful person writes with PyAV: seek, decode, convert what is wanted; once for each window."""
+    """Careful code with PyAV: seek, decode, convert the frames of the window; once for each window."""
     reformatter = VideoReformatter()
     return [
         [reformatter.reformat(frame, format="rgb24").to_ndarray() for frame in decoded(windows, window, skip=False)]
@@ -116,27 +116,27 @@ def decord_reader(windows: Windows, number: int) -> object:
 
 def opencv_reader(windows: Windows, number: int) -> object:
     """Seek to each window and read on."""
-    capture, found = cv2.VideoCapture(str(windows.path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1]), []
+    capture, images = cv2.VideoCapture(str(windows.path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1]), []
     for window in windows(number):
-        asked = set(window.tolist())
+        requested = set(window.tolist())
         capture.set(cv2.CAP_PROP_POS_FRAMES, int(window.min()))
-        for place in range(int(window.min()), int(window.max()) + 1):
+        for frame_number in range(int(window.min()), int(window.max()) + 1):
             capture.grab()
-            if place in asked:
-                found.append(cv2.cvtColor(capture.retrieve()[1], cv2.COLOR_BGR2RGB))
+            if frame_number in requested:
+                images.append(cv2.cvtColor(capture.retrieve()[1], cv2.COLOR_BGR2RGB))
     capture.release()
-    return found
+    return images
 
 
 def pytorchvideo_reader(windows: Windows, number: int) -> object:
     """Two `get_clip`, of which 8 frames each are kept."""
     from pytorchvideo.data.encoded_video import EncodedVideo
 
-    video, fps, found = EncodedVideo.from_path(str(windows.path), decode_audio=False), windows.meta.fps, []
+    video, fps, clips = EncodedVideo.from_path(str(windows.path), decode_audio=False), windows.meta.fps, []
     for window in windows(number):
         clip = video.get_clip(float(window.min() / fps), float((window.max() + 1) / fps))["video"]
-        found.append(clip[:, np.linspace(0, clip.shape[1] - 1, 8).astype(int)])
-    return found
+        clips.append(clip[:, np.linspace(0, clip.shape[1] - 1, 8).astype(int)])
+    return clips
 
 
 Reader = Callable[[Windows, int], object]
@@ -171,10 +171,10 @@ def main() -> None:
     if parsed.backends:
         readers = {name: partial(vidssl_reader, backend=name) for name in parsed.backends}
         base, clock = parsed.backends[0], time.perf_counter
-    ours = base.strip("*")
+    label = base.strip("*")
     with tempfile.TemporaryDirectory() as folder:
-        made = parsed.clips, parsed.seconds
-        files = {f"GOP {gop}": kinetics_like(parsed.videos, Path(folder, str(gop)), gop, *made) for gop in (12, 250)}
+        amount = parsed.clips, parsed.seconds
+        files = {f"GOP {gop}": kinetics_like(parsed.videos, Path(folder, str(gop)), gop, *amount) for gop in (12, 250)}
         figures: dict[str, dict[str, Any]] = {}
         for title, paths in {**files, **{path.name: [path] for path in parsed.file}}.items():
             windows = [Windows(path) for path in paths]
@@ -186,15 +186,15 @@ def main() -> None:
             for name in readers:
                 figures.setdefault(name, {})[title] = {
                     "ms": float(np.median(times[name])) / 2,
-                    f"to_{ours}": ratio(times, name, base),
+                    f"to_{label}": ratio(times, name, base),
                 }
                 if REFERENCE in readers:
                     figures[name][title]["to_reference"] = ratio(times, name, REFERENCE)
     titles = list(next(iter(figures.values())))
     rows = [
-        [name, *(f"{cell['ms']:.1f} ({cell[f'to_{ours}']:.2f})" for cell in figures[name].values())] for name in figures
+        [name, *(f"{x['ms']:.1f} ({x[f'to_{label}']:.2f})" for x in cells.values())] for name, cells in figures.items()
     ]
-    print(table([f"ms a clip (times {ours})", *titles], rows))
+    print(table([f"ms per clip (times {label})", *titles], rows))
     if REFERENCE in readers:
         rows = [["vidssl / reference", *(f"{cell['to_reference']:.2f}" for cell in figures[base].values())]]
         print("\n" + table(["", *titles], rows))

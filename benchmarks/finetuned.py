@@ -43,25 +43,25 @@ def main() -> None:
                     sys.exit(f"{file} is not a test of the videos of the first one of split {split}")
                 correct[name][split, seed] = np.array([[row["class"] == row["predicted"] for row in rows]])
     groups: dict[str, Names] = {split: groups_of(paths, parsed.group) for split, paths in tested.items()}
-    base, *others = correct
+    base, *compared = correct
     print(table(["classifier", "top-1"], [[name, format_accuracy(*accuracies(correct[name]))] for name in correct]))
-    below = {name: differences(correct[base], correct[name], groups) for name in others}
-    if below:
-        rows = [[name, format_difference(*each)] for name, each in below.items()]
+    gaps = {name: differences(correct[base], correct[name], groups) for name in compared}
+    if gaps:
+        rows = [[name, format_difference(*estimates)] for name, estimates in gaps.items()]
         print(table([f"{base} minus", "top-1"], rows))
-    kept = {
-        name: {f"{split}, seed {seed}": float(each.mean()) for (split, seed), each in of.items()}
-        for name, of in correct.items()
+    by_run = {
+        name: {f"{split}, seed {seed}": float(hits.mean()) for (split, seed), hits in runs.items()}
+        for name, runs in correct.items()
     }
-    finish({"arguments": sys.argv[1:], "accuracies": kept, "differences": below}, parsed.out)
+    finish({"arguments": sys.argv[1:], "accuracies": by_run, "differences": gaps}, parsed.out)
 
 
 def groups_of(paths: list[str], pattern: str) -> Names:
     """Return what a pattern finds in each path."""
-    found = recordings_by(pattern, paths)
-    if None in found:
-        sys.exit(f"--group {pattern} finds nothing in {paths[found.index(None)]}")
-    return np.array(found)
+    groups = recordings_by(pattern, paths)
+    if None in groups:
+        sys.exit(f"--group {pattern} finds nothing in {paths[groups.index(None)]}")
+    return np.array(groups)
 
 
 if __name__ == "__main__":

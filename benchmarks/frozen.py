@@ -11,7 +11,7 @@ unit features are joined. `{split}` and `{seed}` are replaced; a network without
 `{seed}` has one seed. With `;lists=FOLDER` a network sees the same videos in the copies of other lists.
 
 R@1: the class of the nearest training video. kNN: the vote of the 20 nearest. logistic: logistic regression on
-standardised features, C by k-fold over the recording groups of the training list. Each over 4 clips of a video, but
+standardised features, C by k-fold over the recording groups of the training list. Each over 4 clips of a video, except
 for encoders with clips of their own.
 
 Accuracies are means over splits of means over seeds, with the deviation over splits. The interval (95 %) of a
@@ -73,36 +73,36 @@ def main() -> None:
     parsed = parser.parse_args()
     import_modules(parsed.imports, "imports")
     torch.set_num_threads(1)
-    whats = dict(text.split("=", 1) for text in parsed.networks)
+    networks = dict(text.split("=", 1) for text in parsed.networks)
     tested: dict[str, Names] = {}  # the groups of the tested videos
-    correct: dict[str, Correct] = {name: {} for name in whats}
+    correct: dict[str, Correct] = {name: {} for name in networks}
     for split in parsed.splits:
         halves = read_halves(parsed.lists.replace("{split}", split))
         pattern = None if parsed.groups else parsed.group
         groups, tested[split] = (groups_of(videos, pattern, parsed.groups) for videos in halves)
-        for name, what in whats.items():
+        for name, what in networks.items():
             for seed in parsed.seeds if "{seed}" in what else parsed.seeds[:1]:
                 texts = what.replace("{split}", split).replace("{seed}", str(seed)).split(" + ")
                 parts = [part for text in texts for part in parts_of(text) or [EncoderPart(text)]]
-                found = [copies(part.model, halves) for part in parts]
+                inputs = [copies(part.model, halves) for part in parts]
                 gallery, query = (
-                    [features(part, each[half], parsed.clips, parsed.out) for part, each in found] for half in (0, 1)
+                    [features(part, lists[half], parsed.clips, parsed.out) for part, lists in inputs] for half in (0, 1)
                 )
                 if len(parts) > 1:
-                    gallery, query = ([join_features(of, [part.weight for part in parts])] for of in (gallery, query))
+                    gallery, query = ([join_features(x, [part.weight for part in parts])] for x in (gallery, query))
                 correct[name][split, seed] = judge(*gallery, *query, groups)
-    base, *others = whats
-    rows = [[name, *map(format_accuracy, accuracies(each))] for name, each in correct.items()]
+    base, *compared = networks
+    rows = [[name, *map(format_accuracy, accuracies(runs))] for name, runs in correct.items()]
     print(table(["network", *METRICS], rows))
-    below = {name: differences(correct[base], correct[name], tested) for name in others}
-    if below:
-        rows = [[name, *map(format_difference, each)] for name, each in below.items()]
+    gaps = {name: differences(correct[base], correct[name], tested) for name in compared}
+    if gaps:
+        rows = [[name, *map(format_difference, estimates)] for name, estimates in gaps.items()]
         print(table([f"{base} minus", *METRICS], rows))
-    kept = {
-        name: {f"{split}, seed {seed}": each.mean(axis=1).tolist() for (split, seed), each in of.items()}
-        for name, of in correct.items()
+    by_run = {
+        name: {f"{split}, seed {seed}": hits.mean(axis=1).tolist() for (split, seed), hits in runs.items()}
+        for name, runs in correct.items()
     }
-    figures = {"arguments": sys.argv[1:], "metrics": METRICS, "accuracies": kept, "differences": below}
+    figures = {"arguments": sys.argv[1:], "metrics": METRICS, "accuracies": by_run, "differences": gaps}
     finish(figures, parsed.out / "results.json")
 
 
@@ -116,11 +116,11 @@ def copies(part: str, halves: list[VideoList]) -> tuple[str, list[VideoList]]:
     what, _, folder = part.partition(";lists=")
     if not folder:
         return what, halves
-    own = read_halves(folder)
-    for mine, theirs in zip(own, halves, strict=True):
-        if [Path(name).stem for name in mine.names] != [Path(name).stem for name in theirs.names]:
-            sys.exit(f"{mine.path} and {theirs.path} are not lists of the same videos in the same order")
-    return what, own
+    copied_lists = read_halves(folder)
+    for copied, original in zip(copied_lists, halves, strict=True):
+        if [Path(name).stem for name in copied.names] != [Path(name).stem for name in original.names]:
+            sys.exit(f"{copied.path} and {original.path} are not lists of the same videos in the same order")
+    return what, copied_lists
 
 
 def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
@@ -136,14 +136,14 @@ def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
         options["stream"] = stream
     subject = load_subject(checkpoint, options)
     file = out / "features" / f"{hashlib.sha256(f'{subject.request()} {videos.root}'.encode()).hexdigest()[:24]}.npz"
-    kept = dict(np.load(file)) if file.exists() else {}
-    missing = [n for n, name in enumerate(videos.names) if name not in kept]
+    stored = dict(np.load(file)) if file.exists() else {}
+    missing = [n for n, name in enumerate(videos.names) if name not in stored]
     if missing:
-        found = extract_features(subject.encoder, videos.rows(missing), subject.test, subject.device).x.numpy()
-        kept |= {videos.names[n]: row for n, row in zip(missing, found, strict=True)}
+        vectors = extract_features(subject.encoder, videos.rows(missing), subject.test, subject.device).x.numpy()
+        stored |= {videos.names[n]: vector for n, vector in zip(missing, vectors, strict=True)}
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(file, **kept)
-    x = torch.from_numpy(np.stack([kept[name] for name in videos.names]))
+        np.savez(file, **stored)
+    x = torch.from_numpy(np.stack([stored[name] for name in videos.names]))
     return Features(x, torch.from_numpy(videos.labels), torch.arange(len(x)))
 
 
@@ -155,7 +155,7 @@ def judge(gallery: Features, query: Features, groups: Names) -> NDArray[np.bool_
         vote(near, gallery, NEIGHBOURS, TEMPERATURE),
         probe(gallery, query.x, groups),
     ]
-    return torch.stack([each == query.label for each in predicted]).numpy()
+    return torch.stack([classes == query.label for classes in predicted]).numpy()
 
 
 def probe(gallery: Features, x: Tensor, groups: Names) -> Tensor:
@@ -174,43 +174,43 @@ def probe(gallery: Features, x: Tensor, groups: Names) -> Tensor:
 def accuracies(correct: Correct) -> list[list[float]]:
     """Return for each metric the accuracies of the splits, means over seeds, in percent."""
     of_split: dict[str, list[NDArray[np.float64]]] = {}
-    for (split, _), each in correct.items():
-        of_split.setdefault(split, []).append(100 * each.mean(axis=1))
-    return np.array([np.mean(each, axis=0) for each in of_split.values()]).T.tolist()  # type: ignore[no-any-return]
+    for (split, _), hits in correct.items():
+        of_split.setdefault(split, []).append(100 * hits.mean(axis=1))
+    return np.array([np.mean(runs, axis=0) for runs in of_split.values()]).T.tolist()  # type: ignore[no-any-return]
 
 
-def differences(one: Correct, other: Correct, groups: Mapping[str, Names], seed: int = 0) -> list[list[float]]:
-    """Return for each metric the difference of two networks and the ends of its interval, in percent.
+def differences(first: Correct, second: Correct, groups: Mapping[str, Names], seed: int = 0) -> list[list[float]]:
+    """Return for each metric the difference, first minus second network, and the ends of its interval, in percent.
 
     `groups` (N,) are those of the tested videos of each split. All videos count alike.
     """
-    named = sorted({(split, group) for split, of in groups.items() for group in of.tolist()})
-    place = {name: n for n, name in enumerate(named)}
-    rows = {split: np.array([place[split, group] for group in of.tolist()]) for split, of in groups.items()}
-    sizes = np.zeros(len(named))
-    for of in rows.values():
-        np.add.at(sizes, of, 1)
+    group_names = sorted({(split, group) for split, names in groups.items() for group in names.tolist()})
+    index = {name: n for n, name in enumerate(group_names)}
+    rows = {split: np.array([index[split, group] for group in names.tolist()]) for split, names in groups.items()}
+    sizes = np.zeros(len(group_names))
+    for indices in rows.values():
+        np.add.at(sizes, indices, 1)
     rng = generator(seed)
-    drawn = rng.multinomial(len(named), np.full(len(named), 1 / len(named)), DRAWS)  # how often each group
-    weights = drawn / (drawn @ sizes)[:, None]
-    found = []
-    for metric in range(len(next(iter(one.values())))):
-        sampled, wanted = np.zeros(DRAWS), 0.0
-        for sign, network in ((1, one), (-1, other)):
-            sums = _sums_of_groups(network, metric, rows, len(named))  # (seeds, groups): videos that are right
+    counts = rng.multinomial(len(index), np.full(len(index), 1 / len(index)), DRAWS)  # how often each group is drawn
+    weights = counts / (counts @ sizes)[:, None]
+    estimates = []
+    for metric in range(len(next(iter(first.values())))):
+        sampled, difference = np.zeros(DRAWS), 0.0
+        for sign, network in ((1, first), (-1, second)):
+            sums = _sums_of_groups(network, metric, rows, len(group_names))  # (seeds, groups): videos that are right
             seeds = rng.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS) / len(sums)
             sampled += sign * np.einsum("dg,ds,sg->d", weights, seeds, sums, optimize=True)
-            wanted += sign * sums.mean(axis=0).sum() / sizes.sum()
+            difference += sign * sums.mean(axis=0).sum() / sizes.sum()
         low, high = np.quantile(sampled, [0.025, 0.975])
-        found.append([100 * float(wanted), 100 * float(low), 100 * float(high)])
-    return found
+        estimates.append([100 * float(difference), 100 * float(low), 100 * float(high)])
+    return estimates
 
 
 def _sums_of_groups(network: Correct, metric: int, rows: Mapping[str, Any], count: int) -> NDArray[np.float64]:
     seeds = sorted({seed for _, seed in network})
     sums = np.zeros((len(seeds), count))
-    for (split, seed), each in network.items():
-        np.add.at(sums[seeds.index(seed)], rows[split], each[metric])
+    for (split, seed), hits in network.items():
+        np.add.at(sums[seeds.index(seed)], rows[split], hits[metric])
     return sums
 
 

@@ -39,9 +39,9 @@ def fill(bank: MemoryBank, centres: int) -> None:
     shape = (centres, bank.rows.shape[1])
     centre = unit(torch.randn(shape, generator=source, device=source.device))
     for rows in bank.rows.split(2**16):
-        chosen = torch.randint(centres, (len(rows),), generator=source, device=source.device)
+        cluster = torch.randint(centres, (len(rows),), generator=source, device=source.device)
         noise = torch.randn(rows.shape, generator=source, device=source.device)
-        rows.copy_(unit(centre[chosen] + NOISE * noise))
+        rows.copy_(unit(centre[cluster] + NOISE * noise))
     bank.seen.fill_(True)
 
 
@@ -87,9 +87,9 @@ class Subject:
     def _do(self, part: str, action: Callable[[], Any]) -> Any:
         """Run a part and record its time, or its peak."""
         if self.weighed:
-            held = _held(self._device)
+            before = _held(self._device)
             result = action()
-            self.mib[part] = (_peak(self._device) - held) / 2**20
+            self.mib[part] = (_peak(self._device) - before) / 2**20
             return result
         start = self._clock()
         result = action()
@@ -178,10 +178,10 @@ def main() -> None:
         rows = [[part, *(f"{x[key][part]:.1f}" for x in figures)] for part in names]
         print(table([title, *(f"M = {x['records']:,}, k = {x['clusters']:,}" for x in figures)], rows), "\n")
     print("bank and state of the clusters:", ", ".join(f"{x['state_mib']:.0f} MiB" for x in figures))
-    shown = {name: getattr(parsed, name) for name in ("batch", "negatives", "rounds")}
-    kept = {**shown, "dim": DIM, "threads": torch.get_num_threads(), "device": str(parsed.device)}
-    print(", ".join(f"{name} {value}" for name, value in kept.items()))
-    finish({**kept, "banks": figures}, parsed.json)
+    options = {name: getattr(parsed, name) for name in ("batch", "negatives", "rounds")}
+    settings = {**options, "dim": DIM, "threads": torch.get_num_threads(), "device": str(parsed.device)}
+    print(", ".join(f"{name} {value}" for name, value in settings.items()))
+    finish({**settings, "banks": figures}, parsed.json)
 
 
 if __name__ == "__main__":

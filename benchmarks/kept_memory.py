@@ -32,9 +32,9 @@ def main() -> None:
         for name in [*runs][:: 1 if number % 2 == 0 else -1]:
             runs[name].append(run(parsed.words, OFF if name == "given back" else {}))
     columns = ("user, CPU s", "system, CPU s", "both", "wall, s", "peak, MB")
-    rows = [[name, *(f"{median(each):.1f}" for each in zip(*of, strict=True))] for name, of in runs.items()]
+    rows = [[name, *(f"{median(values):.1f}" for values in zip(*of, strict=True))] for name, of in runs.items()]
     ratios = [[b / a for a, b in zip(*pair, strict=True)] for pair in zip(*runs.values(), strict=True)]
-    cells = [f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in zip(*ratios, strict=True)]
+    cells = [f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})" for values in zip(*ratios, strict=True)]
     print(table([f"memory is, {parsed.rounds} pairs", *columns], [*rows, ["ratio", *cells]]))
 
 
@@ -46,11 +46,11 @@ def run(words: list[str], environment: dict[str, str]) -> list[float]:
         process = subprocess.Popen(
             [sys.executable, "-m", "vidssl", *filled], env={**os.environ, **environment}, stdout=subprocess.DEVNULL
         )
-        _, status, used = os.wait4(process.pid, 0)
+        _, status, usage = os.wait4(process.pid, 0)
         if status:
             sys.exit(f"vidssl {' '.join(filled)} failed")
-        both = used.ru_utime + used.ru_stime
-        return [used.ru_utime, used.ru_stime, both, time.perf_counter() - start, used.ru_maxrss / 1e3]
+        cpu = usage.ru_utime + usage.ru_stime
+        return [usage.ru_utime, usage.ru_stime, cpu, time.perf_counter() - start, usage.ru_maxrss / 1e3]
 
 
 if __name__ == "__main__":

@@ -57,14 +57,14 @@ def main() -> None:
     torch.set_num_threads(1)
     images = {name: read_images(parsed.lists / f"{name}.csv") for name in ("train", "test", "labels10")}
     file = parsed.out / "results.json"
-    found: dict[str, dict[str, Numbers]] = json.loads(file.read_text()) if file.exists() else {}
+    results: dict[str, dict[str, Numbers]] = json.loads(file.read_text()) if file.exists() else {}
     for seed in map(str, parsed.seeds):
         for name in (UNTRAINED, *SPACES, *FLOWS):
-            if seed not in found.get(name, {}):
-                found.setdefault(name, {})[seed] = measure(name, int(seed), images, parsed.overrides)
-                write_json(file, found)
-                print(name, seed, found[name][seed], flush=True)
-    print(summary(found))
+            if seed not in results.get(name, {}):
+                results.setdefault(name, {})[seed] = measure(name, int(seed), images, parsed.overrides)
+                write_json(file, results)
+                print(name, seed, results[name][seed], flush=True)
+    print(summary(results))
 
 
 def read_images(file: Path) -> Images:
@@ -80,21 +80,21 @@ def read_images(file: Path) -> Images:
 def measure(name: str, seed: int, images: dict[str, Images], overrides: Sequence[str]) -> Numbers:
     """Learn views, unless `name` is that of a colour space, and measure CMC on them."""
     numbers: Numbers = {}
-    own = [f"seed={seed}", *overrides]
+    common = [f"seed={seed}", *overrides]
     if name in SPACES or name == UNTRAINED:
-        run = load_run(CONFIGS / "channels_small.yaml", [*own, f"backbone.split.space={name.split(',')[0]}"])
+        run = load_run(CONFIGS / "channels_small.yaml", [*common, f"backbone.split.space={name.split(',')[0]}"])
         method = build(run)
     else:
         preserving, classes = FLOWS[name]
         text = str(preserving).lower()
         flow_run = load_run(
             CONFIGS / "learn_views.yaml",
-            [*own, f"backbone.volume_preserving={text}", f"method.classes={'null' if classes is None else classes}"],
+            [*common, f"backbone.volume_preserving={text}", f"method.classes={'null' if classes is None else classes}"],
         )
         learner = build(flow_run)
         learned = fit(flow_run, learner, images["labels10"])
         numbers |= {f"flow {key}": value for key, value in learned.items()}
-        run = load_run(CONFIGS / "learned_small.yaml", [*own, f"backbone.split.flow.volume_preserving={text}"])
+        run = load_run(CONFIGS / "learned_small.yaml", [*common, f"backbone.split.flow.volume_preserving={text}"])
         method = build(run)
         assert isinstance(method.backbone, TwoEncoders) and isinstance(method.backbone.split, Split)
         method.backbone.split.flow.load_state_dict(learner.backbone.state_dict())
@@ -116,18 +116,18 @@ def fit(run: Run, method: Method, images: Images) -> Numbers:
     optimizer = build_optimizer(run.optimizer, method)
     method.train()
     method.watched = True
-    kept: list[Numbers] = []
+    history: list[Numbers] = []
     for step in range(run.steps):
         set_lr(optimizer, run.optimizer, step / run.steps, run.batch_size)
-        chosen = torch.from_numpy(generator(run.seed, step).choice(len(pixels), run.batch_size, replace=False))
-        scalars = method(Batch((pixels[chosen],), labels[chosen], chosen))
+        rows = torch.from_numpy(generator(run.seed, step).choice(len(pixels), run.batch_size, replace=False))
+        scalars = method(Batch((pixels[rows],), labels[rows], rows))
         optimizer.zero_grad(set_to_none=True)
         scalars["loss"].backward()
         optimizer.step()
         method.after_step((step + 1) / run.steps)
-        kept.append({key: float(scalars[key]) for key in scalars if key == "i_nce" or key.startswith("accuracy")})
-    last = kept[-max(1, run.steps // 10) :]
-    return {key: mean(row[key] for row in last) for key in last[0]}
+        history.append({key: float(scalars[key]) for key in scalars if key == "i_nce" or key.startswith("accuracy")})
+    last_steps = history[-max(1, run.steps // 10) :]
+    return {key: mean(scalars[key] for scalars in last_steps) for key in last_steps[0]}
 
 
 @torch.no_grad()
@@ -151,7 +151,7 @@ def resized(run: Run, images: Images) -> Images:
     return ((small - shift) / scale)[:, :, None], images[1]
 
 
-def summary(found: dict[str, dict[str, Numbers]]) -> str:
+def summary(results: dict[str, dict[str, Numbers]]) -> str:
     """Table of means and standard deviations over seeds."""
     columns = {
         "I_NCE": ("i_nce", 1),
@@ -160,7 +160,7 @@ def summary(found: dict[str, dict[str, Numbers]]) -> str:
         "I_NCE of the last steps of the flow": ("flow i_nce", 1),
     }
     rows = []
-    for name, seeds in found.items():
+    for name, seeds in results.items():
         cells = []
         for key, scale in columns.values():
             values = [scale * numbers[key] for numbers in seeds.values() if key in numbers]

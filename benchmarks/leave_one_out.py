@@ -36,9 +36,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("classes.txt", "root.txt"):
             (folder / name).write_text((parsed.list.parent / name).read_text())
-        for name, chosen in (("train", groups != group), ("test", groups == group)):
-            kept = [row for row, keep in zip(rows, chosen, strict=True) if keep]
-            (folder / f"{name}.csv").write_text("\n".join([header, *kept, ""]))
+        for name, mask in (("train", groups != group), ("test", groups == group)):
+            split_rows = [row for row, selected in zip(rows, mask, strict=True) if selected]
+            (folder / f"{name}.csv").write_text("\n".join([header, *split_rows, ""]))
         print(f"{folder}: {group}, {sum(groups == group)} of {len(groups)} videos")
 
 
@@ -48,15 +48,15 @@ def groups_of(videos: VideoList, pattern: str | None, file: Path | None) -> Name
         sys.exit("pass either --group or --groups")
     if file is not None:
         with file.open(newline="") as stream:
-            known = {row["path"]: row["group"] for row in csv.DictReader(stream)}
-        found = [known.get(name) for name in videos.names]
-        where = file
+            group_of_path = {row["path"]: row["group"] for row in csv.DictReader(stream)}
+        groups = [group_of_path.get(name) for name in videos.names]
+        source = file
     else:
-        found = recordings_by(pattern or "", videos.names)
-        where = Path(f"--group {pattern}")
-    if None in found:
-        sys.exit(f"{where} has no group for {videos.names[found.index(None)]!r} of {videos.path}")
-    return np.array(found)
+        groups = recordings_by(pattern or "", videos.names)
+        source = Path(f"--group {pattern}")
+    if None in groups:
+        sys.exit(f"{source} has no group for {videos.names[groups.index(None)]!r} of {videos.path}")
+    return np.array(groups)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Time what is done for each row of a list: `python benchmarks/lists.py [--rows N] [--folders N] [--json FILE]`.
 
-Small files in some folders and a list of them; for the last row, folders of images. Printed are CPU microseconds a row,
-medians over rounds, and ratios to the floor: `csv.reader` over the list and one `os.lstat` a row. The last line is the
+Small files in some folders and a list of them; for the last row, folders of images. Printed: CPU microseconds per row,
+medians over rounds, and ratios to the floor: `csv.reader` over the list, one `os.lstat` per row. The last line is the
 private memory that a forked process gets by reading each record once.
 """
 
@@ -55,21 +55,21 @@ def floor(path: Path, root: Path) -> int:
 
 def private(videos: VideoList) -> float:
     """MB that a forked process gets for itself when it reads each record once; Linux only."""
-    ours, theirs = os.pipe()
+    reading_end, writing_end = os.pipe()
     child = os.fork()
     if child == 0:
         before = _private_bytes()
         for record in videos.records:
             record.path.__len__()
-        os.write(theirs, str(_private_bytes() - before).encode())
+        os.write(writing_end, str(_private_bytes() - before).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    return int(os.read(ours, 99)) / 1e6
+    return int(os.read(reading_end, 99)) / 1e6
 
 
 def _private_bytes() -> int:
-    found = re.findall(r"Private_\w+: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
-    return 1024 * sum(map(int, found))
+    kilobytes = re.findall(r"Private_\w+: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
+    return 1024 * sum(map(int, kilobytes))
 
 
 def main() -> None:
@@ -84,22 +84,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         files, frames = make(Path(folder), parsed)
         videos, sequences = read_list(files), read_list(frames)
-        last = f"identify, folders of {parsed.images} images"
+        images_title = f"identify, folders of {parsed.images} images"
         actions = {
             "floor": partial(floor, files, Path(folder)),
             "read_list": partial(read_list, files),
             "own_rows, of two lists": partial(own_rows, videos, videos),
             "identify, files": partial(identify, videos),
-            last: partial(identify, sequences),
+            images_title: partial(identify, sequences),
         }
         times = paired({name: partial(_run, action) for name, action in actions.items()}, parsed.rounds)
         rows = []
         for name, time in times.items():
-            count = len(sequences) if name == last else parsed.rows
-            quotient = "" if name == last else f"{ratio(times, name, 'floor'):.2f}"
+            count = len(sequences) if name == images_title else parsed.rows
+            quotient = "" if name == images_title else f"{ratio(times, name, 'floor'):.2f}"
             rows.append([name, f"{1000 * np.median(time) / count:.1f}", quotient])
         memory = private(videos)
-    print(table(["", "microseconds a row", "times the floor"], rows))
+    print(table(["", "microseconds per row", "times the floor"], rows))
     print(f"\nprivate memory of a forked process that reads {parsed.rows} records: {memory:.2f} MB")
     finish({"rows": {row[0]: float(row[1]) for row in rows}, "private_mb": memory}, parsed.json)
 

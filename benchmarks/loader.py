@@ -1,8 +1,8 @@
 """Time whole loaders: `python benchmarks/loader.py --videos FOLDER [--json FILE]`.
 
 Two views of 8x224² (strong_alpha and strong_beta, 2.56 s) of each video, two worker processes, from clips like those of
-Kinetics. Printed are clips a second of the wall clock and CPU milliseconds a view, of all processes together, starting
-them included; ratios are medians over rounds in which all loaders take their turn. The peers are put together from
+Kinetics. Printed: clips per second (wall clock) and CPU milliseconds per view, of all processes together with their
+start; ratios are medians over rounds in which all loaders take their turn. The peers are put together from
 public libraries: their readers, their transforms, torch's DataLoader.
 """
 
@@ -79,13 +79,13 @@ def slowfast_view(windows: Windows, window: np.ndarray, config: Any, rng: np.ran
     return pil_view(frames, draw(frames, config, rng))
 
 
-def peer(files: list[Windows], view: Callable[..., torch.Tensor]) -> None:
+def run_peer(files: list[Windows], view: Callable[..., torch.Tensor]) -> None:
     """Run torch's DataLoader over a peer to its end."""
     loader = DataLoader(Peer(files, view), BATCH, num_workers=WORKERS, multiprocessing_context="fork")
     assert sum(len(batch[0]) for batch in loader) == BATCH * STEPS
 
 
-def ours(list_file: Path, root: Path | None = None) -> None:
+def run_vidssl(list_file: Path, root: Path | None = None) -> None:
     """Run vidssl's loader over a list."""
     dataset = ClipDataset(read_list(list_file, root), SAMPLER, RECIPE, seed=5)
     loader = Loader(dataset, StepSampler(len(dataset), BATCH, BATCH, 0, STEPS, 0), WORKERS)
@@ -132,9 +132,9 @@ def main() -> None:
     rows = []
     for name in figures["GOP 12"]:
         cells = [figures[title][name] for title in figures]
-        shown = [f"{c['clips_a_second']:.1f}, {c['cpu_ms']:.1f} ({c['to_vidssl']:.2f})" for c in cells]
-        rows.append([name, *shown])
-    print(table(["clips/s, CPU ms a view (times vidssl)", *figures], rows))
+        formatted = [f"{c['clips_a_second']:.1f}, {c['cpu_ms']:.1f} ({c['to_vidssl']:.2f})" for c in cells]
+        rows.append([name, *formatted])
+    print(table(["clips/s, CPU ms per view (times vidssl)", *figures], rows))
     finish({"rounds": parsed.rounds, "loader": figures}, parsed.json)
 
 
@@ -144,10 +144,10 @@ def measure(files: list[Windows], list_file: Path, shrunk: Path, rounds: int) ->
         _FRAMES[:] = video.frames(files[0](0)[0])
     loaders: dict[str, Callable[[], None]] = {
         "reference: decode only + augmentation only, no workers": partial(reference, files),
-        "**vidssl**": partial(ours, list_file),
-        "**vidssl**, from shrunk copies": partial(ours, list_file, shrunk),
-        "PyAV + PIL, as SlowFast": partial(peer, files, slowfast_view),
-        "pytorchvideo + torchvision float": partial(peer, files, pytorchvideo_view),
+        "**vidssl**": partial(run_vidssl, list_file),
+        "**vidssl**, from shrunk copies": partial(run_vidssl, list_file, shrunk),
+        "PyAV + PIL, as SlowFast": partial(run_peer, files, slowfast_view),
+        "pytorchvideo + torchvision float": partial(run_peer, files, pytorchvideo_view),
     }
     wall: dict[str, list[float]] = {name: [] for name in loaders}
     busy: dict[str, list[float]] = {name: [] for name in loaders}

@@ -92,12 +92,12 @@ def gradient(loss: Loss, query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
     return torch.autograd.grad(loss(query, key, queue), query)[0]
 
 
-def difference(loss: Loss, found: Tensor, query: Tensor, key: Tensor, queue: Tensor) -> float:
+def difference(loss: Loss, actual: Tensor, query: Tensor, key: Tensor, queue: Tensor) -> float:
     """Largest difference of a gradient from that in float64, relative to its largest element; of 64 queries."""
     few = slice(min(64, len(query)))
     exact = gradient(loss, query.detach()[few].double().requires_grad_(), key[few].double(), queue.double())
     exact *= len(exact) / len(query)  # losses are means over the queries
-    return float((found[few] - exact).abs().max() / exact.abs().max())
+    return float((actual[few] - exact).abs().max() / exact.abs().max())
 
 
 def measure(parsed: Namespace) -> dict[str, dict[str, dict[str, float]]]:
@@ -111,24 +111,24 @@ def measure(parsed: Namespace) -> dict[str, dict[str, dict[str, float]]]:
         for loss, form in ms:
             if cuda:
                 torch.cuda.reset_peak_memory_stats()
-                held = torch.cuda.memory_allocated()
+                before = torch.cuda.memory_allocated()
                 torch.cuda.synchronize()
             start = clock()
             gradient(FORMS[loss][form], *inputs)
             if cuda:
                 torch.cuda.synchronize()
-                memory[loss, form] = (torch.cuda.max_memory_allocated() - held) / 2**20
+                memory[loss, form] = (torch.cuda.max_memory_allocated() - before) / 2**20
             if number:  # the first round warms up
                 ms[loss, form].append(1000 * (clock() - start))
     figures: dict[str, dict[str, dict[str, float]]] = {loss: {} for loss in FORMS}
     for loss, form in ms:
         exact, *_ = FORMS[loss].values()
-        found = gradient(FORMS[loss][form], *inputs)
+        actual = gradient(FORMS[loss][form], *inputs)
         figures[loss][form] = {
             "ms": min(ms[loss, form]),
             "to_algorithm_1": min(ms[loss, form]) / min(ms[loss, "Algorithm 1"]),
             "mib": memory[loss, form] if cuda else _memory_of_process(loss, form),
-            "gradient_difference": difference(exact, found, *inputs),
+            "gradient_difference": difference(exact, actual, *inputs),
         }
     return figures
 
@@ -142,9 +142,9 @@ def memory(parsed: Namespace) -> float:
     """MiB that one implementation needs in addition to its inputs, in this new process."""
     inputs, loss = vectors(parsed), FORMS[parsed.memory_of[0]][parsed.memory_of[1]]
     gradient(loss, *(x[:32].detach().requires_grad_(x.requires_grad) for x in inputs))  # loads libraries
-    held = _kib("VmRSS")
+    before = _kib("VmRSS")
     gradient(loss, *inputs)
-    return (_kib("VmHWM") - held) / 1024
+    return (_kib("VmHWM") - before) / 1024
 
 
 def _kib(name: str) -> int:
@@ -180,9 +180,9 @@ def main() -> None:
     ]
     header = ["loss", "form", "ms", "times Algorithm 1", "extra MiB", "times Algorithm 1", "gradient off by"]
     print(table(header, rows))
-    shown: dict[str, Any] = {name: getattr(parsed, name) for name in ("queries", "keys", "dim", "rounds", "threads")}
-    print("\n" + ", ".join(f"{name} {value}" for name, value in shown.items()) + f", {parsed.device}")
-    finish({**shown, "device": str(parsed.device), "losses": figures}, parsed.json)
+    options: dict[str, Any] = {name: getattr(parsed, name) for name in ("queries", "keys", "dim", "rounds", "threads")}
+    print("\n" + ", ".join(f"{name} {value}" for name, value in options.items()) + f", {parsed.device}")
+    finish({**options, "device": str(parsed.device), "losses": figures}, parsed.json)
 
 
 if __name__ == "__main__":

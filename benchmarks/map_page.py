@@ -41,7 +41,7 @@ def write_page(path: Path, points: int, thumbnails: int) -> None:
     """Write a page with points of 20 clusters; thumbnails are noise, which no JPEG shrinks much."""
     rng = generator(0)
     cluster = rng.integers(20, size=points)
-    places = rng.normal(size=(20, 2))[cluster] * 4 + rng.normal(size=(points, 2)) * 0.5
+    positions = rng.normal(size=(20, 2))[cluster] * 4 + rng.normal(size=(points, 2)) * 0.5
     records = [VideoRecord(f"class{n:02d}/video{row:06d}.mp4", int(n)) for row, n in enumerate(cluster)]
     names = [f"class {n}" for n in cluster]
     width, height, frames, quality = THUMBNAIL
@@ -52,7 +52,7 @@ def write_page(path: Path, points: int, thumbnails: int) -> None:
     write_map_page(
         path,
         title="Map",
-        places=places,
+        places=positions,
         records=records,
         columns=[classes_column("class", names)],
         previews={n * points // thumbnails: clips[n % len(clips)] for n in range(thumbnails)},
@@ -69,8 +69,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the figures")
     parsed = parser.parse_args()
     if parsed.browser is None:
-        parser.error("there is no chromium: install it, or give --browser PATH")
-    found = {}
+        parser.error("Chromium was not found: install it, or pass --browser PATH")
+    times_by_event = {}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_file = Path(folder) / "index.html"
         write_page(page_file, parsed.points, parsed.thumbnails)
@@ -80,16 +80,16 @@ def main() -> None:
         page.goto(page_file.as_uri())
         for name, event in EVENTS.items():
             page.click("#fit")
-            found[name] = page.evaluate(FRAMES.replace("EVENT", event), parsed.frames)
+            times_by_event[name] = page.evaluate(FRAMES.replace("EVENT", event), parsed.frames)
         version = browser.version
         browser.close()
     rows = [
         [name, *(f"{value:.1f}" for value in (np.median(times), np.percentile(times, 95), max(times)))]
-        for name, times in found.items()
+        for name, times in times_by_event.items()
     ]
     print(f"{parsed.points} points, {parsed.thumbnails} thumbnails, {size:.1f} MB, Chromium {version}\n")
     print(table(["event", "median ms", "95 %", "slowest"], rows))
-    finish({"frames": found, "page_mb": size, "chromium": version}, parsed.json)
+    finish({"frames": times_by_event, "page_mb": size, "chromium": version}, parsed.json)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import torch
 from inter import fill
 from measure import finish, machine, ratio, table
 from torch.profiler import ProfilerActivity, profile
-from train_step import PIXELS, Ours
+from train_step import PIXELS, VidsslStep
 
 from vidssl.base.atomic import replacing
 from vidssl.base.types import Batch
@@ -84,8 +84,8 @@ def variants(clusters: int) -> dict[str, Variant]:
 def make_method(variant: Variant, backbone: str, records: int, device: torch.device) -> Method:
     """Make a method whose bank, if it has one, is filled and clustered."""
     torch.manual_seed(0)
-    known = METHODS[variant.method]
-    method: Method = known(known.Config(**variant.settings), build_backbone(backbone))
+    method_class = METHODS[variant.method]
+    method: Method = method_class(method_class.Config(**variant.settings), build_backbone(backbone))
     method.allocate(records)
     method.to(device)
     branch = dict(method.branches.items()).get("inter")
@@ -115,7 +115,7 @@ def make_batch(variant: Variant, frames: int, size: int, parsed: Namespace) -> B
     return to_device(batch, parsed.device, *PIXELS)
 
 
-def peak(step: Ours, batch: Batch) -> float:
+def peak(step: VidsslStep, batch: Batch) -> float:
     """Peak MiB of tensors in a step, minus those before it."""
     if batch.label.is_cuda:
         torch.cuda.synchronize()
@@ -131,7 +131,7 @@ def peak(step: Ours, batch: Batch) -> float:
     return float(np.cumsum([x.nbytes() for x in events]).max()) / 2**20
 
 
-def state(step: Ours) -> float:
+def state(step: VidsslStep) -> float:
     """MiB that remain between steps."""
     method, optimizer = step._method, step._optimizer
     averages = [x for p in optimizer.state.values() for x in p.values() if isinstance(x, torch.Tensor)]
@@ -146,7 +146,7 @@ def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[st
     steps, batches = {}, {}
     for name, variant in compared.items():
         method = make_method(variant, backbone, parsed.records, parsed.device)
-        steps[name] = Ours(method, parsed.device)
+        steps[name] = VidsslStep(method, parsed.device)
         batches[name] = make_batch(variant, frames, size, parsed)
         del method
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -175,8 +175,8 @@ def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[st
 
 def write_between(file: Path, text: str) -> None:
     """Replace the text between the marks of a file."""
-    before, rest = file.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
+    before, tail = file.read_text(encoding="utf-8").split(BEGIN)
+    after = tail.split(END)[1]
     with replacing(file) as out:
         out.write(f"{before}{BEGIN}\n{text}\n{END}{after}".encode())
 
@@ -216,22 +216,22 @@ def main() -> None:
     text = table(header, rows)
     print(text)
     clusters = number_of_clusters(parsed.records)
-    kept = {
+    setup = {
         "setting": f"{backbone}, {frames} x {size}",
         **{name: getattr(parsed, name) for name in ("batch", "records", "rounds")},
         "clusters": clusters,
         "device": str(parsed.device),
         "threads": torch.get_num_threads(),
     }
-    where = torch.cuda.get_device_name() if cuda else f"{machine()['cpu']}, threads: {kept['threads']}"
+    where = torch.cuda.get_device_name() if cuda else f"{machine()['cpu']}, threads: {setup['threads']}"
     caption = (
-        f"{kept['setting']}², {parsed.batch} videos, SGD, {'bfloat16' if cuda else 'float32'}; banks of "
+        f"{setup['setting']}², {parsed.batch} videos, SGD, {'bfloat16' if cuda else 'float32'}; banks of "
         f"{parsed.records:,} rows, {clusters:,} clusters; {parsed.rounds} rounds; {where}, torch {torch.__version__}."
     )
     print(f"\n{caption}")
     if parsed.into is not None:
         write_between(parsed.into, f"{text}\n\n{caption}")
-    finish({**kept, "methods": figures}, parsed.json)
+    finish({**setup, "methods": figures}, parsed.json)
 
 
 if __name__ == "__main__":

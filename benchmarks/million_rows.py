@@ -94,8 +94,8 @@ def _children() -> list[str]:
 
 
 def _megabytes(pid: str, kind: str) -> float:
-    found = re.findall(rf"^{kind}\w*: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    return sum(map(int, found)) / 1000
+    kilobytes = re.findall(rf"^{kind}\w*: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    return sum(map(int, kilobytes)) / 1000
 
 
 def main() -> None:
@@ -114,12 +114,12 @@ def main() -> None:
             path = make_list(Path(name), rows)
             for part, until in (("fresh", STEPS), ("resumed", 2 * STEPS)):
                 words = [sys.executable, __file__, "--part", str(path), f"{name}/run-{rows}", str(until)]
-                done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-                figures[f"{rows} rows, {part}"] = json.loads(done.stdout.splitlines()[-1])
+                process = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+                figures[f"{rows} rows, {part}"] = json.loads(process.stdout.splitlines()[-1])
             size = sum(file.stat().st_size for file in Path(name, f"run-{rows}/checkpoints").glob("*.pt")) / 2e6
             figures[f"{rows} rows, resumed"]["checkpoint"] = size
     columns = ["start", "step", "save", "main", "worker"]
-    rows_of = [[label, *(f"{found[key]:.1f}" for key in columns)] for label, found in figures.items()]
+    rows_of = [[label, *(f"{numbers[key]:.1f}" for key in columns)] for label, numbers in figures.items()]
     header = ["", "start (s)", "step (s)", "save (s)", "main process (MB)", "worker (MB)"]
     print(table(header, rows_of))
     finish(figures, parsed.json)

@@ -53,27 +53,27 @@ def main() -> None:
     videos = parsed.out / "videos"
     if not videos.exists():
         draw(parsed.data, videos, parsed.seed)
-    listed = labelled_by_folders(vidssl.read_input(videos))
-    recordings = recording_groups(listed, RECORDING).number
+    clips = labelled_by_folders(vidssl.read_input(videos))
+    recordings = recording_groups(clips, RECORDING).number
     right, parts = {}, dict[str, Features]()
     for name in parsed.encoders:
         summands = parts_of(name) or [EncoderPart(name)]
         for part in summands:
             if part.model not in parts:
-                parts[part.model] = vidssl.extract(part.model, listed, out=parsed.out / "features" / part.model)
+                parts[part.model] = vidssl.extract(part.model, clips, out=parsed.out / "features" / part.model)
         joined = join_features([parts[part.model] for part in summands], [part.weight for part in summands])
         voted, near = vote_of_others(joined, recordings)
         label = joined.label
         right[name] = torch.stack([label[near.index[:, 0]] == label, voted == label]).double().numpy()
     order = generator(parsed.seed).permutation(recordings.max() + 1)
-    second = np.isin(recordings, order[len(order) // 2 :])
+    in_second = np.isin(recordings, order[len(order) // 2 :])
     figures = {}
-    for half, rows in (("first half, for choices", ~second), ("second half", second)):
-        first = right[parsed.encoders[0]][:, rows]
+    for half, rows in (("first half, for choices", ~in_second), ("second half", in_second)):
+        base = right[parsed.encoders[0]][:, rows]
         lines = []
-        for name, each in right.items():
-            means = [f"{100 * proportion(hits, recordings[rows]).value:.1f}" for hits in each[:, rows]]
-            gaps = [beside(*pair, recordings[rows]).difference for pair in zip(first, each[:, rows], strict=True)]
+        for name, scores in right.items():
+            means = [f"{100 * proportion(hits, recordings[rows]).value:.1f}" for hits in scores[:, rows]]
+            gaps = [beside(*pair, recordings[rows]).difference for pair in zip(base, scores[:, rows], strict=True)]
             cells = ["–" if gap.low is None or gap.high is None else interval(gap) for gap in gaps]
             lines.append([name, *means, *cells])
         figures[half] = lines

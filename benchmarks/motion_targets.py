@@ -103,9 +103,9 @@ def tensor(views: list[Frames]) -> Tensor:
 
 def make_batch(arm: Arm, videos: list[Video], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Draw 32 positive pairs, first all first ones, then all others: views (64, 3, T, S, S) and targets (64, D)."""
-    chosen = [videos[n] for n in rng.choice(len(videos), BATCH, replace=False)]
+    batch = [videos[n] for n in rng.choice(len(videos), BATCH, replace=False)]
     views, targets = list[Frames](), list[Tensor]()
-    for video in chosen + chosen:
+    for video in batch + batch:
         indices = arm.clip(int(rng.integers(len(video.frames) - arm.span + 1)))
         (view,) = VIEWS(video.frames[indices], rng)
         views.append(view.frames)
@@ -146,19 +146,19 @@ def train(arm: Arm, videos: list[Video], seed: int, steps: int) -> Backbone:
 @torch.inference_mode()
 def encode(network: Backbone, arm: Arm, videos: list[Video]) -> Tensor:
     """Return the last maps of the clips of all videos (N, clips, parts, C)."""
-    found = []
+    maps = []
     for video in videos:
         starts = np.linspace(0, len(video.frames) - arm.span, CLIPS).round().astype(int)
         views = [center_crop(video.frames[arm.clip(start)], SIZE).frames for start in starts]
-        found.append(maps_of(network, tensor(views), PARTS).transpose(1, 2))
-    return torch.stack(found)
+        maps.append(maps_of(network, tensor(views), PARTS).transpose(1, 2))
+    return torch.stack(maps)
 
 
 def readings(maps: Tensor) -> dict[str, Tensor]:
     """Return the features (N, D) of videos by reading."""
     clips = maps.mean(dim=2)
-    found = {"mean": clips.mean(dim=1), "order": clips, "unit clips": unit(clips), "unit parts": unit(maps)}
-    return {name: x.flatten(1) for name, x in found.items()}
+    by_name = {"mean": clips.mean(dim=1), "order": clips, "unit clips": unit(clips), "unit parts": unit(maps)}
+    return {name: x.flatten(1) for name, x in by_name.items()}
 
 
 def main() -> None:
@@ -179,22 +179,22 @@ def main() -> None:
     for fold, seed, name in product(parsed.folds, parsed.seeds, parsed.arms):
         arm, rows = ARMS[name], [np.flatnonzero(np.isin(persons, [*half])) for half in fold.split(":")]
         tested[fold] = persons[rows[1]]
-        twin, found = f"untrained, {arm.frames} frames", {"floor:motion": [floor]}
+        twin, features = f"untrained, {arm.frames} frames", {"floor:motion": [floor]}
         for network, steps in ((twin, 0), (name, arm.steps)):
             maps = encode(train(arm, [videos[n] for n in rows[0]], seed, steps), arm, videos)
             print(f"{network}, {fold}, seed {seed}: {time.process_time():.0f} CPU s since the start", flush=True)
             for reading, x in readings(maps).items():
-                found |= {f"{network}; {reading}": [x], f"{network}; {reading} + floor": [x, floor]}
-        base |= {row: row.replace(name, twin) for row in found if row.startswith(f"{name};")}
-        for row, parts in found.items():
+                features |= {f"{network}; {reading}": [x], f"{network}; {reading} + floor": [x, floor]}
+        base |= {row: row.replace(name, twin) for row in features if row.startswith(f"{name};")}
+        for row, parts in features.items():
             halves = [[Features(x[n], labels[n], torch.from_numpy(n)) for x in parts] for n in rows]
-            gallery, query = (of[0] if len(of) == 1 else join_features(of, [1.0] * len(of)) for of in halves)
+            gallery, query = (half[0] if len(half) == 1 else join_features(half, [1.0] * len(half)) for half in halves)
             correct.setdefault(row, {})[fold, seed] = judge(gallery, query, persons[rows[0]])
     print(table(["network", *METRICS], [[row, *map(format_accuracy, accuracies(of))] for row, of in correct.items()]))
     pairs = [pair for row, twin in base.items() for pair in ((row, twin), (row, "floor:motion"))]
-    below = [(*pair, differences(correct[pair[0]], correct[pair[1]], tested)) for pair in pairs]
-    print(table(["network", "minus", *METRICS], [[*names, *map(format_difference, of)] for *names, of in below]))
-    figures = {"accuracies": {row: accuracies(of) for row, of in correct.items()}, "differences": below}
+    gaps = [(*pair, differences(correct[pair[0]], correct[pair[1]], tested)) for pair in pairs]
+    print(table(["network", "minus", *METRICS], [[*names, *map(format_difference, runs)] for *names, runs in gaps]))
+    figures = {"accuracies": {row: accuracies(runs) for row, runs in correct.items()}, "differences": gaps}
     finish(figures, parsed.out / "results.json")
 
 

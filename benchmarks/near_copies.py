@@ -48,10 +48,10 @@ def even(images):
     return np.ascontiguousarray(images[:, : images.shape[1] // 2 * 2, : images.shape[2] // 2 * 2])
 
 
-def cut(images, share, left=None):
+def cut(images, share, top_left=False):
     """Cut a share of the height and width off at each side, or only at the top and the left."""
     height, width = (round(share * side) for side in images.shape[1:3])
-    if left:
+    if top_left:
         return images[:, height:, width:]
     return images[:, height : images.shape[1] - height, width : images.shape[2] - width]
 
@@ -74,17 +74,17 @@ def write_copy(source, target, kind):
     with vidssl.open_video(source) as video:
         images, fps = video.frames(range(len(video))).transpose(0, 2, 3, 1), video.meta.fps
     rate, crf, codec = Fraction(fps).limit_denominator(1001), "23", "libx264"
-    second = round(fps)
+    per_second = round(fps)
     if kind == "CRF 33":
         crf = "33"
     elif kind == "0.6 of the size":
         images = np.stack([cv2.resize(image, None, fx=0.6, fy=0.6, interpolation=cv2.INTER_AREA) for image in images])
     elif kind == "first 0.5 s cut off":
-        images = images[second // 2 :]
+        images = images[per_second // 2 :]
     elif kind.endswith("cut off at each side"):
         images = cut(images, 0.1 if kind.startswith("10") else 0.05)
     elif kind == "5 % cut off at one side":
-        images = cut(images, 0.05, left=True)
+        images = cut(images, 0.05, top_left=True)
     elif kind == "half the frame rate":
         images, rate = images[::2], rate / 2
     elif kind in ("brighter", "darker"):
@@ -98,7 +98,7 @@ def write_copy(source, target, kind):
     elif kind == "first half only":
         images = images[: len(images) // 2]
     elif kind == "1 s cut off at both ends":
-        images = images[second:-second] if len(images) > 3 * second else images
+        images = images[per_second:-per_second] if len(images) > 3 * per_second else images
     elif kind == "mirrored":
         images = images[:, :, ::-1]
     elif kind == "1.25 times as fast":
@@ -134,15 +134,15 @@ def draw(data, out, kinds, seed):
 
 def measure(videos, encoders, kinds):
     """Find the near copies of a folder; return recall by kind, precision, the pairs, and seconds without features."""
-    listed = vidssl.read_input(videos)
+    clips = vidssl.read_input(videos)
     features = [
-        vidssl.extract(name, listed, out=videos.parent / "features" / f"{videos.name}_{name.replace(':', '_')}").x
+        vidssl.extract(name, clips, out=videos.parent / "features" / f"{videos.name}_{name.replace(':', '_')}").x
         for name in encoders
     ]
     start = time.perf_counter()
-    pairs, _ = find_near_copies(listed, features, own_rows(listed, listed))
+    pairs, _ = find_near_copies(clips, features, own_rows(clips, clips))
     seconds = time.perf_counter() - start
-    stem = [Path(name).stem for name in listed.names]
+    stem = [Path(name).stem for name in clips.names]
     hits, wrong = dict.fromkeys(kinds, 0), []
     for *rows, similarity in pairs:
         a, b = sorted(rows, key=lambda row: len(stem[row]))

@@ -2,7 +2,7 @@
 
 Every video of the list is copied as H.264 with key frames only, as JPEG and as WebP frames. Compared are
 
-* clips a second of one core, 8 frames in 2.56 s: decoding alone, and with a view of the recipe `strong`. CPU time of
+* clips per second of one core, 8 frames in 2.56 s: decoding alone, and with a view of the recipe `strong`. CPU time of
   one process; all readers take their turn in each round, on the same clip of the same video; medians of the ratios.
   webdataset reads the same JPEG shards: all frames of a video in the order of the shard, of which a clip is decoded.
 * Bytes of a video; PSNR of the frames of 100 videos against those of the original at the same size.
@@ -74,11 +74,11 @@ def web_clips(shards: Path) -> Iterator[Frames]:
 
     urls, number = [str(path) for path in sorted(shards.glob("shard-*.tar"))], 0
     while True:
-        for found in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False):
-            about = json.loads(found["json"])
+        for sample in webdataset.WebDataset(urls, shardshuffle=False, empty_check=False):
+            about = json.loads(sample["json"])
             meta = VideoMeta(about["num_frames"], about["fps"], about["height"], about["width"])
             (clip,) = SAMPLER(meta, [generator(0, number)])
-            encoded = (np.frombuffer(found[f"{frame:06d}.jpg"], np.uint8) for frame in clip.indices)
+            encoded = (np.frombuffer(sample[f"{frame:06d}.jpg"], np.uint8) for frame in clip.indices)
             frames = np.stack([cv2.imdecode(image, cv2.IMREAD_COLOR_RGB) for image in encoded])
             yield frames.astype(np.uint8, copy=False).transpose(0, 3, 1, 2)
             number += 1
@@ -87,15 +87,15 @@ def web_clips(shards: Path) -> Iterator[Frames]:
 def psnr(originals: VideoList, copies: VideoList) -> float:
     """Mean over videos, at most about 100, of the mean over frames, in dB."""
     means, step = [], -(-len(originals) // 100)
-    for one, other in zip(originals.records[::step], copies.records[::step], strict=True):
-        with open_video(one.path) as original, open_video(other.path) as copy:
+    for record, record_copy in zip(originals.records[::step], copies.records[::step], strict=True):
+        with open_video(record.path) as original, open_video(record_copy.path) as copy:
             values = []
-            for image, found in zip(original.iter_frames(), copy.iter_frames(), strict=True):
-                height, width = found.shape[:2]
-                wanted = image[:height, :width]  # small videos lose an odd row or column in H.264
+            for image, copied_image in zip(original.iter_frames(), copy.iter_frames(), strict=True):
+                height, width = copied_image.shape[:2]
+                reference = image[:height, :width]  # small videos lose an odd row or column in H.264
                 if max(image.shape[0] - height, image.shape[1] - width) > 1:
-                    wanted = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-                error = np.mean((wanted.astype(np.float32) - found) ** 2)
+                    reference = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+                error = np.mean((reference.astype(np.float32) - copied_image) ** 2)
                 values.append(10 * np.log10(255**2 / max(float(error), 1e-2)))
             means.append(np.mean(values))
     return float(np.mean(means))
@@ -114,30 +114,30 @@ def features(network: Subject, videos: VideoList) -> Features:
     return extract_features(network.backbone, videos, network.test, network.device)
 
 
-def compared(wanted: list[Features], found: list[Features]) -> dict[str, float]:
+def compared(originals: list[Features], copies: list[Features]) -> dict[str, float]:
     """Cosines of the gallery's features to those of the originals, and kNN accuracy of the queries in the gallery."""
-    own = torch.nn.functional.cosine_similarity(wanted[0].x, found[0].x)
-    gallery, query = found
+    cosine = torch.nn.functional.cosine_similarity(originals[0].x, copies[0].x)
+    gallery, query = copies
     knn = KNN(KNN.Config())(gallery, query, torch.empty((0, 2), dtype=torch.int64))  # no pairs to exclude
-    return {"cosine": float(own.mean()), "lowest": float(own.min()), "knn": knn.numbers["knn"]}
+    return {"cosine": float(cosine.mean()), "lowest": float(cosine.min()), "knn": knn.numbers["knn"]}
 
 
 def timed(lists: dict[str, VideoList], shards: Path, size: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Time all readers: clips a second and ratio to the files, for decoding and for whole samples."""
+    """Time all readers: clips per second and ratio to the files, for decoding and for whole samples."""
     recipe: Recipe = RECIPES["strong"](RECIPES["strong"].Config(size=size))
-    clips, more = web_clips(shards), web_clips(shards)
+    clips, sample_clips = web_clips(shards), web_clips(shards)
     rng = partial(generator, 1)
     decode: dict[str, Callable[[int], object]] = {n: partial(decoded, videos) for n, videos in lists.items()}
     decode[WEBDATASET] = lambda number: next(clips)
-    whole: dict[str, Callable[[int], object]] = {
+    samples: dict[str, Callable[[int], object]] = {
         n: partial(sample, ClipDataset(videos, SAMPLER, [recipe])) for n, videos in lists.items()
     }
-    whole[WEBDATASET] = lambda number: recipe(next(more), rng(number))
+    samples[WEBDATASET] = lambda number: recipe(next(sample_clips), rng(number))
     for videos in lists.values():  # the packet indices of files are cached, as in an epoch after the first
         for number in range(len(videos)):
             open_video(videos.records[number].path).close()
     results: dict[str, dict[str, float]] = {name: {} for name in decode}
-    for what, actions in (("decode", decode), ("sample", whole)):
+    for what, actions in (("decode", decode), ("sample", samples)):
         times = paired(actions, rounds)
         for name in actions:
             results[name][what] = 1000 / float(np.median(times[name]))
@@ -167,27 +167,27 @@ def main() -> None:
         versions = {FILES: originals} | {
             name: [read_list(path, out) for path in files] for name, out in folders.items()
         }
-        only = {name: lists[0] for name, lists in versions.items()}
-        rows = dict(timed(only, folders[JPEG], parsed.size, parsed.rounds))
+        first_lists = {name: lists[0] for name, lists in versions.items()}
+        rows = dict(timed(first_lists, folders[JPEG], parsed.size, parsed.rounds))
         network = load_subject(parsed.checkpoint, {"workers": parsed.workers}) if parsed.test_list else None
-        wanted = [features(network, videos) for videos in originals] if network else []
+        original_features = [features(network, videos) for videos in originals] if network else []
         for name, lists in versions.items():
             rows[name]["bytes"] = stored(lists)
             rows[name]["psnr"] = psnr(originals[0], lists[0]) if name != FILES else None
             if network:
-                found = wanted if name == FILES else [features(network, videos) for videos in lists]
-                rows[name] |= compared(wanted, found)
-    header = ["read from", "decoding, clips/s (times files)", "with `strong`", "kB a video", "PSNR, dB"]
+                copy_features = original_features if name == FILES else [features(network, videos) for videos in lists]
+                rows[name] |= compared(original_features, copy_features)
+    header = ["read from", "decoding, clips/s (times files)", "with `strong`", "kB per video", "PSNR, dB"]
     header += ["cosine, mean (lowest)", "kNN, %"] if parsed.test_list else []
     cells = []
     for name, row in rows.items():
-        shown = [name, *(f"{row[what]:.0f} ({row[f'{what}_ratio']:.1f})" for what in ("decode", "sample"))]
-        shown.append(f"{row['bytes'] / 1000:.0f}" if "bytes" in row else "")
-        shown.append(f"{row['psnr']:.1f}" if row.get("psnr") else "")
+        line = [name, *(f"{row[what]:.0f} ({row[f'{what}_ratio']:.1f})" for what in ("decode", "sample"))]
+        line.append(f"{row['bytes'] / 1000:.0f}" if "bytes" in row else "")
+        line.append(f"{row['psnr']:.1f}" if row.get("psnr") else "")
         if parsed.test_list:
-            shown.append(f"{row['cosine']:.4f} ({row['lowest']:.3f})" if "cosine" in row else "")
-            shown.append(f"{100 * row['knn']:.1f}" if "knn" in row else "")
-        cells.append(shown)
+            line.append(f"{row['cosine']:.4f} ({row['lowest']:.3f})" if "cosine" in row else "")
+            line.append(f"{100 * row['knn']:.1f}" if "knn" in row else "")
+        cells.append(line)
     print(table(header, cells))
     finish({"list": str(parsed.list), "videos": len(originals[0].records), "rows": rows}, parsed.json)
 

@@ -37,55 +37,55 @@ def main() -> None:
     parser.add_argument("--numbers", nargs="+", metavar="NAME", help=f"default: {' '.join(USUAL)}")
     parsed = parser.parse_args()
     results = {str(folder): splits(folder) for folder in parsed.folders}
-    base, *others = results
-    if not others:
+    base, *compared = results
+    if not compared:
         sys.exit("paired.py needs at least 2 folders: the first is subtracted from the others")
-    for name in others:
+    for name in compared:
         if results[name].keys() != results[base].keys() or len(results[name]) < 2:
             sys.exit(f"{name} has the splits {[*results[name]]}, {base} has {[*results[base]]}: two or more, the same")
-    every = [split for result in results.values() for split in result.values()]
-    numbers = parsed.numbers or [number for number in USUAL if all(number in split for split in every)]
+    all_splits = [split for result in results.values() for split in result.values()]
+    numbers = parsed.numbers or [number for number in USUAL if all(number in split for split in all_splits)]
     rows = []
-    for name in others:
+    for name in compared:
         cells = [cell([*differences(results[name], results[base], number)]) for number in numbers]
         rows.append([name, *cells])
     print(table([f"minus {base}", *numbers], rows))
-    for name in others:
-        if found := {
+    for name in compared:
+        if gaps := {
             line: None
             for split in results[base]
             for line in differing_tests(*(results[n][split] for n in (base, name)))
         }:
-            print(f"\n{base} and {name} are of different tests: {'; '.join(found)}")
+            print(f"\n{base} and {name} are of different tests: {'; '.join(gaps)}")
 
 
-def differing_tests(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def differing_tests(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
     """List what differs between the tests of two results, `centered False, True`: nothing if only the networks do.
 
     Numbers of different tests are not subtracted. Protocols that both have must have equal settings.
     """
-    tests = [_test_of(results, {*one} & {*other}) for results in (one, other)]
+    tests = [_test_of(results, {*first} & {*second}) for results in (first, second)]
     shared = {*tests[0]["protocols"]} & {*tests[1]["protocols"]}
     for test in tests:
         test["protocols"] = {name: test["protocols"][name] for name in shared}
     return [f"{name} {a}, {b}" for name, a, b in config.config_differences(tests[0], tests[1])]
 
 
-def _test_of(results: dict[str, Any], both: set[str]) -> dict[str, Any]:
-    """Return what describes the test; `both` are the fields that both results have."""
+def _test_of(results: dict[str, Any], shared: set[str]) -> dict[str, Any]:
+    """Return what describes the test; `shared` are the fields that both results have."""
     protocol = {name: value for name, value in results.get("protocol", {}).items() if name not in _NOT_OF_TEST}
     if "size" in protocol:
         protocol["short_side"] = protocol.get("short_side") or protocol["size"]
     test: dict[str, Any] = {
         "protocol": protocol,
-        "protocols": {each["name"]: each for each in results.get("protocols") or ()},
+        "protocols": {entry["name"]: entry for entry in results.get("protocols") or ()},
     }
-    prints = results["fingerprints"] or {} if "fingerprints" in both else {}
+    prints = results["fingerprints"] or {} if "fingerprints" in shared else {}
     for name, kind in _LISTS.items():
         test[name] = prints.get(kind) or results.get(name) if name in results else None
     test |= {name: results.get(name) for name in (*_COUNTS, *_OPTIONS)}
     test |= {name: [gap["path"] for gap in results.get(name) or ()] for name in _MISSING}
-    if "request" in both:
+    if "request" in shared:
         test |= {name: results["request"].get(name) for name in _FILES}
     return test
 
@@ -100,19 +100,19 @@ def splits(folder: Path) -> dict[str, dict[str, Any]]:
         sys.exit(f"{folder} has no results.json of several splits ({error}): name the output of a run with --splits")
 
 
-def differences(ours: dict[str, dict[str, Any]], theirs: dict[str, dict[str, Any]], number: str) -> list[float]:
+def differences(results: dict[str, dict[str, Any]], base: dict[str, dict[str, Any]], number: str) -> list[float]:
     """Subtract a number split by split, in percent."""
-    own, _, other = number.partition(":")
+    name, _, base_name = number.partition(":")
     try:
-        return [100 * (ours[split][own] - theirs[split][other or own]) for split in ours]
+        return [100 * (results[split][name] - base[split][base_name or name]) for split in results]
     except KeyError as error:
         sys.exit(f"a result has no number {error}: choose others with --numbers")
 
 
-def cell(found: list[float]) -> str:
+def cell(values: list[float]) -> str:
     """Write mean, standard deviation (n - 1), and the mark of a consistent difference."""
-    average, spread = mean(found), stdev(found)
-    consistent = len(found) > 2 and (min(found) > 0 or max(found) < 0)
+    average, spread = mean(values), stdev(values)
+    consistent = len(values) > 2 and (min(values) > 0 or max(values) < 0)
     return f"{average:+.1f} ± {spread:.1f}{' *' if consistent and abs(average) >= 2 * spread else ''}"
 
 

@@ -22,8 +22,8 @@ CONFIG = Path(__file__).parents[1] / "configs" / "toy" / "sce.yaml"
 
 def cpu_seconds() -> float:
     """CPU time of this process and of its workers that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def work(kind: str, source: Path, repeat: int) -> Callable[[], object]:
@@ -71,10 +71,10 @@ def timed(checkout: Path, kind: str, source: Path, repeat: int) -> float:
     """Time one process of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, __file__, str(checkout), str(checkout), "--videos", str(source), "--kinds", kind]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--repeat", str(repeat), "--time"], env=environment, check=True, stdout=subprocess.PIPE
     )
-    return float(done.stdout)
+    return float(process.stdout)
 
 
 def main() -> None:
@@ -97,12 +97,12 @@ def main() -> None:
         print(cpu_seconds() - start)
         return
     with tempfile.TemporaryDirectory() as folder:
-        listed = Path(folder) / "list.csv"
+        list_file = Path(folder) / "list.csv"
         rows = "".join(f"{n % 400:03d}/{n:07d}.mp4,{n % 400}\n" for n in range(parsed.rows))
-        listed.write_text(f"path,label\n{rows}")  # reading a list opens no video
+        list_file.write_text(f"path,label\n{rows}")  # reading a list opens no video
         print("| work | new / old | smallest | largest |\n| --- | --- | --- | --- |")
         for kind in parsed.kinds:
-            source, ratios = listed if kind == "lists" else parsed.videos, []
+            source, ratios = list_file if kind == "lists" else parsed.videos, []
             for number in range(parsed.rounds):
                 order = (parsed.old, parsed.new) if number % 2 == 0 else (parsed.new, parsed.old)
                 seconds = {checkout: timed(checkout, kind, source, parsed.repeat) for checkout in order}

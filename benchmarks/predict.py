@@ -65,10 +65,10 @@ def main() -> None:
 
 
 def few(data: Path, out: Path, encoder: str, seed: int) -> list[dict[str, str]]:
-    """UCF101 with 5 and 20 examples of a class."""
+    """UCF101 with 5 and 20 examples per class."""
     train, test = ucf_lists(data)
     return [
-        predict_clips(out, encoder, draw(train, shots, seed), test, r"_(g\d+)_", {"examples a class": str(shots)})
+        predict_clips(out, encoder, draw(train, shots, seed), test, r"_(g\d+)_", {"examples per class": str(shots)})
         for shots in (5, 20)
     ]
 
@@ -76,22 +76,22 @@ def few(data: Path, out: Path, encoder: str, seed: int) -> list[dict[str, str]]:
 def unknown(data: Path, out: Path, encoder: str, seed: int) -> list[dict[str, str]]:
     """UCF101 without examples of the last class."""
     train, test = ucf_lists(data)
-    last = max(train.values())
-    examples = draw({path: label for path, label in train.items() if label != last}, 20, seed)
+    last_label = max(train.values())
+    examples = draw({path: label for path, label in train.items() if label != last_label}, 20, seed)
     predictions = predict_all(out, encoder, examples, test, r"_(g\d+)_")
     refused = {path: row["class"] == NONE for path, row in predictions.items()}
     shares = []
-    for of_class in (lambda label: label == last, lambda label: label != last):
+    for of_class in (lambda label: label == last_label, lambda label: label != last_label):
         paths = [path for path in test if of_class(test[path]) and path in refused]
         values = np.array([refused[path] for path in paths], float)
         shares.append(proportion(values, numbers([re.findall(r"_(g\d+)_", path)[0] for path in paths])))
     passes = defaultdict(int)
     for path, row in predictions.items():
-        if test[path] == last and not refused[path]:
+        if test[path] == last_label and not refused[path]:
             passes[row["class"]] += 1
-    taken = ", ".join(f"{name} {count}" for name, count in sorted(passes.items(), key=lambda pair: -pair[1]))
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(passes.items(), key=lambda pair: -pair[1]))
     return [
-        {"encoder": encoder, "of the unknown class": text(shares[0]), "of the known": text(shares[1]), "for": taken}
+        {"encoder": encoder, "of the unknown class": text(shares[0]), "of the known": text(shares[1]), "for": counts}
     ]
 
 
@@ -117,8 +117,8 @@ def cameras(data: Path, out: Path, encoder: str, seed: int) -> list[dict[str, st
     ids = sorted({row["source_id"] for row in rows})
     half = {f"cam{ids[n]}_" for n in generator(seed, 71).permutation(len(ids))[: len(ids) // 2]}
     examples = {path: label for path, label in labels.items() if re.findall(r"cam\w+?_", Path(path).name)[0] in half}
-    rest = {path: label for path, label in labels.items() if path not in examples}
-    return [predict_clips(out, encoder, examples, rest, r"(cam\w+?)_", {})]
+    test = {path: label for path, label in labels.items() if path not in examples}
+    return [predict_clips(out, encoder, examples, test, r"(cam\w+?)_", {})]
 
 
 def predict_clips(
@@ -167,12 +167,12 @@ def ucf_lists(data: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def draw(labels: Labels, shots: int, seed: int) -> dict[str, str]:
-    """Draw so many examples of each class."""
-    drawn = {}
+    """Draw `shots` examples of each class."""
+    examples = {}
     for label in sorted({*labels.values()}):
         paths = [path for path in labels if labels[path] == label]
-        drawn |= {paths[n]: label for n in generator(seed, 70, shots).permutation(len(paths))[:shots]}
-    return drawn
+        examples |= {paths[n]: label for n in generator(seed, 70, shots).permutation(len(paths))[:shots]}
+    return examples
 
 
 def numbers(names: Sequence[str]) -> NDArray[np.int64]:
@@ -203,7 +203,7 @@ def moments(data: Path, out: Path, encoder: str, seed: int) -> list[dict[str, st
             {**clip, "path": data / "more" / clip["path"].relative_to(data / "more" / "babysign24")} for clip in clips
         ]
     signs = sorted({clip["label"] for clip in clips})[:SIGNS]
-    found, truth = [], []
+    predicted, truth = [], []
     for person in sorted({clip["group"] for clip in clips}):
         videos = out / person
         spans = render(videos, [clip for clip in clips if clip["group"] == person], signs, seed)
@@ -217,9 +217,9 @@ def moments(data: Path, out: Path, encoder: str, seed: int) -> list[dict[str, st
         vidssl.predict(videos, labels=[labels], model=encoder, out=folder, window=window, stride=stride,
                        allow_external=True, progress=False)  # fmt: skip
         with open(folder / "predictions.csv", newline="") as file:
-            found += [(f"{person}/{row['path']}", row["class"], float(row["start"]), float(row["end"]),
+            predicted += [(f"{person}/{row['path']}", row["class"], float(row["start"]), float(row["end"]),
                        float(row["confidence"])) for row in csv.DictReader(file)]  # fmt: skip
-    scores = {f"mAP at IoU {iou}": f"{100 * mean_average_precision(found, truth, iou):.1f}" for iou in (0.3, 0.5)}
+    scores = {f"mAP at IoU {iou}": f"{100 * mean_average_precision(predicted, truth, iou):.1f}" for iou in (0.3, 0.5)}
     return [{"encoder": encoder, **scores, "moments": str(len(truth))}]
 
 
@@ -227,7 +227,7 @@ def render(videos: Path, clips: Sequence[dict], signs: Sequence[str], seed: int)
     """Write recordings of a person, unless they are there; return file, sign, start and end of the signs in them."""
     rate, fade = 15.0, round(FADE * 15)
     of_signs = [clip for clip in clips if clip["label"] in signs]
-    others = [clip for clip in clips if clip["label"] not in signs]
+    distractors = [clip for clip in clips if clip["label"] not in signs]
     spans = []
     for number in range(RECORDINGS):
         name = f"{clips[0]['group']}_r{number}.mp4"
@@ -236,7 +236,7 @@ def render(videos: Path, clips: Sequence[dict], signs: Sequence[str], seed: int)
         frames, order = [], []
         while len(frames) < length:
             order = order or [of_signs[n] for n in rng.permutation(len(of_signs))]
-            for clip in (others[int(rng.integers(len(others)))], others[int(rng.integers(len(others)))], order.pop()):
+            for clip in (*(distractors[int(rng.integers(len(distractors)))] for _ in range(2)), order.pop()):
                 part = small_frames(clip["path"], rate)
                 start = max(0, len(frames) - fade)
                 overlap = len(frames) - start
@@ -268,22 +268,22 @@ def small_frames(path: Path, rate: float) -> NDArray[np.uint8]:
 
 
 def mean_average_precision(
-    found: Sequence[tuple[str, str, float, float, float]], truth: Sequence[tuple[str, str, float, float]], iou: float
+    moments: Sequence[tuple[str, str, float, float, float]], truth: Sequence[tuple[str, str, float, float]], iou: float
 ) -> float:
     """Return the mean over classes of the average precision of moments: each true one is found once, by the surest."""
     precisions = []
     for label in sorted({span[1] for span in truth}):
         of_class = [span for span in truth if span[1] == label]
-        taken, hits = set[int](), []
-        for path, _, start, end, _ in sorted((row for row in found if row[1] == label), key=lambda row: -row[4]):
-            best, at = 0.0, -1
-            for n, (of_path, _, first, last) in enumerate(of_class):
-                if of_path == path and n not in taken:
-                    shared = min(end, last) - max(start, first)
-                    overlap = shared / (max(end, last) - min(start, first))
-                    best, at = max((best, at), (overlap, n))
+        matched, hits = set[int](), []
+        for path, _, start, end, _ in sorted((row for row in moments if row[1] == label), key=lambda row: -row[4]):
+            best, best_row = 0.0, -1
+            for n, (of_path, _, true_start, true_end) in enumerate(of_class):
+                if of_path == path and n not in matched:
+                    shared = min(end, true_end) - max(start, true_start)
+                    overlap = shared / (max(end, true_end) - min(start, true_start))
+                    best, best_row = max((best, best_row), (overlap, n))
             hits.append(best >= iou)
-            taken |= {at} if best >= iou else set()
+            matched |= {best_row} if best >= iou else set()
         right = np.cumsum(hits)
         precision = right / np.arange(1, len(hits) + 1)
         precisions.append(float((precision * hits).sum() / len(of_class)) if hits else 0.0)

@@ -35,8 +35,8 @@ def main() -> None:
     if numbers[0] != 1:
         sys.exit(f"--processes {numbers[0]} …: the first must be 1, which the others are compared with")
     for name, commands in {"extract": extract, "check": check}.items():
-        found = np.array([[timed(commands(parsed.videos, n)) for n in numbers] for _ in range(parsed.rounds)])
-        wall, cpu = found[:, :, 0], found[:, :, 1]  # (rounds, numbers) seconds
+        seconds = np.array([[timed(commands(parsed.videos, n)) for n in numbers] for _ in range(parsed.rounds)])
+        wall, cpu = seconds[:, :, 0], seconds[:, :, 1]  # (rounds, numbers) seconds
         results[name] = {"processes": numbers, "wall": wall.tolist(), "cpu": cpu.tolist()}
         for k, number in enumerate(numbers):
             efficiency, cost = wall[:, 0] / (number * wall[:, k]), cpu[:, k] / cpu[:, 0]
@@ -67,7 +67,7 @@ def timed(commands: list[list[str]]) -> tuple[float, float]:
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with tempfile.TemporaryDirectory() as out:
         words = [[sys.executable, "-m", "vidssl", *command, "--out", f"{out}/x"] for command in commands]
-        running = [subprocess.Popen(each, env=environment, stdout=subprocess.DEVNULL) for each in words]
+        running = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for command in words]
         statuses = [process.wait() for process in running]
     wall = time.perf_counter() - start
     if any(status not in (0, 1) for status in statuses):  # 1: broken videos

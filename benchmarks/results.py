@@ -20,7 +20,7 @@ TITLES = {  # of the numbers, in the order of their columns; {} is the part afte
     "knn_mean_class": "kNN, mean of classes",
     "svm": "SVM",
     "svm_mean_class": "SVM, mean of classes",
-    "lowshot@": "SVM, {} a class",
+    "lowshot@": "SVM, {} per class",
     "R@": "R@{}",
     "centered_R@": "R@{} centred",
     "chance": "chance",
@@ -119,15 +119,15 @@ class Result:
         if "splits" not in self.content:
             return None
         lists = {(split.get("list"), split.get("train_list")) for split in self.splits}
-        same = len(lists) == 1 < len(self.splits) and next(iter(lists))[0] is not None
-        words = f"{len(self.splits)} {'seed' if same else 'split'}{'s' * (len(self.splits) > 1)}"
+        same_lists = len(lists) == 1 < len(self.splits) and next(iter(lists))[0] is not None
+        words = f"{len(self.splits)} {'seed' if same_lists else 'split'}{'s' * (len(self.splits) > 1)}"
         if seeds := self.content.get("seeds"):
             return f"{words} x {len(seeds)} seed{'s' * (len(seeds) > 1)}"
         # Results of before `command` was stated have the seed of the first split only.
-        command, first = self.content.get("command"), next(iter(self.content["splits"]))
-        own = "seed={split}" in command if command else str(at(self.content, "config.seed")) == first
-        own = own and not same and len(self.splits) > 1
-        return words + (", a seed each" if own else "")
+        command, first_split = self.content.get("command"), next(iter(self.content["splits"]))
+        seeded = "seed={split}" in command if command else str(at(self.content, "config.seed")) == first_split
+        seeded = seeded and not same_lists and len(self.splits) > 1
+        return words + (", a seed each" if seeded else "")
 
     @property
     def subset(self) -> dict[str, Any] | None:
@@ -178,7 +178,7 @@ def read_results(folders: Sequence[Path]) -> list[Result]:
     Raises:
         DataError: A folder is missing, or a file is not a result.
     """
-    found: dict[Path, Result] = {}
+    results: dict[Path, Result] = {}
     for folder in folders:
         if not folder.is_dir():
             raise DataError(f"{folder} is not a folder; name folders that hold results.json")
@@ -191,8 +191,8 @@ def read_results(folders: Sequence[Path]) -> list[Result]:
             if "splits" in result.content:
                 over_splits.add(file.parent)
             if result.numbers:  # results of an analysis have no number for these tables
-                found.setdefault(file.resolve(), result)
-    return list(found.values())
+                results.setdefault(file.resolve(), result)
+    return list(results.values())
 
 
 def column_order(name: str) -> tuple[int, int] | None:
@@ -272,15 +272,15 @@ def _centered(content: dict[str, Any]) -> bool:
 
 def _numbers(part: dict[str, Any], centered: bool, file: Path) -> dict[str, float]:
     """Numbers that have a column."""
-    first, second = ("centered_", "") if centered else ("", "centered_")
-    other = at(part, "uncentered" if centered else "centered_features") or {}
-    found = {(first if name.startswith("R@") else "") + name: value for name, value in part.items()}
-    found |= {second + name: value for name, value in other.items() if name.startswith("R@")}
-    found = {name: value for name, value in found.items() if column_order(name) is not None}
-    for name, value in found.items():
+    prefix, nested_prefix = ("centered_", "") if centered else ("", "centered_")
+    nested = at(part, "uncentered" if centered else "centered_features") or {}
+    numbers = {(prefix if name.startswith("R@") else "") + name: value for name, value in part.items()}
+    numbers |= {nested_prefix + name: value for name, value in nested.items() if name.startswith("R@")}
+    numbers = {name: value for name, value in numbers.items() if column_order(name) is not None}
+    for name, value in numbers.items():
         if not is_number(value):
             raise DataError(f"{file} is not a result: {name} is {json.dumps(value)[:40]}, not a number")
-    return found
+    return numbers
 
 
 def _origin(content: dict[str, Any]) -> tuple[Kind, str | None, str | None]:
@@ -295,7 +295,7 @@ def _origin(content: dict[str, Any]) -> tuple[Kind, str | None, str | None]:
     if method != "supervised":
         train = at(content, "config.data.train")
         if isinstance(train, list):
-            train = "+".join(data_set_of(each["list"]) for each in train)
+            train = "+".join(data_set_of(part["list"]) for part in train)
         return "features", method, train
     if at(content, "config.method.freeze"):
         return "linear probe", None, init

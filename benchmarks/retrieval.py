@@ -43,7 +43,7 @@ def flat(query: Tensor, gallery: Tensor, k: int) -> np.ndarray:
 def measure(parsed: Namespace) -> tuple[dict[str, np.ndarray], float]:
     """Time both, in milliseconds per round; return also the fraction of neighbours that are equal."""
     query, gallery = features(parsed.queries, parsed.dim, 0), features(parsed.gallery, parsed.dim, 1)
-    found: dict[str, np.ndarray] = {}
+    neighbours: dict[str, np.ndarray] = {}
     searches: dict[str, Callable[[], np.ndarray]] = {
         "faiss IndexFlatIP": lambda: flat(query, gallery, parsed.k),
         "**vidssl**": lambda: nearest(query, gallery, parsed.k).index.numpy(),
@@ -53,11 +53,11 @@ def measure(parsed: Namespace) -> tuple[dict[str, np.ndarray], float]:
     for number in range(parsed.rounds + 1):
         for name, search in searches.items():
             start = clock()
-            found[name] = search()
+            neighbours[name] = search()
             if number:  # the first round warms up
                 times[name].append(1000 * (clock() - start))
-    one, other = found.values()
-    return {name: np.array(values) for name, values in times.items()}, float((one == other).mean())
+    faiss_rows, vidssl_rows = neighbours.values()
+    return {name: np.array(values) for name, values in times.items()}, float((faiss_rows == vidssl_rows).mean())
 
 
 def one_query(gallery: int, dim: int, k: int, rounds: int) -> dict[str, float]:
@@ -88,7 +88,7 @@ def main() -> None:
     torch.set_num_threads(parsed.threads)
     faiss.omp_set_num_threads(parsed.threads)
     with threadpool_limits(parsed.threads):
-        times, same = measure(parsed)
+        times, equal_share = measure(parsed)
         files = {size: one_query(*size, parsed.k, parsed.rounds) for size in ((10_000, 512), (1_000_000, 64))}
     ratios = {name: ratio(times, name, "faiss IndexFlatIP") for name in times}
     rows = [
@@ -96,11 +96,11 @@ def main() -> None:
         for name, values in times.items()
     ]
     print(table(["search", "ms, median", "ms, fastest", "times faiss"], rows))
-    shown: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: getattr(parsed, name) for name in ("queries", "gallery", "dim", "k", "rounds", "threads")
     }
-    print("\n" + ", ".join(f"{name} {value}" for name, value in shown.items()))
-    print(f"{100 * same:.3f} % of the neighbours are equal\n")
+    print("\n" + ", ".join(f"{name} {value}" for name, value in options.items()))
+    print(f"{100 * equal_share:.3f} % of the neighbours are equal\n")
     header = ["one query in a file of", "ms, first", "ms, then"]
     print(
         table(
@@ -112,10 +112,10 @@ def main() -> None:
         )
     )
     figures = {
-        **shown,
+        **options,
         "ms": {name: values.tolist() for name, values in times.items()},
         "times_faiss": ratios,
-        "same": same,
+        "same": equal_share,
         "one_query": {f"{count}x{dim}": seconds for (count, dim), seconds in files.items()},
     }
     finish(figures, parsed.json)

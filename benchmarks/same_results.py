@@ -57,13 +57,13 @@ def work(checkout: Path, folder: Path, names: list[str]) -> None:
     for name in names:
         words = COMMANDS[name].replace("RUN", " ".join(RUN)).replace("CFG", "toy/sce")
         command = [sys.executable, "-m", "vidssl", *words.split()]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        (folder / f"{name}.stdout").write_text(done.stdout)
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        (folder / f"{name}.stdout").write_text(result.stdout)
         for path in (folder / "data").rglob("*") if name == "digits" else ():
             os.utime(path, (1e9, 1e9))  # copies and caches record the times of their originals
-        if done.returncode:
+        if result.returncode:
             print(
-                f"{checkout.name}: {name}: exit status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}",
+                f"{checkout.name}: {name}: exit status {result.returncode}: {result.stderr.strip().splitlines()[-1:]}",
                 flush=True,
             )
 

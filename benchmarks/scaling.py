@@ -36,22 +36,22 @@ def keys(run: Run, method: Method, world: int) -> int:
     return FLOAT * run.batch_size // world * len(method.config.key_views) * method.queue.keys.shape[1]
 
 
-def batch_norm(run: Run, method: Method, world: int, own: bool = False) -> tuple[int, int]:
+def batch_norm(run: Run, method: Method, world: int, own_form: bool = False) -> tuple[int, int]:
     """Bytes that a process sends for synchronised batch norm in a step, and the number of messages.
 
     The forward pass sends mean, variance and count of each layer for each view; the backward pass the gradients of the
-    online network: 2 numbers per channel in torch's version (GPUs), 2 C + 1 per process in ours (`own`, CPUs).
+    online network: 2 numbers per channel in torch's version (GPUs), 2 C + 1 per process in ours (`own_form`, CPUs).
     """
     if world == 1:
         return 0, 0
     views, micro = (len(run.data.views), run.batch_size // world // (run.micro_batch_size or run.batch_size // world))
     target = batch_norms(method.target) if isinstance(method, MomentumMethod) else []
-    online = [norm for norm in batch_norms(method) if not any(norm is other for other in target)]
+    online = [norm for norm in batch_norms(method) if not any(norm is norm_of_target for norm_of_target in target)]
     # Methods with keys encode each view that has a key in another view; the supervised method all views at once.
     key_views = method.config.key_views if isinstance(method, MomentumMethod) else ()
     passes = sum(any(q != k for k in key_views) for q in range(views)) if target else 1
     sent = [2 * norm.num_features + 1 for norm in online]
-    back = [world * n if own else n - 1 for n in sent]
+    back = [world * n if own_form else n - 1 for n in sent]
     numbers = passes * (sum(sent) + sum(back))
     messages = 2 * passes * len(online)
     if target:
@@ -83,14 +83,14 @@ def activations(run: Run) -> int:
     backbone = build(BACKBONES, run.backbone)
     channels_last(backbone)
     for views in (1, 2):
-        kept: list[torch.Tensor] = []
+        saved: list[torch.Tensor] = []
         clips_of_views = torch.rand(views, 3, run.data.sampler.frames, size, size)
         with (
-            torch.autograd.graph.saved_tensors_hooks(lambda x, kept=kept: kept.append(x) or x, lambda x: x),
+            torch.autograd.graph.saved_tensors_hooks(lambda x, saved=saved: saved.append(x) or x, lambda x: x),
             torch.autocast("cpu", torch.bfloat16, enabled=run.precision == "bfloat16"),
         ):
             backbone(clips_of_views.contiguous(memory_format=torch.channels_last_3d))
-        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in saved}
         sizes.append(sum(storages.values()))
     return sizes[1] - sizes[0]
 

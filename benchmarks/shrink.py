@@ -54,21 +54,21 @@ class Copies:
 def copied(videos: VideoList, out: Path, settings: Settings, workers: int) -> Copies:
     """Copy a list."""
     options = {"short_side": settings.short_side, "quality": settings.quality, "workers": workers}
-    made = shrink(videos.path, out=out, root=videos.root, **options)
-    if made.left_out:
-        raise SystemExit(f"videos that cannot be decoded: {', '.join(made.left_out)}; run a check first")
-    return Copies(settings, read_list(made.list), made.before, made.after, made.seconds)
+    report = shrink(videos.path, out=out, root=videos.root, **options)
+    if report.left_out:
+        raise SystemExit(f"videos that cannot be decoded: {', '.join(report.left_out)}; run a check first")
+    return Copies(settings, read_list(report.list), report.before, report.after, report.seconds)
 
 
 def psnr(videos: VideoList, copies: Copies) -> float:
     """Mean over videos of the mean over frames, in dB."""
     means = []
-    for one, other in zip(videos.records, copies.videos.records, strict=True):
-        with open_video(one.path) as original, open_video(other.path) as copy:
+    for record, record_copy in zip(videos.records, copies.videos.records, strict=True):
+        with open_video(record.path) as original, open_video(record_copy.path) as copy:
             values = []
-            for image, found in zip(original.iter_frames(), copy.iter_frames(), strict=True):
-                wanted = resized(image, copies.settings.short_side)
-                error = np.mean((wanted.astype(np.float32) - found) ** 2)
+            for image, copied_image in zip(original.iter_frames(), copy.iter_frames(), strict=True):
+                reference = resized(image, copies.settings.short_side)
+                error = np.mean((reference.astype(np.float32) - copied_image) ** 2)
                 values.append(10 * np.log10(255**2 / max(error, 1e-2)))
             means.append(np.mean(values))
     return float(np.mean(means))
@@ -89,15 +89,15 @@ def features(network: Subject, videos: VideoList, size: int) -> torch.Tensor:
 
 def compared(originals: torch.Tensor, copies: torch.Tensor) -> dict[str, float]:
     """How near copies are to their originals, and how near originals are to each other."""
-    own = (originals * copies).sum(dim=1)
+    cosine = (originals * copies).sum(dim=1)
     among = originals @ originals.T
-    others = among[~torch.eye(len(originals), dtype=torch.bool)].reshape(len(originals), -1)
+    between = among[~torch.eye(len(originals), dtype=torch.bool)].reshape(len(originals), -1)
     hits = (copies @ originals.T).argmax(dim=1) == torch.arange(len(originals))
     return {
-        "cosine": float(own.mean()),
-        "lowest": float(own.min()),
-        "others": float(others.mean()),
-        "nearest_other": float(others.max(dim=1).values.mean()),
+        "cosine": float(cosine.mean()),
+        "lowest": float(cosine.min()),
+        "others": float(between.mean()),
+        "nearest_other": float(between.max(dim=1).values.mean()),
         "own_first": float(hits.float().mean()),
     }
 
@@ -107,7 +107,7 @@ def measure(videos: VideoList, side: int, networks: dict[str, Subject], folder: 
     versions = [copied(videos, folder / f"{side}-{crf}", Settings(side, crf), workers) for crf in QUALITIES]
     actions = {0: partial(window, videos)} | {n: partial(window, c.videos) for n, c in enumerate(versions, start=1)}
     times = paired({str(n): action for n, action in actions.items()}, 2 * len(videos))
-    wanted = {name: features(network, videos, SIZES[side]) for name, network in networks.items()}
+    original_features = {name: features(network, videos, SIZES[side]) for name, network in networks.items()}
     rows: list[Row] = []
     for number, copies in enumerate(versions, start=1):
         rows.append(
@@ -120,7 +120,7 @@ def measure(videos: VideoList, side: int, networks: dict[str, Subject], folder: 
                 "ms_original": float(times["0"].mean()),
                 "copying_seconds": copies.seconds,
                 **{
-                    name: compared(wanted[name], features(network, copies.videos, SIZES[side]))
+                    name: compared(original_features[name], features(network, copies.videos, SIZES[side]))
                     for name, network in networks.items()
                 },
             }
@@ -128,15 +128,15 @@ def measure(videos: VideoList, side: int, networks: dict[str, Subject], folder: 
     return rows
 
 
-def shown(row: Row, networks: Iterable[str]) -> list[str]:
+def formatted(row: Row, networks: Iterable[str]) -> list[str]:
     """One line of the table."""
     cells = [f"{row['short_side']}", f"{row['quality']}", f"{row['psnr']:.1f}", f"{row['size']:.2f}"]
     cells.append(f"{row['ms']:.1f} ({row['ms_original'] / row['ms']:.1f}x)")
     for name in networks:
-        found = row[name]
-        cells.append(f"{found['cosine']:.4f} (lowest {found['lowest']:.4f})")
-        cells.append(f"{found['others']:.4f} (nearest {found['nearest_other']:.4f})")
-        cells.append(f"{100 * found['own_first']:.0f} %")
+        numbers = row[name]
+        cells.append(f"{numbers['cosine']:.4f} (lowest {numbers['lowest']:.4f})")
+        cells.append(f"{numbers['others']:.4f} (nearest {numbers['nearest_other']:.4f})")
+        cells.append(f"{100 * numbers['own_first']:.0f} %")
     return cells
 
 
@@ -155,21 +155,21 @@ def main() -> None:
     arguments = parser.parse_args()
     one_thread()
     videos = read_list(arguments.list, arguments.root)
-    given: NetworkOptions = {"workers": arguments.workers}
+    options: NetworkOptions = {"workers": arguments.workers}
     if arguments.clips is not None:
-        given["clips"] = arguments.clips
-    networks = {"untrained": load_subject("random", {**given, "cfg": arguments.cfg})}
+        options["clips"] = arguments.clips
+    networks = {"untrained": load_subject("random", {**options, "cfg": arguments.cfg})}
     if arguments.checkpoint:
-        networks["trained"] = load_subject(arguments.checkpoint, given)
-    header = ["short side", "CRF", "PSNR, dB", "size, times the original", "ms a clip (times faster)"]
+        networks["trained"] = load_subject(arguments.checkpoint, options)
+    header = ["short side", "CRF", "PSNR, dB", "size, times the original", "ms per clip (times faster)"]
     for name in networks:
         header += [f"{name}: cosine to the original", "between originals", "own original first"]
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for side in SIZES:
             rows += measure(videos, side, networks, Path(folder), arguments.workers)
-    print(f"{len(videos)} videos; originals: {rows[0]['ms_original']:.1f} ms a clip\n")
-    print(table(header, [shown(row, networks) for row in rows]))
+    print(f"{len(videos)} videos; originals: {rows[0]['ms_original']:.1f} ms per clip\n")
+    print(table(header, [formatted(row, networks) for row in rows]))
     finish({"list": str(arguments.list), "videos": len(videos), "rows": rows}, arguments.json)
 
 

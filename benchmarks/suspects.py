@@ -21,18 +21,18 @@ from vidssl.evaluation.features import read_folder
 from vidssl.evaluation.leave_recording_out import fold_table
 
 
-def swapped(label, groups, share, whole, seed):
-    """Replace a share of the labels (N,), of videos or of `whole` recordings."""
-    draw, number, found = generator(seed, 1), int(label.max()) + 1, label.copy()
-    units = groups if whole else np.arange(len(label))
+def swapped(label, groups, share, by_recording, seed):
+    """Replace a share of the labels (N,), of videos, or `by_recording`."""
+    draw, number, noisy = generator(seed, 1), int(label.max()) + 1, label.copy()
+    units = groups if by_recording else np.arange(len(label))
     changed = 0
     for unit in draw.permutation(np.unique(units)):
         if changed >= round(share * len(label)):
             break
         rows = np.flatnonzero(units == unit)
-        found[rows] = (label[rows] + draw.integers(1, number)) % number
+        noisy[rows] = (label[rows] + draw.integers(1, number)) % number
         changed += len(rows)
-    return found
+    return noisy
 
 
 def precision_at_half(margin, wrong):
@@ -44,9 +44,9 @@ def precision_at_half(margin, wrong):
 
 def alone(confidence, label):
     """Margin of one estimate (N, classes)."""
-    rows, rest = np.arange(len(label)), confidence.copy()
-    rest[rows, label] = -1
-    return rest.max(axis=1) - confidence[rows, label]
+    rows, competing = np.arange(len(label)), confidence.copy()
+    competing[rows, label] = -1
+    return competing.max(axis=1) - confidence[rows, label]
 
 
 def ranks(x, label, groups, classes, videos, wrong, seeds):
@@ -60,21 +60,21 @@ def ranks(x, label, groups, classes, videos, wrong, seeds):
     rows_of, counts = [rows for rows in rows_of if len(rows) >= videos], []
     for seed in range(seeds):
         draw = generator(seed, 1)
-        chosen = [rows_of[n] for n in draw.permutation(len(rows_of))[:classes]]
-        rows = np.sort(np.concatenate([draw.permutation(members)[:videos] for members in chosen]))
+        class_rows = [rows_of[n] for n in draw.permutation(len(rows_of))[:classes]]
+        rows = np.sort(np.concatenate([draw.permutation(members)[:videos] for members in class_rows]))
         true = np.unique(label[rows], return_inverse=True)[1]
-        given, number = true.copy(), int(true.max()) + 1
+        noisy, number = true.copy(), int(true.max()) + 1
         planted = draw.permutation(len(rows))[:wrong]
-        given[planted] = (true[planted] + draw.integers(1, number, wrong)) % number
+        noisy[planted] = (true[planted] + draw.integers(1, number, wrong)) % number
         part, group = x[rows].float(), np.unique(groups[rows], return_inverse=True)[1]
-        scores = suspects.score_labels(part, given, group)
-        probability = nested_probabilities(part, given, group, number)[np.arange(len(rows)), given]
+        scores = suspects.score_labels(part, noisy, group)
+        probability = nested_probabilities(part, noisy, group, number)[np.arange(len(rows)), noisy]
         clear = np.isin(scores.clearly_wrong, planted)
         tens = [scores.doubtful[:10], np.argsort(probability, kind="stable")[:10]]
         counts.append([*(np.isin(ten, planted).sum() for ten in tens), clear.sum(), len(clear)])
     table = np.array(counts, float)
-    clear, listed = table[:, 2].sum(), table[:, 3].sum()
-    return [*table[:, :2].mean(axis=0), clear / listed if listed else np.nan, clear / (wrong * seeds)]
+    clear, called = table[:, 2].sum(), table[:, 3].sum()
+    return [*table[:, :2].mean(axis=0), clear / called if called else np.nan, clear / (wrong * seeds)]
 
 
 def main():
@@ -97,40 +97,40 @@ def main():
         print(f"clearly wrong: precision {precision:.2f}, recall {recall:.2f}")
         return
     numbers = {}
-    for whole in (False, True):
-        found = []
+    for by_recording in (False, True):
+        per_seed = []
         for seed in range(parsed.seeds):
-            given = swapped(label, groups, parsed.share, whole, seed)
-            wrong, scores = given != label, suspects.score_labels(x, given, groups)
+            noisy = swapped(label, groups, parsed.share, by_recording, seed)
+            wrong, scores = noisy != label, suspects.score_labels(x, noisy, groups)
             rows, classes = scores.clearly_wrong, int(label.max()) + 1
             estimates = {
                 "logistic regression": left_out_probabilities(
-                    x, given, fold_table(groups, given), classes, lambda rest: Rule(suspects._COST)
+                    x, noisy, fold_table(groups, noisy), classes, lambda _: Rule(suspects._COST)
                 ),
-                "10 nearest videos": suspects._voted(x, given, classes),
+                "10 nearest videos": suspects._voted(x, noisy, classes),
             }
-            found.append(
+            per_seed.append(
                 {
                     "precision": float(wrong[rows].mean()) if len(rows) else 0.0,
                     "recall": float(wrong[rows].sum() / wrong.sum()),
                     "right class": float((scores.proposed == label)[rows][wrong[rows]].mean()),
                     "P at R 0.5, both": precision_at_half(scores.margin, wrong),
                     **{
-                        f"P at R 0.5, {name}": precision_at_half(alone(each, given), wrong)
-                        for name, each in estimates.items()
+                        f"P at R 0.5, {name}": precision_at_half(alone(estimate, noisy), wrong)
+                        for name, estimate in estimates.items()
                     },
                 }
             )
-        by_name = {name: [each[name] for each in found] for name in found[0]}
-        numbers["recordings" if whole else "videos"] = {
+        by_name = {name: [of_seed[name] for of_seed in per_seed] for name in per_seed[0]}
+        numbers["recordings" if by_recording else "videos"] = {
             name: [float(np.mean(values)), *([float(np.std(values, ddof=1))] if len(values) > 1 else [])]
             for name, values in by_name.items()
         }
     right = len(suspects.score_labels(x, label, groups).clearly_wrong)
     print(f"{len(label)} videos; with the labels as they are {right} are suspects")
     rows = [
-        [f"{kind} with wrong labels", *(" ± ".join(f"{number:.2f}" for number in pair) for pair in each.values())]
-        for kind, each in numbers.items()
+        [f"{kind} with wrong labels", *(" ± ".join(f"{number:.2f}" for number in pair) for pair in measures.values())]
+        for kind, measures in numbers.items()
     ]
     print(table(["", *numbers["videos"]], rows))
     finish({**numbers, "suspects of right labels": right}, parsed.json)

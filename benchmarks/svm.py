@@ -35,7 +35,7 @@ def features(rows: int, parsed: Namespace, distance: float, seed: int) -> Featur
     return Features(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(label), torch.arange(rows))
 
 
-def whole(name: str, gallery: Features, query: Features) -> tuple[float, dict[str, float]]:
+def run_protocol(name: str, gallery: Features, query: Features) -> tuple[float, dict[str, float]]:
     """Run a protocol with its default settings; return seconds and numbers."""
     protocol = PROTOCOLS[name](PROTOCOLS[name].Config())  # type: ignore[attr-defined]
     start = time.perf_counter()
@@ -83,13 +83,13 @@ def main() -> None:
         x = torch.nn.functional.normalize(gallery.x.double(), dim=1).numpy()[: parsed.rows * 2 // 3]
         label = gallery.label.numpy()[: len(x)]
         for cost in PROTOCOLS["svm"].Config().costs:  # type: ignore[attr-defined]
-            before, now = (limited(x, label, cost, dual, parsed.limit) for dual in (True, len(x) < x.shape[1]))
-            figures[f"{name} slice {cost:g}"] = {"before": before, "now": now}
-            shown = f"> {parsed.limit:g}" if before == float("inf") else f"{before:.2f}"
-            slices.append([name, f"{cost:g}", shown, f"{now:.2f}"])
+            slow, fast = (limited(x, label, cost, dual, parsed.limit) for dual in (True, len(x) < x.shape[1]))
+            figures[f"{name} slice {cost:g}"] = {"before": slow, "now": fast}
+            seconds_text = f"> {parsed.limit:g}" if slow == float("inf") else f"{slow:.2f}"
+            slices.append([name, f"{cost:g}", seconds_text, f"{fast:.2f}"])
             print(*slices[-1], file=sys.stderr, flush=True)
         for protocol in ("svm", "lowshot") if parsed.lowshot else ("svm",):
-            seconds, numbers = whole(protocol, gallery, query)
+            seconds, numbers = run_protocol(protocol, gallery, query)
             figures[f"{name} {protocol}"] = {"seconds": seconds, **numbers}
             value = numbers.get("svm", max(v for k, v in numbers.items() if not k.endswith("_spread")))
             protocols.append([name, protocol, f"{seconds:.0f}", f"{100 * value:.1f}"])

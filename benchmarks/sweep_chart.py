@@ -29,7 +29,7 @@ def sweep_chart(
     Raises:
         DataError: No series has a number.
     """
-    series = {name: [np.array(each) for each in rows] for name, rows in measured.items() if any(map(len, rows))}
+    series = {name: [np.array(numbers) for numbers in rows] for name, rows in measured.items() if any(map(len, rows))}
     if not series:
         raise DataError(f"nothing was measured in the sweep over {knob}")
     order = np.argsort(values)
@@ -49,8 +49,8 @@ def sweep_chart(
         _draw(figure.add_subplot(1, panels, number), title, unit, knob, at, accuracies)
     if bound is not None and accuracies:
         _draw_path(figure.add_subplot(1, panels, panels), at, bound, accuracies)
-    said = fill(f"small dots: {dots}; large dots: their means", 55 * panels)
-    figure.supxlabel(said, x=0.01, ha="left", fontsize=8, color=INK)
+    caption = fill(f"small dots: {dots}; large dots: their means", 55 * panels)
+    figure.supxlabel(caption, x=0.01, ha="left", fontsize=8, color=INK)
     return figure
 
 
@@ -68,21 +68,21 @@ def _is_even(at: np.ndarray) -> bool:
 def _draw(
     axes: "Axes", title: str, unit: str, knob: str, at: np.ndarray, series: Mapping[str, Sequence[np.ndarray]]
 ) -> None:
-    places, line = at, "-"
+    positions, line = at, "-"
     by_factors = at.min() > 0 and _is_even(np.log(at)) and not _is_even(at)
     if not by_factors and not _is_even(at):
-        places, line, knob = np.arange(len(at)), "--", f"{knob} (not to scale)"
+        positions, line, knob = np.arange(len(at)), "--", f"{knob} (not to scale)"
     for name, rows in series.items():
         color = _color(name)
-        for x, row in zip(places, rows, strict=True):
+        for x, row in zip(positions, rows, strict=True):
             axes.plot(np.full(len(row), x), row, "o", color=color, markersize=3, alpha=0.45)
         axes.plot(
-            places, _means(rows), color=color, linewidth=1.5, linestyle=line, marker="o", markersize=5, label=name
+            positions, _means(rows), color=color, linewidth=1.5, linestyle=line, marker="o", markersize=5, label=name
         )
     style(axes, title, unit, pad=8)
     if by_factors:
         axes.set_xscale("log")
-    axes.set_xticks(places, [f"{x:g}" for x in at])
+    axes.set_xticks(positions, [f"{x:g}" for x in at])
     axes.minorticks_off()
     axes.set_xlabel(knob, fontsize=9, color=INK)
     if len(series) > 1:

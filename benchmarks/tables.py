@@ -33,12 +33,12 @@ class Table:
         """The table as Markdown, without its title; links are relative to `folder`."""
         lines = [[_escaped(name) for name in self.columns]]
         for row in self.rows:
-            first, *others, last = map(_escaped, row.cells)
+            first_cell, *inner_cells, last_cell = map(_escaped, row.cells)
             if row.notes:
-                first += f" <sup>{', '.join(map(str, row.notes))}</sup>"
+                first_cell += f" <sup>{', '.join(map(str, row.notes))}</sup>"
             if row.file is not None:
-                last = f"[{last}]({quote(Path(os.path.relpath(row.file, folder)).as_posix())})"
-            lines.append([first, *others, last])
+                last_cell = f"[{last_cell}]({quote(Path(os.path.relpath(row.file, folder)).as_posix())})"
+            lines.append([first_cell, *inner_cells, last_cell])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         widths[-1] = len(lines[0][-1])  # nothing follows the last column: no padding
         columns = list(zip(widths, self.numeric, strict=True))

@@ -47,12 +47,12 @@ def scaled(affinity: list[Tensor]) -> None:
 def memory(action: Callable[[], object]) -> float:
     """Measure the peak memory of an action in addition to that before, in megabytes (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = _held("VmRSS")
+    before = _kilobytes("VmRSS")
     action()
-    return (_held("VmHWM") - before) / 1024
+    return (_kilobytes("VmHWM") - before) / 1024
 
 
-def _held(name: str) -> int:
+def _kilobytes(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
@@ -75,15 +75,15 @@ def main() -> None:
     features = [torch.from_numpy(rng.normal(size=(regions, 1024)).astype(np.float32)) for _ in range(count)]
     placed = list(boxes)
     plain = [torch.rand(regions, regions, generator=torch.Generator().manual_seed(1)) for _ in range(count - 1)]
-    plain = [each / regions for each in plain]  # so that the bare chain stays within float32
+    plain = [matrix / regions for matrix in plain]  # so that the bare chain stays within float32
     numbers = np.arange(count, dtype=np.int64)
-    chosen = TrackerSettings()
-    starts = torch.arange(min(chosen.starts, regions))
+    config = TrackerSettings()
+    starts = torch.arange(min(config.starts, regions))
     actions: dict[str, Callable[[int], object]] = {
         "bare chain of products, one for each pair of frames": lambda _: bare(plain),
         "bare chain, one for each end frame": lambda _: batched(plain),
         "scaled sums": lambda _: scaled(plain),
-        "scaled sums and the choice of pairs 40 frames apart": lambda _: pairs_of_sums(plain, placed, numbers, chosen),
+        "scaled sums and the choice of pairs 40 frames apart": lambda _: pairs_of_sums(plain, placed, numbers, config),
         "affinities, centred, of limited steps": lambda _: affinities(features, placed, True, 30.0),
         f"best paths from {len(starts)} regions": lambda _: best_paths(plain, starts),
     }
@@ -93,15 +93,15 @@ def main() -> None:
     print(f"{count} frames of {regions} regions\n")
     print(table(["what", "ms", "times the bare chain"], rows))
 
-    def whole() -> None:
+    def track_chunk() -> None:
         affinity = affinities(features, placed, True, 30.0)
-        pairs_of_sums(affinity, placed, numbers, chosen)
+        pairs_of_sums(affinity, placed, numbers, config)
 
-    held = memory(whole)
-    print(f"\nmemory beyond features and boxes: {held:.0f} MB")
+    peak_mb = memory(track_chunk)
+    print(f"\nmemory beyond features and boxes: {peak_mb:.0f} MB")
 
     image = cv2.resize(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8), (320, 240), interpolation=cv2.INTER_CUBIC)
-    tracker = Tracker(build_backbone("resnet18").eval(), chosen, torch.device("cpu"), [0.45], [0.225])
+    tracker = Tracker(build_backbone("resnet18").eval(), config, torch.device("cpu"), [0.45], [0.225])
     pixels = np.repeat(image.transpose(2, 0, 1)[None], 4, axis=0)
     four = [boxes[0].numpy()] * 4
     costs = paired(
@@ -118,7 +118,7 @@ def main() -> None:
     print(table(["what", "ms"], [[name, f"{np.median(values):.0f}"] for name, values in costs.items()]))
     figures = {name: {"ms": float(np.median(values))} for name, values in {**times, **costs}.items()}
     ratios = {name: ratio(times, name, base) for name in times}
-    finish({"tracker": figures, "ratios": ratios, "memory_mb": held}, arguments.json)
+    finish({"tracker": figures, "ratios": ratios, "memory_mb": peak_mb}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -77,19 +77,19 @@ def sequences(folder: Path, split: str, count: int, out: Path, config: TrackerSe
             numbers = np.arange(min(video.meta.num_frames, len(truth)))
             frames = video.frames(numbers)
             key = proposals_key(config.search, video.path, video.meta)
-        found = read_proposals(path, key, numbers)
-        if found is None:
+        proposals = read_proposals(path, key, numbers)
+        if proposals is None:
             images = frames.transpose(0, 2, 3, 1)
-            found = [propose(np.ascontiguousarray(image), config.search) for image in images]
-            write_proposals(path, key, numbers, found)
-        yield Sequence(frames, np.array(truth, np.float32)[: len(numbers)], found)
+            proposals = [propose(np.ascontiguousarray(image), config.search) for image in images]
+            write_proposals(path, key, numbers, proposals)
+        yield Sequence(frames, np.array(truth, np.float32)[: len(numbers)], proposals)
 
 
-def iou(boxes: Boxes, other: Boxes) -> NDArray[np.float64]:
+def iou(boxes: Boxes, references: Boxes) -> NDArray[np.float64]:
     """Compare boxes (N, 4) with others (N, 4) or with one (1, 4)."""
-    low, high = np.maximum(boxes[:, :2], other[:, :2]), np.minimum(boxes[:, 2:], other[:, 2:])
+    low, high = np.maximum(boxes[:, :2], references[:, :2]), np.minimum(boxes[:, 2:], references[:, 2:])
     common = np.maximum(high - low, 0).prod(axis=1)
-    areas = [(each[:, 2:] - each[:, :2]).prod(axis=1) for each in (boxes, other)]
+    areas = [(corners[:, 2:] - corners[:, :2]).prod(axis=1) for corners in (boxes, references)]
     return np.asarray(common / (areas[0] + areas[1] - common), np.float64)
 
 
@@ -97,10 +97,10 @@ def baselines(sequence: Sequence, number: int) -> dict[str, NDArray[np.float64]]
     """Return the IoU in each later frame of baselines without a tracker."""
     truth, later = sequence.truth[1:], sequence.boxes[1:]
     random = generator(0, number)
-    drawn = np.stack([boxes[random.integers(len(boxes))] for boxes in later])
+    random_boxes = np.stack([boxes[random.integers(len(boxes))] for boxes in later])
     return {
         "the first box, which stays": iou(truth, sequence.truth[:1]),
-        "a random proposal": iou(truth, drawn),
+        "a random proposal": iou(truth, random_boxes),
         "the best of the proposals": np.array(
             [iou(boxes, true[None]).max() for boxes, true in zip(later, truth, strict=True)]
         ),
@@ -115,24 +115,24 @@ def tracked(sequence: Sequence, subject: Subject, config: TrackerSettings) -> di
     test = subject.test
     tracker = Tracker(subject.backbone, config, subject.device, test.mean, test.std)
     features = tracker.features(small, boxes, size)
-    placed = [torch.from_numpy(each) for each in boxes]
+    box_tensors = [torch.from_numpy(frame_boxes) for frame_boxes in boxes]
     step = (config.max_step or 1.0) * float(np.hypot(*size))
-    found = {}
+    ious = {}
     start = torch.tensor([len(boxes[0]) - 1])
     for name, (variant, center, limited, anchored) in VARIANTS.items():
-        affinity = affinities(features, placed, center, step if limited else None)
+        affinity = affinities(features, box_tensors, center, step if limited else None)
         if variant == "sum":
             ends = _ends_of_sums(affinity)
         else:
             path, _ = best_paths(affinity, start, anchors(features, start, center) if anchored else None)
             ends = path[0, 1:].tolist()
-        found[name] = np.array(
+        ious[name] = np.array(
             [
-                0.0 if end < 0 else iou(there[end][None], true[None])[0]
-                for end, there, true in zip(ends, boxes[1:], sequence.truth[1:], strict=True)
+                0.0 if end < 0 else iou(frame_boxes[end][None], true[None])[0]
+                for end, frame_boxes, true in zip(ends, boxes[1:], sequence.truth[1:], strict=True)
             ]
         )
-    return found
+    return ious
 
 
 def _ends_of_sums(affinity: list[torch.Tensor]) -> list[int]:
@@ -163,15 +163,15 @@ def main() -> None:
     one_thread()
     cv2.setNumThreads(0)
     config = settings(arguments.tracker)
-    own = {} if arguments.cfg is None else {"cfg": arguments.cfg}
+    network_options = {} if arguments.cfg is None else {"cfg": arguments.cfg}
     subjects = {
-        name: load_subject(name, {"device": "cpu", **(own if name == "random" else {})})
+        name: load_subject(name, {"device": "cpu", **(network_options if name == "random" else {})})
         for name in arguments.checkpoint
     }
     measured: dict[tuple[str, str, str], list[NDArray[np.float64]]] = {}
     for folder in arguments.folder:
-        found = sequences(folder, arguments.split, arguments.videos, arguments.out, config)
-        for number, sequence in enumerate(progress(found, title=folder.name, unit="video")):
+        samples = sequences(folder, arguments.split, arguments.videos, arguments.out, config)
+        for number, sequence in enumerate(progress(samples, title=folder.name, unit="video")):
             if arguments.oracle:
                 pairs = zip(sequence.boxes, sequence.truth[:, None], strict=True)
                 sequence = sequence._replace(boxes=[np.concatenate(pair) for pair in pairs])
@@ -182,12 +182,12 @@ def main() -> None:
                 measured.setdefault((folder.resolve().name, *key), []).append(values)
     rows, figures = [], []
     for (videos, network, name), parts in measured.items():
-        held = float(np.mean([values[arguments.gap - 1] >= 0.5 for values in parts]))
+        hit_rate = float(np.mean([values[arguments.gap - 1] >= 0.5 for values in parts]))
         success = float(np.mean(np.concatenate(parts) >= 0.5))
         mean = float(np.mean([values.mean() for values in parts]))
-        rows.append([videos, network, name, f"{held:.0%}", f"{success:.0%}", f"{mean:.2f}"])
+        rows.append([videos, network, name, f"{hit_rate:.0%}", f"{success:.0%}", f"{mean:.2f}"])
         row = {"videos": videos, "network": network, "tracker": name, "count": len(parts)}
-        figures.append({**row, "held": held, "success": success, "mean_iou": mean})
+        figures.append({**row, "held": hit_rate, "success": success, "mean_iou": mean})
     header = ["videos", "network", "tracker", f"IoU >= 0.5 after {arguments.gap} frames", "success", "mean IoU"]
     print(table(header, rows))
     finish({"tracker": config.model_dump(mode="json"), "tracking": figures}, arguments.json)

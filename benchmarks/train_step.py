@@ -44,7 +44,7 @@ PIXELS = ((0.45,), (0.225,))  # mean and deviation
 Step = Callable[[Batch], Tensor]
 
 
-class Ours:
+class VidsslStep:
     """A step of vidssl: the method and the code around it in `vidssl.engine.train`, on one device.
 
     A `backend` of torch.compile compiles the backbones; with `torch_norms` their batch norm is torch's BatchNorm3d.
@@ -75,7 +75,7 @@ class Ours:
         return loss.detach()
 
 
-class AsWritten:
+class LiteralStep:
     """Algorithm 1, lines 29 to 52, on the same networks."""
 
     def __init__(self, method: MomentumMethod, device: torch.device, half: bool) -> None:
@@ -99,8 +99,8 @@ class AsWritten:
         loss.backward()
         self._optimizer.step()
         with torch.no_grad():
-            for old, new in zip(self._target.parameters(), self._online.parameters(), strict=True):
-                old.mul_(MOMENTUM).add_(new, alpha=1 - MOMENTUM)
+            for average, weight in zip(self._target.parameters(), self._online.parameters(), strict=True):
+                average.mul_(MOMENTUM).add_(weight, alpha=1 - MOMENTUM)
             for key in (k1, k2):
                 self._queue[self._pointer : self._pointer + len(key)] = key
                 self._pointer = (self._pointer + len(key)) % len(self._queue)
@@ -173,14 +173,14 @@ def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[st
     batch = synthetic(parsed.batch, frames, size, device)
     forms: dict[str, Step] = {}
     if not parsed.only_vidssl:
-        forms["Algorithm 1, float32"] = AsWritten(method, device, half=False)
+        forms["Algorithm 1, float32"] = LiteralStep(method, device, half=False)
         if cuda:
-            forms["Algorithm 1, bfloat16"] = AsWritten(method, device, half=True)
-    ours = f"**vidssl**, {'bfloat16' if cuda else 'float32'}"
+            forms["Algorithm 1, bfloat16"] = LiteralStep(method, device, half=True)
+    base_form = f"**vidssl**, {'bfloat16' if cuda else 'float32'}"
     for torch_norms in (False, True)[: 1 + parsed.torch_norms]:
         for backend in (None, parsed.compile)[: 1 + bool(parsed.compile)]:
-            name = f"{ours}{', norms of torch' * torch_norms}{', compiled' * bool(backend)}"
-            forms[name] = Ours(method, device, backend, torch_norms)
+            name = f"{base_form}{', norms of torch' * torch_norms}{', compiled' * bool(backend)}"
+            forms[name] = VidsslStep(method, device, backend, torch_norms)
     loss = {name: step(batch).item() for name, step in forms.items()}  # warms up
     times: dict[str, list[float]] = {name: [] for name in forms}
     for _ in range(parsed.rounds):
@@ -188,14 +188,14 @@ def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[st
             took = seconds(lambda step=step: [step(batch) for _ in range(parsed.steps)], device)
             times[name].append(took / parsed.steps)
     if parsed.profile:
-        print(slowest_operations(forms[ours], batch, device))
+        print(slowest_operations(forms[base_form], batch, device))
     flop, fastest = flop_of_step(method, frames, size, parsed.batch), {n: min(t) for n, t in times.items()}
-    first = next(iter(fastest.values()))
+    reference = next(iter(fastest.values()))
     return {
         name: {
             "clips_a_second": 2 * parsed.batch / took,
             "tflop_a_second": flop / took / 1e12,
-            "to_first_form": first / took,
+            "to_first_form": reference / took,
             "first_loss": loss[name],
         }
         for name, took in fastest.items()
@@ -239,8 +239,8 @@ def main() -> None:
     print(table(header, rows))
     print(f"\n{parsed.batch} videos x 2 views, queue {parsed.queue}, {parsed.rounds} rounds of {parsed.steps}")
     print(f"{parsed.device}, {torch.get_num_threads()} threads; peak {top / 1e12:.3g} TFLOP/s")
-    kept = {"batch": parsed.batch, "queue": parsed.queue, "device": str(parsed.device), "peak": top}
-    finish({**kept, "train_step": figures}, parsed.json)
+    setup = {"batch": parsed.batch, "queue": parsed.queue, "device": str(parsed.device), "peak": top}
+    finish({**setup, "train_step": figures}, parsed.json)
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ def measure(path: Path, work: str) -> None:
         videos = cut_into_windows(read_input(path), TimeWindows(2.56, 1.28), test)
         batch_size = 8 if work == "windows" else 1
         count = sum(len(batch.index) for batch in eval_loader(test.dataset(videos), batch_size, workers=0))
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    print(f"{count:6} {used.ru_utime - before:6.1f} s {used.ru_maxrss / 1024:6.0f} MB")
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    print(f"{count:6} {usage.ru_utime - before:6.1f} s {usage.ru_maxrss / 1024:6.0f} MB")
 
 
 def main() -> None:
@@ -81,9 +81,9 @@ def main() -> None:
         path = parsed.folder / f"vidssl_windows_{minutes:g}_minutes.mp4"
         write_video(path, minutes)
         for work in WORK:
-            again = [sys.executable, __file__, "--measure", str(path), work]
-            found = subprocess.run(again, capture_output=True, text=True, check=True).stdout
-            print(f"{minutes:3g} min  {work:20}{found}", end="", flush=True)
+            command = [sys.executable, __file__, "--measure", str(path), work]
+            line = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            print(f"{minutes:3g} min  {work:20}{line}", end="", flush=True)
 
 
 if __name__ == "__main__":

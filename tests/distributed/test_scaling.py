@@ -31,7 +31,7 @@ def test_a_step_sends_what_the_model_says(name, world, more, run_world, toy_data
         expected += 4 * 2 * sum(norm.num_features for norm in norms)  # the averages of running statistics
         messages += 1
     else:
-        norm, count = SCALING["batch_norm"](run, method, world, own=True)
+        norm, count = SCALING["batch_norm"](run, method, world, own_form=True)
         expected, messages = expected + norm, messages + count
     expected += 8 * micro  # flags of the processes before each micro-batch
     expected += 4  # loss; other scalars are averaged when they are logged

@@ -16,7 +16,7 @@ import onnxruntime
 
 
 def decode(path, convert):
-    """Return all frames of the first video stream but covers, the header's frame rate, and the clock's unit."""
+    """Return all frames of the first video stream except covers, the header's frame rate, and the clock's unit."""
     with av.open(path) as file:
         stream = next(s for s in file.streams.video if not s.disposition & av.stream.Disposition.attached_pic)
         frames = [convert(n, frame) for n, frame in enumerate(file.decode(stream))]
@@ -32,9 +32,9 @@ def choose_frames(path, about):
         about["test"]["clips"],
     )
     stamps, header, tick = decode(path, lambda n, frame: frame.pts)
-    N, known = len(stamps), len(stamps) > 1 and None not in stamps
-    t = (np.sort(stamps) - min(stamps)) * tick if known else np.arange(N) / header  # seconds at which frames begin
-    rates = header, (N - 1) / t[-1] if known else header
+    N, timed = len(stamps), len(stamps) > 1 and None not in stamps
+    t = (np.sort(stamps) - min(stamps)) * tick if timed else np.arange(N) / header  # seconds at which frames begin
+    rates = header, (N - 1) / t[-1] if timed else header
     regular = [fps for fps in rates if abs(t * fps - np.arange(N)).max() <= max(0.25, min(tick * fps, 0.4))]
     fps = regular[0] if regular else rates[1]
     t = np.arange(N + 1) / fps if regular else np.append(t, 2 * t[-1] - t[-2])  # and the end
@@ -42,8 +42,8 @@ def choose_frames(path, about):
     if not regular and not rule["span"]:
         return clips_in_time(t, fps, seconds, T, clips, short)
     span = rule["span"] or max(1, round(seconds * fps))
-    last = max(N - span, 0)
-    starts = [last // 2] if clips == 1 else [round(last * n / (clips - 1)) for n in range(clips)]
+    last_start = max(N - span, 0)
+    starts = [last_start // 2] if clips == 1 else [round(last_start * n / (clips - 1)) for n in range(clips)]
     frames = np.add.outer(starts, np.arange(T) * (span - 1) // max(T - 1, 1))
     return frames % N if short == "loop" else np.minimum(frames, N - 1)
 
@@ -56,15 +56,15 @@ def clips_in_time(t, fps, seconds, T, clips, short_video):
         return n, times - t[n], t[n + 1] - times, np.minimum((t[n + 1] - t[n]) / 2, 0.5 / fps)
 
     def at(times):  # the frame that is shown, or the next one if that begins within half a frame
-        n, _, rest, half = since(times)
-        return np.minimum(n + (rest <= half), len(t) - 2)
+        n, _, remaining, half = since(times)
+        return np.minimum(n + (remaining <= half), len(t) - 2)
 
     latest = t[at(t[-1] - seconds)] if t[-1] - seconds >= -0.5 / fps else 0
     frames = []
     for start in at(np.array([latest / 2]) if clips == 1 else np.linspace(0, latest, clips)):
         end = t[start] + seconds
-        n, shown, _, half = since(end)
-        final = max(n + (shown + 1e-6 >= half) - 1, at(t[start]))
+        n, elapsed, _, half = since(end)
+        final = max(n + (elapsed + 1e-6 >= half) - 1, at(t[start]))
         times = np.linspace(t[start], max(t[final], end - 1 / fps, t[start]), T)
         if end > t[-1] + 0.5 / fps + 1e-6:  # the video is shorter
             times = np.linspace(t[start], max(end - 1 / fps, t[start]), T)

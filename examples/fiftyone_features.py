@@ -39,9 +39,9 @@ def main() -> None:
     dataset = fo.load_dataset(parsed.dataset)
     for path, reason in add_features(dataset, parsed.model):
         print(f"left out: {path}: {reason}")
-    found = dataset.exists(FIELD)
-    fob.compute_similarity(found, embeddings=FIELD, brain_key=f"{FIELD}_similarity", backend="sklearn")
-    fob.compute_visualization(found, embeddings=FIELD, brain_key=f"{FIELD}_map", method="pca")
+    with_features = dataset.exists(FIELD)
+    fob.compute_similarity(with_features, embeddings=FIELD, brain_key=f"{FIELD}_similarity", backend="sklearn")
+    fob.compute_visualization(with_features, embeddings=FIELD, brain_key=f"{FIELD}_map", method="pca")
 
 
 if __name__ == "__main__":

@@ -34,14 +34,14 @@ class VideoEncoder:
                     path.write_bytes(video["bytes"])
             return vidssl.extract(self.model, paths, **self.options).x.numpy()
 
-    def similarity(self, one: Any, other: Any) -> torch.Tensor:
-        """Compute the cosine of each row of one (N, D) to each of the other (M, D): (N, M)."""
-        x, y = (torch.nn.functional.normalize(torch.as_tensor(each), dim=-1) for each in (one, other))
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
+        """Compute the cosine of each row of the first (N, D) to each of the second (M, D): (N, M)."""
+        x, y = (torch.nn.functional.normalize(torch.as_tensor(rows), dim=-1) for rows in (embeddings1, embeddings2))
         return x @ y.T
 
-    def similarity_pairwise(self, one: Any, other: Any) -> torch.Tensor:
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
         """Compute the cosines of equal rows of both (N, D): (N,)."""
-        return torch.cosine_similarity(torch.as_tensor(one), torch.as_tensor(other))
+        return torch.cosine_similarity(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
 
 
 if __name__ == "__main__":

@@ -109,15 +109,15 @@ def evenly_spaced(start: int, span: int, frames: int) -> np.ndarray:
 
 def decode(video: Video, indices: np.ndarray) -> np.ndarray:
     """Frames in any order, also repeated: uint8 (T, 3, H, W)."""
-    wanted, places = np.unique(indices, return_inverse=True)
-    return video.frames(wanted)[places]  # one forward pass of the decoder
+    frames, positions = np.unique(indices, return_inverse=True)
+    return video.frames(frames)[positions]  # one forward pass of the decoder
 
 
 def batches(s: Settings, num_videos: int) -> Iterator[list[tuple[int, int]]]:
     """Keys (epoch, index) of each step; epochs follow one another without a gap, so no video is dropped."""
     for step in range(s.steps):
-        places = [divmod(n, num_videos) for n in range(step * s.batch_size, (step + 1) * s.batch_size)]
-        yield [(epoch, int(generator(s.seed, epoch).permutation(num_videos)[n])) for epoch, n in places]
+        positions = [divmod(n, num_videos) for n in range(step * s.batch_size, (step + 1) * s.batch_size)]
+        yield [(epoch, int(generator(s.seed, epoch).permutation(num_videos)[n])) for epoch, n in positions]
 
 
 def to_network(clips: Tensor) -> Tensor:
@@ -189,8 +189,8 @@ def train(model: SCE) -> list[float]:
     videos = TwoViews(s)
     loader = DataLoader(videos, batch_sampler=batches(s, len(videos.records)), num_workers=s.workers)
     trained = [p for p in model.parameters() if p.requires_grad]
-    weights, rest = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
-    groups = [{"params": weights}, {"params": rest, "weight_decay": 0.0}]  # biases and norms do not decay
+    matrices, vectors = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]  # biases and norms do not decay
     optimizer = torch.optim.AdamW(groups, weight_decay=s.weight_decay)
     for step, clips in enumerate(loader):  # (B, 2, T, S, S, 3)
         progress = step / s.steps

@@ -28,9 +28,9 @@ class Stored(VideoPathEmbedder):
 
     def embed_videos(self, paths):
         """Look up the features of files; others are skipped."""
-        kept = [n for n, path in enumerate(paths) if path in self._row]
-        rows = np.array([self._row[paths[n]] for n in kept], np.int64)
-        return ls.EmbeddingResult(embeddings=self._x[rows], kept_indices=kept)
+        indices = [n for n, path in enumerate(paths) if path in self._row]
+        rows = np.array([self._row[paths[n]] for n in indices], np.int64)
+        return ls.EmbeddingResult(embeddings=self._x[rows], kept_indices=indices)
 
 
 if __name__ == "__main__":

@@ -33,15 +33,15 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=5, help="the first ones of the list (default 5)")
     parser.add_argument("--views", type=int, default=8, help="of each video (default 8)")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    videos = read_list(given.list)
-    rows = chosen(videos, given.classes, given.videos, given.seed)
-    x = encode(given.checkpoint, videos, rows, given.views, given.seed)
-    place = TSNE(metric="cosine", init="pca", perplexity=min(30, len(x) // 3), random_state=given.seed).fit_transform(x)
-    draw(place.reshape(len(rows), given.views, 2), videos, rows, given.out)
+    parsed = parser.parse_args()
+    videos = read_list(parsed.list)
+    rows = draw_rows(videos, parsed.classes, parsed.videos, parsed.seed)
+    x = encode(parsed.checkpoint, videos, rows, parsed.views, parsed.seed)
+    xy = TSNE(metric="cosine", init="pca", perplexity=min(30, len(x) // 3), random_state=parsed.seed).fit_transform(x)
+    draw(xy.reshape(len(rows), parsed.views, 2), videos, rows, parsed.out)
 
 
-def chosen(videos: VideoList, classes: int, count: int, seed: int) -> list[int]:
+def draw_rows(videos: VideoList, classes: int, count: int, seed: int) -> list[int]:
     """Draw rows of the list: `count` of each of the first classes."""
     rows = []
     for label in sorted({*videos.labels.tolist()} - {-1})[:classes]:
@@ -56,25 +56,25 @@ def encode(checkpoint: str, videos: VideoList, rows: list[int], views: int, seed
     data = subject.require_run("the views of a run").data
     recipes = [build(RECIPES, data.views[0])] * 2  # samplers of pairs need two
     dataset = ClipDataset(videos, build(SAMPLERS, data.sampler), recipes, seed)
-    made = [dataset[epoch, row].views[0] for row in rows for epoch in range(views)]
-    clips = torch.from_numpy(np.stack(made)).to(subject.device)
+    views_of_rows = [dataset[epoch, row].views[0] for row in rows for epoch in range(views)]
+    clips = torch.from_numpy(np.stack(views_of_rows)).to(subject.device)
     parts = [subject.backbone(normalised(part, data.mean, data.std)) for part in torch.split(clips, 16)]
     return torch.cat(parts).cpu().numpy()
 
 
-def draw(place: np.ndarray, videos: VideoList, rows: list[int], out: Path) -> None:
-    """Draw the places (rows, views, 2)."""
+def draw(xy: np.ndarray, videos: VideoList, rows: list[int], out: Path) -> None:
+    """Draw the points (rows, views, 2)."""
     figure = new_figure(7, 6)
     axes = figure.add_subplot()
     labels = videos.labels[rows].tolist()
     for number, label in enumerate(sorted({*labels})):
         color = COLORS[number % len(COLORS)]
         for video, row in enumerate(np.flatnonzero(np.array(labels) == label)):
-            for x, y in place[row]:
+            for x, y in xy[row]:
                 axes.text(x, y, str(video + 1), color=color, fontsize=8, ha="center", va="center")
         name = videos.classes[label] if videos.classes else f"class {label}"
         axes.plot([], [], "o", color=color, label=name)
-    low, high = place.min(axis=(0, 1)), place.max(axis=(0, 1))
+    low, high = xy.min(axis=(0, 1)), xy.max(axis=(0, 1))
     axes.set(xlim=(low[0] - 2, high[0] + 2), ylim=(low[1] - 2, high[1] + 2), xticks=[], yticks=[])
     axes.legend(fontsize=8, frameon=False, labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1))
     axes.spines[:].set_visible(False)

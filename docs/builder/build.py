@@ -43,19 +43,19 @@ def main() -> int:
     for path in SITE.rglob("*.html"):
         path.write_text(with_breaks(path.read_text(encoding="utf-8")), encoding="utf-8")
     (SITE / "404.html").unlink()  # its links are absolute: right for one address only
-    found = problems(SITE)
-    print(*found, f"{SITE / 'index.html'}: {len(found)} problems", sep="\n")
-    return min(len(found), 1)
+    messages = problems(SITE)
+    print(*messages, f"{SITE / 'index.html'}: {len(messages)} problems", sep="\n")
+    return min(len(messages), 1)
 
 
 def write_sources(folder: Path) -> None:
     """Write what Zensical reads: its settings, the Markdown files, and the pages that are made from code."""
-    here, files = Path(__file__).parent, markdown_files(ROOT)
+    builder, files = Path(__file__).parent, markdown_files(ROOT)
     hidden = "---\nhide: [navigation, toc, path, footer]\n---\n\n"
-    texts = command_pages() | api_pages() | {"index.md": hidden + (here / "home.html").read_text(encoding="utf-8")}
+    texts = command_pages() | api_pages() | {"index.md": hidden + (builder / "home.html").read_text(encoding="utf-8")}
     texts |= {str(path.relative_to(ROOT).with_suffix(".md")): with_site_links(path) for path in files}
     texts[README_PAGE] = texts.pop("README.md")
-    copies = {"extra.css": here / "extra.css"}
+    copies = {"extra.css": builder / "extra.css"}
     for path in linked_files(files):
         name = str(path.relative_to(ROOT))
         if path.suffix in COPIED:
@@ -68,7 +68,7 @@ def write_sources(folder: Path) -> None:
         (folder / "pages" / name).write_text(text, encoding="utf-8")
     for name, path in copies.items():
         shutil.copyfile(path, folder / "pages" / name)
-    settings = (here / "zensical.toml").read_text(encoding="utf-8")
+    settings = (builder / "zensical.toml").read_text(encoding="utf-8")
     for part in ("docs/commands", "docs/api"):
         settings = settings.replace(f'"{part}/*"', json.dumps(_in_order(part, texts))[1:-1])
     (folder / "zensical.toml").write_text(settings, encoding="utf-8")
@@ -81,20 +81,20 @@ def with_titles(texts: Mapping[str, str]) -> dict[str, str]:
     """
     titles = {name: re.sub(r"[`*]", "", text.partition("\n")[0].removeprefix("# ")) for name, text in texts.items()}
     count = Counter(titles.values())
-    found = {}
+    pages = {}
     for name, text in texts.items():
         search = "search:\n  exclude: true\n" if name in _NOT_SEARCHED else ""
-        own = titles[name] if count[titles[name]] == 1 else f"{titles[name]}: {name.removesuffix('.md')}"
-        own = "README" if name == README_PAGE else own
-        has_title = text.startswith("# ")
-        found[name] = f"---\ntitle: {json.dumps(own, ensure_ascii=False)}\n{search}---\n\n{text}" if has_title else text
-    return found
+        title = titles[name] if count[titles[name]] == 1 else f"{titles[name]}: {name.removesuffix('.md')}"
+        title = "README" if name == README_PAGE else title
+        titled = text.startswith("# ")
+        pages[name] = f"---\ntitle: {json.dumps(title, ensure_ascii=False)}\n{search}---\n\n{text}" if titled else text
+    return pages
 
 
 def _in_order(part: str, names: Iterable[str]) -> list[str]:
     """List the pages of a folder for the navigation, its index first."""
-    own = [name for name in names if Path(name).parent == Path(part)]
-    return sorted(own, key=lambda name: Path(name).stem != "index")
+    pages = [name for name in names if Path(name).parent == Path(part)]
+    return sorted(pages, key=lambda name: Path(name).stem != "index")
 
 
 def with_breaks(page: str) -> str:
@@ -107,10 +107,10 @@ def with_breaks(page: str) -> str:
         re.compile(pattern, re.DOTALL) for pattern in (r"<td\b.*?</td>", r"<code>.*?</code>", r">[^<]+")
     )
 
-    def broken(found: re.Match[str]) -> str:
-        return text.sub(lambda part: part[0].replace("/", "/<wbr>"), found[0])
+    def broken(match: re.Match[str]) -> str:
+        return text.sub(lambda part: part[0].replace("/", "/<wbr>"), match[0])
 
-    return cell.sub(lambda found: code.sub(broken, found[0]), page)
+    return cell.sub(lambda match: code.sub(broken, match[0]), page)
 
 
 if __name__ == "__main__":

@@ -20,22 +20,22 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Read the attributes of an element."""
-        given = dict(attrs)
-        self.anchors.update(value for key in ("id", "name") if (value := given.get(key)))
-        if tag == "a" and (link := given.get("href")):
+        attributes = dict(attrs)
+        self.anchors.update(value for key in ("id", "name") if (value := attributes.get(key)))
+        if tag == "a" and (link := attributes.get("href")):
             self.links.append(link)
-        elif tag in ("img", "script", "link", "source", "iframe") and given.get("rel") != "canonical":
-            self.loaded += [value for key in ("src", "href") if (value := given.get(key))]
+        elif tag in ("img", "script", "link", "source", "iframe") and attributes.get("rel") != "canonical":
+            self.loaded += [value for key in ("src", "href") if (value := attributes.get(key))]
 
 
 def problems(site: Path) -> list[str]:
     """List links to what does not exist, files that are loaded from other hosts, and titles of several pages."""
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     titles = Counter(page.title[1] for page in pages.values() if page.title)
-    found = [f"{count} pages have the title {title}" for title, count in titles.items() if count > 1]
+    messages = [f"{count} pages have the title {title}" for title, count in titles.items() if count > 1]
     for path, page in pages.items():
         name = path.relative_to(site)
-        found += [f"{name}: loads {link} from the network" for link in page.loaded if urlsplit(link).netloc]
+        messages += [f"{name}: loads {link} from the network" for link in page.loaded if urlsplit(link).netloc]
         for link in (*page.links, *page.loaded):
             address, anchor = urldefrag(link)
             if urlsplit(link).scheme or urlsplit(link).netloc:
@@ -43,7 +43,7 @@ def problems(site: Path) -> list[str]:
             target = (path.parent / unquote(address)).resolve() if address else path
             target = target / "index.html" if target.is_dir() else target
             if not target.is_file():
-                found.append(f"{name}: {link} does not exist")
+                messages.append(f"{name}: {link} does not exist")
             elif anchor and target in pages and unquote(anchor) not in pages[target].anchors:
-                found.append(f"{name}: {link} has no such anchor")
-    return found
+                messages.append(f"{name}: {link} has no such anchor")
+    return messages

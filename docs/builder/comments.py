@@ -24,9 +24,9 @@ def describe(path: Path, first: int, last: int) -> str:
 @cache
 def _comments(path: Path) -> dict[int, tuple[bool, str]]:
     """Return the comments of a file by line: whether it is the whole line, and its text."""
-    found = {}
+    comments = {}
     for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
         if token.type == tokenize.COMMENT:
             text = token.string.lstrip("# ").rstrip()
-            found[token.start[0]] = (token.line.lstrip().startswith("#"), _TOOLS.sub("", text))
-    return found
+            comments[token.start[0]] = (token.line.lstrip().startswith("#"), _TOOLS.sub("", text))
+    return comments

@@ -49,9 +49,9 @@ def _limits_and_default(field: griffe.Attribute) -> list[str]:
     value = None if field.value is None else ast.parse(str(field.value), mode="eval").body
     limits: list[str] = []
     if isinstance(value, ast.Call) and ast.unparse(value.func) in ("Field", "field"):
-        given = {word.arg: word.value for word in value.keywords}
-        limits = [f"{text} {ast.unparse(given[name])}" for name, text in _BOUNDS.items() if name in given]
-        factory = given.get("default_factory")
-        value = given.get("default") if factory is None else ast.Call(factory, [], [])
-    found = [f"{' and '.join(limits).capitalize()}."] if limits else []
-    return found + ([] if value is None else [f"Default: `{ast.unparse(value)}`."])
+        arguments = {word.arg: word.value for word in value.keywords}
+        limits = [f"{text} {ast.unparse(arguments[name])}" for name, text in _BOUNDS.items() if name in arguments]
+        factory = arguments.get("default_factory")
+        value = arguments.get("default") if factory is None else ast.Call(factory, [], [])
+    sentences = [f"{' and '.join(limits).capitalize()}."] if limits else []
+    return sentences + ([] if value is None else [f"Default: `{ast.unparse(value)}`."])

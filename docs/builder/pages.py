@@ -56,11 +56,11 @@ def _command_page(name: str) -> str:
     if not isinstance(entry, Group):
         return f"{head}{_description(entry.signature.description)}\n\n{guide}{_options(_parser(name))}"
     text = f"{head}{_description(entry.summary)}\n\n{guide}| | |\n|---|---|\n"
-    for each, job in entry.jobs.items():
-        text += f"| [`{each}`](#{_anchor(f'vidssl {name} {each}')}) | {_escaped(job.summary)} |\n"
-    for each, job in entry.jobs.items():
-        description, options = _description(job.signature.description), _options(_parser(f"{name} {each}"))
-        text += f"\n## vidssl {name} {each}\n\n{description}\n\n{options}"
+    for subcommand, job in entry.jobs.items():
+        text += f"| [`{subcommand}`](#{_anchor(f'vidssl {name} {subcommand}')}) | {_escaped(job.summary)} |\n"
+    for subcommand, job in entry.jobs.items():
+        description, options = _description(job.signature.description), _options(_parser(f"{name} {subcommand}"))
+        text += f"\n## vidssl {name} {subcommand}\n\n{description}\n\n{options}"
     return text
 
 
@@ -118,9 +118,9 @@ def api_pages() -> dict[str, str]:
     for name in API:
         module = importlib.import_module(name)
         names = public_names(name)
-        links = " ".join(f"[`{each}`]({name}.md#{name}.{each})" for each in names)
+        links = " ".join(f"[`{member}`]({name}.md#{name}.{member})" for member in names)
         rows.append(f"| [`{name}`]({name}.md) | {_escaped(_sentence(module.__doc__))} | {links} |")
-        entries = "\n".join(f"::: {name}.{each}\n" for each in names)
+        entries = "\n".join(f"::: {name}.{member}\n" for member in names)
         pages[f"docs/api/{name}.md"] = f"# {name}\n\n{_escaped(module.__doc__ or '')}\n\n{entries}"
     head = (
         "# Python API\n\nThe public names, from their docstrings. How the packages fit together, and your own methods, "

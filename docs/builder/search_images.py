@@ -41,12 +41,12 @@ def main() -> None:
 def search_street(videos: Path, folder: Path) -> None:
     """Search all clips with some of them, drawn at random."""
     names = sorted(str(path.relative_to(videos)) for path in videos.rglob("*.mp4"))
-    drawn = generator(SEED).permutation(len(names))[:QUERIES]
+    rows = generator(SEED).permutation(len(names))[:QUERIES]
     (folder / "street").mkdir()
     lists = {}
-    for name, chosen in (("query", [names[n] for n in drawn]), ("gallery", names)):
+    for name, paths in (("query", [names[n] for n in rows]), ("gallery", names)):
         lists[name] = folder / f"street/{name}.csv"
-        lists[name].write_text("\n".join(["path", *chosen]) + "\n")
+        lists[name].write_text("\n".join(["path", *paths]) + "\n")
     vidssl.retrieval("vidssl-default", **lists, root=videos, out=folder / "search", progress=False)
 
 
@@ -55,11 +55,11 @@ def take_picture(page: Path, image: Path, height: int) -> None:
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        shown = browser.new_page(viewport={"width": WIDTH, "height": height}, reduced_motion="reduce")
-        shown.goto(page.as_uri())
-        near = "[...document.images].filter((one) => one.getBoundingClientRect().top < innerHeight)"  # others wait
-        shown.wait_for_function(f"() => {near}.every((one) => one.complete)")
-        shown.screenshot(path=image)
+        tab = browser.new_page(viewport={"width": WIDTH, "height": height}, reduced_motion="reduce")
+        tab.goto(page.as_uri())
+        near = "[...document.images].filter((image) => image.getBoundingClientRect().top < innerHeight)"  # lazy
+        tab.wait_for_function(f"() => {near}.every((image) => image.complete)")
+        tab.screenshot(path=image)
         browser.close()
     Image.open(image).convert("RGB").quantize(256).save(image, optimize=True)
     print(f"{image}: {image.stat().st_size / 1000:.0f} kB")

@@ -18,36 +18,36 @@ _CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 
 def markdown_files(root: Path) -> list[Path]:
     """Find the Markdown files of the site, and the YAML files of papers, whose Markdown is made."""
-    found = []
+    files = []
     for part in PARTS:
-        found += [root / part] if part.endswith(".md") else sorted((root / part).rglob("*.md"))
-    return found + sorted((root / "docs" / "papers").glob("*.yaml"))
+        files += [root / part] if part.endswith(".md") else sorted((root / part).rglob("*.md"))
+    return files + sorted((root / "docs" / "papers").glob("*.yaml"))
 
 
 def linked_files(files: Iterable[Path]) -> list[Path]:
     """Find the files that Markdown files link to, or show, and that are not Markdown."""
-    found = {link for path in files for link in relative_links(path)}
-    return sorted(link for link in found if link.is_file() and link.suffix != ".md" and not is_paper(link))
+    links = {link for path in files for link in relative_links(path)}
+    return sorted(link for link in links if link.is_file() and link.suffix != ".md" and not is_paper(link))
 
 
 def relative_links(path: Path) -> Iterator[Path]:
     """Yield the absolute path of each link and image of a Markdown file, without its anchor."""
     for part, is_code in _parts(path):
         if not is_code:
-            yield from ((path.parent / found["path"]).resolve() for found in _LINK.finditer(part))
+            yield from ((path.parent / match["path"]).resolve() for match in _LINK.finditer(part))
 
 
 def with_site_links(path: Path) -> str:
     """Return the text of a Markdown file; links to code and papers become links to their pages."""
 
-    def replace(found: re.Match[str]) -> str:
-        target = (path.parent / found["path"]).resolve()
+    def replace(match: re.Match[str]) -> str:
+        target = (path.parent / match["path"]).resolve()
         if target == README:
-            return f"{found[0].removesuffix(README.name)}{README_PAGE}"
+            return f"{match[0].removesuffix(README.name)}{README_PAGE}"
         if is_paper(target):
-            return f"{found[0].removesuffix('.yaml')}.md"
+            return f"{match[0].removesuffix('.yaml')}.md"
         has_page = target.is_file() and target.suffix not in (".md", *COPIED)
-        return f"{found[0]}.md" if has_page else found[0]
+        return f"{match[0]}.md" if has_page else match[0]
 
     return "".join(part if is_code else _LINK.sub(replace, part) for part, is_code in _parts(path))
 

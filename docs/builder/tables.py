@@ -43,9 +43,9 @@ def renewed(page: Path) -> str:
     """Return the text of a page with its tables made anew."""
     makers: dict[str, Callable[[str], str]] = {"settings": settings, "packages": lambda _: packages()}
 
-    def replace(found: re.Match[str]) -> str:
-        mark = found[0].partition("\n")[0]
-        return f"{mark}\n\n{makers[found[1]](found[2])}\n\n"
+    def replace(match: re.Match[str]) -> str:
+        mark = match[0].partition("\n")[0]
+        return f"{mark}\n\n{makers[match[1]](match[2])}\n\n"
 
     return _TABLE.sub(replace, page.read_text(encoding="utf-8"))
 
@@ -95,8 +95,8 @@ def _flow(value: object) -> str:
     """Write a default as YAML in one line; of a schedule what differs from the usual one."""
     if isinstance(value, dict):
         usual = {name: field.default for name, field in Schedule.model_fields.items()} if "start" in value else {}
-        kept = {key: item for key, item in value.items() if key not in usual or item not in (usual[key], [])}
-        return f"{{{', '.join(f'{key}: {_flow(item)}' for key, item in kept.items())}}}"
+        changed = {key: item for key, item in value.items() if key not in usual or item not in (usual[key], [])}
+        return f"{{{', '.join(f'{key}: {_flow(item)}' for key, item in changed.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_flow, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

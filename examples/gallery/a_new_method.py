@@ -67,7 +67,7 @@ for panel, key in zip(panels, ("loss", "invariance"), strict=False):
     panel.plot([line["step"] for line in lines], [line[key] for line in lines], color="#2a5bc7")
     panel.set(title=key, xlabel="step", ylim=(0, None))
 panels[2].bar_label(
-    panels[2].bar(knn.keys(), [100 * each for each in knn.values()], color=["#b9bdc3", "#2a5bc7"]), fmt="%.0f"
+    panels[2].bar(knn.keys(), [100 * accuracy for accuracy in knn.values()], color=["#b9bdc3", "#2a5bc7"]), fmt="%.0f"
 )
 panels[2].set(title="kNN, percent", ylim=(0, 100))
 figure.savefig("output/gallery/a_new_method.png", dpi=120)

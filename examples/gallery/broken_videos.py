@@ -51,15 +51,15 @@ for row, path in zip(axes, paths, strict=True):
     row[0].set_ylabel(
         f"{path.stem}\n{findings.get(path.name, 'kept')}", rotation=0, ha="right", va="center", fontsize=9
     )
-    for place, number in zip(row, numbers, strict=True):
-        place.set(xticks=[], yticks=[], facecolor="#f3d9d6", box_aspect=1)
+    for panel, number in zip(row, numbers, strict=True):
+        panel.set(xticks=[], yticks=[], facecolor="#f3d9d6", box_aspect=1)
         try:
             with vidssl.open_video(path) as video:
-                place.imshow(video.frames([number])[0].transpose(1, 2, 0))
+                panel.imshow(video.frames([number])[0].transpose(1, 2, 0))
         except VidsslError:
-            place.text(0.5, 0.5, "error", transform=place.transAxes, ha="center", va="center", color="#b3262e")
-for place, number in zip(axes[0], numbers, strict=True):
-    place.set_title(f"frame {number}", fontsize=9)
+            panel.text(0.5, 0.5, "error", transform=panel.transAxes, ha="center", va="center", color="#b3262e")
+for panel, number in zip(axes[0], numbers, strict=True):
+    panel.set_title(f"frame {number}", fontsize=9)
 figure.savefig("output/gallery/broken_videos.png", dpi=110)
 
 # %%

@@ -26,10 +26,10 @@ features = vidssl.extract("vidssl-free", videos, progress=False)
 # **Nearest neighbours**: subtract the mean of all videos, and compare by cosine similarity. Without a query, `search`
 # compares the videos with one another.
 near = vidssl.search(features, k=1, center=True)
-same = (features.label == features.label[near.index[:, 0]]).float().mean()
+same_motion = (features.label == features.label[near.index[:, 0]]).float().mean()
 count, n = torch.bincount(features.label), len(features.label)
 chance = (count * (count - 1)).sum() / (n * (n - 1))
-print(f"{n} videos; nearest neighbour of the same motion: {same:.0%}, by chance {chance:.0%}")
+print(f"{n} videos; nearest neighbour of the same motion: {same_motion:.0%}, by chance {chance:.0%}")
 
 # %%
 # **A map**: each video is drawn at the place of its features, t-SNE of two dimensions.
@@ -38,10 +38,10 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from sklearn.manifold import TSNE
 
 x = features.x - features.x.mean(dim=0)
-place = TSNE(metric="cosine", init="pca", perplexity=12, random_state=0).fit_transform(x.numpy())
+positions = TSNE(metric="cosine", init="pca", perplexity=12, random_state=0).fit_transform(x.numpy())
 figure, axes = plt.subplots(figsize=(8, 6), layout="constrained")
-axes.scatter(*place.T, s=0)
-for row, point in zip(features.index.tolist(), place, strict=True):
+axes.scatter(*positions.T, s=0)
+for row, point in zip(features.index.tolist(), positions, strict=True):
     with vidssl.open_video(videos.root / videos.names[row]) as video:
         frame = video.frames([video.meta.num_frames // 2])[0]  # (3, H, W) uint8
     axes.add_artist(AnnotationBbox(OffsetImage(frame.transpose(1, 2, 0), zoom=0.5), point, frameon=False))

@@ -34,13 +34,13 @@ from vidssl.data.track_files import read_tracks
 from vidssl.tracking.overlay import draw_pairs
 
 figure, axes = plt.subplots(1, 4, figsize=(10, 1.6), layout="constrained")
-for place, path in zip(axes, sorted(Path(out, "digits/videos/train").iterdir()), strict=False):
+for panel, path in zip(axes, sorted(Path(out, "digits/videos/train").iterdir()), strict=False):
     tracks, _ = read_tracks(Path(out, f"files/tracks/videos/train/{path.name}.npz"))
     pair = np.flatnonzero(tracks.track == tracks.track[tracks.scores.argmax()])
     with vidssl.open_video(path) as video:
         frames = video.frames(tracks.frames[pair])
-    place.imshow(draw_pairs(frames, tracks.boxes[pair][None], tracks.scores[pair][:1]))
-    place.axis("off")
+    panel.imshow(draw_pairs(frames, tracks.boxes[pair][None], tracks.scores[pair][:1]))
+    panel.axis("off")
 figure.savefig("output/gallery/frame_invariance_with_tracks.png", dpi=110)
 
 # %%

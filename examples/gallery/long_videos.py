@@ -41,10 +41,10 @@ with open(out / "windows" / "rows.csv") as file:
 # where the clip does. Centre first: all windows have much in common.
 query = digits / parts[12]["path"]
 run("extract", [str(query), *network, "--out", str(out / "query")])
-windows, one = (np.load(out / name / "features.npy") for name in ("windows", "query"))
+windows, query_row = (np.load(out / name / "features.npy") for name in ("windows", "query"))
 mean = windows.mean(axis=0)
-windows, one = ((x - mean) / np.linalg.norm(x - mean, axis=1, keepdims=True) for x in (windows, one))
-similarity = windows @ one[0]
+windows, query_row = ((x - mean) / np.linalg.norm(x - mean, axis=1, keepdims=True) for x in (windows, query_row))
+similarity = windows @ query_row[0]
 best = starts[similarity.argmax()]
 print(f"{len(windows)} windows; the most similar one starts at {best:.1f} s, the clip at {12 * 1.92:.1f} s")
 

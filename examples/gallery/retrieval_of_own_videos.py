@@ -30,16 +30,16 @@ import matplotlib.pyplot as plt
 
 import vidssl
 
-found = json.loads((out / "results.json").read_text())["neighbours"]
-paths = [query, *(gallery / Path(each["path"]).name for each in found)]
-titles = ["query", *(f"{each['similarity']:.3f}" for each in found)]
+neighbours = json.loads((out / "results.json").read_text())["neighbours"]
+paths = [query, *(gallery / Path(neighbour["path"]).name for neighbour in neighbours)]
+titles = ["query", *(f"{neighbour['similarity']:.3f}" for neighbour in neighbours)]
 figure, axes = plt.subplots(1, 6, figsize=(9, 1.8), layout="constrained")
-for place, path, title in zip(axes, paths, titles, strict=True):
+for panel, path, title in zip(axes, paths, titles, strict=True):
     with vidssl.open_video(path) as video:
         frame = video.frames([video.meta.num_frames // 2])[0]  # (3, H, W) uint8
-    place.imshow(frame.transpose(1, 2, 0))
-    place.set_title(title, fontsize=10)
-    place.axis("off")
+    panel.imshow(frame.transpose(1, 2, 0))
+    panel.set_title(title, fontsize=10)
+    panel.axis("off")
 figure.savefig("output/gallery/retrieval_of_own_videos.png", dpi=120)
 
 # %%

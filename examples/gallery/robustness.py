@@ -19,8 +19,8 @@ run("train", ["--cfg", "finetune/small", *settings, f"output={out}/run", "--quie
 # **Measure** it on corrupted test videos: here three of 24 corruptions, in three of five severities. mPC is the mean
 # over corruptions and severities, rPC its fraction of the accuracy on clean videos.
 network = ["--checkpoint", f"{out}/run/checkpoints/last.pt", "--protocol", "accuracy"]
-chosen = ["--corruptions", "gaussian_noise", "h264_crf", "rate", "--severities", "1", "3", "5"]
-run("analyze", ["robustness", f"{digits}/colour/test.csv", *network, *chosen, "--out", f"{out}/test", "--quiet"])
+corruptions = ["--corruptions", "gaussian_noise", "h264_crf", "rate", "--severities", "1", "3", "5"]
+run("analyze", ["robustness", f"{digits}/colour/test.csv", *network, *corruptions, "--out", f"{out}/test", "--quiet"])
 
 # %%
 # **Look** at what was measured: the command writes examples of the corruptions, a page, and all numbers.
@@ -30,8 +30,8 @@ import matplotlib.pyplot as plt
 
 with open(f"{out}/test/results.json") as file:
     results = json.load(file)
-severities = {"clean": results["top1"]} | {f"severity {n}": of["top1"] for n, of in results["severities"].items()}
-groups = {name: of["top1"] for name, of in results["groups"].items()}
+severities = {"clean": results["top1"]} | {f"severity {n}": row["top1"] for n, row in results["severities"].items()}
+groups = {name: row["top1"] for name, row in results["groups"].items()}
 figure, (above, below) = plt.subplots(2, 1, figsize=(6, 6), layout="constrained")
 above.imshow(plt.imread(f"{out}/test/examples.png"))
 above.axis("off")

@@ -96,10 +96,10 @@ def segment_parts(
             request = subject.request(command="parts", list=crops.fingerprint, data=data, parts=names)
             distributed.on_main(lambda: existing_results(out, request, reuse=False))
             overlap = subject.count_overlap(crops)
-            found = _gather(method, subject, crops)
-            results = _results(found, crops, names, subject, videos)
+            totals = _gather(method, subject, crops)
+            results = _results(totals, crops, names, subject, videos)
             results = complete(results, request=request, overlap=overlap, query=crops.fingerprint)
-            distributed.on_main(lambda: _write(out, results, found, crops, names))
+            distributed.on_main(lambda: _write(out, results, totals, crops, names))
     measured = JobResults(results)
     measured.text, measured.file = table(results), out / "parts.png"
     return measured
@@ -141,11 +141,11 @@ class Counts:
         self.positions.scatter_add_(0, (truth * counted)[None], counted.long()[None])
         self.crops += 1
 
-    def merge(self, other: "Counts") -> None:
+    def merge(self, counts: "Counts") -> None:
         """Add the counts of other crops."""
-        self.confusion += other.confusion
-        self.positions += other.positions
-        self.crops += other.crops
+        self.confusion += counts.confusion
+        self.positions += counts.positions
+        self.crops += counts.crops
 
     def numbers(self) -> dict[str, float]:
         """The accuracy and the two baselines."""
@@ -163,12 +163,12 @@ class Counts:
 
 
 @dataclass
-class Found:
+class ListCounts:
     """Counts, crops to draw and missing items of a list."""
 
     counts: dict[int, Counts] = field(default_factory=dict)  # by label
     # By index: image (S, S, 3) uint8, true and predicted parts (S, S).
-    drawn: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    crops_to_draw: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
     missing: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -184,31 +184,31 @@ def _load_decoder(subject: Subject, file: Path | None, trust: bool) -> PartSegme
     return method.to(subject.device).eval()
 
 
-def _gather(method: PartSegmentation, subject: Subject, crops: VideoList) -> Found:
+def _gather(method: PartSegmentation, subject: Subject, crops: VideoList) -> ListCounts:
     """Count on all processes and merge."""
-    every = distributed.gather_outcomes(lambda: _count(method, subject, crops))
-    merged = Found(missing=sorted(pair for found in every for pair in found.missing))
-    for found in every:
-        for label, counts in found.counts.items():
+    outcomes = distributed.gather_outcomes(lambda: _count(method, subject, crops))
+    merged = ListCounts(missing=sorted(pair for outcome in outcomes for pair in outcome.missing))
+    for outcome in outcomes:
+        for label, counts in outcome.counts.items():
             merged.counts.setdefault(label, Counts.zeros(*counts.positions.shape[:2])).merge(counts)
-        merged.drawn.update(found.drawn)
+        merged.crops_to_draw.update(outcome.crops_to_draw)
     if not merged.counts:
         raise DataError(f"none of the {len(merged.missing)} crops can be read; first: {merged.missing[0][1]}")
     return merged
 
 
 @torch.no_grad()
-def _count(method: PartSegmentation, subject: Subject, crops: VideoList) -> Found:
+def _count(method: PartSegmentation, subject: Subject, crops: VideoList) -> ListCounts:
     """Count the crops of this process."""
-    test, found = subject.test, Found()
-    chosen = _evenly_chosen([record.label for record in crops.records])
+    test, totals = subject.test, ListCounts()
+    drawn_indices = _evenly_chosen([record.label for record in crops.records])
     loader = eval_loader(
         test.dataset(crops), test.batch_size, test.workers, distributed.rank(), distributed.world(), test.timeout
     )
     bar = {"title": "parts", "unit": "batch", "disable": not distributed.is_main(), "leave": False}
     with closing(iter(loader)) as batches:
         for raw in progress(batches, total=len(loader), **bar):
-            found.missing += raw.replaced
+            totals.missing += raw.replaced
             if not len(raw.index):
                 continue
             batch = to_device(raw, subject.device, test.mean, test.std)
@@ -217,21 +217,21 @@ def _count(method: PartSegmentation, subject: Subject, crops: VideoList) -> Foun
                 logits = method.segment(batch.views[0], test.size)
             predicted, truth = logits.argmax(dim=1).cpu(), batch.mask.cpu()
             for n, (label, index) in enumerate(zip(raw.label.tolist(), raw.index.tolist(), strict=True)):
-                counts = found.counts.setdefault(label, Counts.zeros(method.config.parts, test.size))
+                counts = totals.counts.setdefault(label, Counts.zeros(method.config.parts, test.size))
                 counts.add(truth[n], predicted[n], counted[n])
-                if index in chosen:
+                if index in drawn_indices:
                     clip = raw.views[0][n]  # (T, C, S, S)
                     image = clip[len(clip) // 2].permute(1, 2, 0).clone()
-                    found.drawn[index] = image, truth[n], predicted[n]
-    return found
+                    totals.crops_to_draw[index] = image, truth[n], predicted[n]
+    return totals
 
 
 def _evenly_chosen(labels: Sequence[int]) -> set[int]:
     """Indices of the crops to draw: equally many of each class, evenly spaced in the list."""
     classes = sorted(set(labels))[:NUM_DRAWN]
-    rows = [[n for n, other in enumerate(labels) if other == label] for label in classes]
-    each = NUM_DRAWN // len(classes)
-    return {own[int(n)] for own in rows for n in np.linspace(0, len(own) - 1, each).round()}
+    rows = [[n for n, row_label in enumerate(labels) if row_label == label] for label in classes]
+    per_class = NUM_DRAWN // len(classes)
+    return {class_rows[int(n)] for class_rows in rows for n in np.linspace(0, len(class_rows) - 1, per_class).round()}
 
 
 def _part_names(videos: Path, parts: int) -> list[str]:
@@ -245,49 +245,49 @@ def _part_names(videos: Path, parts: int) -> list[str]:
     return names
 
 
-def _results(found: Found, crops: VideoList, names: Sequence[str], subject: Subject, videos: Path) -> Results:
-    whole = Counts.zeros(len(names), subject.test.size)
+def _results(totals: ListCounts, crops: VideoList, names: Sequence[str], subject: Subject, videos: Path) -> Results:
+    overall = Counts.zeros(len(names), subject.test.size)
     per_class: list[dict[str, Any]] = []
-    for label, counts in sorted(found.counts.items()):
-        whole.merge(counts)
+    for label, counts in sorted(totals.counts.items()):
+        overall.merge(counts)
         pixels = int(counts.confusion.sum())
         row = {"class": crops.class_name(label), "crops": counts.crops, "pixels": pixels}
         per_class.append({**row, **counts.numbers()})
-    pixels_of_part = whole.confusion.sum(dim=1).tolist()
-    iou = whole.iou()
+    pixels_of_part = overall.confusion.sum(dim=1).tolist()
+    iou = overall.iou()
     counted = [row for row in per_class if row["pixels"]]
     if not counted:
         raise DataError(f"all pixels of the masks of {videos} are 255: nothing to count")
     return {
-        **whole.numbers(),
+        **overall.numbers(),
         **{f"{name}_mean_class": sum(row[name] for row in counted) / len(counted) for name in NUMBERS},
         "mean_iou": sum(iou.values()) / len(iou),
         "per_class": per_class,
         "iou_per_part": {names[n]: value for n, value in iou.items()},
         "per_part": {
-            name: int(whole.confusion[n, n]) / pixels_of_part[n] for n, name in enumerate(names) if pixels_of_part[n]
+            name: int(overall.confusion[n, n]) / pixels_of_part[n] for n, name in enumerate(names) if pixels_of_part[n]
         },
-        "num_videos": whole.crops,
+        "num_videos": overall.crops,
         "num_pixels": sum(pixels_of_part),
-        "missing": [{"path": path, "reason": reason} for path, reason in found.missing],
+        "missing": [{"path": path, "reason": reason} for path, reason in totals.missing],
         "list": str(videos),
         **subject.describe(),
     }
 
 
-def _write(out: Path, results: Results, found: Found, crops: VideoList, names: Sequence[str]) -> None:
+def _write(out: Path, results: Results, totals: ListCounts, crops: VideoList, names: Sequence[str]) -> None:
     (out / "results.json").unlink(missing_ok=True)
     text = io.StringIO()
     writer = csv.DictWriter(text, ["class", "crops", "pixels", *NUMBERS], lineterminator="\n")
     writer.writeheader()
     writer.writerows(results["per_class"])
     write_whole(out / "per_class.csv", text.getvalue().encode())
-    drawn = [
+    crops_to_draw = [
         PartCrop(*(tensor.numpy() for tensor in crop), crops.class_name(crops.records[index].label))
-        for index, crop in sorted(found.drawn.items())
+        for index, crop in sorted(totals.crops_to_draw.items())
     ]
-    if drawn:
-        write_whole(out / "parts.png", draw_parts(drawn, names))
+    if crops_to_draw:
+        write_whole(out / "parts.png", draw_parts(crops_to_draw, names))
     write_results(out, results)  # written last: marks a complete measurement
 
 

@@ -46,9 +46,9 @@ def parts_figure(crops: Sequence[PartCrop], names: Sequence[str]) -> "Figure":
     from matplotlib.patches import Patch
 
     colours = _colours(len(names))
-    seen = np.unique(np.concatenate([np.concatenate([c.truth.ravel(), c.predicted.ravel()]) for c in crops]))
-    legend = [(names[n], colours[n]) for n in seen if n < len(names)]
-    legend += [("not counted", _IGNORED)] if seen[-1] >= len(names) else []
+    part_numbers = np.unique(np.concatenate([np.concatenate([c.truth.ravel(), c.predicted.ravel()]) for c in crops]))
+    legend = [(names[n], colours[n]) for n in part_numbers if n < len(names)]
+    legend += [("not counted", _IGNORED)] if part_numbers[-1] >= len(names) else []
     # Sizes are in inches.
     cell, space, left, head, margin = 1.05, 0.07, 0.85, 0.3, 0.15
     width = left + len(crops) * (cell + space) + margin

@@ -78,13 +78,13 @@ class PartSegmentation(Method):
         if config.freeze:
             backbone.requires_grad_(False)
         wide, middle, narrow = 4 * config.channels, 2 * config.channels, config.channels
-        first = (
+        first_layers = (
             _upsample(backbone.dim, wide, stride=1, padding=0)  # 1 -> 4
             if config.map_layer is None
             else _upsample(count_channels(backbone, config.map_layer), wide)
         )
         self.decoder = nn.Sequential(
-            *first,
+            *first_layers,
             *_upsample(wide, middle),
             *_upsample(middle, narrow),
             nn.ConvTranspose2d(narrow, config.parts, 4, stride=2, padding=1),

@@ -67,20 +67,20 @@ def prepare_nyu_depth(labeled: Path, splits: Path, out: Path, classes: int = 40)
             for n in numbers["train"]:
                 counts += np.bincount(labels[n].ravel(), minlength=len(counts))
             counts[0] = 0
-            kept = [int(label) for label in np.argsort(-counts, kind="stable")[:classes] if counts[label]]
+            common = [int(label) for label in np.argsort(-counts, kind="stable")[:classes] if counts[label]]
             class_of = np.full(len(counts), IGNORED, np.uint8)
-            class_of[kept] = np.arange(len(kept))
+            class_of[common] = np.arange(len(common))
             rows = {
                 split: [_write_image(out, n, images[n], class_of[labels[n]]) for n in numbers[split]]
                 for split in SPLITS
             }
     except (OSError, KeyError, ValueError, IndexError, TypeError, NotImplementedError) as error:
         raise DataError(f"{labeled} and {splits} are not the files of NYU-Depth-v2, or damaged: {error}") from None
-    write_whole(out / "parts.txt", "".join(f"{names[label - 1]}\n" for label in kept).encode())
+    write_whole(out / "parts.txt", "".join(f"{names[label - 1]}\n" for label in common).encode())
     write_lists(out, out, rows, ("scene",))
-    counted = counts[kept].sum() / max(counts.sum(), 1)
-    found = ", ".join(f"{len(rows[split])} {split}" for split in SPLITS)
-    return f"{found}; {len(kept)} classes with {100 * counted:.1f} % of the labelled training pixels; lists in {out}"
+    counted = counts[common].sum() / max(counts.sum(), 1)
+    sizes = ", ".join(f"{len(rows[split])} {split}" for split in SPLITS)
+    return f"{sizes}; {len(common)} classes with {100 * counted:.1f} % of the labelled training pixels; lists in {out}"
 
 
 def read_splits(file: Path) -> dict[str, list[int]]:

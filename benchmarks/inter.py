@@ -57,8 +57,8 @@ class Subject:
 
     def __init__(self, records: int, parsed: Namespace) -> None:
         self.records, self._batch, self._negatives = records, parsed.batch, parsed.negatives
-        self._device, alone = parsed.device, parsed.device.type == "cpu" and torch.get_num_threads() == 1
-        self._clock = time.process_time if alone else time.perf_counter
+        self._device, single_thread = parsed.device, parsed.device.type == "cpu" and torch.get_num_threads() == 1
+        self._clock = time.process_time if single_thread else time.perf_counter
         self.centroids = parsed.clusters or min(10_000, max(2, records // 100))
         self.seconds: dict[str, list[float]] = {}
         self.mib: dict[str, float] = {}
@@ -111,11 +111,11 @@ class Subject:
         self._do("online k-means", lambda: clusters.update(bank, index, before))
         for name, branch in self._branches.items():
             draw = f"draw of positives and negatives, {name}" if name else "draw of positives"
-            positives, picks = self._do(draw, lambda b=branch: b.draw(self._host, query, index, 0))
+            positives, negatives = self._do(draw, lambda b=branch: b.draw(self._host, query, index, 0))
         query.requires_grad_()
         self._do(
             "loss, forward and backward",
-            lambda: margin_nce(query, bank.rows[positives], bank.rows, 0.1, -0.5, picks).backward(),
+            lambda: margin_nce(query, bank.rows[positives], bank.rows, 0.1, -0.5, negatives).backward(),
         )
 
 

@@ -32,7 +32,7 @@ def main() -> None:
         for name in [*runs][:: 1 if number % 2 == 0 else -1]:
             runs[name].append(run(parsed.words, OFF if name == "given back" else {}))
     columns = ("user, CPU s", "system, CPU s", "both", "wall, s", "peak, MB")
-    rows = [[name, *(f"{median(values):.1f}" for values in zip(*of, strict=True))] for name, of in runs.items()]
+    rows = [[name, *(f"{median(values):.1f}" for values in zip(*rounds, strict=True))] for name, rounds in runs.items()]
     ratios = [[b / a for a, b in zip(*pair, strict=True)] for pair in zip(*runs.values(), strict=True)]
     cells = [f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})" for values in zip(*ratios, strict=True)]
     print(table([f"memory is, {parsed.rounds} pairs", *columns], [*rows, ["ratio", *cells]]))
@@ -41,14 +41,14 @@ def main() -> None:
 def run(words: list[str], environment: dict[str, str]) -> list[float]:
     """Return CPU seconds of the user, of the system, their sum, seconds of the wall clock, and megabytes."""
     with tempfile.TemporaryDirectory() as folder:
-        filled = [word[:-3] + str(Path(folder) / "out") if word.endswith("OUT") else word for word in words]
+        command = [word[:-3] + str(Path(folder) / "out") if word.endswith("OUT") else word for word in words]
         start = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-m", "vidssl", *filled], env={**os.environ, **environment}, stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "vidssl", *command], env={**os.environ, **environment}, stdout=subprocess.DEVNULL
         )
         _, status, usage = os.wait4(process.pid, 0)
         if status:
-            sys.exit(f"vidssl {' '.join(filled)} failed")
+            sys.exit(f"vidssl {' '.join(command)} failed")
         cpu = usage.ru_utime + usage.ru_stime
         return [usage.ru_utime, usage.ru_stime, cpu, time.perf_counter() - start, usage.ru_maxrss / 1e3]
 

@@ -5,7 +5,7 @@
 
 For each seed: `learn_views.yaml` with volume preserving and other flows, without and with labels of a tenth of the
 images; then `learned_small.yaml` on the views of each flow, frozen, and `channels_small.yaml` on those of RGB and Lab.
-All are in configs/studies/views/. Their settings hold but for the data: the images are read once and not cropped, so
+All are in configs/studies/views/. Their settings hold except for the data: the images are read once and not cropped, so
 that a run takes seconds. Writes OUT/results.json after each run; the same command continues.
 """
 
@@ -92,8 +92,8 @@ def measure(name: str, seed: int, images: dict[str, Images], overrides: Sequence
             [*common, f"backbone.volume_preserving={text}", f"method.classes={'null' if classes is None else classes}"],
         )
         learner = build(flow_run)
-        learned = fit(flow_run, learner, images["labels10"])
-        numbers |= {f"flow {key}": value for key, value in learned.items()}
+        numbers_of_flow = fit(flow_run, learner, images["labels10"])
+        numbers |= {f"flow {key}": value for key, value in numbers_of_flow.items()}
         run = load_run(CONFIGS / "learned_small.yaml", [*common, f"backbone.split.flow.volume_preserving={text}"])
         method = build(run)
         assert isinstance(method.backbone, TwoEncoders) and isinstance(method.backbone.split, Split)

@@ -36,7 +36,7 @@ RECIPE = [RECIPES[name](RECIPES[name].Config(size=224)) for name in NAMES]
 
 
 class Peer(Dataset[list[torch.Tensor]]):
-    """Two views of a video with a reader and an augmentation of others."""
+    """Two views of a video with the reader and augmentation of another library."""
 
     def __init__(self, files: list[Windows], view: Callable[[Windows, np.ndarray, Any, Any], torch.Tensor]) -> None:
         self._files, self._view = files, view

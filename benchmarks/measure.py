@@ -74,11 +74,11 @@ def machine() -> dict[str, Any]:
 
 def finish(results: Mapping[str, Any], file: Path | None) -> None:
     """Print what the figures were measured on, and keep all of them as json where a file is named."""
-    used = machine()
-    print(f"\n{used['cpu']}, {used['cores']} cores, Python {used['python']}, torch {used['versions']['torch']}")
+    host = machine()
+    print(f"\n{host['cpu']}, {host['cores']} cores, Python {host['python']}, torch {host['versions']['torch']}")
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({"machine": used, **results}, indent=2) + "\n", encoding="utf-8")
+        file.write_text(json.dumps({"machine": host, **results}, indent=2) + "\n", encoding="utf-8")
 
 
 def _version(name: str) -> str:

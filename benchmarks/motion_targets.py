@@ -179,19 +179,19 @@ def main() -> None:
     for fold, seed, name in product(parsed.folds, parsed.seeds, parsed.arms):
         arm, rows = ARMS[name], [np.flatnonzero(np.isin(persons, [*half])) for half in fold.split(":")]
         tested[fold] = persons[rows[1]]
-        twin, features = f"untrained, {arm.frames} frames", {"floor:motion": [floor]}
-        for network, steps in ((twin, 0), (name, arm.steps)):
+        untrained, features = f"untrained, {arm.frames} frames", {"floor:motion": [floor]}
+        for network, steps in ((untrained, 0), (name, arm.steps)):
             maps = encode(train(arm, [videos[n] for n in rows[0]], seed, steps), arm, videos)
             print(f"{network}, {fold}, seed {seed}: {time.process_time():.0f} CPU s since the start", flush=True)
             for reading, x in readings(maps).items():
                 features |= {f"{network}; {reading}": [x], f"{network}; {reading} + floor": [x, floor]}
-        base |= {row: row.replace(name, twin) for row in features if row.startswith(f"{name};")}
+        base |= {row: row.replace(name, untrained) for row in features if row.startswith(f"{name};")}
         for row, parts in features.items():
             halves = [[Features(x[n], labels[n], torch.from_numpy(n)) for x in parts] for n in rows]
             gallery, query = (half[0] if len(half) == 1 else join_features(half, [1.0] * len(half)) for half in halves)
             correct.setdefault(row, {})[fold, seed] = judge(gallery, query, persons[rows[0]])
-    print(table(["network", *METRICS], [[row, *map(format_accuracy, accuracies(of))] for row, of in correct.items()]))
-    pairs = [pair for row, twin in base.items() for pair in ((row, twin), (row, "floor:motion"))]
+    print(table(["network", *METRICS], [[row, *map(format_accuracy, accuracies(run))] for row, run in correct.items()]))
+    pairs = [pair for row, untrained in base.items() for pair in ((row, untrained), (row, "floor:motion"))]
     gaps = [(*pair, differences(correct[pair[0]], correct[pair[1]], tested)) for pair in pairs]
     print(table(["network", "minus", *METRICS], [[*names, *map(format_difference, runs)] for *names, runs in gaps]))
     figures = {"accuracies": {row: accuracies(runs) for row, runs in correct.items()}, "differences": gaps}

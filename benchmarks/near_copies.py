@@ -3,7 +3,7 @@ r"""What `vidssl map` finds of planted near copies among clips of one room and o
     python benchmarks/near_copies.py DATA --out output/near_copies vidssl-small floor:thumbnails
 
 DATA has the folders `ucf101_6`, `utd_mhad_rgb` and `more/grid_s1`. 100 clips of UCF101, by seed and of different groups
-as far as there are so many, get a copy each: 25 of strong compression, of 0.6 of the size, without the first half
+where there are enough, get a copy each: 25 of strong compression, of 0.6 of the size, without the first half
 second, with 5 % cut off at each side. The others are 160 clips of one room and 40 of one face. A pair that is not a
 clip and its copy counts as wrong, also two takes of one person. Clips and people are divided in halves: thresholds may
 be chosen on the first, the second is reported, and both in one folder. With `--more` there are 100 copies of twelve

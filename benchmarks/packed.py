@@ -137,11 +137,11 @@ def timed(lists: dict[str, VideoList], shards: Path, size: int, rounds: int) -> 
         for number in range(len(videos)):
             open_video(videos.records[number].path).close()
     results: dict[str, dict[str, float]] = {name: {} for name in decode}
-    for what, actions in (("decode", decode), ("sample", samples)):
+    for work, actions in (("decode", decode), ("sample", samples)):
         times = paired(actions, rounds)
         for name in actions:
-            results[name][what] = 1000 / float(np.median(times[name]))
-            results[name][f"{what}_ratio"] = 1 / ratio(times, name, FILES)
+            results[name][work] = 1000 / float(np.median(times[name]))
+            results[name][f"{work}_ratio"] = 1 / ratio(times, name, FILES)
     return results
 
 
@@ -181,7 +181,7 @@ def main() -> None:
     header += ["cosine, mean (lowest)", "kNN, %"] if parsed.test_list else []
     cells = []
     for name, row in rows.items():
-        line = [name, *(f"{row[what]:.0f} ({row[f'{what}_ratio']:.1f})" for what in ("decode", "sample"))]
+        line = [name, *(f"{row[work]:.0f} ({row[f'{work}_ratio']:.1f})" for work in ("decode", "sample"))]
         line.append(f"{row['bytes'] / 1000:.0f}" if "bytes" in row else "")
         line.append(f"{row['psnr']:.1f}" if row.get("psnr") else "")
         if parsed.test_list:

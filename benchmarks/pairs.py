@@ -27,7 +27,7 @@ def cpu_seconds() -> float:
 
 
 def work(kind: str, source: Path, repeat: int) -> Callable[[], object]:
-    """Return what is timed, by the vidssl of PYTHONPATH."""
+    """Return the action to time, by the vidssl of PYTHONPATH."""
     import numpy as np
 
     import vidssl

@@ -132,8 +132,8 @@ def predict_clips(
     recordings = [re.findall(group, path)[0] + (test[path] if "g" in group else "") for path in paths]
     reached = proportion(right, numbers(recordings), numbers([test[path] for path in paths]))
     sure = np.array([predictions[path]["class"] != NONE for path in paths])
-    said = out / f"{name}-{safe(encoder)}" / "results.json"
-    trust = read_json(said)["trust"]
+    results_file = out / f"{name}-{safe(encoder)}" / "results.json"
+    trust = read_json(results_file)["trust"]
     claim = text(Estimate(**trust["recall"])) if trust["recall"] else trust["line"]
     return {
         "encoder": encoder, **about, "the page said": claim, "reached": text(reached),

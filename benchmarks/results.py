@@ -115,7 +115,7 @@ class Result:
 
     @property
     def varied(self) -> str | None:
-        """What several numbers are of: `3 splits x 2 seeds`; splits of the same lists are seeds."""
+        """What varies between several numbers: `3 splits x 2 seeds`; splits of the same lists are seeds."""
         if "splits" not in self.content:
             return None
         lists = {(split.get("list"), split.get("train_list")) for split in self.splits}
@@ -186,8 +186,8 @@ def read_results(folders: Sequence[Path]) -> list[Result]:
         for file in sorted(folder.rglob("results.json"), key=lambda path: path.parent.parts):
             if over_splits & {*file.parents}:
                 continue
-            below = file.parent.relative_to(folder).as_posix()
-            result = _read(file, folder.resolve().name if below == "." else below)
+            relative = file.parent.relative_to(folder).as_posix()
+            result = _read(file, folder.resolve().name if relative == "." else relative)
             if "splits" in result.content:
                 over_splits.add(file.parent)
             if result.numbers:  # results of an analysis have no number for these tables

@@ -31,7 +31,7 @@ def features(count: int, dim: int, seed: int) -> Tensor:
 
 
 def flat(query: Tensor, gallery: Tensor, k: int) -> np.ndarray:
-    """Search with faiss and return the rows that were found."""
+    """Search with faiss and return the rows of the k nearest."""
     q, g = query.numpy().copy(), gallery.numpy().copy()
     faiss.normalize_L2(q)
     faiss.normalize_L2(g)

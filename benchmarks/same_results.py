@@ -69,7 +69,7 @@ def work(checkout: Path, folder: Path, names: list[str]) -> None:
 
 
 def content(path: Path) -> Any:
-    """Return what is compared of a file."""
+    """Return the content of a file in a form to compare."""
     if path.suffix in (".json", ".jsonl"):
         lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
         return [steady(json.loads(line)) for line in lines if line]

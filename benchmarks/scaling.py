@@ -139,8 +139,8 @@ def main() -> None:
         header += ["compute, ms", "network, ms", "small messages, ms", "cores for decoding, each"]
     print("A step of one process, MB:\n")
     print(table(header, rows))
-    held = state(run, method)
-    print("\nHeld by each process, MB: " + ", ".join(f"{name} {size / mega:.0f}" for name, size in held.items()))
+    sizes = state(run, method)
+    print("\nHeld by each process, MB: " + ", ".join(f"{name} {size / mega:.0f}" for name, size in sizes.items()))
     if parsed.activations:
         of_view = activations(run) / mega
         micro = (run.micro_batch_size or run.batch_size // world for world in parsed.world)

@@ -1,4 +1,4 @@
-"""What copies made for training cost and win: `python benchmarks/shrink.py LIST [--checkpoint FILE]`.
+"""What copies made for training cost and gain: `python benchmarks/shrink.py LIST [--checkpoint FILE]`.
 
 Copies every video of the list with several settings and compares the copies with the originals:
 

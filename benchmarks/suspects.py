@@ -42,7 +42,7 @@ def precision_at_half(margin, wrong):
     return float(np.max((right / np.arange(1, len(order) + 1))[right >= wrong.sum() / 2]))
 
 
-def alone(confidence, label):
+def margin_of(confidence, label):
     """Margin of one estimate (N, classes)."""
     rows, competing = np.arange(len(label)), confidence.copy()
     competing[rows, label] = -1
@@ -87,7 +87,7 @@ def main():
     parser.add_argument("--group", help="regular expression for the recording in a path")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     parsed = parser.parse_args()
-    folder = read_folder(parsed.features, "give a folder of vidssl extract")
+    folder = read_folder(parsed.features, "pass a folder of vidssl extract")
     videos = labelled_by_folders(folder.videos(range(len(folder.features.x))))
     x, groups = folder.features.x, recording_groups(videos, parsed.group).number
     label = np.unique(videos.labels, return_inverse=True)[1]
@@ -116,7 +116,7 @@ def main():
                     "right class": float((scores.proposed == label)[rows][wrong[rows]].mean()),
                     "P at R 0.5, both": precision_at_half(scores.margin, wrong),
                     **{
-                        f"P at R 0.5, {name}": precision_at_half(alone(estimate, noisy), wrong)
+                        f"P at R 0.5, {name}": precision_at_half(margin_of(estimate, noisy), wrong)
                         for name, estimate in estimates.items()
                     },
                 }

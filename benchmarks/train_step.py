@@ -79,11 +79,11 @@ class LiteralStep:
     """Algorithm 1, lines 29 to 52, on the same networks."""
 
     def __init__(self, method: MomentumMethod, device: torch.device, half: bool) -> None:
-        twin = copy.deepcopy(method).train()
+        networks = copy.deepcopy(method).train()
         self._device, self._half = device, half
-        self._online = nn.Sequential(twin.backbone, twin.projector)
-        self._predictor, self._target = twin.predictor, twin.target
-        self._queue, self._pointer = twin.queue.keys, 0
+        self._online = nn.Sequential(networks.backbone, networks.projector)
+        self._predictor, self._target = networks.predictor, networks.target
+        self._queue, self._pointer = networks.queue.keys, 0
         weights = [*self._online.parameters(), *self._predictor.parameters()]
         self._optimizer = torch.optim.SGD(weights, 0.01, 0.9, weight_decay=1e-4, foreach=False, fused=False)
 

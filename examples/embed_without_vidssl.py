@@ -3,7 +3,7 @@
     pip install av opencv-python-headless onnxruntime
     python embed_without_vidssl.py NETWORK.onnx features.npy VIDEO...
 
-All numbers are in the file, and in its `reading` the rules in words. `features.npy` has a row (D,) for each video.
+The file holds all numbers, and in its `reading` the rules in words. `features.npy` has a row (D,) for each video.
 """
 
 import json

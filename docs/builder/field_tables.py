@@ -28,8 +28,8 @@ class FieldTables(griffe.Extension):
             if isinstance(field, griffe.Attribute) and not field.name.startswith(("_", "model_")):
                 rows += _row(field, field.name in settings)
         if rows:
-            above = "Settings." if cls.docstring is None else cls.docstring.value  # a nested Config has none
-            cls.docstring = griffe.Docstring("\n".join([above, "", "Attributes:", *rows]), parent=cls)
+            docstring = "Settings." if cls.docstring is None else cls.docstring.value  # a nested Config has none
+            cls.docstring = griffe.Docstring("\n".join([docstring, "", "Attributes:", *rows]), parent=cls)
 
 
 def _row(field: griffe.Attribute, is_setting: bool) -> list[str]:

@@ -18,8 +18,8 @@ query = Path("output/gallery/digits/videos/test/00008.mp4")
 # **Search.** The command encodes the folder once, into `--index`: the next query is faster. It prints rank,
 # similarity and path, and writes `index.html`, a page with the videos.
 out = Path("output/gallery/retrieval")
-where = ["--gallery", str(gallery), "--index", str(out / "index"), "--query", str(query)]
-run("retrieval", ["--checkpoint", "vidssl-free", *where, "--k", "5", "--out", str(out), "--quiet"])
+options = ["--gallery", str(gallery), "--index", str(out / "index"), "--query", str(query)]
+run("retrieval", ["--checkpoint", "vidssl-free", *options, "--k", "5", "--out", str(out), "--quiet"])
 
 # %%
 # **The results as data** are in `results.json`. `open_video` decodes exact frames by number: here the middle of

@@ -218,8 +218,8 @@ def _write_crop(
 ) -> None:
     x1, y1, x2, y2 = box
     crop, parts = (np.ascontiguousarray(array[y1:y2, x1:x2]) for array in (pixels[..., ::-1], mask))
-    how = cv2.INTER_AREA if size < min(crop.shape[:2]) else cv2.INTER_LINEAR
-    crop = cv2.resize(crop, (size, size), interpolation=how).astype(np.uint8, copy=False)
+    interpolation = cv2.INTER_AREA if size < min(crop.shape[:2]) else cv2.INTER_LINEAR
+    crop = cv2.resize(crop, (size, size), interpolation=interpolation).astype(np.uint8, copy=False)
     # INTER_NEAREST would shift the mask against the crop by up to half a pixel.
     parts = cv2.resize(parts, (size, size), interpolation=cv2.INTER_NEAREST_EXACT).astype(np.uint8, copy=False)
     for name, image, options in ((names[0], crop, _JPEG), (names[1], parts, ())):

@@ -42,10 +42,10 @@ class Shuffled(Branch):
         """Return the loss with these negatives, in place of that without."""
         assert isinstance(host, FrameInvariance)
         with torch.no_grad():
-            spoiled = {k: unit(host.target(out_of_order(batch.views[k]))) for k in encoded.keys}
+            shuffled = {k: unit(host.target(out_of_order(batch.views[k]))) for k in encoded.keys}
         tau = host.config.temperature.at(host.progress)
         losses = [
-            nce(encoded.queries[q], encoded.keys[k], host.queue.keys, spoiled[k][:, None], temperature=tau)
+            nce(encoded.queries[q], encoded.keys[k], host.queue.keys, shuffled[k][:, None], temperature=tau)
             for q, k in encoded.pairs()
         ]
         return {"loss": torch.stack(losses).mean()}

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def noise(random: Generator, size: int, octaves: list[tuple[int, float]]) -> Array:
-    """Draw smooth noise (size, size): a sum of grids of so many cells, with these amplitudes."""
+    """Draw smooth noise (size, size): a sum of grids, each with the cells and amplitude in `octaves`."""
     total = np.zeros((size, size), np.float32)
     for cells, amplitude in octaves:
         grid = random.normal(size=(cells + 4, cells + 4)).astype(np.float32)
@@ -132,8 +132,8 @@ def new_object(random: Generator) -> MovingObject:
     size = random.uniform(0.08, 0.3) * np.exp(sometimes(random, motion(random, 0.35), 0.3))
     angle = random.uniform(-0.4, 0.4) + sometimes(random, motion(random, 1.5), 0.5)
     colour = random.uniform(0, 255, 3)
-    filled = texture(random, DRAWN) if random.random() < 0.5 else None
-    mover = MovingObject(x, y, size, angle, colour, filled, outline(random), [])
+    pattern = texture(random, DRAWN) if random.random() < 0.5 else None
+    mover = MovingObject(x, y, size, angle, colour, pattern, outline(random), [])
     if is_figure:
         mover.size = random.uniform(0.25, 0.6) * np.exp(sometimes(random, motion(random, 0.2), 0.2))
         mover.angle = sometimes(random, motion(random, 0.2), 0.4)

@@ -25,7 +25,7 @@ def checkpoint(digits, tmp_path_factory):
 def test_each_class_gives_its_videos_and_each_video_its_views(checkpoint, digits):
     names = runpy.run_path(str(EXAMPLE))
     videos = read_list(digits / "motion" / "test.csv")
-    rows = names["chosen"](videos, classes=3, count=2, seed=0)
+    rows = names["draw_rows"](videos, classes=3, count=2, seed=0)
     labels = videos.labels[rows].tolist()
     assert labels == sorted(labels) and len({*rows}) == len(rows) and len({*labels}) == 3
     assert all(labels.count(label) <= 2 for label in labels)

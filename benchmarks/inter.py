@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from measure import finish, table
-from torch import nn
 
 from vidssl.base.keyed_generators import generator
 from vidssl.base.schedule import constant
@@ -27,6 +26,7 @@ from vidssl.losses import margin_nce, unit
 from vidssl.methods import Method
 from vidssl.methods.interclr_branch import Inter, InterBranch
 from vidssl.methods.npid import MemoryBank
+from vidssl.models import build_backbone
 
 DIM = 128
 NOISE = 0.05  # of each number of a row, beside its centre of length 1
@@ -63,7 +63,7 @@ class Subject:
         self.seconds: dict[str, list[float]] = {}
         self.mib: dict[str, float] = {}
         torch.manual_seed(0)
-        self._host = Method(nn.Identity())  # type: ignore[arg-type]
+        self._host = Method(None, build_backbone("resnet3d18", width=16))  # branches read its step and progress
         self._bank = MemoryBank(DIM, omega=0.5)
         self._branches = {name: self._branch(name) for name in (None, *SAMPLINGS)}
         self._clusters = self._branches[None].clusters

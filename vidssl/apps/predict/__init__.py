@@ -52,7 +52,7 @@ from vidssl.models.external import is_external
 from vidssl.models.floors import has_no_graph
 from vidssl.models.joined_features import parts_of
 
-PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance")
+PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance", "measured")
 TO_LABEL = ("path", "start", "end", "label", "predicted", "confidence")
 _SOURCES = ("path", "start", "end", "label", "class", "confidence")  # of the columns to label
 
@@ -157,9 +157,9 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     number = groups.number
     x, label, classes = folder.features.x[known].clone(), videos.labels[known], folder.classes
     trust = measure_trust(x, label, number[known], classes, "video" if windows is None else "window", none)
-    trust["groups"] = groups.how
-    if not groups.stated:
-        trust["line"] += f" {worded(UNSTATED)}"
+    trust |= {"groups": groups.how, "stated": groups.stated}
+    trust["sentences"] += [] if groups.stated else [worded(UNSTATED)]
+    trust["line"] = " ".join(trust["sentences"])
     rule = choose_rule(x, label, number[known], len(classes)) if can_choose(label, number[known]) else Rule()
     classifier = CalibratedClassifier(rule, x, torch.from_numpy(label), len(classes))
     threshold = farthest(distance_to(x, x, same_group(number[known]))[0], none)
@@ -170,13 +170,14 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     moments = moments if windows is None else join_windows(moments)
     new = [number[rest[moment.row]] not in number[known] for moment in moments]
     asked = choose_to_label(moments, others, x, new, ask)
-    rows = [_row(moment, videos.records[known[moment.example]], root) for moment in moments]
+    rows = [_row(moment, videos.records[known[moment.example]], root, trust["measured"]) for moment in moments]
     write_csv(out / "predictions.csv", PREDICTED, [[row[name] for name in PREDICTED] for row in rows])
     to_label = _next_list(out)
     write_csv(to_label, TO_LABEL, [[rows[n][name] for name in _SOURCES] for n in asked])
     content: Tree = {
         "trust": trust,
         "rule": rule._asdict(),
+        "classifier": str(classifier),
         "predicted": {name: sum(row["class"] == name for row in rows) for name in (*classes, NONE)},
         "none": {"share": none, "distance": None if np.isinf(threshold) else threshold},
         "windows": windows,
@@ -188,7 +189,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     }
     request = {**folder.request, "command": "predict", "group": group, "none": none, "ask": ask}
     results = JobResults(complete(content, request=request, overlap=None, query=folder.request["list"]))
-    write_prediction_page(out / "index.html", results, rows, asked, str(rule))
+    write_prediction_page(out / "index.html", results, rows, asked)
     write_results(out, results)
     if to in ANNOTATIONS:
         name, write = ANNOTATIONS[to]
@@ -222,14 +223,16 @@ def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
     return VideoClassifier(subject.encoder, classifier).eval(), subject.test, description
 
 
-def _row(moment: Moment, example: VideoRecord, root: Path) -> Tree:
+def _row(moment: Moment, example: VideoRecord, root: Path, measured: Sequence[str]) -> Tree:
     """Return the row of predictions.csv, and what is shown of it on the page; paths are relative to `root`."""
     record, nearest_example = moment.record, os.path.relpath(example.path, root)
     if example.end is not None:
         nearest_example += f"@{example.start or 0:.2f}-{example.end:.2f}"
     start, end = (None if time is None else round(time, 6) for time in (record.start, record.end))
     of_class = (moment.label, round(moment.confidence, 4), moment.second)
-    values = (os.path.relpath(record.path, root), start, end, *of_class, nearest_example, round(moment.distance, 4))
+    is_measured = "" if moment.label == NONE else "yes" if moment.label in measured else "no"
+    of_example = nearest_example, round(moment.distance, 4), is_measured
+    values = (os.path.relpath(record.path, root), start, end, *of_class, *of_example)
     row = dict(zip(PREDICTED, values, strict=True))
     return row | {"file": record.path, "record": record, "first": moment.first, "label": ""}
 
@@ -244,9 +247,12 @@ def _next_list(out: Path) -> Path:
 
 def _summary(results: JobResults) -> str:
     """Format what is printed: how far it can be trusted, and how many videos of each class."""
-    rows = [["", "predicted"], *([name, f"{number:,}"] for name, number in results["predicted"].items())]
-    lines = [results["trust"]["line"], "", *format_table(rows, "<>")]
-    refused, limit = results["trust"]["refused"], results["none"]["distance"]
+    trust = results["trust"]
+    rows = [["", "predicted", ""]]
+    for name, number in results["predicted"].items():
+        rows.append([name, f"{number:,}", "" if name in (*trust["measured"], NONE) else "not measured"])
+    lines = [trust["line"], "", *format_table(rows, "<><"), results["classifier"]]
+    refused, limit = trust["refused"], results["none"]["distance"]
     if limit is None:
         lines.append(f"No video is taken for {NONE}: there are too few examples, or none=0")
     elif refused is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vidssl.base.errors import DataError
+from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.read_input import read_input
 from vidssl.data.read_labels import NamedLabel, find_labelled, labels_of_folders, match_labels, read_labels
 
@@ -60,6 +61,18 @@ def test_other_columns_are_named(folder, caplog):
     assert [record.getMessage() for record in caplog.records] == [f"{path}: columns that are not used: who"]
 
 
+@pytest.mark.parametrize("header", ["id,clip,camera,event", "Nr;what;Camera;EVENT", "id\tx\tcamera\tevent"])
+def test_the_column_is_named(folder, header, caplog):
+    between = "".join(mark for mark in ",;\t" if mark in header)
+    path = written(folder, f"{header}\n1,a/1.mp4,A,run\n2,3.mp4,B,jump\n".replace(",", between))
+    found = {column: read_annotations(Path(f"{path}:{column}")) for column in ("event", "camera")}
+    assert [(label.name, label.label) for label in found["event"]] == [("a/1.mp4", "run"), ("3.mp4", "jump")]
+    assert [(label.place, label.label) for label in found["camera"]] == [(f"{path}:2", "A"), (f"{path}:3", "B")]
+    assert not caplog.records
+    with pytest.raises(DataError, match=r"labels.csv:1: there is no column 'who': columns are"):
+        read_labels(Path(f"{path}:who"))
+
+
 def test_videos_by_path_or_by_the_name_of_the_file(folder):
     videos = read_input(folder / "videos")
     path = written(folder, "path,label\na/1.mp4,run\n3.mp4,jump\nvideos/b/2.mp4,run\n")
@@ -73,7 +86,8 @@ def test_videos_by_path_or_by_the_name_of_the_file(folder):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("path,what,who\na,b,c\n", "labels.csv:1: header 'path,what,who' has no column label"),
+        ("path,what,who\na,b,c\n", "labels.csv:1: of path,what,who several may be the label: it is"),
+        ("label\nrun\n", "labels.csv:1: no column of paths: it is path,label[,start,end]"),
         ("path,label\na/1.mp4,run,3\n", "labels.csv:2: 3 fields, the header has 2"),
         ("path,label,start,end\na/1.mp4,run,2,1\n", "labels.csv:2: end 1.0 is not after start 2.0"),
         ("path,label,start,end\na/1.mp4,run,x,1\n", "labels.csv:2: 'x' is not a number"),
@@ -120,8 +134,8 @@ def test_the_first_line_is_a_label_where_it_names_a_video(folder, caplog):
     for number in (1, 2):
         (folder / f"frames/{number}.png").write_bytes(b"")
     assert [label.label for label in read_labels(written(folder, "frames,run\na/1.mp4,jump\n"))] == ["run", "jump"]
-    assert [label.label for label in read_labels(written(folder, "clip,kind\na/1.mp4,jump\n"))] == ["jump"]
-    assert "its first line is taken for the names of two columns: clip,kind" in caplog.text
+    assert [label.label for label in read_labels(written(folder, "movie,kind\na/1.mp4,jump\n"))] == ["jump"]
+    assert not caplog.records
 
 
 def test_overlapping_spans_of_two_labels_are_named(folder, caplog):

@@ -80,7 +80,7 @@ def test_no_confidence_of_knn_is_above_the_stated_one(temperature):
     label = torch.arange(24) % 3
     x = torch.eye(8)[label] + 0.001 * torch.arange(24)[:, None]  # all neighbours are of one class
     model = CalibratedClassifier(Rule(None, temperature), x, label, 3)
-    assert f"no confidence is above {100 * model.of_many(x).max():.1f} %, where all 7 nearest" in str(model)
+    assert f"k = 7: no confidence is above {100 * model.of_many(x).max():.1f} %," in str(model)
 
 
 def test_the_temperature_is_that_of_the_highest_likelihood():

@@ -267,7 +267,7 @@ def test_what_people_write(rows, tmp_path):
         ),
         ("video,what\nGX01,run\n", "GX01 is the name of 2 files, such as .*: write the path"),
         ("video,what\na/GX01.MP4,run\nfield/a/gx01,jump\n", "has the label 'jump', in .* 'run'"),
-        ("video,what,who\na/GX01.MP4,run,me\n", "has no column label: it is path,label"),
+        ("video,what,who\na/GX01.MP4,run,me\n", "of video,what,who several may be the label: it is path,label"),
         ("video,what\na/GX01.MP4,caf\xe9\n".encode("latin-1"), "is not UTF-8: save it as UTF-8"),
         ("", "has no rows"),
         ("path,label\n", "has no label of a video of .*field: they are .*; it names nothing"),
@@ -396,7 +396,7 @@ def test_windows_are_those_without_labels(folder, tmp_path, monkeypatch):
     by_loop = [label_by_loop(tmp_path / "my.csv", row) for row in places]
     assert {*by_loop} == {"aa", "bb", None}
     for options in ({}, {"out": tmp_path / "x"}):
-        features = vidssl.extract(FLOOR, ".", window=0.3, labels=tmp_path / "my.csv", **options, **NETWORK)
+        features = vidssl.extract(FLOOR, ".", window=0.3, labels=f"{tmp_path}/my.csv:label", **options, **NETWORK)
         assert [(os.path.relpath(row.path), row.start, row.end) for row in features.records] == places
         assert [features.classes[n] if n >= 0 else None for n in features.label.tolist()] == by_loop
     out, index = tmp_path / "search", tmp_path / "index"

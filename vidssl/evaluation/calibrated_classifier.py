@@ -125,7 +125,7 @@ class CalibratedClassifier(nn.Module):
             return f"logistic regression, temperature {self.temperature:.2g}"
         scores = self.scores.probability(torch.eye(self.scores.votes.shape[1])[:1]).log() / self.temperature
         highest = 100 * float(scores.softmax(dim=1).max())
-        return f"kNN; no confidence is above {highest:.1f} %, where all {self.scores.k} nearest examples agree"
+        return f"kNN, k = {self.scores.k}: no confidence is above {highest:.1f} %, where all neighbours agree"
 
     def forward(self, x: Tensor) -> Tensor:
         """Return probabilities."""

@@ -100,7 +100,8 @@ class NetworkOptions(EncoderOptions, total=False):
 
     Attributes:
         labels: Classes of all or some videos: a CSV file of two columns, path or name of the file and label, or
-            FILE:COLUMN of several; a file of BORIS or Label Studio; `folders`, whatever their names; or `none` (default: those of the list).
+            FILE:COLUMN of several; a file of BORIS or Label Studio; `folders`, whatever their names; or `none`
+            (default: those of the list).
     """
 
     labels: File

@@ -334,7 +334,7 @@ def test_some_classes_of_kinetics(kinetics, tmp_path):
     assert rows(tmp_path / "lists", "test") == [(CLIPS[5], "abseiling")]
     assert len(rows(tmp_path / "lists", "train")) == 3 and "train: skipped 2 rows of other classes" in report
     for text, reason in {
-        "surfing_water\n": "'surfing_water': not a label of",
+        "surfing_water\n": "'surfing_water': not among the 4 classes of the official lists",
         "surfing water\n\nabseiling\n": f"{classes}:2: empty line",
     }.items():
         write(classes, text)

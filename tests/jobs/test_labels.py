@@ -269,7 +269,7 @@ def test_what_people_write(rows, tmp_path):
         ),
         ("video,what\nGX01,run\n", "GX01 is the name of 2 files, such as .*: write the path"),
         ("video,what\na/GX01.MP4,run\nfield/a/gx01,jump\n", "has the label 'jump', in .* 'run'"),
-        ("video,what,who\na/GX01.MP4,run,me\n", "of video,what,who several may be the label: it is path,label"),
+        ("video,what,who\na/GX01.MP4,run,me\n", "header 'video,what,who' has no column label: write path,label"),
         ("video,what\na/GX01.MP4,caf\xe9\n".encode("latin-1"), "is not UTF-8: save it as UTF-8"),
         ("video,what\na/GX01.MP4,r\run\n", "my.csv:2: not CSV: a carriage return in a row: remove it"),
         ('video,what\na/GX01.MP4,"r"un\n', "my.csv:2: not CSV: .* is a quote left open"),

@@ -92,19 +92,13 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     paths = paths or [n for n in named if n < len(first) and _is_file(root, first[n])]
     paths = paths or [n for n in named if header[n] not in _LABELS][:1]
     others = [n for n in named if n not in paths[:1]]
-    labels = [n for n in others if column.lower() == header[n]] if column else []
-    if not column:
-        labels = [header.index(name) for name in _LABELS if name in header] or (others if len(others) == 1 else [])
-    if column and not labels:
-        raise DataError(f"{path}:1: there is no column {column!r}: columns are {','.join(rows[0][1])[:200]}")
+    labels = [header.index(name) for name in ((column.lower(),) if column else _LABELS) if name in header]
+    labels = labels or (others if len(others) == 1 and not column else [])
     if not paths or not labels:
-        which = f"of {','.join(rows[0][1])[:200]} several may be the label" if paths else "no column of paths"
-        raise DataError(f"{path}:1: {which}: it is path,label[,start,end], or labels=FILE:COLUMN names the label's")
-    columns = {
-        "path": paths[0],
-        "label": labels[0],
-        **{name: header.index(name) for name in _SECONDS if name in header},
-    }
+        why = f"has no column {column or 'label'}" if paths else "names no paths"
+        remedy = "write path,label[,start,end], or name the column of the labels, labels=FILE:COLUMN"
+        raise DataError(f"{path}:1: header {','.join(rows[0][1])[:200]!r} {why}: {remedy}")
+    columns = {"path": paths[0], "label": labels[0]} | {name: header.index(name) for name in _SECONDS if name in header}
     unused = [header[n] for n in others if n != labels[0]]
     if unused and not column:
         log_once(_log, logging.WARNING, f"{path}: columns that are not used: {', '.join(unused)}")
@@ -177,6 +171,12 @@ SpanKey = tuple[str, float, float | None]  # the file, with links resolved; star
 def span_key(real_path: RealPath, path: str, start: float | None, end: float | None) -> SpanKey:
     """Return what names a span of a file; times count to a microsecond, as files with text round them."""
     return real_path(os.path.abspath(path)), round(start or 0.0, 6), None if end is None else round(end, 6)  # noqa: PTH100
+
+
+def span_keys(videos: VideoList) -> list[SpanKey]:
+    """Return what names the span of each row."""
+    real_path = RealPath()
+    return [span_key(real_path, record.path, record.start, record.end) for record in videos.records]
 
 
 def match_labels(
@@ -254,8 +254,7 @@ def divide_by_labels(videos: VideoList) -> tuple[list[int], list[int]]:
     known = np.flatnonzero(videos.labels >= 0).tolist()
     if len({*videos.labels[known].tolist()}) < 2:
         raise DataError(f"{videos.path}: examples of fewer than two classes can be read: repair them, or label others")
-    real_path = RealPath()
-    keys = [span_key(real_path, record.path, record.start, record.end) for record in videos.records]
+    keys = span_keys(videos)
     files, spans = {keys[n][0] for n in known}, LabelledSpans(keys[n] for n in known)
     rest = [
         n

@@ -317,7 +317,7 @@ def test_kept_classes(actions, tmp_path, labelled):
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
-        ("path,label", "run/person00_a.mp4,run", r"labels\.csv:1: there is no column 'camera'"),
+        ("path,label", "run/person00_a.mp4,run", r"labels\.csv:1: header 'path,label' has no column camera"),
         ("path,label,camera", "run/person00_a.mp4,run,", r"labels\.csv:2: the column camera of groups is empty"),
         ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: 4 fields, the header has 3"),
         ("path,label,camera", "../x.mp4,run,1", r"labels\.csv has no label of a video .*; it names \.\./x\.mp4"),

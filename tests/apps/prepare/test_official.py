@@ -555,9 +555,9 @@ def test_classes_and_options_of_other_projects(root, tmp_path):
         ("slowfast", {}, DataError, "holds a classes.txt"),
         ("slowfast", {"classes": twice}, DataError, "duplicate class names: 'run'"),
         ("csv", {}, ConfigError, "unknown form 'csv'; there are: slowfast, mmaction2"),
-        ("slowfast", {"separator": ""}, ConfigError, "separator '' is empty or has"),
-        ("slowfast", {"separator": '"'}, ConfigError, "has a quote or a line break"),
-        ("slowfast", {"separator": ":\n"}, ConfigError, "has a quote or a line break"),
-        ("slowfast", {"separator": "7"}, ConfigError, "has a digit"),
+        *(
+            ("slowfast", {"separator": wrong}, ConfigError, "is empty or has a quote, line")
+            for wrong in ("", '"', ":\n", "7")
+        ),
     ):
         assert reason in refusal(prepare_list, videos, form, root, out, kind=kind, **options)

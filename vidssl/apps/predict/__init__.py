@@ -27,7 +27,7 @@ from vidssl.base.safe_parse import read_json
 from vidssl.base.types import Count, Positive, VideoRecord
 from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.cut_windows import parse_windows
-from vidssl.data.read_labels import below_one_folder, divide_by_labels, find_labelled, labels_of_folders, read_labels
+from vidssl.data.read_labels import below_one_folder, divide_by_labels, find_labelled, span_keys
 from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.calibrated_classifier import (
@@ -120,7 +120,7 @@ def predict(
 
 def _read(videos: Videos, files: Sequence[Path], options: EncoderOptions) -> tuple[VideoList, VideoList]:
     """Read the videos to predict, and the list of these, with the label -1, and of the examples."""
-    labels = {path: labels_of_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL) for path in files}
+    labels = {path: read_annotations(path, TO_LABEL) for path in files}
     if unlike := next((label.place for of_file in labels.values() for label in of_file if label.label == NONE), None):
         raise DataError(f"{unlike}: the class {NONE!r} is what unlike videos are called: give it another name")
     source, external = path_of(videos), options.get("allow_external", False)
@@ -136,16 +136,11 @@ def _read(videos: Videos, files: Sequence[Path], options: EncoderOptions) -> tup
     if len(found.classes) < 2:
         there = f"only {found.classes[0]!r}" if found.classes else "no label"
         raise DataError(f"{files[0]} has {there}: a prediction needs examples of two classes or more")
-    known = {_key(record) for record in labelled.records}
-    rest = [replace(record, label=-1) for record in among.records if _key(record) not in known]
+    known, keys = {*span_keys(labelled)}, span_keys(among)
+    rest = [replace(row, label=-1) for key, row in zip(keys, among.records, strict=True) if key not in known]
     if not rest:
         raise DataError(f"{among.path}: all videos have labels: leave some empty, or name others to predict")
     return among, below_one_folder([*labelled.records, *rest], among.path, labelled.classes)
-
-
-def _key(record: VideoRecord) -> tuple[str, float, float | None]:
-    start, end = (None if time is None else round(time, 6) for time in (record.start, record.end))
-    return os.path.realpath(record.path), start or 0.0, end
 
 
 def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to: str) -> JobResults:
@@ -240,9 +235,7 @@ def _row(moment: Moment, example: VideoRecord, root: Path, measured: Sequence[st
 def _next_list(out: Path) -> Path:
     """Return the file of what to label: never one in which somebody has filled in labels."""
     paths = (out / ("to_label.csv" if n == 1 else f"to_label_{n}.csv") for n in count(1))
-    return next(
-        path for path in paths if not path.exists() or not any(label.label for label in read_labels(path, TO_LABEL))
-    )
+    return next(p for p in paths if not p.exists() or not any(row.label for row in read_annotations(p, TO_LABEL)))
 
 
 def _summary(results: JobResults) -> str:

@@ -27,7 +27,7 @@ _LARGEST = 1 / 3  # share of the videos in one recording, above which nothing ca
 _UNKNOWN = "Nothing can be said of how far this can be trusted:"
 UNSTATED = "Recordings are not known: each video counts as one; clips of one recording make this too high: group=REGEX."
 _FACTS = (  # None where nothing can be said
-    *("recall", "precision", "guessing", "majority", "refused", "calibration_error", "predicted", "doubts", "nested"),
+    *("recall", "precision", "guessing", "majority", "refused", "calibration_error", "predicted", "doubts"),
 )
 
 
@@ -48,7 +48,7 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
     predicted, of_class = probability.argmax(axis=1), (group[several], label[several])
     recall = proportion((predicted == label)[several].astype(np.float64), *of_class)
     precision = mean_precision(predicted, label, group, several)
-    shown, nested = np.unique(label[several]), can_choose(label, group)
+    shown = np.unique(label[several])
     facts |= {
         "recall": recall._asdict(),
         "precision": precision._asdict(),
@@ -58,7 +58,6 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
         "calibration_error": calibration_error(torch.from_numpy(probability), torch.from_numpy(label)),
         "predicted": predicted.tolist(),
         "doubts": doubts(*of_class),
-        "nested": nested,
     }
     if largest > _LARGEST:
         return facts | {
@@ -77,7 +76,7 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
         )
     if lacking := [name for number, name in enumerate(classes) if not (label == number).any()]:
         sentences.append(f"No example of {', '.join(lacking)} can be read.")
-    if not nested:
+    if not can_choose(label, group):
         few = [row["name"] for row in facts["per_class"] if 0 < row["recordings"] < FEWEST_OF_CLASS]
         sentences.append(
             f"Fewer than {FEWEST_OF_CLASS} recordings of {first_few(few)}: the classifier is kNN, not compared with "

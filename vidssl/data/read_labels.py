@@ -96,9 +96,7 @@ def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     labels = labels or (others if len(others) == 1 and not column else [])
     if not paths or not labels:
         why = f"has no column {column or 'label'}" if paths else "names no paths"
-        remedy = (
-            "" if column else ": write path,label[,start,end], or name the column of the labels, labels=FILE:COLUMN"
-        )
+        remedy = "" if column else ": write path,label[,start,end], or name the label's column, labels=FILE:COLUMN"
         raise DataError(f"{path}:1: header {','.join(rows[0][1])[:200]!r} {why}{remedy}")
     columns = {"path": paths[0], "label": labels[0]} | {name: header.index(name) for name in _SECONDS if name in header}
     unused = [header[n] for n in others if n != labels[0]]

@@ -281,7 +281,7 @@ def test_labels_csv(actions, tmp_path):
     rows = [f"run/person{p:02d}_{s}.mp4,{'fast, very' if p % 2 else 'slow'!r},{p // 3}" for p in range(9) for s in "ab"]
     rows = [row.replace("'", '"') for row in rows]
     labels = labels_csv(tmp_path / "labels.csv", rows)
-    made = prepare(actions, tmp_path / "lists", labels=labels, group_column="camera")
+    made = prepare(actions, tmp_path / "lists", labels=labels, group_column="Camera")
     assert made.classes == ("fast, very", "slow")
     assert made.ignored == 18  # the other class folder
     assert "train: 12 videos of 2 groups" in made.text and "test: 6 videos of 1 groups" in made.text

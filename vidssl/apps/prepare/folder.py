@@ -370,7 +370,9 @@ def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> li
         raise DataError(f"{empty[0]}: the column {group_column} of groups is empty")
     frames = [path for path, folder in index.image_folders.items() if folder.is_video]
     listed = VideoList(index.root, Records(index.root, map(VideoRecord, [*index.videos, *frames])), ())
-    named = match_labels({labels: read_annotations(labels, [group_column or ""])}, listed, allow_external=True)
+    named = match_labels(
+        {labels: read_annotations(labels, [(group_column or "").lower()])}, listed, allow_external=True
+    )
     videos: dict[str, FolderVideo] = {}
     for record, label in named.values():
         path = Path(os.path.relpath(record.path, index.root)).as_posix()

@@ -80,10 +80,15 @@ def test_a_list_is_read_as_a_list(digits):
 
 @pytest.mark.parametrize(
     ("name", "part"),
-    [("empty", "no videos and no images"), ("missing", "does not exist"), ("*.mp4", "no video or image matches")],
+    [
+        *(("empty", "no videos and no images"), ("missing", "does not exist"), ("*.mp4", "no video or image matches")),
+        ("a.mp4@0:1", "a span is FILE@START-END, in seconds, of a query alone; else give a CSV file path,start,end"),
+    ],
 )
 def test_nothing_is_found(tmp_path, name, part):
     (tmp_path / "empty").mkdir()
+    if "@" in name:
+        (tmp_path / "a.mp4").write_bytes(b"x")
     with pytest.raises(DataError, match=part) as caught:
         read_input(tmp_path / name)
     assert "\n" not in str(caught.value)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vidssl.base.errors import DataError
+from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.read_input import read_input
 from vidssl.data.read_labels import NamedLabel, find_labelled, labels_of_folders, match_labels, read_labels
 
@@ -28,11 +29,7 @@ def written(folder, text, name="labels.csv"):
     ("text", "labels"),
     [
         ("path,label\na/1.mp4,run\n3.mp4,jump\n", [("a/1.mp4", "run"), ("3.mp4", "jump")]),
-        ("label,file\nrun,a/1.mp4\n", [("a/1.mp4", "run")]),
-        ("Video,Behaviour\na/1.mp4,run\n", [("a/1.mp4", "run")]),  # any two columns
         ("a/1.mp4,run\n3.mp4,\n", [("a/1.mp4", "run"), ("3.mp4", "")]),  # without a header
-        ("path;label\na/1.mp4;run\n", [("a/1.mp4", "run")]),
-        ("\ufefffile\tbehaviour\r\na/1.mp4\trun\r\n", [("a/1.mp4", "run")]),  # as Excel saves it
         ("a/1.mp4;run\n3.mp4;jump\n", [("a/1.mp4", "run"), ("3.mp4", "jump")]),
         ('file,behaviour,,\n"a/1.mp4","run, ""fast""",,\n', [("a/1.mp4", 'run, "fast"')]),
         ("file,behaviour,start,end\na/1.mp4,run,1,2\n", [("a/1.mp4", "run", 1.0, 2.0)]),
@@ -60,20 +57,23 @@ def test_other_columns_are_named(folder, caplog):
     assert [record.getMessage() for record in caplog.records] == [f"{path}: columns that are not used: who"]
 
 
-def test_videos_by_path_or_by_the_name_of_the_file(folder):
-    videos = read_input(folder / "videos")
-    path = written(folder, "path,label\na/1.mp4,run\n3.mp4,jump\nvideos/b/2.mp4,run\n")
-    found = find_labelled({path: read_labels(path)}, videos)
-    assert [record.path for record in found.records] == [
-        str(folder / "videos" / n) for n in ("a/1.mp4", "b/3.mp4", "b/2.mp4")
-    ]
-    assert found.classes == ("jump", "run") and found.labels.tolist() == [1, 0, 1]
+@pytest.mark.parametrize("header", ["id,clip,camera,event", "Nr;what;Camera;EVENT", "id\tx\tcamera\tevent"])
+def test_the_column_is_named(folder, header, caplog):
+    between = "".join(mark for mark in ",;\t" if mark in header)
+    path = written(folder, f"{header}\n1,a/1.mp4,A,run\n2,3.mp4,B,jump\n".replace(",", between))
+    found = {column: read_annotations(Path(f"{path}:{column}")) for column in ("event", "camera")}
+    assert [(label.name, label.label) for label in found["event"]] == [("a/1.mp4", "run"), ("3.mp4", "jump")]
+    assert [(label.place, label.label) for label in found["camera"]] == [(f"{path}:2", "A"), (f"{path}:3", "B")]
+    assert not caplog.records
+    with pytest.raises(DataError, match=r"labels.csv:1: header '.*' has no column who"):
+        read_labels(Path(f"{path}:who"))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("path,what,who\na,b,c\n", "labels.csv:1: header 'path,what,who' has no column label"),
+        ("path,what,who\na,b,c\n", "labels.csv:1: header 'path,what,who' has no column label: write"),
+        ("label\nrun\n", "labels.csv:1: header 'label' names no paths: write path,label[,start,end]"),
         ("path,label\na/1.mp4,run,3\n", "labels.csv:2: 3 fields, the header has 2"),
         ("path,label,start,end\na/1.mp4,run,2,1\n", "labels.csv:2: end 1.0 is not after start 2.0"),
         ("path,label,start,end\na/1.mp4,run,x,1\n", "labels.csv:2: 'x' is not a number"),
@@ -120,8 +120,8 @@ def test_the_first_line_is_a_label_where_it_names_a_video(folder, caplog):
     for number in (1, 2):
         (folder / f"frames/{number}.png").write_bytes(b"")
     assert [label.label for label in read_labels(written(folder, "frames,run\na/1.mp4,jump\n"))] == ["run", "jump"]
-    assert [label.label for label in read_labels(written(folder, "clip,kind\na/1.mp4,jump\n"))] == ["jump"]
-    assert "its first line is taken for the names of two columns: clip,kind" in caplog.text
+    assert [label.label for label in read_labels(written(folder, "movie,kind\na/1.mp4,jump\n"))] == ["jump"]
+    assert not caplog.records
 
 
 def test_overlapping_spans_of_two_labels_are_named(folder, caplog):

@@ -75,6 +75,14 @@ def test_a_class_without_examples_is_never_predicted():
         assert (probability.argmax(axis=1) != 1).all() and np.isfinite(probability).all()
 
 
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_no_confidence_of_knn_is_above_the_stated_one(temperature):
+    label = torch.arange(24) % 3
+    x = torch.eye(8)[label] + 0.001 * torch.arange(24)[:, None]  # all neighbours are of one class
+    model = CalibratedClassifier(Rule(None, temperature), x, label, 3)
+    assert f"k = 7: no confidence is above {100 * model.of_many(x).max():.1f} %," in str(model)
+
+
 def test_the_temperature_is_that_of_the_highest_likelihood():
     rng = np.random.RandomState(0)
     label = rng.randint(0, 3, 4000)

@@ -250,11 +250,13 @@ def of_videos(videos):
         "video,what\nC:\\me\\field\\a\\GX01.MP4,run\nb\\2.mp4,jump\n",
         'video,what,,\n"a/GX01.MP4",run,,\n"b/2.mp4","jump",,\n',
         "what,path\nrun,a/GX01.MP4\njump,b/2.mp4\n-1,c/2b.mp4\n",
+        "video,what\rGX01.MP4,run\r2.mp4,jump\r",  # of an old Mac
+        "video\twhat\r\nGX01.MP4\trun\r\n2.mp4\tjump\r\n".encode("utf-16"),  # Unicode text of Excel
     ],
 )
 def test_what_people_write(rows, tmp_path):
     videos = named(tmp_path, "a/GX01.MP4", "b/2.mp4", "c/2b.mp4")
-    (tmp_path / "my.csv").write_bytes(rows.encode())
+    (tmp_path / "my.csv").write_bytes(rows if isinstance(rows, bytes) else rows.encode())
     assert of_videos(label_videos(videos, tmp_path / "my.csv")) == {"a/GX01.MP4": "run", "b/2.mp4": "jump"}
 
 
@@ -267,8 +269,11 @@ def test_what_people_write(rows, tmp_path):
         ),
         ("video,what\nGX01,run\n", "GX01 is the name of 2 files, such as .*: write the path"),
         ("video,what\na/GX01.MP4,run\nfield/a/gx01,jump\n", "has the label 'jump', in .* 'run'"),
-        ("video,what,who\na/GX01.MP4,run,me\n", "has no column label: it is path,label"),
+        ("video,what,who\na/GX01.MP4,run,me\n", "header 'video,what,who' has no column label: write path,label"),
         ("video,what\na/GX01.MP4,caf\xe9\n".encode("latin-1"), "is not UTF-8: save it as UTF-8"),
+        ("video,what\na/GX01.MP4,r\run\n", "my.csv:2: not CSV: a carriage return in a row: remove it"),
+        ('video,what\na/GX01.MP4,"r"un\n', "my.csv:2: not CSV: .* is a quote left open"),
+        ("video,what\na/GX01.MP4,r\0n\n", "my.csv:2: a NUL character: save it as UTF-8"),
         ("", "has no rows"),
         ("path,label\n", "has no label of a video of .*field: they are .*; it names nothing"),
         ("path,label\na/GX01.MP4,\n", "has no label of a video of .*field: all are empty: fill in their column"),
@@ -396,7 +401,7 @@ def test_windows_are_those_without_labels(folder, tmp_path, monkeypatch):
     by_loop = [label_by_loop(tmp_path / "my.csv", row) for row in places]
     assert {*by_loop} == {"aa", "bb", None}
     for options in ({}, {"out": tmp_path / "x"}):
-        features = vidssl.extract(FLOOR, ".", window=0.3, labels=tmp_path / "my.csv", **options, **NETWORK)
+        features = vidssl.extract(FLOOR, ".", window=0.3, labels=f"{tmp_path}/my.csv:label", **options, **NETWORK)
         assert [(os.path.relpath(row.path), row.start, row.end) for row in features.records] == places
         assert [features.classes[n] if n >= 0 else None for n in features.label.tolist()] == by_loop
     out, index = tmp_path / "search", tmp_path / "index"

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import DataError
-from vidssl.data.read_labels import NamedLabel, checked_label, read_labels
+from vidssl.data.read_labels import NamedLabel, checked_label, labels_of_folders, read_labels, split_column
 from vidssl.data.video_list import decimal_number, read_official_json, read_rows
 
 _log = logging.getLogger(__name__)
@@ -22,11 +22,15 @@ OF_VIDEO, OF_MOMENTS = "choices", "timelinelabels"  # types of results of Label 
 
 
 def read_annotations(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
-    """Read the labels of a CSV file as `read_labels`, of BORIS, or of a JSON file of Label Studio."""
+    """Read the labels of a CSV file as `read_labels`, of BORIS, a JSON file of Label Studio, or a folder of classes."""
+    if path.is_dir():
+        return labels_of_folders(path)
     if path.suffix.lower() == ".json":
         return [*_of_label_studio(path)]
-    _, header = next(read_rows(path, "labels=FILE is a CSV file path,label[,start,end]"), (1, []))
-    return [*_of_boris(path)] if {"Behavior", "Behavior type"} <= {*header} else read_labels(path, ignored)
+    file, column = split_column(path)
+    _, header = next(read_rows(file, "labels=FILE is a CSV file path,label[,start,end]"), (1, []))
+    is_boris = {"Behavior", "Behavior type"} <= {*header} and not column
+    return [*_of_boris(path)] if is_boris else read_labels(path, ignored)
 
 
 def _of_boris(path: Path) -> Iterator[NamedLabel]:

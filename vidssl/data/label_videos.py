@@ -8,9 +8,8 @@ import numpy as np
 
 from vidssl.base.command_line_and_notices import log_once, worded
 from vidssl.base.errors import DataError, first_few
-from vidssl.data.allowed_paths import RealPath
 from vidssl.data.annotation_forms import read_annotations
-from vidssl.data.read_labels import LabelledSpans, is_whole, match_labels, span_key
+from vidssl.data.read_labels import LabelledSpans, is_whole, match_labels, span_keys
 from vidssl.data.recordings_and_class_folders import FEW_NAMES, camera_line, first_folders, labelled_by_folders
 from vidssl.data.video_list import VideoList, rows_by
 
@@ -35,14 +34,13 @@ def label_videos(
     if str(labels) in ("folders", "none"):
         blank = videos.relabelled([-1] * len(videos), (), "none")
         return blank if str(labels) == "none" else labelled_by_folders(blank, requested=True)
-    path, real_path = Path(labels), RealPath()
+    path = Path(labels)
     named = read_annotations(path)
     matched = match_labels({path: named}, videos, allow_external=True, required=required)
     known = {key: label for key, (_, label) in matched.items() if label.label}
     classes = sorted({label.label for label in named} - {""})
     number = {name: n for n, name in enumerate(classes)}
-    keys = [span_key(real_path, record.path, record.start, record.end) for record in videos.records]
-    spans = LabelledSpans(known)
+    keys, spans = span_keys(videos), LabelledSpans(known)
     nearest = [spans.largest_part(key) for key in keys]
     numbers = (-1 if key is None else number[known[key].label] for key in nearest)
     listed, rows, unused = videos.relabelled(numbers, classes, path), rows_by(keys), known.keys() - {*nearest}

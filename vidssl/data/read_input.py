@@ -151,6 +151,11 @@ def _videos_in_tar(tar: Path) -> list[str]:
 
 def _match(pattern: Path) -> tuple[Path, Sequence[str]]:
     """Find the videos and images that match a pattern: the folder above all of them, and their names in it."""
+    file, at, _ = str(pattern).rpartition("@")
+    if at and state_of_video(file) is not None:
+        raise DataError(
+            f"{pattern}: a span is FILE@START-END, in seconds, of a query alone; else give a CSV file path,start,end"
+        )
     if not glob.has_magic(str(pattern)):
         raise DataError(f"{pattern} does not exist: give a list (*.csv), a folder, a file, or a quoted pattern")
     base, parts = Path(pattern.anchor), pattern.relative_to(pattern.anchor).parts

@@ -24,7 +24,11 @@ from vidssl.data.video_list import Records, VideoList, decimal_number, lines_bes
 from vidssl.video.reader import state_of_video
 
 _log = logging.getLogger(__name__)
-_NAMES, _LABELS, _SECONDS = ("path", "file", "filename", "video", "name"), ("label", "class"), ("start", "end", "fps")
+_NAMES, _LABELS, _SECONDS = (
+    ("path", "file", "filename", "video", "clip", "name"),
+    ("label", "class"),
+    ("start", "end", "fps"),
+)
 _UNKNOWN = ("", "-1")  # labels of videos that have none
 
 
@@ -54,49 +58,63 @@ def checked_label(
     return NamedLabel(name, "" if label in _UNKNOWN else label, start, end, place, fps)
 
 
+def split_column(path: Path) -> tuple[Path, str]:
+    """Split `FILE:COLUMN`, the column of a CSV file that has the labels; without one, or of a file of that name, ""."""
+    file, _, column = str(path).rpartition(":")
+    return (Path(file), column) if Path(file).suffix and "/" not in column and not path.exists() else (path, "")
+
+
 def read_labels(path: Path, ignored: Sequence[str] = ()) -> list[NamedLabel]:
     """Read a CSV file `path,label[,start,end]`, whose labels are names of classes, or numbers of those in classes.txt.
 
-    Any two columns are a path or the name of a file, and a label; `;` and tabs may separate them, as Excel writes CSV
-    in some countries. Other columns are left out, with a warning but for those in `ignored`.
+    The path, or the name of a file, is in the column of such a name, else in that of files, the label in the one that
+    `FILE:COLUMN` names, else in that of such a name, else in the only other one. `;` and tabs may separate columns, as
+    Excel writes CSV in some countries. Other columns are left out, with a warning but for those in `ignored`, and if
+    the column is named.
 
     Raises:
         DataError: There is no such column, or a row breaks a rule; the message has file and line.
     """
+    path, column = split_column(path)
     rows = [*read_rows(path, "labels=FILE is a CSV file path,label[,start,end]")]
     if not rows:
         raise DataError(f"{path} has no rows: it is a CSV file path,label[,start,end]")
     between = next((mark for mark in ";\t" if mark in rows[0][1][0]), ",") if len(rows[0][1]) == 1 else ","
     if between != ",":
         rows = [*read_rows(path, "", between)]
-    header = [name.strip().lower() for name in rows[0][1]]
-    named = [n for n, name in enumerate(header) if name not in ("", *_SECONDS)]
-    if len(named) == 2 and not ({*header} & {*_NAMES} and {*header} & {*_LABELS}):
-        name = rows[0][1][named[0]].strip()
-        is_file = state_of_video(existing_path(root_beside(path), name)) is not None
-        if is_file or PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES:
-            rows = [(0, []), *rows]  # no header
-        elif not {*header} & {*_NAMES, *_LABELS}:
-            text = f"its first line is taken for the names of two columns: {','.join(rows[0][1])}"
-            log_once(_log, logging.WARNING, f"{path}: {text}")
-        is_label_first = header[named[1]] in _NAMES or header[named[0]] in _LABELS
-        header[named[is_label_first]], header[named[not is_label_first]] = "path", "label"
-    columns: dict[str, int] = {name: header.index(name) for name in _SECONDS if name in header}
-    for name, known in (("path", _NAMES), ("label", _LABELS)):
-        there = [alias for alias in known if alias in header]
-        if not there:
-            text = ",".join(header)[:200]
-            raise DataError(f"{path}:1: header {text!r} has no column {name}: it is path,label[,start,end]")
-        columns[name] = header.index(there[0])
-    others = [name for n, name in enumerate(header) if n not in columns.values() and name not in ("", *ignored)]
-    if others:
-        log_once(_log, logging.WARNING, f"{path}: columns that are not used: {', '.join(others)}")
-    labels = [_label(path, line, row, columns, len(header), between) for line, row in rows[1:]]
+    header, root = [name.strip().lower() for name in rows[0][1]], root_beside(path)
+    named = [n for n, name in enumerate(header) if name not in ("", *_SECONDS, *ignored)]
+    if len(named) == 2 and not {*header} & {*_NAMES, *_LABELS} and _is_file(root, rows[0][1][named[0]]):
+        rows = [(0, []), *rows]  # no header
+        header[named[0]], header[named[1]] = "path", "label"
+    first = rows[1][1] if len(rows) > 1 else []
+    paths = [header.index(name) for name in _NAMES if name in header]
+    paths = paths or [n for n in named if n < len(first) and _is_file(root, first[n])]
+    paths = paths or [n for n in named if header[n] not in _LABELS][:1]
+    others = [n for n in named if n not in paths[:1]]
+    labels = [header.index(name) for name in ((column.lower(),) if column else _LABELS) if name in header]
+    labels = labels or (others if len(others) == 1 and not column else [])
+    if not paths or not labels:
+        why = f"has no column {column or 'label'}" if paths else "names no paths"
+        remedy = "" if column else ": write path,label[,start,end], or name the label's column, labels=FILE:COLUMN"
+        raise DataError(f"{path}:1: header {','.join(rows[0][1])[:200]!r} {why}{remedy}")
+    columns = {"path": paths[0], "label": labels[0]} | {name: header.index(name) for name in _SECONDS if name in header}
+    unused = [header[n] for n in others if n != labels[0]]
+    if unused and not column:
+        log_once(_log, logging.WARNING, f"{path}: columns that are not used: {', '.join(unused)}")
+    found = [_label(path, line, row, columns, len(header), between) for line, row in rows[1:]]
     classes = lines_beside(path, "classes.txt")
     numbers = {str(n): name for n, name in enumerate(classes)}
-    if classes and {label.label for label in labels} <= {*numbers, ""}:
-        return [label._replace(label=numbers.get(label.label, "")) for label in labels]
-    return labels
+    if classes and {label.label for label in found} <= {*numbers, ""}:
+        return [label._replace(label=numbers.get(label.label, "")) for label in found]
+    return found
+
+
+def _is_file(root: Path, name: str) -> bool:
+    """Whether a value of a column names a video."""
+    name = name.strip()
+    is_video = PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES
+    return is_video or (name != "" and state_of_video(existing_path(root, name)) is not None)
 
 
 def _label(
@@ -153,6 +171,12 @@ SpanKey = tuple[str, float, float | None]  # the file, with links resolved; star
 def span_key(real_path: RealPath, path: str, start: float | None, end: float | None) -> SpanKey:
     """Return what names a span of a file; times count to a microsecond, as files with text round them."""
     return real_path(os.path.abspath(path)), round(start or 0.0, 6), None if end is None else round(end, 6)  # noqa: PTH100
+
+
+def span_keys(videos: VideoList) -> list[SpanKey]:
+    """Return what names the span of each row."""
+    real_path = RealPath()
+    return [span_key(real_path, record.path, record.start, record.end) for record in videos.records]
 
 
 def match_labels(
@@ -230,8 +254,7 @@ def divide_by_labels(videos: VideoList) -> tuple[list[int], list[int]]:
     known = np.flatnonzero(videos.labels >= 0).tolist()
     if len({*videos.labels[known].tolist()}) < 2:
         raise DataError(f"{videos.path}: examples of fewer than two classes can be read: repair them, or label others")
-    real_path = RealPath()
-    keys = [span_key(real_path, record.path, record.start, record.end) for record in videos.records]
+    keys = span_keys(videos)
     files, spans = {keys[n][0] for n in known}, LabelledSpans(keys[n] for n in known)
     rest = [
         n

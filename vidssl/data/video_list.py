@@ -5,8 +5,10 @@ reference count, so a forked worker copies each memory page of them that it read
 (https://github.com/pytorch/pytorch/issues/13246). Strings and records are created on access instead.
 """
 
+import codecs
 import csv
 import hashlib
+import io
 import math
 import operator
 import os
@@ -53,30 +55,40 @@ def read_official_json(path: Path) -> Any:
 def read_rows(path: Path, remedy: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file that are not blank, header included, with the line number that each ends in."""
     # Universal newlines or splitlines would also split at characters that names may contain.
-    with _reading(path, remedy), open(path, encoding="utf-8-sig", newline="") as file:
+    with _opened(path, remedy) as file:
         rows = csv.reader(file, strict=True, delimiter=delimiter)
         try:
             for row in rows:
-                if "".join(row).strip():  # Excel writes empty rows as commas
+                if "\0" in (text := "".join(row)):
+                    raise DataError(f"{path}:{rows.line_num}: a NUL character: save it as UTF-8")
+                if text.strip():  # Excel writes empty rows as commas
                     yield rows.line_num, row
         except csv.Error as error:
-            raise DataError(f"{path}:{rows.line_num}: not CSV: {error}; is a quote left open?") from None
+            is_return = "new-line" in str(error)
+            what = "a carriage return in a row: remove it" if is_return else f"{error}; is a quote left open?"
+            raise DataError(f"{path}:{rows.line_num}: not CSV: {what}") from None
 
 
 def read_text(path: Path, remedy: str) -> str:
-    """Read a text file, UTF-8 with or without a byte-order mark; `remedy` ends the error for a missing file."""
-    with _reading(path, remedy):
-        return path.read_text(encoding="utf-8-sig")
+    """Read a text file, UTF-8, or UTF-16 with a byte-order mark; `remedy` ends the error for a missing file."""
+    with _opened(path, remedy) as file:
+        return file.read().replace("\r\n", "\n").replace("\r", "\n")
 
 
 @contextmanager
-def _reading(path: Path, remedy: str) -> Iterator[None]:
+def _opened(path: Path, remedy: str) -> Iterator[io.TextIOWrapper]:
+    """Open a text file as Excel saves them: UTF-16 if it begins so, and lines that end in CR if the first one does."""
     try:
-        yield
+        with open(path, "rb") as file:
+            start = file.peek()
+            encoding = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+            newline = "" if b"\r" in start and b"\n" not in start else "\n"
+            with io.TextIOWrapper(file, encoding=encoding, newline=newline) as text:
+                yield text
     except OSError as error:
         raise DataError(f"cannot read list {path}: {error.strerror}; {remedy}") from None
-    except UnicodeDecodeError:
-        raise DataError(f"list {path} is not UTF-8: save it as UTF-8") from None
+    except UnicodeError:
+        raise DataError(f'list {path} is not UTF-8: save it as UTF-8, in Excel as "CSV UTF-8"') from None
 
 
 # Numbers as lists write them: without the forms that only Python reads, such as `1_0` and other digits than 0-9.

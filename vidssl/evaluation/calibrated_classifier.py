@@ -34,11 +34,6 @@ class Rule(NamedTuple):
     cost: float | None = None  # of the logistic regression; None: kNN
     temperature: float = 1.0  # that log probabilities are divided by
 
-    def __str__(self) -> str:
-        """Name it for people."""
-        kind = "kNN" if self.cost is None else f"logistic regression, C = {self.cost:g}"
-        return f"{kind}, temperature {self.temperature:.2g}"
-
 
 class KNearest(nn.Module):
     """kNN as `evaluation.leave_recording_out` has it: votes divided by the examples of their class.
@@ -66,8 +61,11 @@ class KNearest(nn.Module):
         similarity, index = (functional.normalize(x, dim=1) @ self.examples.T).topk(self.k, dim=1)
         weights = ((similarity - similarity[:, :1]) / _VOTE).exp()
         votes = (weights[..., None] * self.votes[index]).sum(dim=1)
-        share = votes / votes.sum(dim=1, keepdim=True)
-        return ((self.k * share + 1 / share.shape[1]) / (self.k + 1)).log()
+        return self.probability(votes / votes.sum(dim=1, keepdim=True)).log()
+
+    def probability(self, share: Tensor) -> Tensor:
+        """Return the probabilities of shares of the votes (B, classes): 1 for a class is never certain."""
+        return (self.k * share + 1 / share.shape[1]) / (self.k + 1)
 
 
 class StandardLogistic(nn.Module):
@@ -120,6 +118,14 @@ class CalibratedClassifier(nn.Module):
             KNearest(x, label, classes) if rule.cost is None else StandardLogistic(x, label, classes, rule.cost)
         )
         self.temperature = rule.temperature
+
+    def __str__(self) -> str:
+        """Name it for people, and the highest confidence that kNN can have."""
+        if not isinstance(self.scores, KNearest):
+            return f"logistic regression, temperature {self.temperature:.2g}"
+        scores = self.scores.probability(torch.eye(self.scores.votes.shape[1])[:1]).log() / self.temperature
+        highest = 100 * float(scores.softmax(dim=1).max())
+        return f"kNN, k = {self.scores.k}: no confidence is above {highest:.1f} %, where all neighbours agree"
 
     def forward(self, x: Tensor) -> Tensor:
         """Return probabilities."""

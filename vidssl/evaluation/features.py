@@ -397,7 +397,7 @@ def encode_videos(
     if len(missing) == len(dataset):
         path = dataset.videos.path
         if len(missing) == 1:
-            raise DataError(f"the only video of {path} cannot be read: {missing[0][1]}")
+            raise DataError(f"the only video cannot be read: {missing[0][1]}")
         raise DataError(f"none of the {len(missing)} videos of {path} can be read; the first: {missing[0][1]}")
     if missing and distributed.is_main():
         leave_out(missing)

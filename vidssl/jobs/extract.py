@@ -27,6 +27,7 @@ from vidssl.data.dataset import SKIPPING
 from vidssl.data.label_videos import label_videos
 from vidssl.data.list_identity import identify
 from vidssl.data.loader import file_numbers
+from vidssl.data.read_labels import split_column
 from vidssl.data.video_list import Records, VideoList
 from vidssl.evaluation import features
 from vidssl.evaluation.feature_table import check_table, write_table
@@ -200,7 +201,8 @@ def extract_to(
     """
     more: Tree = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
     if windows is not None and (labels := _file_of_labels(videos)) is not None:
-        more["labels"] = hashlib.sha256(labels.read_bytes()).hexdigest()  # some spans are labels of windows alone
+        file, column = split_column(labels)  # some spans are labels of windows alone
+        more["labels"] = hashlib.sha256(file.read_bytes() + column.encode()).hexdigest()
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos), shard=part, **more)
     if any(request_there != request for request_there in distributed.gather_objects(request)):
         raise ConfigError("processes of one run have different arguments: start each shard by itself")

@@ -99,8 +99,9 @@ class NetworkOptions(EncoderOptions, total=False):
     """Options of a job that applies a network to videos, and reads the labels of these.
 
     Attributes:
-        labels: Classes of all or some videos: a CSV file of two columns, path or name of the file and label; a file of
-            BORIS or Label Studio; `folders`, whatever their names; or `none` (default: those of the list).
+        labels: Classes of all or some videos: a CSV file of two columns, path or name of the file and label, or
+            FILE:COLUMN of several; a file of BORIS or Label Studio; `folders`, whatever their names; or `none`
+            (default: those of the list).
     """
 
     labels: File

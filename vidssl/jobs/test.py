@@ -90,7 +90,7 @@ def _extracted(features: Mapping[str, Features], *arguments: Any, **options: Any
 
 def _why_left_out(protocol: EvaluationProtocol) -> str | None:
     if protocol.probabilities:
-        return "they have no classifier"
+        return "they have no classifier; knn and logistic, with a training list, measure both"
     return "they have no feature maps" if protocol.maps else None
 
 

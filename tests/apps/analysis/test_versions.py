@@ -156,7 +156,7 @@ def test_broken_videos_and_workers(videos, tmp_path):
     for found, *_, missing in several:
         assert found.index.tolist() == [0, 2] and [path for path, _ in missing] == [str(tmp_path / "broken.mp4")]
         np.testing.assert_array_equal(found.versions, several[0][0].versions)
-    with pytest.raises(DataError, match="the only video of"):
+    with pytest.raises(DataError, match="the only video cannot be read"):
         encoded(mixed.rows([1]), ("blur",), allow_missing=True)
 
 

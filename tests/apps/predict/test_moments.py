@@ -9,11 +9,12 @@ from vidssl.base.types import VideoRecord
 
 
 def test_rows():
-    probability = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
-    records = [VideoRecord("a"), VideoRecord("b")]
-    first, second = predict_rows(
-        records, probability, np.array([0.2, 0.4]), np.array([5, 6]), "xyz", np.array([False, True])
+    probability = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.8, 0.1, 0.1]])
+    records, none = [VideoRecord("a"), VideoRecord("b"), VideoRecord("c")], np.array([False, True, False])
+    first, second, even = predict_rows(
+        records, probability, np.array([0.2, 0.4, 0.2]), np.array([5, 6, 5]), "xyz", none
     )
+    assert (even.first, even.second) == ("x", "")
     assert (first.label, first.first, first.second, first.confidence, first.example) == ("x", "x", "y", 0.7, 5)
     assert (second.label, second.first, second.second, second.distance) == (NONE, "z", "y", 0.4)
 

@@ -57,7 +57,17 @@ def predicted(folder):
 def test_the_rest_is_predicted(predicted):
     results, out = predicted
     rows = rows_of(out / "predictions.csv")
-    assert [*rows[0]] == ["path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance"]
+    assert rows[0].keys() == {
+        "path",
+        "start",
+        "end",
+        "class",
+        "confidence",
+        "second_class",
+        "nearest_example",
+        "distance",
+        "measured",
+    }
     assert len(rows) == 12 and all(row["path"][1:3] in ("06", "07", "16", "17", "26", "27") for row in rows)
     known = [row for row in rows if row["class"] != NONE]
     assert len(known) >= 9 and all(row["class"] in row["path"] for row in known)
@@ -74,7 +84,7 @@ def test_the_rest_is_predicted(predicted):
 def test_the_page_has_each_section(predicted):
     results, out = predicted
     page = (out / "index.html").read_text()
-    assert results["trust"]["line"].partition(" (")[0] in page and "r99_broken.mp4" in page
+    assert f"<p>{results['trust']['sentences'][0]}</p>" in page and "r99_broken.mp4" in page
     for title in (*COLOURS, "To label next"):
         assert f"<h2>{title}<small>" in page
     assert "http" not in page.replace("http-equiv", "")
@@ -159,11 +169,28 @@ def test_what_has_a_label_is_not_predicted(folder, tmp_path):
     assert results["num_examples"] == 35 and results["num_predicted"] == 1
 
 
-def test_unknown_recordings_are_said(folder, tmp_path):
-    options = {**OPTIONS, "group": None}
-    results = vidssl.predict(folder / "videos", labels=[folder / "labels.csv"], out=tmp_path / "out", **options)
-    assert "Recordings are not known: each video counts as one" in results["trust"]["line"]
+def test_what_is_not_known_is_said(folder, tmp_path):
+    """Of recordings without a name, and of a class with one example, which no other one can be predicted from."""
+    rows = [tuple(row.values()) for row in rows_of(folder / "labels.csv")]
+    rows = [row for row in rows if row[1] != "red"] + [row for row in rows if row[1] == "red"][:1]
+    labels = write_labels(tmp_path / "labels.csv", [("file", "colour"), *rows])
+    results = vidssl.predict(folder / "videos", labels=[labels], out=tmp_path / "out", **{**OPTIONS, "group": None})
+    line, page = results["trust"]["line"], (tmp_path / "out/index.html").read_text()
+    assert "Recordings are not known: each video counts as one" in line and "; recordings not known</dd>" in page
     assert results["trust"]["groups"].startswith("the videos")
+    assert "Not measured: red, with examples of one recording" in line and results["trust"]["measured"] == [
+        "blue",
+        "green",
+    ]
+    count = results["predicted"]["red"]
+    assert count and f"{count} predicted, not measured</small>" in page
+    assert [line.split() for line in str(results).splitlines() if line.startswith("red ")] == [
+        ["red", str(count), "not", "measured"]
+    ]
+    known = {
+        (row["class"], row["measured"]) for row in rows_of(tmp_path / "out/predictions.csv") if row["class"] != NONE
+    }
+    assert known == {("blue", "yes"), ("green", "yes"), ("red", "no")}
 
 
 def test_class_folders_and_a_list_with_both(folder, tmp_path):

@@ -24,7 +24,7 @@ def drawn(seed=0, recordings=12, videos=5, classes=4, dim=12, signal=1.5, betwee
 
 def trust_of(x, label, group, names="abcd", none=0.05):
     facts = measure_trust(x, label, group, [*names], "video", none)
-    return facts["line"], facts
+    return " ".join(facts["sentences"]), facts
 
 
 def test_numbers_are_those_of_scikit_learn():
@@ -66,10 +66,13 @@ def test_the_worst_confusions_are_named():
         (lambda label, group: (label, label), "of each class, or each but one, are of one recording"),
         (lambda label, group: (np.where(group < 6, 0, 1 + group), group), "of each class, or each but one, are of one"),
         (lambda label, group: (label, np.where(group < 7, 0, group)), "one recording holds 58 % of the labels"),
-        (lambda label, group: (np.where(group == 3, 3, label % 3), group), "Nothing can be said of d: one recording."),
+        (
+            lambda label, group: (np.where(group == 3, 3, label % 3), group),
+            "Not measured: d, with examples of one recording: how often",
+        ),
         (
             lambda label, group: (np.where(np.isin(group, (3, 7)), 3, label % 3), group),
-            "By kNN, neither chosen nor calibrated: a class has fewer than 3 recordings.",
+            "Fewer than 3 recordings of d: the classifier is kNN, not compared with others, and its confidences",
         ),
         (lambda label, group: (label % 2, group % 4), "Not shown to recognise anything, as 4 recordings are too few"),
     ],

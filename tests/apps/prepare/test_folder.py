@@ -281,7 +281,7 @@ def test_labels_csv(actions, tmp_path):
     rows = [f"run/person{p:02d}_{s}.mp4,{'fast, very' if p % 2 else 'slow'!r},{p // 3}" for p in range(9) for s in "ab"]
     rows = [row.replace("'", '"') for row in rows]
     labels = labels_csv(tmp_path / "labels.csv", rows)
-    made = prepare(actions, tmp_path / "lists", labels=labels, group_column="camera")
+    made = prepare(actions, tmp_path / "lists", labels=labels, group_column="Camera")
     assert made.classes == ("fast, very", "slow")
     assert made.ignored == 18  # the other class folder
     assert "train: 12 videos of 2 groups" in made.text and "test: 6 videos of 1 groups" in made.text
@@ -317,12 +317,12 @@ def test_kept_classes(actions, tmp_path, labelled):
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
-        ("path,label", "run/person00_a.mp4,run", r"labels\.csv:1: header 'path,label' lacks camera"),
-        ("path,label,camera", "run/person00_a.mp4,run", r"labels\.csv:2: a row needs camera"),
-        ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: a row needs"),
+        ("path,label", "run/person00_a.mp4,run", r"labels\.csv:1: header 'path,label' has no column camera"),
+        ("path,label,camera", "run/person00_a.mp4,run,", r"labels\.csv:2: the column camera of groups is empty"),
+        ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: 4 fields, the header has 3"),
         ("path,label,camera", "../x.mp4,run,1", r"labels\.csv has no label of a video .*; it names \.\./x\.mp4"),
         ("path,label,camera", "/etc/passwd,run,1", r"labels\.csv:2: '/etc/passwd' leaves .*actions"),
-        ("path,label,camera,end", "run/person00_a.mp4,run,1,2", r"labels\.csv:2: a list of a folder has whole videos"),
+        ("path,label,camera,end", "run/person00_a.mp4,run,1,2", r"labels\.csv:2: a span, and a list of a folder"),
         ("path,label,camera", "run/no.mp4,run,1", r"it names run/no\.mp4"),
         ("path,label,camera", "run/person00_a.mp4,run,1\n./run/person00_a.mp4,walk,1", r":3: .* has the label 'walk'"),
     ],

@@ -27,7 +27,7 @@ from vidssl.base.safe_parse import read_json
 from vidssl.base.types import Count, Positive, VideoRecord
 from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.cut_windows import parse_windows
-from vidssl.data.read_labels import below_one_folder, divide_by_labels, find_labelled, labels_of_folders, read_labels
+from vidssl.data.read_labels import below_one_folder, divide_by_labels, find_labelled, span_keys
 from vidssl.data.recordings_and_class_folders import recording_groups
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.calibrated_classifier import (
@@ -52,7 +52,7 @@ from vidssl.models.external import is_external
 from vidssl.models.floors import has_no_graph
 from vidssl.models.joined_features import parts_of
 
-PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance")
+PREDICTED = ("path", "start", "end", "class", "confidence", "second_class", "nearest_example", "distance", "measured")
 TO_LABEL = ("path", "start", "end", "label", "predicted", "confidence")
 _SOURCES = ("path", "start", "end", "label", "class", "confidence")  # of the columns to label
 
@@ -120,7 +120,7 @@ def predict(
 
 def _read(videos: Videos, files: Sequence[Path], options: EncoderOptions) -> tuple[VideoList, VideoList]:
     """Read the videos to predict, and the list of these, with the label -1, and of the examples."""
-    labels = {path: labels_of_folders(path) if path.is_dir() else read_annotations(path, TO_LABEL) for path in files}
+    labels = {path: read_annotations(path, TO_LABEL) for path in files}
     if unlike := next((label.place for of_file in labels.values() for label in of_file if label.label == NONE), None):
         raise DataError(f"{unlike}: the class {NONE!r} is what unlike videos are called: give it another name")
     source, external = path_of(videos), options.get("allow_external", False)
@@ -136,16 +136,11 @@ def _read(videos: Videos, files: Sequence[Path], options: EncoderOptions) -> tup
     if len(found.classes) < 2:
         there = f"only {found.classes[0]!r}" if found.classes else "no label"
         raise DataError(f"{files[0]} has {there}: a prediction needs examples of two classes or more")
-    known = {_key(record) for record in labelled.records}
-    rest = [replace(record, label=-1) for record in among.records if _key(record) not in known]
+    known, keys = {*span_keys(labelled)}, span_keys(among)
+    rest = [replace(row, label=-1) for key, row in zip(keys, among.records, strict=True) if key not in known]
     if not rest:
         raise DataError(f"{among.path}: all videos have labels: leave some empty, or name others to predict")
     return among, below_one_folder([*labelled.records, *rest], among.path, labelled.classes)
-
-
-def _key(record: VideoRecord) -> tuple[str, float, float | None]:
-    start, end = (None if time is None else round(time, 6) for time in (record.start, record.end))
-    return os.path.realpath(record.path), start or 0.0, end
 
 
 def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to: str) -> JobResults:
@@ -157,9 +152,9 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     number = groups.number
     x, label, classes = folder.features.x[known].clone(), videos.labels[known], folder.classes
     trust = measure_trust(x, label, number[known], classes, "video" if windows is None else "window", none)
-    trust["groups"] = groups.how
-    if not groups.stated:
-        trust["line"] += f" {worded(UNSTATED)}"
+    trust |= {"groups": groups.how, "stated": groups.stated}
+    trust["sentences"] += [] if groups.stated else [worded(UNSTATED)]
+    trust["line"] = " ".join(trust["sentences"])
     rule = choose_rule(x, label, number[known], len(classes)) if can_choose(label, number[known]) else Rule()
     classifier = CalibratedClassifier(rule, x, torch.from_numpy(label), len(classes))
     threshold = farthest(distance_to(x, x, same_group(number[known]))[0], none)
@@ -170,13 +165,14 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     moments = moments if windows is None else join_windows(moments)
     new = [number[rest[moment.row]] not in number[known] for moment in moments]
     asked = choose_to_label(moments, others, x, new, ask)
-    rows = [_row(moment, videos.records[known[moment.example]], root) for moment in moments]
+    rows = [_row(moment, videos.records[known[moment.example]], root, trust["measured"]) for moment in moments]
     write_csv(out / "predictions.csv", PREDICTED, [[row[name] for name in PREDICTED] for row in rows])
     to_label = _next_list(out)
     write_csv(to_label, TO_LABEL, [[rows[n][name] for name in _SOURCES] for n in asked])
     content: Tree = {
         "trust": trust,
         "rule": rule._asdict(),
+        "classifier": str(classifier),
         "predicted": {name: sum(row["class"] == name for row in rows) for name in (*classes, NONE)},
         "none": {"share": none, "distance": None if np.isinf(threshold) else threshold},
         "windows": windows,
@@ -188,7 +184,7 @@ def _predict(out: Path, root: Path, group: str | None, none: float, ask: int, to
     }
     request = {**folder.request, "command": "predict", "group": group, "none": none, "ask": ask}
     results = JobResults(complete(content, request=request, overlap=None, query=folder.request["list"]))
-    write_prediction_page(out / "index.html", results, rows, asked, str(rule))
+    write_prediction_page(out / "index.html", results, rows, asked)
     write_results(out, results)
     if to in ANNOTATIONS:
         name, write = ANNOTATIONS[to]
@@ -222,14 +218,16 @@ def network_of(out: Path, trust: bool) -> tuple[nn.Module, TestClips, Tree]:
     return VideoClassifier(subject.encoder, classifier).eval(), subject.test, description
 
 
-def _row(moment: Moment, example: VideoRecord, root: Path) -> Tree:
+def _row(moment: Moment, example: VideoRecord, root: Path, measured: Sequence[str]) -> Tree:
     """Return the row of predictions.csv, and what is shown of it on the page; paths are relative to `root`."""
     record, nearest_example = moment.record, os.path.relpath(example.path, root)
     if example.end is not None:
         nearest_example += f"@{example.start or 0:.2f}-{example.end:.2f}"
     start, end = (None if time is None else round(time, 6) for time in (record.start, record.end))
     of_class = (moment.label, round(moment.confidence, 4), moment.second)
-    values = (os.path.relpath(record.path, root), start, end, *of_class, nearest_example, round(moment.distance, 4))
+    is_measured = "" if moment.label == NONE else "yes" if moment.label in measured else "no"
+    of_example = nearest_example, round(moment.distance, 4), is_measured
+    values = (os.path.relpath(record.path, root), start, end, *of_class, *of_example)
     row = dict(zip(PREDICTED, values, strict=True))
     return row | {"file": record.path, "record": record, "first": moment.first, "label": ""}
 
@@ -237,16 +235,17 @@ def _row(moment: Moment, example: VideoRecord, root: Path) -> Tree:
 def _next_list(out: Path) -> Path:
     """Return the file of what to label: never one in which somebody has filled in labels."""
     paths = (out / ("to_label.csv" if n == 1 else f"to_label_{n}.csv") for n in count(1))
-    return next(
-        path for path in paths if not path.exists() or not any(label.label for label in read_labels(path, TO_LABEL))
-    )
+    return next(p for p in paths if not p.exists() or not any(row.label for row in read_annotations(p, TO_LABEL)))
 
 
 def _summary(results: JobResults) -> str:
     """Format what is printed: how far it can be trusted, and how many videos of each class."""
-    rows = [["", "predicted"], *([name, f"{number:,}"] for name, number in results["predicted"].items())]
-    lines = [results["trust"]["line"], "", *format_table(rows, "<>")]
-    refused, limit = results["trust"]["refused"], results["none"]["distance"]
+    trust = results["trust"]
+    rows = [["", "predicted", ""]]
+    for name, number in results["predicted"].items():
+        rows.append([name, f"{number:,}", "" if name in (*trust["measured"], NONE) else "not measured"])
+    lines = [trust["line"], "", *format_table(rows, "<><"), results["classifier"]]
+    refused, limit = trust["refused"], results["none"]["distance"]
     if limit is None:
         lines.append(f"No video is taken for {NONE}: there are too few examples, or none=0")
     elif refused is not None:

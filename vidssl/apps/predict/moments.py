@@ -26,7 +26,7 @@ class Moment:
     label: str  # a class, or `NONE`
     confidence: float  # probability of the class, the mean over windows
     first: str  # the most probable class, whatever the distance
-    second: str
+    second: str  # empty: the others are equally likely
     example: int  # row of the nearest example
     distance: float  # to it, 1 minus the cosine
     windows: int = 1
@@ -43,7 +43,9 @@ def predict_rows(
     """Say what is predicted of each row (N,), and that it is none of the classes where `none` marks it."""
     moments = []
     for n, (second, first) in enumerate(np.argsort(probability, axis=1)[:, -2:].tolist()):
-        label, names = NONE if none[n] else classes[first], (classes[first], classes[second])
+        others = np.delete(probability[n], first)
+        is_even = len(others) > 1 and others.min() == others.max()
+        label, names = NONE if none[n] else classes[first], (classes[first], "" if is_even else classes[second])
         confidence = float(probability[n, first])
         moments.append(Moment(records[n], n, label, confidence, *names, int(example[n]), float(distance[n])))
     return moments

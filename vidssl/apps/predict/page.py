@@ -16,13 +16,14 @@ _CERTAIN, _OTHERS = 6, 12  # clips of a class; uncertain ones, and those of none
 _HUES = 47  # degrees from a class to the next
 
 
-def write_prediction_page(path: Path, results: Tree, rows: Sequence[Tree], asked: Sequence[int], rule: str) -> None:
+def write_prediction_page(path: Path, results: Tree, rows: Sequence[Tree], asked: Sequence[int]) -> None:
     """Write the page; `rows` are those of predictions.csv with their records, and `asked` of them is to be labelled."""
     names = [name for name in results["predicted"] if name != NONE]
     sections: dict[str, tuple[str, list[Tree]]] = {}
     for name in names:
         of_class = sorted((row for row in rows if row["class"] == name), key=lambda row: -row["confidence"])
-        sections[name] = f"{len(of_class):,} predicted, the most certain first", of_class[:_CERTAIN]
+        about = "the most certain first" if name in results["trust"]["measured"] else "not measured"
+        sections[name] = f"{len(of_class):,} predicted, {about}", of_class[:_CERTAIN]
     unlike = sorted((row for row in rows if row["class"] == NONE), key=lambda row: -row["distance"])
     about = f"uncertain, and unlike each other; all are in {results['to_label']}"
     sections["To label next"] = about, [rows[n] for n in asked[:_OTHERS]]
@@ -35,8 +36,6 @@ def write_prediction_page(path: Path, results: Tree, rows: Sequence[Tree], asked
         Path(__file__).with_name("predictions.html"),
         title=f"Predictions by {len(names)} classes",
         results=results,
-        rule=rule,
-        per_class=results["trust"]["per_class"],
         sections=[
             (
                 title,

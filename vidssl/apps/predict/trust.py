@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.base.config import Tree
+from vidssl.base.errors import first_few
 from vidssl.data.recordings_and_class_folders import of_several_recordings
 from vidssl.evaluation.calibrated_classifier import (
     FEWEST_OF_CLASS,
@@ -26,28 +27,28 @@ _LARGEST = 1 / 3  # share of the videos in one recording, above which nothing ca
 _UNKNOWN = "Nothing can be said of how far this can be trusted:"
 UNSTATED = "Recordings are not known: each video counts as one; clips of one recording make this too high: group=REGEX."
 _FACTS = (  # None where nothing can be said
-    *("recall", "precision", "guessing", "majority", "refused", "calibration_error", "per_class", "predicted"),
-    *("doubts", "nested"),
+    *("recall", "precision", "guessing", "majority", "refused", "calibration_error", "predicted", "doubts"),
 )
 
 
 def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str], unit: str, none: float) -> Tree:
     """Predict each labelled video (N,) with its recording `group` left out, and say how often that is right.
 
-    Recall and precision are means over the classes of several recordings. Their intervals are those of `statistics`;
-    that of precision is a jackknife of recordings. `none` is that of `farthest`.
+    Recall and precision are means over the classes of several recordings; `measured` names these. Their intervals are
+    those of `statistics`; that of precision is a jackknife of recordings. `none` is that of `farthest`.
     """
     several, counts = of_several_recordings(label, group), np.bincount(group)
     num_recordings, largest = int((counts > 0).sum()), float(counts.max() / len(label))
-    facts: Tree = {**dict.fromkeys(_FACTS), "examples": len(label), "recordings": num_recordings}
+    facts: Tree = {**dict.fromkeys(_FACTS), "examples": len(label), "recordings": num_recordings, "measured": []}
+    facts["per_class"] = _count_classes(label, group, classes)
     if num_recordings < 2 or len(np.unique(label[several])) < 2:
         why = "are of one recording" if num_recordings < 2 else "of each class, or each but one, are of one recording"
-        return facts | {"line": f"{_UNKNOWN} all {len(label)} {unit}s {why}; label others, or see group=REGEX."}
+        return facts | {"sentences": [f"{_UNKNOWN} all {len(label)} {unit}s {why}; label others, or see group=REGEX."]}
     probability = nested_probabilities(x, label, group, len(classes))
     predicted, of_class = probability.argmax(axis=1), (group[several], label[several])
     recall = proportion((predicted == label)[several].astype(np.float64), *of_class)
     precision = mean_precision(predicted, label, group, several)
-    shown, nested = np.unique(label[several]), can_choose(label, group)
+    shown = np.unique(label[several])
     facts |= {
         "recall": recall._asdict(),
         "precision": precision._asdict(),
@@ -55,33 +56,49 @@ def measure_trust(x: Tensor, label: _Ints, group: _Ints, classes: Sequence[str],
         "majority": float(np.bincount(label).max() / len(label)),
         "refused": _refused(x, group, label, none)._asdict(),
         "calibration_error": calibration_error(torch.from_numpy(probability), torch.from_numpy(label)),
-        "per_class": _per_class(predicted, label, group, classes),
         "predicted": predicted.tolist(),
         "doubts": doubts(*of_class),
-        "nested": nested,
     }
     if largest > _LARGEST:
-        return facts | {"line": f"{_UNKNOWN} one recording holds {100 * largest:.0f} % of the labels; label others."}
-    sentences = [_first(recall, precision, facts, unit), _confusion(predicted, label, several, classes)]
+        return facts | {
+            "sentences": [f"{_UNKNOWN} one recording holds {100 * largest:.0f} % of the labels; label others."]
+        }
+    facts["measured"] = [classes[number] for number in shown.tolist()]
+    for number in shown.tolist():
+        of_class, named = label == number, label[predicted == number] == number
+        facts["per_class"][number]["recall"] = float((predicted[of_class] == number).mean())
+        facts["per_class"][number]["precision"] = float(named.mean()) if len(named) else None
+    sentences = [*_first(recall, precision, facts, unit), _confusion(predicted, label, several, classes)]
     if alone := [classes[number] for number in np.unique(label[~several]).tolist()]:
-        sentences.append(f"Nothing can be said of {', '.join(alone)}: one recording.")
+        sentences.append(
+            f"Not measured: {', '.join(alone)}, with examples of one recording: how often it is predicted rightly is "
+            "not known."
+        )
     if lacking := [name for number, name in enumerate(classes) if not (label == number).any()]:
         sentences.append(f"No example of {', '.join(lacking)} can be read.")
-    if not nested:
-        sentences.append(f"By kNN, neither chosen nor calibrated: a class has fewer than {FEWEST_OF_CLASS} recordings.")
-    return facts | {"line": " ".join(sentences)}
+    if not can_choose(label, group):
+        few = [row["name"] for row in facts["per_class"] if 0 < row["recordings"] < FEWEST_OF_CLASS]
+        sentences.append(
+            f"Fewer than {FEWEST_OF_CLASS} recordings of {first_few(few)}: the classifier is kNN, not compared with "
+            "others, and its confidences are not calibrated: of those with 90 % fewer than 9 of 10 may be right."
+        )
+    return facts | {"sentences": sentences}
 
 
-def _first(recall: Estimate, precision: Estimate, facts: Tree, unit: str) -> str:
-    many = f"of the labelled {unit}s are right with their recording left out (recall, mean over classes)"
-    right = f"{percent(recall)} {many}, precision is {percent(precision)}"
-    beside = f"guessing has {100 * facts['guessing']:.1f} %, the most frequent class {100 * facts['majority']:.1f} %"
+def _first(recall: Estimate, precision: Estimate, facts: Tree, unit: str) -> list[str]:
+    right = f"{percent(recall)} of the labelled {unit}s are right with their recording left out."
+    guessing, majority = (f"{100 * facts[name]:.1f} %" for name in ("guessing", "majority"))
+    sentences = [
+        right,
+        f"That is recall, the mean over classes; precision is {percent(precision)}, guessing has {guessing}, the most "
+        f"frequent class {majority}.",
+    ]
     if recall.low is None:
         few = f"{facts['recordings']} recordings are too few for an interval: {FEWEST} are needed"
-        return f"Not shown to recognise anything, as {few}. {right}; {beside}."
+        return [f"Not shown to recognise anything, as {few}.", *sentences]
     if recall.low <= facts["guessing"]:
-        return f"Nothing is recognised, as far as can be shown. {right}; {beside}."
-    return f"{right}; {beside}."
+        return ["Nothing is recognised, as far as can be shown.", *sentences]
+    return sentences
 
 
 def percent(estimate: Estimate) -> str:
@@ -103,15 +120,13 @@ def _confusion(predicted: _Ints, label: _Ints, several: NDArray[np.bool_], class
     return f"Taken for others most often: {named}." if named else "There are no mistakes."
 
 
-def _per_class(predicted: _Ints, label: _Ints, group: _Ints, classes: Sequence[str]) -> list[Tree]:
-    rows: list[Tree] = []
-    for number, name in enumerate(classes):
-        of_class, named = label == number, label[predicted == number] == number
-        counts = {"examples": int(of_class.sum()), "recordings": len(np.unique(group[of_class]))}
-        recall = float((predicted[of_class] == number).mean()) if of_class.any() else None
-        precision = float(named.mean()) if len(named) else None
-        rows.append({"name": name, **counts, "recall": recall, "precision": precision})
-    return rows
+def _count_classes(label: _Ints, group: _Ints, classes: Sequence[str]) -> list[Tree]:
+    """Count examples and recordings of each class; recall and precision are None."""
+    return [
+        {"name": name, "examples": int((label == number).sum()), "recordings": len(np.unique(group[label == number])),
+         "recall": None, "precision": None}
+        for number, name in enumerate(classes)
+    ]  # fmt: skip
 
 
 def _refused(x: Tensor, group: _Ints, label: _Ints, none: float) -> Estimate:

@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vidssl.apps.prepare.match import read_classes, read_csv
+from vidssl.apps.prepare.match import read_classes
 from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.keyed_generators import generator
 from vidssl.base.types import Natural, Positive, VideoRecord
 from vidssl.data.annotation_forms import read_annotations
 from vidssl.data.find_same_videos import find_copies
 from vidssl.data.read_input import VIDEO_SUFFIXES, FileIndex, describe_suffixes, frame_folders, index_files, quoted
-from vidssl.data.read_labels import match_labels
+from vidssl.data.read_labels import match_labels, split_column
 from vidssl.data.recordings_and_class_folders import camera_line, is_camera_name, number_recordings, recordings_by
 from vidssl.data.video_list import Records, VideoList
 from vidssl.data.write_lists import write_lists
@@ -24,7 +24,6 @@ from vidssl.video.frame_folder import IMAGE_SUFFIXES, has_other_images, numbers_
 # Names of folders that are splits if one of them is for training, in any case.
 _TRAIN = ("train", "training")
 SPLIT_FOLDERS = (*_TRAIN, "val", "valid", "validation", "dev", "test", "testing", "eval")
-_NO_GROUPS = "pass a CSV file with this column"
 _DRAWS = 20  # orders of groups, of which the one is used whose test list has the fraction of each class most nearly
 _TIE = 1e-9  # numerical tolerance
 
@@ -242,8 +241,9 @@ def prepare_folder(
         out: Folder for what is written.
         test: Fraction of each class for the test list (default 0.33; 0, no test list, if there are no classes).
         group: Group of a path: first capture group of this expression, or match.
-        labels: File with labels as in other commands, whose videos alone are listed; `folders`, whatever their names;
-            or `none`: lists without labels (default: folders, unless all have names that cameras and calendars give).
+        labels: File with labels, or FILE:COLUMN, as in other commands, whose videos alone are listed; `folders`,
+            whatever their names; or `none`: lists without labels (default: folders, unless all have names that cameras
+            and calendars give).
         group_column: Column of the labels that names the group.
         seed: Seed of the random split.
         images: List each image file as a video of one frame.
@@ -300,7 +300,7 @@ def prepare_folder(
         lists = split_by_group(videos, fraction, seed)
     if fps is not None and not any(video.path in index.image_folders for video in videos):
         raise ConfigError(f"fps=RATE is for folders of images, but {root} has none that are listed: remove it")
-    _write(index, out, lists, names, fps, [path for path in (file, classes) if path is not None])
+    _write(index, out, lists, names, fps, [split_column(path)[0] for path in (file, classes) if path is not None])
     report = _report(index, lists, names, splits, images, fps)
     if len(lists) > 1:
         report += warn_of_classes(lists) + _report_copies(lists, copies, kept_together=not splits)
@@ -364,18 +364,25 @@ def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Co
 
 
 def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> list[FolderVideo]:
-    columns = [] if group_column is None else [group_column]
-    groups = {line: row[columns[0]] for line, row in read_csv(labels, columns, _NO_GROUPS)} if columns else {}
+    of_groups = Path(f"{split_column(labels)[0]}:{group_column}")
+    groups = {} if group_column is None else {row.place: row.label for row in read_annotations(of_groups)}
+    if empty := [place for place, group in groups.items() if not group]:
+        raise DataError(f"{empty[0]}: the column {group_column} of groups is empty")
     frames = [path for path, folder in index.image_folders.items() if folder.is_video]
     listed = VideoList(index.root, Records(index.root, map(VideoRecord, [*index.videos, *frames])), ())
-    named = match_labels({labels: read_annotations(labels, columns)}, listed, allow_external=True)
+    named = match_labels(
+        {labels: read_annotations(labels, [(group_column or "").lower()])}, listed, allow_external=True
+    )
     videos: dict[str, FolderVideo] = {}
     for record, label in named.values():
         path = Path(os.path.relpath(record.path, index.root)).as_posix()
         if path.startswith("../"):
             raise DataError(f"{label.place}: {label.name!r} leaves {index.root}")
         if label.start is not None or label.end is not None:
-            raise DataError(f"{label.place}: a list of a folder has whole videos, and this is a label of a span")
+            raise DataError(
+                f"{label.place}: a span, and a list of a folder has whole videos: leave prepare out, other commands "
+                f"take the folder {index.root} and labels=FILE"
+            )
         videos[path] = FolderVideo(path, label.label or None, groups.get(label.place, path))
     return [videos[path] for path in sorted(videos)]
 

@@ -1,7 +1,7 @@
 """Match the rows of official lists to the files of a folder, and write the lists of the files that were found."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -10,22 +10,8 @@ from typing_extensions import Unpack
 from vidssl.base.errors import ConfigError, DataError, first_few
 from vidssl.base.types import Positive, VideoRecord
 from vidssl.data.read_input import FileIndex, FileMatch, index_files, quoted
-from vidssl.data.video_list import read_rows, read_text
+from vidssl.data.video_list import read_text
 from vidssl.data.write_lists import check_beside, write_lists
-
-
-def read_csv(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the rows of a CSV file with a header, each with its `file:line`; `columns` must not be empty."""
-    rows = read_rows(path, remedy)
-    _, header = next(rows, (1, []))
-    missing = [column for column in columns if column not in header]
-    if missing:
-        raise DataError(f"{path}:1: header {','.join(header)!r} lacks {' and '.join(missing)}; {remedy}")
-    for line, row in rows:
-        fields = dict(zip(header, row, strict=False))
-        if len(row) > len(header) or not all(fields.get(column, "").strip() for column in columns):
-            raise DataError(f"{path}:{line}: a row needs {', '.join(columns)}; quote names with commas")
-        yield f"{path}:{line}", fields
 
 
 def read_classes(path: Path) -> list[str]:

@@ -5,22 +5,13 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 from typing_extensions import Unpack
 
-from vidssl.apps.prepare.match import (
-    ListedVideo,
-    MatchOptions,
-    file_names,
-    of_classes,
-    read_classes,
-    read_csv,
-    write_matched_lists,
-)
+from vidssl.apps.prepare.match import ListedVideo, MatchOptions, file_names, of_classes, write_matched_lists
 from vidssl.base.errors import DataError, first_few
 from vidssl.data.read_input import FileIndex, FileMatch, index_files, quoted
-from vidssl.data.video_list import decimal_number, read_lines, read_official_json
+from vidssl.data.video_list import decimal_number, read_lines, read_official_json, read_rows
 
 
 def prepare_hmdb51(
@@ -61,16 +52,6 @@ _KINETICS_REMEDY = "pass an official CSV; the test list has no labels: use the v
 _COLUMNS = ("label", "youtube_id", "time_start", "time_end")
 
 
-class _KineticsClip(NamedTuple):
-    """A row of an official list; times in seconds."""
-
-    place: str  # file:line
-    label: str
-    video: str
-    start: float
-    end: float
-
-
 def prepare_kinetics(
     root: Path,
     out: Path,
@@ -100,32 +81,26 @@ def prepare_kinetics(
         untrimmed: Whole videos <id>.mp4: write start and end.
         options: See `MatchOptions`.
     """
-    sides = {side: _read_kinetics(path) for side, path in (("train", train), ("test", test)) if path is not None}
-    known = {clip.label for clip in sides["train"]}
-    kept = set(read_classes(classes)) if classes is not None else known
-    if kept - known:
-        raise DataError(f"{classes}: {quoted(sorted(kept - known))}: not a label of {train}")
-    names = sorted(kept)
-    labels = {name: n for n, name in enumerate(names)}
-    lists: dict[str, list[ListedVideo]] = {}
+    early: dict[str, str] = {}  # by file:line
+    files = [(side, path) for side, path in (("train", train), ("test", test)) if path is not None]
+    sides = {side: _read_kinetics(path, untrimmed, early) for side, path in files}
+    names = sorted({label for label, _ in sides["train"]})
+    number, lists = {name: n for n, name in enumerate(names)}, dict[str, list[ListedVideo]]()
+    for side, clips in sides.items():
+        if unknown := next((clip for clip in clips if clip[0] not in number), None):
+            raise DataError(f"{unknown[1].place}: class {unknown[0]!r} is not among the {len(names)} of {train}")
+        lists[side] = [video._replace(label=number[label]) for label, video in clips]
+    if classes is not None:
+        lists, names = of_classes(lists, names, classes)
     notes = []
     # The file of a clip has its times in its name, that of a whole video begins at 0.
     rule = ": listed from 0, those that end before it left out" if untrimmed else ", which the files do not need"
-    for side, clips in sides.items():
-        if unknown := next((clip for clip in clips if clip.label not in known), None):
-            raise DataError(f"{unknown.place}: class {unknown.label!r} is not among the {len(known)} of {train}")
-        listed = [clip for clip in clips if clip.label in kept]
-        lists[side] = []
-        for place, label, video, start, end in listed:
-            name = video if untrimmed else f"{video}_{int(start):06d}_{int(end):06d}"
-            span = (max(start, 0.0), end) if untrimmed else (None, None)
-            if not untrimmed or end > 0:
-                lists[side].append(ListedVideo(place, f"{name}.mp4", labels[label], *span))
-        early = [f"{clip.video!r}, {clip.start:g} to {clip.end:g} s" for clip in listed if clip.start < 0]
-        if early:
-            notes.append(f"{side}: {len(early)} rows begin before the video{rule}: {first_few(early)}")
+    for side, videos in lists.items():
+        if before := [early[video.place] for video in videos if video.place in early]:
+            notes.append(f"{side}: {len(before)} rows begin before the video{rule}: {first_few(before)}")
         if classes is not None:
-            notes.append(f"{side}: skipped {len(clips) - len(listed)} rows of other classes")
+            notes.append(f"{side}: skipped {len(sides[side]) - len(videos)} rows of other classes")
+        lists[side] = [video for video in videos if video.end is None or video.end > 0]
     options.setdefault("max_missing", 0.2)
     inputs = [path for path in (train, test, classes) if path is not None]
     find = partial(_find, names, untrimmed)
@@ -141,17 +116,31 @@ def _find(classes: Sequence[str], untrimmed: bool, index: FileIndex, video: List
     return index.find_anywhere(f"{video.name.rsplit('_', 2)[0]}.mp4", folders)
 
 
-def _read_kinetics(path: Path) -> list[_KineticsClip]:
+def _read_kinetics(path: Path, untrimmed: bool, early: dict[str, str]) -> list[tuple[str, ListedVideo]]:
+    """Read the class and the file of each row; those that begin before their video are added to `early`."""
+    rows = read_rows(path, _KINETICS_REMEDY)
+    _, header = next(rows, (1, []))
+    if missing := [column for column in _COLUMNS if column not in header]:
+        raise DataError(f"{path}:1: header {','.join(header)!r} lacks {' and '.join(missing)}; {_KINETICS_REMEDY}")
     clips = []
-    for place, row in read_csv(path, _COLUMNS, _KINETICS_REMEDY):
-        label, video, *times = (row[column].strip() for column in _COLUMNS)
+    for line, row in rows:
+        place, fields = f"{path}:{line}", dict(zip(header, row, strict=False))
+        label, name, *times = (fields.get(column, "").strip() for column in _COLUMNS)
+        if len(row) > len(header) or not all((label, name, *times)):
+            raise DataError(f"{place}: a row needs {', '.join(_COLUMNS)}; quote names with commas")
         try:
             start, end = map(decimal_number, times)
         except ValueError:
             start = end = 0.0
         if not -float("inf") < start < end < float("inf"):
             raise DataError(f"{place}: {times[0]!r} to {times[1]!r} is not a span: seconds, start before end")
-        clips.append(_KineticsClip(place, label, video, start, end))
+        if start < 0:
+            early[place] = f"{name!r}, {start:g} to {end:g} s"
+        if untrimmed:
+            video = ListedVideo(place, f"{name}.mp4", start=max(start, 0.0), end=end)
+        else:
+            video = ListedVideo(place, f"{name}_{int(start):06d}_{int(end):06d}.mp4")
+        clips.append((label, video))
     return clips
 
 
@@ -227,10 +216,7 @@ def prepare_trackingnet(
     if without_boxes:
         notes.append(f"{len(without_boxes)} sequences without boxes: {quoted(without_boxes)}")
     options.setdefault("fps", 30.0)
-
-    def find(index: FileIndex, video: ListedVideo) -> FileMatch:
-        return index.find(video.name, any_case=False)  # sequences are named by YouTube ids, which differ in case
-
+    find = lambda index, video: index.find(video.name, any_case=False)  # noqa: E731 - YouTube ids differ in case
     return write_matched_lists(root, out, lists, (), (), index=index, find=find, notes=notes, **options)
 
 

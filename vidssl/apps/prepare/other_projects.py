@@ -60,10 +60,8 @@ def prepare_list(
     """
     if form not in FORMS:
         raise ConfigError(f"unknown form {form!r}; there are: {', '.join(FORMS)}")
-    if not separator or not {*separator}.isdisjoint('"\r\n'):
-        raise ConfigError(f"separator {separator!r} is empty or has a quote or a line break: choose another one")
-    if any(letter.isdigit() for letter in separator):
-        raise ConfigError(f"separator {separator!r} has a digit, as the numbers of the list: choose another one")
+    if not separator or any(letter.isdigit() or letter in '"\r\n' for letter in separator):
+        raise ConfigError(f"separator {separator!r} is empty or has a quote, line break or digit: choose another one")
     names = read_classes(classes) if classes is not None else []
     index = index_files(root, follow_links=options.get("follow_links", False))
     listed = []

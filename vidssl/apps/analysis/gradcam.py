@@ -285,9 +285,6 @@ def explain_layers(
     }
 
 
-_OfRows = Iterator[tuple[int, Explained]]  # rows of the list, and their maps
-
-
 @dataclass
 class GradCamJob(Measurement):
     """The maps of one layer of a network; `train` is the list in which the nearest videos are searched."""
@@ -419,16 +416,10 @@ class GradCamJob(Measurement):
 
 def _nearest_videos(subject: Subject, videos: VideoList, gallery: VideoList, rows: Sequence[int]) -> dict[int, int]:
     """Return the row of the nearest video of the gallery, by row of the list; a video is not its own neighbour."""
-    query_list, searched = videos.rows(rows), subject.extract(gallery)
-    query = _selected(searched, rows) if gallery is videos else subject.extract(query_list)
-    of_query = {row: n for n, row in enumerate(query.index.tolist())}
-    of_gallery = {row: n for n, row in enumerate(searched.index.tolist())}
-    own_pairs = [
-        (of_query[q], of_gallery[g])
-        for q, g in own_rows(gallery, query_list).tolist()
-        if q in of_query and g in of_gallery
-    ]
-    near = nearest(query.x, searched.x, 1, torch.tensor(own_pairs, dtype=torch.int64).reshape(-1, 2))
+    searched = subject.extract(gallery)
+    query = _selected(searched, rows) if gallery is videos else subject.extract(videos.rows(rows))
+    read = videos.rows([rows[n] for n in query.index.tolist()])
+    near = nearest(query.x, searched.x, 1, own_rows(gallery.rows(searched.index.tolist()), read))
     hits = zip(query.index.tolist(), near.index[:, 0].tolist(), near.similarity[:, 0].tolist(), strict=True)
     return {rows[q]: int(searched.index[g]) for q, g, similarity in hits if similarity > float("-inf")}
 

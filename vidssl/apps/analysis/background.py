@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -125,7 +126,7 @@ class Background(Measurement):
     def measure(self) -> Results:
         """Classify the versions of all videos."""
         query, test, classify = self.query, self.subject.test, self.subject.classify if self.classifies else None
-        arrange = partial(mean_of_versions, test.clips * test.crops * len(VERSIONS), crops=test.crops)
+        arrange = partial(mean_of_versions, crops=test.crops)
         network = replace(self.subject, classify=classify)
         index, x, missing = encode_versions(network, self.dataset, test, arrange, network.name)
         g = None if self.train is None else network.extract(self.train, "gallery")
@@ -342,17 +343,13 @@ def fill_box(frame: _Pixels, box: tuple[int, int, int, int]) -> None:
 
 
 def box_around(mask: NDArray[np.bool_]) -> tuple[int, int, int, int] | None:
-    """Return the box xyxy around a mask (H, W), with `MARGIN`, at least a pixel, on each side; None if it is empty."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if not len(rows):
+    """Return the box xyxy around a mask (H, W), with `BOX_MARGIN` on each side, at least a pixel; None if empty."""
+    x, y, w, h = cv2.boundingRect(mask.astype(np.uint8))
+    if not w:
         return None
-    edges = []
-    for occupied, end in ((columns, mask.shape[1]), (rows, mask.shape[0])):
-        low, high = int(occupied[0]), int(occupied[-1]) + 1
-        more = max(1, round(BOX_MARGIN * (high - low)))
-        edges.append((max(low - more, 0), min(high + more, end)))
-    (x1, x2), (y1, y2) = edges
-    return x1, y1, x2, y2
+    height, width = mask.shape
+    right, below = (max(1, round(BOX_MARGIN * side)) for side in (w, h))
+    return max(x - right, 0), max(y - below, 0), min(x + w + right, width), min(y + h + below, height)
 
 
 @dataclass(frozen=True)
@@ -415,10 +412,6 @@ class Swaps:
         return np.asarray(images.max(axis=1) >= _INSIDE)
 
 
-def mean_of_versions(views: int, rows: Iterable[Tensor], crops: int) -> Tensor:
+def mean_of_versions(views: Iterable[Tensor], crops: int) -> Tensor:
     """Average the features (B, D) of all views of each version: (B, 3, D). A clip has `crops` views of each version."""
-    sums: list[Tensor] = [torch.zeros(())] * len(VERSIONS)
-    for view, row in enumerate(rows):
-        version = view // crops % len(VERSIONS)
-        sums[version] = sums[version] + row
-    return torch.stack(sums, dim=1) * (len(VERSIONS) / views)
+    return torch.stack([*views], dim=1).unflatten(1, (-1, len(VERSIONS), crops)).mean(dim=(1, 3))

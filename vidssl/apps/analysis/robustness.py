@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar
@@ -136,7 +135,11 @@ class Robustness(Measurement):
         views = test.clip.frames * 3 * test.size**2 * (1 + len(clips.changed)) * test.clips
         fewer = test.model_copy(update={"batch_size": max(1, min(test.batch_size, _BATCH_BYTES // views))})
         dataset = clips.dataset(query, test, self.seed, test.skips)
-        index, x, missing = encode_versions(subject, dataset, fewer, partial(_mean_of_clips, clips), "corrupted videos")
+
+        def mean_of_clips(views: Iterable[Tensor]) -> Tensor:
+            return clips.split(views).mean(dim=1)
+
+        index, x, missing = encode_versions(subject, dataset, fewer, mean_of_clips, "corrupted videos")
         if not distributed.is_main():
             return {}
         rows = torch.from_numpy(index)
@@ -191,13 +194,6 @@ Numbers = dict[str, float]
 def merged(measured: Sequence[Measured], part: str) -> dict[str, Any]:
     """Return the `numbers` or `per_video` of all protocols in one dictionary."""
     return {name: value for protocol in measured for name, value in getattr(protocol, part).items()}
-
-
-def _mean_of_clips(clips: Versions, rows: Iterable[Tensor]) -> Tensor:
-    total = torch.zeros(())
-    for of_clip in clips.split(rows).unbind(dim=1):
-        total = total + of_clip / clips.clips
-    return total
 
 
 def _apply(
@@ -320,10 +316,8 @@ def relative_performance(scores: Scores, clean: float) -> float | None:
 
 def by_group(scores: Scores, group_of: Mapping[str, str]) -> dict[str, float]:
     """Return the mPC of each group of corruptions."""
-    groups: dict[str, dict[str, Mapping[int, float]]] = {}
-    for name, of_severity in scores.items():
-        groups.setdefault(group_of[name], {})[name] = of_severity
-    return {group: mean_performance(members) for group, members in groups.items()}
+    members = {group: [name for name in scores if group_of[name] == group] for group in group_of.values()}
+    return {group: mean_performance({name: scores[name] for name in names}) for group, names in members.items()}
 
 
 def by_severity(scores: Scores, severities: Sequence[int]) -> dict[int, float]:

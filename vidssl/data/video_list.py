@@ -135,9 +135,11 @@ class Column(Sequence[Item]):
 class Strings(Column[str]):
     """Strings as one UTF-8 buffer and the offsets of their ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, strings: Iterable[str] = ()) -> None:
         self._text = bytearray()
         self._ends = array("q", [0])
+        for string in strings:
+            self.append(string)
 
     def append(self, string: str) -> None:
         """Add a string at the end."""

@@ -266,9 +266,7 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
     try:
         written = dict(read_json(out / "settings.json"))
     except (OSError, ValueError, TypeError):
-        raise DataError(
-            f"{out} is not a set of moving digits (settings.json is missing or unreadable): choose another folder"
-        ) from None
+        raise DataError(f"{out} has no settings.json of moving digits: choose another folder") from None
     requested = _describe(settings)
     if not settings.masks:
         requested["masks"] = written.get("masks")  # the videos are the same
@@ -357,8 +355,8 @@ def _render_video(
 
 def _box(mask: NDArray[np.bool_]) -> DigitBox:
     """Return the smallest box of a mask (S, S)."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+    x, y, w, h = cv2.boundingRect(mask.astype(np.uint8))
+    return x, y, x + w, y + h
 
 
 def _texture(size: int, rng: np.random.Generator) -> DigitFloats:

@@ -384,8 +384,7 @@ class TrackedPair(Pair):
         """Draw the clips, all with the first generator."""
         if len(generators) != 2 or meta.tracks is None:
             raise ConfigError(
-                f"the sampler tracked_pair needs 2 recipes in data.views, got {len(generators)}, and tracks: set "
-                "tracks.folder to the output of vidssl track"
+                f"tracked_pair needs 2 recipes in data.views, got {len(generators)}, and tracks.folder of vidssl track"
             )
         span = self.config.span(meta)
         if self.config.in_time(meta):

@@ -77,9 +77,7 @@ class TimeWindows:
     def _check_stride(self, meta: VideoMeta) -> None:
         """Raise a DataError if the stride is shorter than a frame."""
         if self.stride * meta.fps < 1:
-            raise DataError(
-                f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: use a longer stride"
-            )
+            raise DataError(f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: lengthen it")
 
 
 def cut_into_windows(

@@ -137,10 +137,7 @@ def read_file(path: Path, trust: bool) -> Any:
         raise CheckpointError(f"cannot read checkpoint {str(path)!r}: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from None
-    raise CheckpointError(
-        f"{path} is {_kind(head)}; expected: a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote; of "
-        "ONNX write onnx:FILE"
-    )
+    raise CheckpointError(f"{path} is {_kind(head)}: give a file of torch.save or safetensors; of ONNX onnx:FILE")
 
 
 def _load(file: BinaryIO, path: Path, trust: bool) -> Any:

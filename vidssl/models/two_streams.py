@@ -99,10 +99,7 @@ class TwoStreams(Backbone):
     @classmethod
     def check_regions(cls) -> None:
         """Raise a ConfigError: only the network of a single stream has a third stage."""
-        raise ConfigError(
-            'regions need the layer 3 of one network: choose one of its streams, such as stream="rgb", or train with '
-            "method.name=two_streams"
-        )
+        raise ConfigError('regions need one network: name a stream, such as stream="rgb", or method.name=two_streams')
 
     def layer_module(self, layer: str) -> nn.Module:
         """Return the module whose output has the maps of a layer, as `rgb.layer4`."""

@@ -82,10 +82,7 @@ def check_tracking(backbone: Backbone) -> None:
     """Raise a ConfigError if regions cannot be tracked with a network here; call it before long work."""
     backbone.check_regions()
     if getattr(backbone, "frame_differences", False):
-        raise ConfigError(
-            "tracks are made from single frames, and this network encodes differences of frames: use a network or a "
-            "stream of frames, such as rgb"
-        )
+        raise ConfigError("tracks need a network of frames, this one encodes differences: name a stream such as rgb")
     selective_search()
 
 

@@ -178,9 +178,7 @@ def _find_instances(instances: Background, videos: VideoList) -> tuple[dict[str,
         masks = list_masks(instances.masks, videos)
         return dict(zip(paths, (mask.path for mask in masks.records), strict=True)), masks
     if instances.boxes is None:
-        raise ConfigError(
-            "backgrounds are swapped by masks or boxes, and there are none: give masks=FOLDER or boxes=FILE"
-        )
+        raise ConfigError("backgrounds are swapped by masks or boxes: give masks=FOLDER or boxes=FILE")
     boxes = read_instance_boxes(instances.boxes, videos)
     without = [name for name, path in zip(videos.names, paths, strict=True) if path not in boxes]
     if without:

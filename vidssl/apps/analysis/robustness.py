@@ -112,9 +112,7 @@ class Robustness(Measurement):
         """Choose protocols and corruptions."""
         query, test = self.query, one_network(self.subject).test
         if not (query.labels >= 0).any():
-            raise DataError(
-                f"robustness is that of accuracies, and the videos of {query.path} do not have one label each"
-            )
+            raise DataError(f"robustness is that of accuracies: the videos of {query.path} do not have one label each")
         protocols, gallery = plan_protocols(self.subject, query, self.train, self.protocols)
         self.chosen = _measurable(protocols, explicit=self.protocols is not None)
         self.train = gallery if any(protocol.gallery for protocol in self.chosen.values()) else None

@@ -55,7 +55,6 @@ from vidssl.tracking.overlay import enlarged
 from vidssl.video.write import write_mp4
 
 _RATE = 8.0  # frames per second of the overlays: slow, so that each frame is seen
-_Boxes = Mapping[str, InstanceBoxes]  # by the path of the record
 
 
 GRADCAM = Section(
@@ -372,7 +371,7 @@ class GradCamJob(Measurement):
         for n, clip, neighbour_clip, similarity in pair_maps(self.subject, videos, nearest_videos, self.layer):
             yield rows[n], Explained(clip, similarity, neighbour=neighbours[rows[n]], neighbour_clip=neighbour_clip)
 
-    def _mass(self, explained: Mapping[int, Explained], boxes: _Boxes) -> Results:
+    def _mass(self, explained: Mapping[int, Explained], boxes: Mapping[str, InstanceBoxes]) -> Results:
         """Measure the mass inside of the boxes, their area, and the mass that the boxes would have as maps."""
         rows = list(explained)
         masks = {rows[n]: mask for n, mask in box_masks(self.subject, self.query.rows(rows), boxes)}

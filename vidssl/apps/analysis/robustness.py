@@ -247,13 +247,9 @@ def summarise(numbers: Mapping[Version, Numbers]) -> Results:
     corruptions = {}
     for name, group in group_of.items():
         kind = ROBUSTNESS[name]
-        of_severity = {str(n): {"amount": _plain(kind.amounts[n - 1]), **numbers[name, n - 1]} for n in severities}
+        of_severity = {str(n): {"amount": kind.amounts[n - 1], **numbers[name, n - 1]} for n in severities}
         corruptions[name] = {"group": group, "amounts_are": kind.unit, "severities": of_severity}
-    return {**results, "groups": groups, "severities": means, "corruptions": corruptions}
-
-
-def _plain(amount: Any) -> Any:
-    return list(amount) if isinstance(amount, tuple) else amount  # as it is read from a file
+    return {**results, "groups": groups, "severities": means, "corruptions": as_read(corruptions)}
 
 
 def robustness_section(evidence: Evidence) -> Section:

@@ -159,10 +159,8 @@ def weights_file(name: str | Path) -> Path:
     file = _OWN.get(str(name)) or _download(str(name))
     if file is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
         known = ", ".join(sorted(_OWN))
-        raise CheckpointError(
-            f"{name} is neither a file nor the name of a network{did_you_mean(str(name), _OWN)}; there are: {known}, "
-            "and OWNER/NAME of the Hugging Face Hub"
-        )
+        others = f"{did_you_mean(str(name), _OWN)}; there are: {known}, and OWNER/NAME of the Hugging Face Hub"
+        raise CheckpointError(f"{name} is neither a file nor the name of a network{others}")
     return file or path
 
 
@@ -241,10 +239,8 @@ def check_finite_weights(weights: Mapping[str, Any], source: str) -> None:
         and not weight.float().isfinite().all()
     ]
     if wrong:
-        raise CheckpointError(
-            f"{source}: {len(wrong)} of {len(weights)} weights are NaN or infinite ({first_few(wrong)}): its training "
-            "failed, or the file is damaged; use an earlier checkpoint"
-        )
+        counts = f"{len(wrong)} of {len(weights)} weights are NaN or infinite ({first_few(wrong)})"
+        raise CheckpointError(f"{source}: {counts}: its training failed, or it is damaged; use an earlier checkpoint")
 
 
 def load_state(module: nn.Module, state: Mapping[str, Any], source: str) -> None:

@@ -71,10 +71,9 @@ class Tracked:
             few = first_few(self.untracked)
             lines.append(f"{len(self.untracked)} without a track (too short, or below the threshold): {few}")
         if self.made:
-            lines.append(
-                f"{self.tracks} tracks in {self.frames} frames, {self.bare} of them without a proposal; "
-                f"{self.seconds:.0f} s, {self.frames / self.seconds:.1f} frames/s"
-            )
+            speed = f"{self.seconds:.0f} s, {self.frames / self.seconds:.1f} frames/s"
+            counts = f"{self.tracks} tracks in {self.frames} frames, {self.bare} of them without a proposal"
+            lines.append(f"{counts}; {speed}")
         return "\n".join(lines)
 
 

@@ -322,10 +322,9 @@ def _find(
             movies[name] = VideoRecord(paths[0], fps=fps if paths[0] in index.image_folders else None)
     missing = [name for name in names if name not in movies]
     if len(missing) > max_missing * len(names) or not movies:
-        raise DataError(
-            f"{side}: {len(missing)} of {len(names)} movies are not in {index.root}, the limit is a fraction of "
-            f"{max_missing:g} (max_missing=FRACTION): {quoted(missing)}; is it the right folder?"
-        )
+        counts = f"{len(missing)} of {len(names)} movies are not in {index.root}"
+        limit = f"the limit is a fraction of {max_missing:g} (max_missing=FRACTION)"
+        raise DataError(f"{side}: {counts}, {limit}: {quoted(missing)}; is it the right folder?")
     lines = [f"{side}: {len(names)} movies listed, {len(movies)} found, {len(missing)} missing"]
     return movies, lines + ([f"  missing: {quoted(missing)}"] if missing else [])
 
@@ -341,11 +340,9 @@ def _check_start(root: Path, persons: Sequence[_Person], movies: Mapping[str, Vi
         with open_video(path, fps=movies[video].fps) as file:
             duration = file.meta.duration
         if second - start > duration + 1 or (start > 0 and second > start and duration >= second):
-            raise DataError(
-                f"{path} is {duration:.0f} s long, and its last key frame is second {second} of the "
-                f"movie, {second - start:g} s after the start {start:g}: set start=SECONDS to the second at which the "
-                "files begin, 0 for whole movies, or replace the file"
-            )
+            end = f"its last key frame is second {second} of the movie, {second - start:g} s after the start {start:g}"
+            remedy = "set start=SECONDS to the second at which the files begin, 0 for whole movies, or replace the file"
+            raise DataError(f"{path} is {duration:.0f} s long, and {end}: {remedy}")
 
 
 def _list_ava(

@@ -271,9 +271,8 @@ def prepare_colorful_moving_mnist(
     if not share or not {*share} <= {*FACTORS}:
         raise ConfigError(f"share is {' '.join(share) or 'empty'}: name at least one of {', '.join(FACTORS)}")
     if min(train, test, second_views, reference) < 1:
-        raise ConfigError(
-            f"train {train}, test {test}, second views {second_views}, reference {reference}: each must be at least 1"
-        )
+        counts = f"train {train}, test {test}, second views {second_views}, reference {reference}"
+        raise ConfigError(f"{counts}: each must be at least 1")
     images, pools = digit_images(mnist)
     draw, classes = _draws(backgrounds)
     names = {"pairs": (), "digit": tuple("0123456789"), "background": classes}

@@ -182,10 +182,8 @@ def _find_instances(instances: Background, videos: VideoList) -> tuple[dict[str,
     boxes = read_instance_boxes(instances.boxes, videos)
     without = [name for name, path in zip(videos.names, paths, strict=True) if path not in boxes]
     if without:
-        raise DataError(
-            f"{instances.boxes} has no box for {len(without)} of {len(paths)} videos of {videos.path}, the first "
-            f"{without[0]}: add boxes, or leave these videos out of the list"
-        )
+        counts = f"{len(without)} of {len(paths)} videos of {videos.path}, the first {without[0]}"
+        raise DataError(f"{instances.boxes} has no box for {counts}: add boxes, or leave these videos out of the list")
     return dict(boxes), None
 
 
@@ -211,12 +209,8 @@ def swap_numbers(name: str, predicted: np.ndarray, label: np.ndarray, background
     right = (predicted == label[:, None]).mean(axis=0).tolist()
     numbers = {f"{name}{suffix}": value for suffix, value in zip(("", "_same", "_other"), right, strict=True)}
     as_background = (predicted == background[:, None]).mean(axis=0).tolist()
-    return {
-        **numbers,
-        f"{name}_gap": right[1] - right[2],
-        f"{name}_shortcut": as_background[2],
-        f"{name}_shortcut_original": as_background[0],
-    }
+    numbers |= {f"{name}_gap": right[1] - right[2], f"{name}_shortcut": as_background[2]}
+    return {**numbers, f"{name}_shortcut_original": as_background[0]}
 
 
 def examples(
@@ -284,10 +278,8 @@ def list_masks(folder: Path, videos: VideoList) -> VideoList:
             raise DataError(f"{videos.path}: {name} leaves the root: masks have the paths of the list; use boxes=FILE")
         matches = [candidate for candidate in (path, path.with_suffix("")) if (folder / candidate).exists()]
         if not matches:
-            raise DataError(
-                f"{name} of {videos.path} has no masks: neither {folder / path} nor the folder {path.with_suffix('')} "
-                "exists; name the folder that has the paths of the list: masks=FOLDER"
-            )
+            neither = f"neither {folder / path} nor the folder {path.with_suffix('')} exists"
+            raise DataError(f"{name} of {videos.path} has no masks: {neither}; its paths are those below masks=FOLDER")
         records.append(VideoRecord(str(matches[0])))
     return VideoList(folder, records, ())
 
@@ -309,10 +301,8 @@ def draw_backgrounds(videos: VideoList, seed: int) -> NDArray[np.int64]:
             rows = np.flatnonzero(fits & (files != files[n]))
             if not len(rows):
                 kind = "its class" if column == 0 else "another class"
-                raise DataError(
-                    f"{videos.names[n]} of {videos.path} needs the background of another video of {kind} "
-                    f"({videos.class_name(label)}), and there is none: add videos, or remove this one"
-                )
+                another = f"the background of another video of {kind} ({videos.class_name(label)}), and there is none"
+                raise DataError(f"{videos.names[n]} of {videos.path} needs {another}: add videos, or remove it")
             backgrounds[n, column] = rng.choice(rows)
     return backgrounds
 
@@ -388,11 +378,9 @@ class Swaps:
                 fill_box(frame, box)
         high, wide = frames.shape[1:3]
         frames = frames.transpose(0, 3, 1, 2)
-        if (high, wide) != (height, width):
-            h, w = min(high, wide * height // width), min(wide, high * width // height)
-            box = Box((wide - w) // 2, (high - h) // 2, max(w, 1), max(h, 1))
-            frames = crop_resize(frames, box, height, width)
-        return frames[rows]
+        h, w = min(high, wide * height // width), min(wide, high * width // height)
+        middle = Box((wide - w) // 2, (high - h) // 2, max(w, 1), max(h, 1))
+        return crop_resize(frames, middle, height, width)[rows]
 
     def masks(self, record: VideoRecord, numbers: NDArray[np.int64], height: int, width: int) -> Masks:
         """Return the masks (T, H, W) of the frames `numbers` of the file; boxes are filled rectangles."""
@@ -412,4 +400,5 @@ class Swaps:
 
 def mean_of_versions(views: Iterable[Tensor], crops: int) -> Tensor:
     """Average the features (B, D) of all views of each version: (B, 3, D). A clip has `crops` views of each version."""
-    return torch.stack([*views], dim=1).unflatten(1, (-1, len(VERSIONS), crops)).mean(dim=(1, 3))
+    x = torch.stack([*views], dim=1)
+    return x.view(len(x), -1, len(VERSIONS), crops, x.shape[2]).mean(dim=(1, 3))

@@ -372,6 +372,7 @@ def _change_hsv(frames: Frames, channel: int, factor: float, offset: float) -> F
 
 
 _FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
+_KILOBITS = "kbit/s of up to 340x256 pixels, in proportion of more"
 
 # New ones go to the end: the random numbers of a corruption depend on its position. The amounts are those of the
 # severities 1 to 5; clips have two frames or more.
@@ -380,11 +381,7 @@ COMPRESSIONS = {
         partial(_compress, quality_options), (23, 30, 37, 44, 51), "CRF of x264", "compression", "frames"
     ),
     "h264_rate": Change(
-        partial(_compress, bit_rate_options),
-        (256, 128, 64, 32, 16),
-        "kbit/s of up to 340x256 pixels, in proportion of more",
-        "compression",
-        "frames",
+        partial(_compress, bit_rate_options), (256, 128, 64, 32, 16), _KILOBITS, "compression", "frames"
     ),
 }
 TIME_CORRUPTIONS = {

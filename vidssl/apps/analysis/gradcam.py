@@ -279,9 +279,7 @@ def explain_layers(
         read = [subject.origin["path"], work.boxes]
         distributed.together(partial(claim_results, out / stream, "gradcam", {"list": videos.path}, read))
         measured[stream] = replace(work, layer=name, nearest=neighbours).of(subject, videos, searched)
-    return {
-        stream: (of_layer.results(out / stream, reuse=False), of_layer.shown) for stream, of_layer in measured.items()
-    }
+    return {stream: (maps.results(out / stream, reuse=False), maps.shown) for stream, maps in measured.items()}
 
 
 @dataclass

@@ -422,10 +422,9 @@ def part_mask(glyph: DigitFloats, turn: NDArray[np.float64], x: float, y: float,
     """Return the part of each pixel (S, S) of a canvas as an index of `PARTS`; the halves rotate with the glyph."""
     inked = np.flatnonzero(glyph.max(axis=1) > 0.5)
     middle = (int(inked[0]) + int(inked[-1]) + 1) // 2
-    rows = np.arange(len(glyph))[:, None]
-    upper, lower = (
-        opacity(np.where(half, glyph, np.float32(0)), turn, x, y, size) for half in (rows < middle, rows >= middle)
-    )
+    is_upper = np.arange(len(glyph))[:, None] < middle
+    halves = (np.where(half, glyph, np.float32(0)) for half in (is_upper, ~is_upper))
+    upper, lower = (opacity(half, turn, x, y, size) for half in halves)
     return np.where(opacity(glyph, turn, x, y, size) > SEEN, np.where(upper >= lower, 1, 2), 0).astype(np.uint8)
 
 

@@ -275,11 +275,9 @@ def shrink(
         raise DataError(f"{out} is the folder of the originals: choose another folder for the copies")
     _check_settings(out, settings)
     files = [*_frame_rates(listed, settings).items()]
-    copies: KeyFrameVideos | PackedCopies = (
-        PackedCopies(out, settings, shard_size or SHARD_SIZE)
-        if isinstance(settings, FrameSettings)
-        else KeyFrameVideos(out, settings)
-    )
+    copies: KeyFrameVideos | PackedCopies = KeyFrameVideos(out, settings)
+    if isinstance(settings, FrameSettings):
+        copies = PackedCopies(out, settings, shard_size or SHARD_SIZE)
     copies.check(listed.root, [name for name, _ in files])
     result = Shrunk(place_of_copy(listed, out, out))
     claim(out, "copies", inputs={"root": listed.root}, read=[path_of(videos)])

@@ -50,8 +50,8 @@ class TimeWindows:
         if total <= length:
             return [(0, total)]
         self._check_stride(meta)
-        steps = range(int((total - length + 1) / step) + 1)
-        starts = [first for n in steps if (first := round(n * step)) + length <= total]
+        numbers = range(int((total - length + 1) / step) + 1)
+        starts = [first for n in numbers if (first := round(n * step)) + length <= total]
         if total - (starts[-1] + length) > max(0, round(step) - length):
             starts.append(total - length)
         return [(first, first + length) for first in starts]

@@ -104,9 +104,9 @@ class ClipDataset:
         parts = [reason.partition("; ") for _, reason in broken]
         said = [first_few((what for what, _, _ in parts), separator="; ")]
         said += [*dict.fromkeys(remedy for _, _, remedy in parts if remedy)][:2]
-        many = f"{len(broken)} consecutive videos are broken: {'; '.join(said)}"
+        reasons = f"{len(broken)} consecutive videos are broken: {'; '.join(said)}"
         remedy = f"correct the list (vidssl check) or {self.remedy} (at most {_MAX_REPLACED} are tried)"
-        raise DataError(f"{many}; {remedy}")
+        raise DataError(f"{reasons}; {remedy}")
 
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:
         with self.reading.open(self.videos.records[index]) as video:

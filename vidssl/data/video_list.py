@@ -488,8 +488,8 @@ def _check_duplicates(path: Path, lines: Sequence[int], keys: NDArray[np.int64],
         record = records[row]
         earlier = first.setdefault(row_key(records.roots[0], record), row)
         if earlier != row:
-            both = f"label {record.label}, is also in line {lines[earlier]}, label {records[earlier].label}"
-            repeated = f"{path}:{lines[row]}: {records.names[row]!r}, {both}"
+            labels = f"label {record.label}, is also in line {lines[earlier]}, label {records[earlier].label}"
+            repeated = f"{path}:{lines[row]}: {records.names[row]!r}, {labels}"
             raise DataError(f"{repeated}: delete one; two kinds of labels are two lists")
 
 

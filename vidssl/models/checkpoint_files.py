@@ -151,9 +151,9 @@ def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
     except Exception as error:  # damaged files make torch raise anything, and so can objects with trust
         match = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if match and not trust:
-            objects = "only tensors and plain data are loaded, as other objects can run code"
+            rule = "only tensors and plain data are loaded, as other objects can run code"
             remedy = "load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
-            raise UntrustedError(f"checkpoint {path} holds {match[1]}: {objects}; {remedy}") from None
+            raise UntrustedError(f"checkpoint {path} holds {match[1]}: {rule}; {remedy}") from None
         reason = " ".join(str(error).rpartition("WeightsUnpickler error: ")[2].split())[:120]
         if "Unsupported operand" in reason:  # protocol 4, which pickle.dump writes
             reason = "a pickle of objects, which can hold code, and is not loaded"

@@ -159,8 +159,8 @@ def weights_file(name: str | Path) -> Path:
     file = _OWN.get(str(name)) or _download(str(name))
     if file is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
         known = ", ".join(sorted(_OWN))
-        others = f"{did_you_mean(str(name), _OWN)}; there are: {known}, and OWNER/NAME of the Hugging Face Hub"
-        raise CheckpointError(f"{name} is neither a file nor the name of a network{others}")
+        networks = f"{did_you_mean(str(name), _OWN)}; there are: {known}, and OWNER/NAME of the Hugging Face Hub"
+        raise CheckpointError(f"{name} is neither a file nor the name of a network{networks}")
     return file or path
 
 

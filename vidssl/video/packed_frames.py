@@ -279,8 +279,8 @@ class PackedFrames:
             if self._file is None:
                 self._file = os.open(self._shard, os.O_RDONLY | os.O_NONBLOCK)  # not to wait at a pipe
                 if self._id != read_id(self._file):
-                    shard = f"{self._shard} is not the shard that {INDEX} beside it describes"
-                    raise ConfigError(f"{shard}, but one of another packing: put the right one back, or {_AGAIN}")
+                    mismatch = f"{self._shard} is not the shard that {INDEX} beside it describes"
+                    raise ConfigError(f"{mismatch}, but one of another packing: put the right one back, or {_AGAIN}")
             content = os.pread(self._file, size, offset)
         except OSError as error:
             raise DecodeError(f"{self._path}: cannot read {self._shard}: {error.strerror}") from None
@@ -289,6 +289,6 @@ class PackedFrames:
             with suppress(cv2.error):
                 image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
         if image is None or image.shape[:2] != (self.meta.height, self.meta.width):
-            place = f"frame {number} is not at byte {offset} of {self._shard}"
-            raise DecodeError(f"{self._path}: {place}: the shard is damaged, or not the one that was indexed; {_AGAIN}")
+            fault = f"frame {number} is not at byte {offset} of {self._shard}"
+            raise DecodeError(f"{self._path}: {fault}: the shard is damaged, or not the one that was indexed; {_AGAIN}")
         return np.asarray(image, np.uint8)

@@ -278,8 +278,8 @@ def list_masks(folder: Path, videos: VideoList) -> VideoList:
             raise DataError(f"{videos.path}: {name} leaves the root: masks have the paths of the list; use boxes=FILE")
         matches = [candidate for candidate in (path, path.with_suffix("")) if (folder / candidate).exists()]
         if not matches:
-            neither = f"neither {folder / path} nor the folder {path.with_suffix('')} exists"
-            raise DataError(f"{name} of {videos.path} has no masks: {neither}; its paths are those below masks=FOLDER")
+            paths = f"neither {folder / path} nor the folder {path.with_suffix('')} exists"
+            raise DataError(f"{name} of {videos.path} has no masks: {paths}; masks=FOLDER has the paths of the list")
         records.append(VideoRecord(str(matches[0])))
     return VideoList(folder, records, ())
 
@@ -301,8 +301,8 @@ def draw_backgrounds(videos: VideoList, seed: int) -> NDArray[np.int64]:
             rows = np.flatnonzero(fits & (files != files[n]))
             if not len(rows):
                 kind = "its class" if column == 0 else "another class"
-                another = f"the background of another video of {kind} ({videos.class_name(label)}), and there is none"
-                raise DataError(f"{videos.names[n]} of {videos.path} needs {another}: add videos, or remove it")
+                needed = f"the background of another video of {kind} ({videos.class_name(label)}), and there is none"
+                raise DataError(f"{videos.names[n]} of {videos.path} needs {needed}: add videos, or remove it")
             backgrounds[n, column] = rng.choice(rows)
     return backgrounds
 

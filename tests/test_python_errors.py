@@ -59,7 +59,7 @@ ONE = Features(torch.ones(1, 4), torch.tensor([-1]), torch.tensor([0]))
         ),
         (lambda: vidssl.load_backbone("vidssl-smal"), CheckpointError, "did you mean 'vidssl-small'"),
         (lambda: vidssl.extract("vidssl-smal", ["x.mp4"]), VidsslError, "did you mean 'vidssl-small'|x.mp4"),
-        (lambda: vidssl.load_backbone(nn.Linear(2, 2)), ConfigError, "is a path or a name, got a Linear"),
+        (lambda: vidssl.load_backbone(nn.Linear(2, 2)), ConfigError, "is a path or name, not Linear"),
         (
             lambda: vidssl.save_backbone(nn.Linear(2, 2), "x"),
             ConfigError,

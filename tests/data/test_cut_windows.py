@@ -145,5 +145,5 @@ def test_files_that_cannot_be_opened(listed):
 def test_a_stride_below_a_frame_is_an_error_also_where_missing_files_are_kept(fps, window, stride, times):
     """It says nothing about the file: the row was kept, and so the whole video was one window."""
     meta = VideoMeta(100, fps, 100, 100, times=times)
-    with pytest.raises(DataError, match=r"a\.mp4: a stride of .* s is less than a frame of .* s: use a longer"):
+    with pytest.raises(DataError, match=r"a\.mp4: a stride of .* s is less than a frame of .* s: lengthen"):
         cut(VideoRecord("a.mp4"), meta, TimeWindows(window, stride), keep_missing=True)

@@ -185,7 +185,7 @@ def test_other_settings_are_refused(tmp_path):
         ensure(tmp_path / "set", MovingDigits(train=8, test=2, size=32, frames=8, seed=5))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    with pytest.raises(DataError, match="is not a set of moving digits"):
+    with pytest.raises(DataError, match=r"has no settings\.json of moving digits"):
         ensure(tmp_path / "other", TINY)
     assert (tmp_path / "other" / "thesis.txt").read_text() == "mine"
 

@@ -175,7 +175,7 @@ def test_videos_without_a_tracked_pair():
 
 def test_tracked_pairs_need_tracks_and_two_views():
     sampler = TrackedPair(TrackedPair.Config(frames=1, sampling_rate=1, min_gap=2))
-    with pytest.raises(ConfigError, match=r"tracks\.folder to the output of vidssl track"):
+    with pytest.raises(ConfigError, match=r"tracks\.folder of vidssl track"):
         draw(sampler, meta(20), 2, 0)
     for views in (1, 3):
         with pytest.raises(ConfigError, match=f"needs 2 recipes in data.views, got {views}"):

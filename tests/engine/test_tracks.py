@@ -49,6 +49,6 @@ def test_a_network_that_cannot_track_is_refused_before_the_first_step(toy, diffe
     """Where tracks are given its first own tracks would come after epochs."""
     folder = f", folder: {tmp_path}" if given else ""
     run = toy_run(toy, tmp_path / "run", differences, f"tracks={{refresh: 1.0{folder}, tracker: {TRACKER}}}")
-    with pytest.raises(ConfigError, match="this network encodes differences of frames: use a network or a"):
+    with pytest.raises(ConfigError, match="this one encodes differences: name a stream"):
         train(run)
     assert not (tmp_path / "run/metrics.jsonl").exists()

@@ -517,7 +517,7 @@ def test_options_of_clips_and_layers_are_part_of_the_protocol(options):
     size = plain.test.size
     for given, message in (
         ({"short_side": size - 1}, rf"^the options of the clips do not fit: short_side {size - 1} is less than size"),
-        ({"grid": 2}, "grid 2 x 1 frames divides the maps of a layer: set layer too"),
+        ({"grid": 2}, "grid 2 x 1 frames divides maps of a layer: set layer too"),
         ({"layer": "layer9"}, "has no layer 'layer9'"),
     ):
         with pytest.raises(ConfigError, match=message):

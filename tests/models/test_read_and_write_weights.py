@@ -105,7 +105,7 @@ CHANGES = {
     "unknown": (lambda c: c["method"].update({"backbone.more": torch.ones(1)}), 'Unexpected key(s) in state_dict: "mo'),
     "shape": (lambda c: c["method"].update({NAME: torch.ones(1)}), "size mismatch for net.blocks.0.conv.weight: "),
     "no tensor": (lambda c: c["method"].update({NAME: "text"}), "received <class 'str'>"),
-    "width": (lambda c: c["config"]["backbone"].update(width=4), "build the backbone with the config that it was"),
+    "width": (lambda c: c["config"]["backbone"].update(width=4), "use the config of its run"),
     "other": (lambda c: c["config"].update(backbone={"name": "r3d_18"}), "Missing key(s) in state_dict: "),
 }
 
@@ -200,13 +200,13 @@ def test_fault_25_objects_of_a_plug_in_need_trust(plug_in, altered, trained, tmp
 
 SAFETENSORS = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
 OTHER = {
-    "empty": (b"", "is empty; expected"),
+    "empty": (b"", "is empty: give a file"),
     "safetensors": (len(SAFETENSORS).to_bytes(8, "little") + SAFETENSORS + bytes(4), "is not a vidssl checkpoint"),
-    "web page": (b"\n<!DOCTYPE html><html>not found</html>", "is a web page; expected"),
-    "old web page": (b"<HTML>not found", "is a web page; expected"),
+    "web page": (b"\n<!DOCTYPE html><html>not found</html>", "is a web page: give a file"),
+    "old web page": (b"<HTML>not found", "is a web page: give a file"),
     "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a git-lfs pointer (fetch the file"),
-    "text": (("path,label\n" + "ü" * 600).encode(), "is not a checkpoint; expected"),
-    "zeros": (bytes(1000), "is not a checkpoint; expected"),
+    "text": (("path,label\n" + "ü" * 600).encode(), "is not a checkpoint: give a file"),
+    "zeros": (bytes(1000), "is not a checkpoint: give a file"),
     "cut": (b"PK\x03\x04", "it is damaged: replace it"),
 }
 
@@ -249,9 +249,7 @@ def test_fault_24_missing_or_other(tmp_path):
 def test_a_checkpoint_of_another_format_is_named(altered):
     path = altered(lambda c: c.update(format="vidssl-checkpoint-1"))
     for read in (read_checkpoint, read_anything, load_backbone):
-        assert one_line(read, path).startswith(
-            f"{path} has format vidssl-checkpoint-1, this vidssl reads {CHECKPOINT_FORMAT}: "
-        )
+        assert one_line(read, path).startswith(f"{path} has format vidssl-checkpoint-1, not {CHECKPOINT_FORMAT}: ")
 
 
 # A backbone alone -------------------------------------------------------------------------------------------
@@ -450,7 +448,9 @@ def test_errors_of_the_hub_have_one_line(hub):
 
 def test_without_the_client_the_error_has_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(CheckpointError, match=r"no file someone/net; to download .*: pip install huggingface_hub"):
+    with pytest.raises(
+        CheckpointError, match=r"no file someone/net; for the Hugging Face Hub: pip install huggingface_hub"
+    ):
         load_backbone("someone/net")
 
 

@@ -219,6 +219,6 @@ def test_a_network_without_a_third_stage_is_refused_before_any_work(folder, trac
     with pytest.raises(ConfigError, match="no layer 3"):
         track(["path", "1.mp4"], backbone=Backbone(), workers=0)
     differences = build_backbone("resnet3d18", width=4, frame_differences=True)
-    with pytest.raises(ConfigError, match="encodes differences of frames: use a network or a"):
+    with pytest.raises(ConfigError, match="encodes differences: name a stream"):
         track(["path", "1.mp4"], backbone=differences, workers=0)
     assert not (folder / "out").exists()

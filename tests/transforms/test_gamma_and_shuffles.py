@@ -58,7 +58,7 @@ def test_a_local_shuffle_permutes_the_pixels_of_each_patch(frames):
 
 
 def test_a_grid_must_divide_the_side(frames):
-    with pytest.raises(ConfigError, match="5x5 patches needs square views that 5 divides, got 12x12"):
+    with pytest.raises(ConfigError, match="5x5 patches need square views that 5 divides, got 12x12"):
         global_shuffle(frames, 5, generator(0))
     with pytest.raises(ConfigError, match="global_shuffle 5 does not divide size 32"):
         RECIPES["strong"].Config(size=32, distortion={"global_shuffle": 5})

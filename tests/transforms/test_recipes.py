@@ -267,7 +267,7 @@ def test_the_second_patch_is_the_distance_from_the_first(size, distance):
 
 
 def test_frames_that_are_too_small_are_refused():
-    with pytest.raises(DataError, match=r"two patches of 16 at distance 25 need frames of 41x41, got 50x40"):
+    with pytest.raises(DataError, match=r"distance 25 needs frames of 41x41, got 50x40"):
         patches(16, 25)(frames(), generator(0))
 
 

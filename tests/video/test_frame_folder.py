@@ -187,7 +187,7 @@ def test_16_bits_are_refused(tmp_path, shape):
     for path in (tmp_path / "one.png", tmp_path / "frames/1.png"):
         cv2.imwrite(str(path), np.arange(np.prod(shape), dtype=np.uint16).reshape(shape))
     cv2.imwrite(str(tmp_path / "frames/0.png"), np.zeros(shape, np.uint8))
-    with pytest.raises(DecodeError, match=r"one\.png: 16 bits per channel: write 8 bits"):
+    with pytest.raises(DecodeError, match=r"one\.png: 16 bits per channel: write 8"):
         open_video(tmp_path / "one.png")
     with open_video(tmp_path / "frames", fps=1) as video, pytest.raises(DecodeError, match=r"1\.png: 16 bits"):
         video.frames([1])

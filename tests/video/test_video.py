@@ -326,7 +326,7 @@ def test_a_codec_without_a_decoder(tmp_path, write_video, numbered, name, codec,
     content = path.read_bytes()
     assert code in content
     path.write_bytes(content.replace(code, code[:2] + b"zz" + code[4:]))
-    with pytest.raises(DecodeError, match=r"no decoder for the codec of its video stream: convert the file"):
+    with pytest.raises(DecodeError, match=r"no decoder for its codec: convert the file"):
         open_video(path)
     missing, faults = check_video(path, 1.0, reader.MAX_PIXELS, lambda: None)
     assert missing is None and len(faults) == 1 and "no decoder" in faults[0][1]

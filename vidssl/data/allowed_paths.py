@@ -9,9 +9,7 @@ from unicodedata import normalize
 from vidssl.base.errors import DataError
 
 # What FFmpeg would parse as a protocol instead of a file name.
-_PROTOCOL = re.compile(
-    "(async|cache|concat|crypto|data|fd|file|ftp|https?|pipe|rtmp|rtp|subfile(,[^/:]*)?|tcp|tls|udp):"
-)
+_PROTOCOL = re.compile("(async|cache|concat|crypto|data|fd|file|ftp|https?|pipe|rtm?p|subfile(,[^/:]*)?|tcp|tls|udp):")
 _ESCAPED = re.compile("[\ud800-\udfff]")  # Python reads the bytes of a name that are not UTF-8 as lone surrogates
 
 

@@ -16,6 +16,7 @@ from vidssl.base.types import Tracks, VideoMeta
 # Frame n + c * COPY is frame n of version c; version 0 is the video itself. So the clips of all versions are clips of
 # one video, see jobs/grad_cam.py.
 COPY = 1 << 40
+_LENGTHEN = "set short_video to loop or hold"
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,8 @@ class ClipSettings(Settings):
         end = meta.num_frames - 1
         if start + span - 1 > end:
             if self.short_video == "error":
-                raise DataError(
-                    f"the clip needs {span} frames ({span / meta.fps:.2f} s), the video has {meta.num_frames}; set "
-                    "short_video to loop or hold"
-                )
+                needed = f"{span} frames ({span / meta.fps:.2f} s)"
+                raise DataError(f"the clip needs {needed}, the video has {meta.num_frames}; {_LENGTHEN}")
             indices = indices % meta.num_frames if self.short_video == "loop" else np.minimum(indices, end)
         return Clip(indices, start, min(start + span - 1, end))
 
@@ -157,9 +156,7 @@ class ClipSettings(Settings):
         last, rest = int(lasts[0]), meta.duration - begin
         if seconds > rest + 0.5 / meta.fps + 1e-6:
             if self.short_video == "error":
-                raise DataError(
-                    f"the clip needs {seconds:.2f} s, the video has {rest:.2f} s; set short_video to loop or hold"
-                )
+                raise DataError(f"the clip needs {seconds:.2f} s, the video has {rest:.2f} s; {_LENGTHEN}")
             times = np.linspace(begin, begin + max(seconds - 1 / meta.fps, 0), self.frames)
             return Clip(meta.frames_at(times % meta.duration if self.short_video == "loop" else times), start, last)
         times = np.linspace(begin, kept[0], self.frames)
@@ -299,11 +296,8 @@ class Pair(Sampler):
         elif self.config.no_room == "closest":
             starts = _evenly_spaced(max(meta.num_frames - span, 0), views)
         else:
-            needed = meta.num_frames - slack
-            raise DataError(
-                f"{views} clips of {span} frames, {self.config.min_gap} apart, need {needed} frames, the video has "
-                f"{meta.num_frames}; remove such videos (vidssl check --min-frames {needed}), or set no_room to closest"
-            )
+            clips = f"{views} clips of {span} frames, {self.config.min_gap} apart,"
+            raise _too_short(clips, meta, meta.num_frames - slack, ", or set no_room to closest")
         return [self.config.clip(meta, int(start), span) for start in generators[0].permutation(starts)]
 
     def _starts_in_time(
@@ -322,11 +316,9 @@ class Pair(Sampler):
         if ways[views][0] == 0:
             if self.config.no_room == "closest":
                 return _evenly_spaced(max(count - 1, 0), views)
-            raise DataError(
-                f"{views} clips of {self.config.length(meta, span):.2f} s, {self.config.min_gap} frames apart, do not "
-                f"fit into the video of {meta.num_frames} frames and {meta.duration:.2f} s; remove such videos, or set "
-                "no_room to closest"
-            )
+            clips = f"{views} clips of {self.config.length(meta, span):.2f} s, {self.config.min_gap} frames apart,"
+            video = f"the video of {meta.num_frames} frames and {meta.duration:.2f} s"
+            raise DataError(f"{clips} do not fit into {video}; remove such videos, or set no_room to closest")
         starts, least = [], 0
         for more in reversed(range(views)):  # clips after this one
             weights = ways[more][following[least:]]
@@ -350,16 +342,18 @@ class Spaced(Sampler):
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         """Draw the clips, all with the first generator."""
         views, span, distance = len(generators), self.config.span(meta), self.config.distance
-        needed = span + (views - 1) * distance
         room = self.config.starts(meta, span) - 1 - (views - 1) * distance
         if room < 0:
-            raise DataError(
-                f"{views} clips of {span} frames, {distance} apart, need {needed} frames, the video has "
-                f"{meta.num_frames}; lower distance, or remove such videos (vidssl check --min-frames {needed})"
-            )
+            clips = f"{views} clips of {span} frames, {distance} apart,"
+            raise _too_short(clips, meta, span + (views - 1) * distance, ", or lower distance")
         first = int(generators[0].integers(room, endpoint=True))
         starts = first + distance * np.arange(views)
         return [self.config.clip(meta, int(start), span) for start in generators[0].permutation(starts)]
+
+
+def _too_short(clips: str, meta: VideoMeta, needed: int, remedy: str = "") -> DataError:
+    remove = f"remove such videos (vidssl check --min-frames {needed}){remedy}"
+    return DataError(f"{clips} need {needed} frames, the video has {meta.num_frames}; {remove}")
 
 
 def _evenly_spaced(last: int, count: int) -> NDArray[np.int64]:
@@ -383,10 +377,8 @@ class TrackedPair(Pair):
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         """Draw the clips, all with the first generator."""
         if len(generators) != 2 or meta.tracks is None:
-            raise ConfigError(
-                f"the sampler tracked_pair needs 2 recipes in data.views, got {len(generators)}, and tracks: set "
-                "tracks.folder to the output of vidssl track"
-            )
+            views = f"2 recipes in data.views, got {len(generators)}"
+            raise ConfigError(f"tracked_pair needs {views}, and tracks.folder of vidssl track")
         span = self.config.span(meta)
         if self.config.in_time(meta):
             _, middles = self.config.bounds_in_time(meta, span)
@@ -400,10 +392,8 @@ class TrackedPair(Pair):
             return [self.config.clip(meta, int(start), span) for start in starts]
         if self.config.untracked == "pair":
             return super().__call__(meta, generators)
-        raise DataError(
-            f"no track of the video has two frames {self.config.min_gap} apart with room for clips of {span} frames; "
-            "lower min_gap, or set untracked to pair"
-        )
+        room = f"two frames {self.config.min_gap} apart with room for clips of {span} frames"
+        raise DataError(f"no track of the video has {room}; lower min_gap, or set untracked to pair")
 
 
 def pairs_of(tracks: Tracks, min_gap: int, first: int, last: int) -> NDArray[np.int64]:
@@ -449,9 +439,6 @@ class ClipAndFrame(Sampler):
         span = self.config.span(meta)
         clip = self.config.clip(meta, 0, span) if meta.num_frames > 1 else None
         if clip is None or clip.last + 1 >= meta.num_frames:
-            raise DataError(
-                f"a clip of {span} frames and one after it need {span + 1} frames, the video has {meta.num_frames}; "
-                f"remove such videos (vidssl check --min-frames {span + 1})"
-            )
+            raise _too_short(f"a clip of {span} frames and one after it", meta, span + 1)
         frame = int(generators[1].integers(clip.last + 1, meta.num_frames))
         return [clip, Clip(np.array([frame]), frame, frame)]

@@ -50,9 +50,8 @@ class TimeWindows:
         if total <= length:
             return [(0, total)]
         self._check_stride(meta)
-        starts = [
-            first for n in range(int((total - length + 1) / step) + 1) if (first := round(n * step)) + length <= total
-        ]
+        numbers = range(int((total - length + 1) / step) + 1)
+        starts = [first for n in numbers if (first := round(n * step)) + length <= total]
         if total - (starts[-1] + length) > max(0, round(step) - length):
             starts.append(total - length)
         return [(first, first + length) for first in starts]
@@ -77,9 +76,7 @@ class TimeWindows:
     def _check_stride(self, meta: VideoMeta) -> None:
         """Raise a DataError if the stride is shorter than a frame."""
         if self.stride * meta.fps < 1:
-            raise DataError(
-                f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: use a longer stride"
-            )
+            raise DataError(f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: lengthen it")
 
 
 def cut_into_windows(

@@ -104,10 +104,9 @@ class ClipDataset:
         parts = [reason.partition("; ") for _, reason in broken]
         said = [first_few((what for what, _, _ in parts), separator="; ")]
         said += [*dict.fromkeys(remedy for _, _, remedy in parts if remedy)][:2]
-        raise DataError(
-            f"{len(broken)} consecutive videos are broken: {'; '.join(said)}; correct the list (vidssl check) or "
-            f"{self.remedy} (at most {_MAX_REPLACED} are tried)"
-        )
+        reasons = f"{len(broken)} consecutive videos are broken: {'; '.join(said)}"
+        remedy = f"correct the list (vidssl check) or {self.remedy} (at most {_MAX_REPLACED} are tried)"
+        raise DataError(f"{reasons}; {remedy}")
 
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:
         with self.reading.open(self.videos.records[index]) as video:
@@ -167,10 +166,9 @@ def _check_tracks(tracks: Tracks, num_frames: int, views: "Views", path: str) ->
     last = tracks.frames.max(initial=0)
     width, height = tracks.boxes[:, 2:].max(axis=0, initial=0)
     if last >= num_frames or width > views.width + 1 or height > views.height + 1:
-        raise ConfigError(
-            f"the tracks of {path} extend to frame {last} and {width:.0f}x{height:.0f}, the video has {num_frames} "
-            f"frames of {views.width}x{views.height}: make them again with vidssl track"
-        )
+        tracked = f"the tracks of {path} extend to frame {last} and {width:.0f}x{height:.0f}"
+        video = f"the video has {num_frames} frames of {views.width}x{views.height}"
+        raise ConfigError(f"{tracked}, {video}: make them again with vidssl track")
 
 
 @dataclass(frozen=True)
@@ -290,9 +288,8 @@ def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
     inside = min(end, meta.duration) - start
     if inside <= 0 or 2 * inside < end - start:
         span = f"{start:g}-{'' if record.end is None else format(record.end, 'g')} s"
-        raise DataError(
-            f"{record.path}: most of the row's span, {span}, lies outside the file, which is {meta.duration:.2f} s "
-            "long: start and end are seconds; correct the list, or remove such rows with vidssl check"
-        )
+        outside = f"{span}, lies outside the file, which is {meta.duration:.2f} s long"
+        remedy = "start and end are seconds; correct the list, or remove such rows with vidssl check"
+        raise DataError(f"{record.path}: most of the row's span, {outside}: {remedy}")
     first, stop = meta.frames_between(start, end)
     return first, meta.part(first, stop)

@@ -99,10 +99,8 @@ def _settings_of_copies(folder: str, known: dict[str, str]) -> str:
         except FileNotFoundError:
             known[folder] = _settings_of_copies(folder.rpartition("/")[0], known) if folder else "null"
         except (OSError, ValueError, TypeError) as error:
-            raise DataError(
-                f"cannot read the settings of shrunk copies in {file} ({error}): shrink the videos again into another "
-                "folder, or move the file away if they are originals"
-            ) from None
+            remedy = "shrink the videos again into another folder, or move the file away if they are originals"
+            raise DataError(f"cannot read the settings of shrunk copies in {file} ({error}): {remedy}") from None
     return known[folder]
 
 
@@ -115,11 +113,8 @@ def check_copies(gallery: Path, gallery_files: Tree, query: Path, query_files: T
     if any(files["missing"] == files["files"] for files in (gallery_files, query_files)):
         return  # the error that names the missing files comes later, when they are read
     if gallery_files["copies"] != query_files["copies"] or isinstance(gallery_files["copies"], list):
-        raise DataError(
-            f"{gallery} contains {_kind(gallery_files)}, {query} contains {_kind(query_files)}: their features differ; "
-            "compare originals with originals, or copies with copies of the same settings (root=FOLDER names them; "
-            "vidssl shrink makes copies, also of a list of a single video)"
-        )
+        kinds = f"{gallery} contains {_kind(gallery_files)}, {query} contains {_kind(query_files)}"
+        raise DataError(f"{kinds}: compare originals, or copies of the same settings (root=FOLDER, vidssl shrink)")
 
 
 def _kind(files: Tree) -> str:

@@ -89,10 +89,8 @@ class StepSampler:
         for number, part in enumerate(self.joined):
             taken = size * part.samples / sum(joined.samples for joined in self.joined)
             if taken > part.records:
-                raise ConfigError(
-                    f"batch_size {size} has {taken:.1f} videos of data.train.{number}, a list of {part.records}: lower "
-                    "its weight or the batch size"
-                )
+                limit = f"a list of {part.records}: lower its weight or the batch size"
+                raise ConfigError(f"batch_size {size} has {taken:.1f} videos of data.train.{number}, {limit}")
         if size % (world * micro):
             raise ConfigError(f"batch_size {size} is not a multiple of {world} processes x micro_batch_size {micro}")
 
@@ -222,10 +220,8 @@ class Loader:
         _log.warning(lost[-1])
         limit = len(self.dataset) if self.dataset.skip else self.dataset.replace
         if len(lost) > limit:
-            raise DataError(
-                f"{first_few(lost, separator='; ')}; {len(lost)} of {len(self.dataset)} videos made a worker hang "
-                f"or crash; the limit is {limit}: correct the list or {self.dataset.remedy}"
-            )
+            counts = f"{len(lost)} of {len(self.dataset)} videos made a worker hang or crash; the limit is {limit}"
+            raise DataError(f"{first_few(lost, separator='; ')}; {counts}: correct the list or {self.dataset.remedy}")
 
     def _stack(self, keys: list[SampleKey], guard: ItemGuard) -> Batch:
         """Make the samples of a batch, and stack them."""

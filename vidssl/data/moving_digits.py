@@ -266,9 +266,7 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
     try:
         written = dict(read_json(out / "settings.json"))
     except (OSError, ValueError, TypeError):
-        raise DataError(
-            f"{out} is not a set of moving digits (settings.json is missing or unreadable): choose another folder"
-        ) from None
+        raise DataError(f"{out} has no settings.json of moving digits: choose another folder") from None
     requested = _describe(settings)
     if not settings.masks:
         requested["masks"] = written.get("masks")  # the videos are the same
@@ -357,8 +355,8 @@ def _render_video(
 
 def _box(mask: NDArray[np.bool_]) -> DigitBox:
     """Return the smallest box of a mask (S, S)."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+    x, y, w, h = cv2.boundingRect(mask.astype(np.uint8))
+    return x, y, x + w, y + h
 
 
 def _texture(size: int, rng: np.random.Generator) -> DigitFloats:
@@ -424,10 +422,9 @@ def part_mask(glyph: DigitFloats, turn: NDArray[np.float64], x: float, y: float,
     """Return the part of each pixel (S, S) of a canvas as an index of `PARTS`; the halves rotate with the glyph."""
     inked = np.flatnonzero(glyph.max(axis=1) > 0.5)
     middle = (int(inked[0]) + int(inked[-1]) + 1) // 2
-    rows = np.arange(len(glyph))[:, None]
-    upper, lower = (
-        opacity(np.where(half, glyph, np.float32(0)), turn, x, y, size) for half in (rows < middle, rows >= middle)
-    )
+    is_upper = np.arange(len(glyph))[:, None] < middle
+    halves = (np.where(half, glyph, np.float32(0)) for half in (is_upper, ~is_upper))
+    upper, lower = (opacity(half, turn, x, y, size) for half in halves)
     return np.where(opacity(glyph, turn, x, y, size) > SEEN, np.where(upper >= lower, 1, 2), 0).astype(np.uint8)
 
 

@@ -46,10 +46,8 @@ def check_video_names(names: Iterable[str], records: Iterable[VideoRecord]) -> N
             raise DataError(f"{earlier_name} and {name} would have one file of tracks: rename one of the videos")
         spans = [(row.start or 0, row.end, row.fps) for row in (earlier, record)]
         if (record.start, record.end) != (None, None) and spans[0] != spans[1]:
-            raise DataError(
-                f"two spans of {name} would have one file of tracks, {key}.npz: they differ by less than a "
-                "millisecond, or only in their frame rate; keep one of them in the list"
-            )
+            difference = "they differ by less than a millisecond, or only in their frame rate; keep one of them"
+            raise DataError(f"two spans of {name} would have one file of tracks, {key}.npz: {difference} in the list")
 
 
 def write_tracks(path: Path, tracks: Tracks, made_with: Mapping[str, Any]) -> None:

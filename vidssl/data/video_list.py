@@ -147,9 +147,11 @@ class Column(Sequence[Item]):
 class Strings(Column[str]):
     """Strings as one UTF-8 buffer and the offsets of their ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, strings: Iterable[str] = ()) -> None:
         self._text = bytearray()
         self._ends = array("q", [0])
+        for string in strings:
+            self.append(string)
 
     def append(self, string: str) -> None:
         """Add a string at the end."""
@@ -498,10 +500,9 @@ def _check_duplicates(path: Path, lines: Sequence[int], keys: NDArray[np.int64],
         record = records[row]
         earlier = first.setdefault(row_key(records.roots[0], record), row)
         if earlier != row:
-            raise DataError(
-                f"{path}:{lines[row]}: {records.names[row]!r}, label {record.label}, is also in line {lines[earlier]}, "
-                f"label {records[earlier].label}: delete one; two kinds of labels are two lists"
-            )
+            labels = f"label {record.label}, is also in line {lines[earlier]}, label {records[earlier].label}"
+            repeated = f"{path}:{lines[row]}: {records.names[row]!r}, {labels}"
+            raise DataError(f"{repeated}: delete one; two kinds of labels are two lists")
 
 
 class Subset(Settings):
@@ -531,10 +532,8 @@ def choose_subset(videos: VideoList, subset: Subset) -> VideoList:
     for label, members in rows.items():
         count = subset.per_class or max(1, int((subset.fraction or 0.0) * len(members) + 0.5))
         if count > len(members):
-            raise DataError(
-                f"{videos.path} has {len(members)} videos of class {videos.class_name(label)!r}, the subset needs "
-                f"{count}: lower data.subset.per_class"
-            )
+            counts = f"{len(members)} videos of class {videos.class_name(label)!r}, the subset needs {count}"
+            raise DataError(f"{videos.path} has {counts}: lower data.subset.per_class")
         drawn_rows += generator(subset.seed, label).permutation(members)[:count].tolist()
     return videos.rows(sorted(drawn_rows))
 

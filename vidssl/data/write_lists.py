@@ -44,12 +44,9 @@ def write_lists(
 
 def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
     records = [row if isinstance(row, VideoRecord) else VideoRecord(*row) for row in rows]
-    default = VideoRecord("")
-    columns = [
-        name
-        for name in (*COLUMNS, *APPS["column"])
-        if name == "path" or any(_value(record, name) != _value(default, name) for record in records)
-    ]
+    default, names = VideoRecord(""), (*COLUMNS, *APPS["column"])
+    used = {name for name in names if any(_value(record, name) != _value(default, name) for record in records)}
+    columns = [name for name in names if name in used | {"path"}]
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -132,7 +129,5 @@ def check_images(root: Path, names: Sequence[str], title: str) -> None:
     """Raise a DataError if images of a list to be written do not exist."""
     missing = [name for name in names if not is_file(root / name)]
     if missing:
-        raise DataError(
-            f"{title}: {len(missing)} of {len(names)} images are missing in {root}, the first is {missing[0]}: "
-            "complete the folder"
-        )
+        counts = f"{len(missing)} of {len(names)} images"
+        raise DataError(f"{title}: {counts} are missing in {root}, the first is {missing[0]}: complete the folder")

@@ -116,9 +116,8 @@ def predict_left_out(
             for n in shots:
                 for draw in range(FEW_LABEL_DRAWS):
                     rows = draw_labels(rest, label, n, draw, fold, seed)
-                    few[n][test] += (
-                        _classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]
-                    ) / FEW_LABEL_DRAWS
+                    right = _classify(z, label, rows, test, (_FEW_COST,), groups) == label[test]
+                    few[n][test] += right / FEW_LABEL_DRAWS
                     advance()
     return Predictions(voted.numpy(), first, logistic, few)
 

@@ -372,10 +372,8 @@ class LowShot(LinearSVM):
 def _check_class_sizes(name: str, label: Tensor, needed: int, remedy: str) -> None:
     counts = np.unique(label.numpy(), return_counts=True)[1]
     if len(counts) < 2 or counts.min() < needed:
-        raise DataError(
-            f"protocol {name} needs at least 2 classes of at least {needed} training videos, and there are "
-            f"{len(counts)}, the smallest of {counts.min()}: {remedy}, or add videos"
-        )
+        counted = f"there are {len(counts)}, the smallest of {counts.min()}: {remedy}, or add videos"
+        raise DataError(f"protocol {name} needs at least 2 classes of at least {needed} training videos, and {counted}")
 
 
 def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
@@ -453,20 +451,17 @@ class MultilabelSVM(_Linear):
         needed = min(self.config.shots) if isinstance(self.config, _Shots) else self.config.folds
         fewest = min(int((label == value).sum(dim=0).min()) for value in (0, 1))
         if fewest < needed:
-            raise DataError(
-                f"protocol {self.name} needs at least {needed} training videos with each class and without it, and "
-                f"there are {fewest} for one: add videos, or lower folds or shots"
-            )
+            videos = f"at least {needed} training videos with each class and without it"
+            counted = f"there are {fewest} for one: add videos, or lower folds or shots"
+            raise DataError(f"protocol {self.name} needs {videos}, and {counted}")
 
     def check_lists(self, gallery: VideoList, query: VideoList) -> None:
         """Check that each class has a tested video: else its average precision is undefined."""
         assert query.targets is not None
         if empty := [query.class_name(n) for n in np.flatnonzero(~(query.targets == 1).any(axis=0)).tolist()]:
-            raise DataError(
-                f"protocol {self.name} is undefined: {query.path} has no video of {len(empty)} "
-                f"class{'es' * (len(empty) > 1)}, {first_few(empty)}; add videos, or leave these classes out of both "
-                "lists"
-            )
+            classes = f"{len(empty)} class{'es' * (len(empty) > 1)}, {first_few(empty)}"
+            remedy = "add videos, or leave these classes out of both lists"
+            raise DataError(f"protocol {self.name} is undefined: {query.path} has no video of {classes}; {remedy}")
 
 
 @PROTOCOLS.register("multilabel_logistic")

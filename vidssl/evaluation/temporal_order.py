@@ -1,6 +1,5 @@
 """The protocol `order`: whether features hold the order of time."""
 
-import csv
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any, ClassVar
@@ -14,7 +13,7 @@ from torch import Tensor
 from vidssl.base.config import Settings
 from vidssl.base.errors import DataError
 from vidssl.base.types import Features
-from vidssl.data.video_list import VideoList
+from vidssl.data.video_list import VideoList, read_rows
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, choose_cost
 from vidssl.evaluation.search import check_finite
 
@@ -30,12 +29,9 @@ def _read_pairs(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        with Path(value).open(encoding="utf-8-sig", newline="") as file:
-            return tuple(tuple(row) for row in csv.reader(file) if row)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
-            f"cannot read {value} ({error}): give a CSV file with the names of two classes a row"
-        ) from None
+        return tuple(tuple(row) for _, row in read_rows(Path(value), "each row has the names of two classes"))
+    except DataError as error:
+        raise ValueError(str(error)) from None
 
 
 ClassPairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_read_pairs)]
@@ -128,10 +124,7 @@ class Order(EvaluationProtocol):
                     raise DataError(f"protocol order: {name!r} of pairs is not a class of {videos.path}: correct pairs")
                 count = int((videos.labels == videos.classes.index(name)).sum())
                 if count < needed:
-                    raise DataError(
-                        f"protocol order: {name!r} of pairs has {count} videos in {videos.path}, needs {needed}: lower "
-                        "folds, or add videos"
-                    )
+                    raise DataError(f"order: {name!r} has {count} of {needed} videos in {videos.path}: lower folds")
 
 
 def _standardised(gallery: Features, features: Features) -> tuple[_Rows, _Rows]:

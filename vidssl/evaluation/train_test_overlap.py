@@ -52,10 +52,10 @@ def _check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
     pairs = torch.cat([overlap.same, overlap.copies])
     if len(pairs):
         n, row = pairs[0].tolist()
-        named = "" if len(overlap.same) else f" (there {train.names[row]!r}, a copy)"
+        shared = f"{len(torch.unique(pairs[:, 0]))} videos of {query.path} are in {train.path} too"
+        first = repr(query.names[n]) + ("" if len(overlap.same) else f" (there {train.names[row]!r}, a copy)")
         raise DataError(
-            f"{len(torch.unique(pairs[:, 0]))} videos of {query.path} are in {train.path} too, the first "
-            f"{query.names[n]!r}{named}: {learner} would be tested on training videos; use disjoint lists"
+            f"{shared}, the first {first}: {learner} would be tested on training videos; use disjoint lists"
         )
 
 

@@ -136,9 +136,7 @@ class Method(nn.Module):
         """List the views that no branch reserves."""
         taken = [branch.own_view for branch in self.branches.values() if branch.own_view is not None]
         if taken and (max(taken) >= count or count == 1):
-            raise ConfigError(
-                f"jigsaw.view {max(taken)} and {count} views do not fit: data.views needs a recipe for it"
-            )
+            raise ConfigError(f"jigsaw.view {max(taken)} does not fit {count} views: data.views needs a recipe for it")
         return [view for view in range(count) if view not in taken]
 
     def generator(self, stream: RngStream, view: int, device: torch.device) -> torch.Generator:

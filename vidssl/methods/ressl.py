@@ -26,9 +26,8 @@ class ReSSL(MomentumMethod):
             for progress in (point / 1000 for point in range(1001)):
                 tau, tau_m = self.temperature.at(progress), self.target_temperature.at(progress)
                 if tau_m >= tau:
-                    raise ValueError(
-                        f"target_temperature {tau_m:g} is not below temperature {tau:g} at {progress:.1%} of the run"
-                    )
+                    temperatures = f"target_temperature {tau_m:g} is not below temperature {tau:g}"
+                    raise ValueError(f"{temperatures} at {progress:.1%} of the run")
             return self
 
     config: Config

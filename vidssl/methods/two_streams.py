@@ -41,9 +41,8 @@ class TwoStreamsMethod(Method):
             raise ConfigError("two_streams needs a network for each stream: set backbone.name=two_streams")
         super().__init__(config, backbone)
         # Their networks are those of the backbone: checkpoints have both names for each weight, and one copy of it.
-        self.streams = nn.ModuleDict(
-            {name: build(METHODS, config.inner, encoder) for name, encoder in backbone.streams()}
-        )
+        methods = {name: build(METHODS, config.inner, encoder) for name, encoder in backbone.streams()}
+        self.streams = nn.ModuleDict(methods)
         self._tracking = config.tracks
         self.dims = backbone.dims
         self.averages_labelled, self.in_batch = self.parts[0].averages_labelled, self.parts[0].in_batch

@@ -75,9 +75,7 @@ class Backbone(nn.Module):
         except AttributeError:
             paths = ", ".join([*self.feature_layers, *(name for name, _ in self.named_children())])
             kind = type(self).__name__
-            raise ConfigError(
-                f"{kind} has no module '{layer}': name a layer, or the path of a module below {paths}"
-            ) from None
+            raise ConfigError(f"{kind} has no module '{layer}': name a layer, or a path below {paths}") from None
 
     def as_maps(self, output: Any, clips: int) -> Tensor:
         """Return the output of a module for B `clips` as maps (B, C, T', H', W').

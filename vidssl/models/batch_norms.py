@@ -118,12 +118,9 @@ def average_statistics(module: nn.Module) -> None:
 
     Frozen batch norms (in eval mode) are left out: they are equal already, and their mean would differ by rounding.
     """
-    running = [
-        statistic
-        for norm in batch_norms(module)
-        for statistic in (norm.running_mean, norm.running_var)
-        if statistic is not None and norm.training
-    ]
+    trained = [norm for norm in batch_norms(module) if norm.training]
+    statistics = (statistic for norm in trained for statistic in (norm.running_mean, norm.running_var))
+    running = [statistic for statistic in statistics if statistic is not None]
     if running and distributed.world() > 1:
         mean = distributed.mean(torch.cat(running))
         torch._foreach_copy_(running, list(torch.split(mean, [len(statistic) for statistic in running])))

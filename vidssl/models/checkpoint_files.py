@@ -137,10 +137,7 @@ def read_file(path: Path, trust: bool) -> Any:
         raise CheckpointError(f"cannot read checkpoint {str(path)!r}: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from None
-    raise CheckpointError(
-        f"{path} is {_kind(head)}; expected: a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote; of "
-        "ONNX write onnx:FILE"
-    )
+    raise CheckpointError(f"{path} is {_kind(head)}: give a file of torch.save or safetensors; of ONNX onnx:FILE")
 
 
 def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
@@ -154,10 +151,9 @@ def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
     except Exception as error:  # damaged files make torch raise anything, and so can objects with trust
         match = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if match and not trust:
-            raise UntrustedError(
-                f"checkpoint {path} holds {match[1]}: only tensors and plain data are loaded, as other objects can run "
-                "code; load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
-            ) from None
+            rule = "only tensors and plain data are loaded, as other objects can run code"
+            remedy = "load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
+            raise UntrustedError(f"checkpoint {path} holds {match[1]}: {rule}; {remedy}") from None
         reason = " ".join(str(error).rpartition("WeightsUnpickler error: ")[2].split())[:120]
         if "Unsupported operand" in reason:  # protocol 4, which pickle.dump writes
             reason = "a pickle of objects, which can hold code, and is not loaded"

@@ -16,6 +16,7 @@ from vidssl.base.errors import CheckpointError
 from vidssl.base.types import Frames
 from vidssl.models.backbones import build_backbone
 from vidssl.models.external import Called, Encoder
+from vidssl.transforms.crops import Box, crop_resize
 
 
 def load_floor(name: str, trust: bool) -> Encoder:
@@ -70,9 +71,7 @@ def has_no_graph(network: nn.Module) -> bool:
 
 def _whole(frames: Frames, size: int) -> Frames:
     """Resize whole frames to squares: what moves at the sides counts too."""
-    method = cv2.INTER_AREA if min(frames.shape[2:]) > 2 * size else cv2.INTER_LINEAR  # as crops are resized
-    images = [cv2.resize(image, (size, size), interpolation=method) for image in frames.transpose(0, 2, 3, 1)]
-    return np.stack(images).transpose(0, 3, 1, 2)
+    return crop_resize(frames, Box(0, 0, frames.shape[3], frames.shape[2]), size, size)
 
 
 def _small(image: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

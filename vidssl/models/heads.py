@@ -41,7 +41,4 @@ def check_batch_norm(samples: int, *heads: nn.Module) -> None:
     """Raise a ConfigError if batch norm in a head would see a single sample; a synchronised one sees more."""
     norms = [m for head in heads for m in head.modules() if isinstance(m, nn.BatchNorm1d) and m.training]
     if samples == 1 and norms:
-        raise ConfigError(
-            "BatchNorm needs at least 2 samples per process, got 1: raise batch_size or micro_batch_size, or set "
-            "norm: none for projector and predictor"
-        )
+        raise ConfigError("BatchNorm needs 2 samples per process, got 1: raise (micro_)batch_size, or set norm: none")

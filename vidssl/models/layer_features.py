@@ -68,9 +68,7 @@ def count_channels(backbone: Backbone, layer: str) -> int:
 def check_grid(settings: Any) -> None:
     """Raise a ValueError if settings have a grid and no layer whose maps it divides."""
     if settings.layer is None and (settings.grid, settings.grid_frames) != (1, 1):
-        raise ValueError(
-            f"grid {settings.grid} x {settings.grid_frames} frames divides the maps of a layer: set layer too"
-        )
+        raise ValueError(f"grid {settings.grid} x {settings.grid_frames} frames divides maps of a layer: set layer too")
 
 
 class LayerFeatures(Backbone):

@@ -69,9 +69,7 @@ def read_checkpoint(path: str | Path, trust: bool = False) -> dict[str, Any]:
     """Load a checkpoint of vidssl onto the CPU; arguments and errors are those of `read_anything`."""
     content = read_anything(path, trust)
     if not is_checkpoint(content):
-        raise CheckpointError(
-            f"{path} is not a vidssl checkpoint (format {CHECKPOINT_FORMAT}): use a file that vidssl wrote"
-        )
+        raise CheckpointError(f"{path} is not a vidssl checkpoint (format {CHECKPOINT_FORMAT}): use one that it wrote")
     return content
 
 
@@ -95,10 +93,7 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
             raise
     stored = content.get("format") if isinstance(content, dict) else None
     if stored != CHECKPOINT_FORMAT and str(stored).startswith("vidssl-checkpoint-"):
-        raise CheckpointError(
-            f"{path} has format {stored}, this vidssl reads {CHECKPOINT_FORMAT}: use the version that wrote it, or "
-            "train again"
-        )
+        raise CheckpointError(f"{path} has format {stored}, not {CHECKPOINT_FORMAT}: use the version that wrote it")
     if is_checkpoint(content):
         # A pickle can refer to one part many times, so that a small file holds a config of gigabytes.
         plain({name: content.get(name) for name in ("config", "network", "data")}, f"{path}: its config")
@@ -146,10 +141,7 @@ def weights_file(name: str | Path) -> Path:
         ConfigError: It is neither a path nor a name.
     """
     if not isinstance(name, str | os.PathLike):
-        raise ConfigError(
-            f"a checkpoint is a path or a name, got a {type(name).__name__}: write the weights of a module with "
-            "torch.save(module.state_dict(), FILE), and name the file"
-        )
+        raise ConfigError(f"a checkpoint is a path or name, not {type(name).__name__}: write its state_dict to a file")
     path = Path(name)
     if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
         if (path / EXPORTED).exists():
@@ -167,10 +159,8 @@ def weights_file(name: str | Path) -> Path:
     file = _OWN.get(str(name)) or _download(str(name))
     if file is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
         known = ", ".join(sorted(_OWN))
-        raise CheckpointError(
-            f"{name} is neither a file nor the name of a network{did_you_mean(str(name), _OWN)}; there are: {known}, "
-            "and OWNER/NAME of the Hugging Face Hub"
-        )
+        networks = f"{did_you_mean(str(name), _OWN)}; there are: {known}, and OWNER/NAME of the Hugging Face Hub"
+        raise CheckpointError(f"{name} is neither a file nor the name of a network{networks}")
     return file or path
 
 
@@ -195,10 +185,7 @@ def _download(name: str) -> Path | None:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise CheckpointError(
-            f"there is no file {name}; to download the network of this name from the Hugging Face Hub: pip install "
-            "huggingface_hub"
-        ) from None
+        raise CheckpointError(f"no file {name}; for the Hugging Face Hub: pip install huggingface_hub") from None
     try:
         # Nothing but these files: what else is there, such as code, is never loaded.
         folder = snapshot_download(repo, revision=revision, allow_patterns=[EXPORTED, "config.json"])
@@ -252,10 +239,8 @@ def check_finite_weights(weights: Mapping[str, Any], source: str) -> None:
         and not weight.float().isfinite().all()
     ]
     if wrong:
-        raise CheckpointError(
-            f"{source}: {len(wrong)} of {len(weights)} weights are NaN or infinite ({first_few(wrong)}): its training "
-            "failed, or the file is damaged; use an earlier checkpoint"
-        )
+        counts = f"{len(wrong)} of {len(weights)} weights are NaN or infinite ({first_few(wrong)})"
+        raise CheckpointError(f"{source}: {counts}: its training failed, or it is damaged; use an earlier checkpoint")
 
 
 def load_state(module: nn.Module, state: Mapping[str, Any], source: str) -> None:
@@ -270,6 +255,4 @@ def load_state(module: nn.Module, state: Mapping[str, Any], source: str) -> None
     except (RuntimeError, ValueError, LookupError) as error:  # the latter two: of a module's own extra state
         part = "backbone" if isinstance(module, Backbone) else "method"
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise CheckpointError(
-            f"{source} does not fit the {part} ({reason}): build the {part} with the config that it was trained with"
-        ) from None
+        raise CheckpointError(f"{source} does not fit the {part} ({reason}): use the config of its run") from None

@@ -73,14 +73,7 @@ class ResNet2D(Backbone):
         return features.view(*frames.shape[:2], self.dim).mean(dim=1)
 
 
-RESNETS_2D = (
-    "resnet18",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "resnext50_32x4d",
-    "resnext101_32x8d",
-    "resnext152_32x8d",
-)
+_RESNEXTS = ("resnext50_32x4d", "resnext101_32x8d", "resnext152_32x8d")
+RESNETS_2D = ("resnet18", "resnet50", "resnet101", "resnet152", *_RESNEXTS)
 for _name in RESNETS_2D:
     BACKBONES.register(_name)(ResNet2D)

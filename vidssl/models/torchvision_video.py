@@ -48,10 +48,7 @@ class TorchvisionVideo(Backbone):
             if "smaller than kernel size" not in str(error):
                 raise
             clip = " x ".join(map(str, x.shape[2:]))
-            raise ConfigError(
-                f"{self.name} pools larger maps than clips of {clip} (frames x height x width) have: use 16 frames of "
-                "224 pixels or more"
-            ) from error
+            raise ConfigError(f"{self.name} cannot pool {clip} clips: use 16 frames of 224 pixels or more") from error
         return features
 
     def as_maps(self, output: Any, clips: int) -> Tensor:

@@ -16,6 +16,7 @@ from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.joined_features import unit_parts
 
 _RGB: dict[str, Any] = {"name": "resnet3d18"}
+_STREAMS = {"rgb": _RGB, "differences": {**_RGB, "frame_differences": True}}
 
 
 @BACKBONES.register("two_streams")
@@ -29,11 +30,7 @@ class TwoStreams(Backbone):
     class Config(Settings):
         # A backbone and its settings for each stream, by the stream's name. What a stream sees is a setting of its
         # backbone: `frame_differences`.
-        streams: dict[str, dict[str, Any]] = Field(
-            default={"rgb": _RGB, "differences": {**_RGB, "frame_differences": True}},
-            min_length=2,
-            validate_default=True,
-        )
+        streams: dict[str, dict[str, Any]] = Field(default=_STREAMS, min_length=2, validate_default=True)
 
         @field_validator("streams")
         @classmethod
@@ -58,9 +55,7 @@ class TwoStreams(Backbone):
         self.encoders = nn.ModuleDict({name: build_backbone(**encoder) for name, encoder in config.streams.items()})
         self.dims = [encoder.dim for _, encoder in self.streams()]
         self.dim = sum(self.dims)
-        self.feature_layers = tuple(
-            f"{name}.{layer}" for name, encoder in self.streams() for layer in encoder.feature_layers
-        )
+        self.feature_layers = tuple(f"{name}.{layer}" for name, net in self.streams() for layer in net.feature_layers)
         name, encoder = next(self.streams())
         self.last_maps = f"{name}.{encoder.last_maps}"
 
@@ -99,10 +94,7 @@ class TwoStreams(Backbone):
     @classmethod
     def check_regions(cls) -> None:
         """Raise a ConfigError: only the network of a single stream has a third stage."""
-        raise ConfigError(
-            'regions need the layer 3 of one network: choose one of its streams, such as stream="rgb", or train with '
-            "method.name=two_streams"
-        )
+        raise ConfigError('regions need one network: name a stream, such as stream="rgb", or method.name=two_streams')
 
     def layer_module(self, layer: str) -> nn.Module:
         """Return the module whose output has the maps of a layer, as `rgb.layer4`."""

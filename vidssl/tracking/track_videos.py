@@ -71,10 +71,9 @@ class Tracked:
             few = first_few(self.untracked)
             lines.append(f"{len(self.untracked)} without a track (too short, or below the threshold): {few}")
         if self.made:
-            lines.append(
-                f"{self.tracks} tracks in {self.frames} frames, {self.bare} of them without a proposal; "
-                f"{self.seconds:.0f} s, {self.frames / self.seconds:.1f} frames/s"
-            )
+            speed = f"{self.seconds:.0f} s, {self.frames / self.seconds:.1f} frames/s"
+            counts = f"{self.tracks} tracks in {self.frames} frames, {self.bare} of them without a proposal"
+            lines.append(f"{counts}; {speed}")
         return "\n".join(lines)
 
 
@@ -82,10 +81,7 @@ def check_tracking(backbone: Backbone) -> None:
     """Raise a ConfigError if regions cannot be tracked with a network here; call it before long work."""
     backbone.check_regions()
     if getattr(backbone, "frame_differences", False):
-        raise ConfigError(
-            "tracks are made from single frames, and this network encodes differences of frames: use a network or a "
-            "stream of frames, such as rgb"
-        )
+        raise ConfigError("tracks need a network of frames, this one encodes differences: name a stream such as rgb")
     selective_search()
 
 

@@ -303,7 +303,6 @@ def join_tracks(parts: Sequence[Tracks]) -> Tracks:
     parts = [no_tracks(), *parts]
     ends = np.cumsum([part.track.max(initial=-1) + 1 for part in parts])
     track = [part.track + first for part, first in zip(parts, [0, *ends[:-1]], strict=True)]
-    frames, boxes, scores = (
-        np.concatenate([getattr(p, name) for p in parts]) for name in ("frames", "boxes", "scores")
-    )
+    columns = ([getattr(part, name) for part in parts] for name in ("frames", "boxes", "scores"))
+    frames, boxes, scores = map(np.concatenate, columns)
     return Tracks(frames, boxes, scores, np.concatenate(track))

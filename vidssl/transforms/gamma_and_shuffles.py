@@ -68,9 +68,7 @@ def _divided(frames: Frames, grid: int) -> NDArray[np.uint8]:
     """Divide frames (T, C, S, S) into patches: (T, grid², pixels of a patch, C), row by row."""
     length, channels, height, side = frames.shape
     if height != side or side % grid:
-        raise ConfigError(
-            f"a shuffle of {grid}x{grid} patches needs square views that {grid} divides, got {side}x{height}"
-        )
+        raise ConfigError(f"{grid}x{grid} patches need square views that {grid} divides, got {side}x{height}")
     step = side // grid
     parts = frames.transpose(0, 2, 3, 1).reshape(length, grid, step, grid, step, channels)
     return parts.transpose(0, 1, 3, 2, 4, 5).reshape(length, grid * grid, step * step, channels)

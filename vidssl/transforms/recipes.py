@@ -404,10 +404,7 @@ class Patches(Recipe):
         height, width = frames.shape[2:]
         extent = size + distance
         if min(height, width) < extent:
-            raise DataError(
-                f"two patches of {size} at distance {distance} need frames of {extent}x{extent}, got {width}x{height}: "
-                "lower data.views.0.distance, or leave such videos out"
-            )
+            raise DataError(f"distance {distance} needs frames of {extent}x{extent}, got {width}x{height}: lower it")
         y, x = (int(generator.integers(side - extent, endpoint=True)) for side in (height, width))
         images = frames.transpose(0, 2, 3, 1)
         views = []

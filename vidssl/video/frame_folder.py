@@ -132,9 +132,7 @@ class FrameFolder:
                 if as_shown and _is_turned(image):
                     width, height = height, width
                 if image.format == "PNG" and ";16" in str(image.tile):
-                    raise DecodeError(
-                        f"{file}: 16 bits per channel: write 8 bits, only you know what is black and white"
-                    )
+                    raise DecodeError(f"{file}: 16 bits per channel: write 8, only you know what is black and white")
                 if len(self._files) == 1 and not _warned and (count := _num_frames(image)) > 1:
                     _warned.append(file)
                     _log.warning("%s is animated: only the first of its %d frames is read, as always", file, count)

@@ -77,9 +77,7 @@ def _open(path: Path, max_pixels: int, **more: str) -> Any:
         raise NoVideoError(f"{path}: the file has no video stream")
     if stream.codec_context is None:
         container.close()
-        raise UndecodableError(
-            f"{path}: this FFmpeg has no decoder for the codec of its video stream: convert the file, or it is damaged"
-        )
+        raise UndecodableError(f"{path}: FFmpeg has no decoder for its codec: convert the file, or it is damaged")
     return container
 
 

@@ -28,6 +28,7 @@ from vidssl.base.types import VideoMeta
 
 INDEX = "frame_index.safetensors"
 _FORMAT = "vidssl packed frames 2"
+_AGAIN = "run vidssl shrink again into another folder"
 ID_BYTES = 16  # of the id of a shard, a hash of its content: equal shards have one id, others another
 
 
@@ -83,10 +84,8 @@ class FrameIndex:
             meta = VideoMeta(count, *size)
         else:
             meta = VideoMeta(count, *size, None, self.times[start : start + count], float(self.times[start + count]))
-        frames = slice(first, first + count)
-        return PackedVideo(
-            meta, int(self.changed[row]), int(self.shards[row]), self.offsets[frames], self.sizes[frames]
-        )
+        span = slice(first, first + count)
+        return PackedVideo(meta, int(self.changed[row]), int(self.shards[row]), self.offsets[span], self.sizes[span])
 
     def state(self, row: int) -> tuple[int, int]:
         """Return the bytes of all frames of a video, and the state of its original (`changed`)."""
@@ -280,10 +279,8 @@ class PackedFrames:
             if self._file is None:
                 self._file = os.open(self._shard, os.O_RDONLY | os.O_NONBLOCK)  # not to wait at a pipe
                 if self._id != read_id(self._file):
-                    raise ConfigError(
-                        f"{self._shard} is not the shard that {INDEX} beside it describes, but one of another packing: "
-                        "put the right one back, or run vidssl shrink again into another folder"
-                    )
+                    mismatch = f"{self._shard} is not the shard that {INDEX} beside it describes"
+                    raise ConfigError(f"{mismatch}, but one of another packing: put the right one back, or {_AGAIN}")
             content = os.pread(self._file, size, offset)
         except OSError as error:
             raise DecodeError(f"{self._path}: cannot read {self._shard}: {error.strerror}") from None
@@ -292,8 +289,6 @@ class PackedFrames:
             with suppress(cv2.error):
                 image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
         if image is None or image.shape[:2] != (self.meta.height, self.meta.width):
-            raise DecodeError(
-                f"{self._path}: frame {number} is not at byte {offset} of {self._shard}: the shard is damaged, or not "
-                "the one that was indexed; run vidssl shrink again into another folder"
-            )
+            fault = f"frame {number} is not at byte {offset} of {self._shard}"
+            raise DecodeError(f"{self._path}: {fault}: the shard is damaged, or not the one that was indexed; {_AGAIN}")
         return np.asarray(image, np.uint8)

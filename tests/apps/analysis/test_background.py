@@ -301,7 +301,7 @@ def test_what_is_refused(trained, digits, tmp_path):
     listed, out, boxes = digits / "motion/test.csv", tmp_path / "o", digits / "boxes.csv"
     with pytest.raises(ConfigError, match=r"needs a classifier of 8 classes .* this network has none"):
         measure_background("random", listed, out=out, boxes=boxes, cfg=TOY, settings=RANDOM)
-    with pytest.raises(ConfigError, match="there are none: give masks=FOLDER or boxes=FILE"):
+    with pytest.raises(ConfigError, match="by masks or boxes: give masks=FOLDER or boxes=FILE"):
         measure_background(trained, listed, out=out)
     with pytest.raises(DataError, match=r"16 videos of .* are in .* too"):
         measure_background(trained, listed, out=out, train_list=listed, boxes=boxes)

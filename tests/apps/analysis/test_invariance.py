@@ -188,8 +188,8 @@ def test_left_out_transformations_are_named(options, digits, tmp_path):
 @pytest.mark.parametrize(
     ("model", "labels", "asked", "error", "message"),
     [
-        ("random", None, {}, DataError, r'variant="class" needs labels of two classes .*variant="goodfellow"'),
-        ("random", 0, {}, DataError, "two classes or more"),
+        ("random", None, {}, DataError, r'variant="class" needs two labelled classes .*variant="goodfellow"'),
+        ("random", 0, {}, DataError, "two labelled classes"),
         ("random", 1, {"top_k": 4000}, ConfigError, "top_k=4000 is more than the 64 units of random"),
         ("random", 1, {"crops": 3}, ConfigError, "crops=3: only the central square is measured"),
         (["random", "random"], 1, {}, ConfigError, "names a network twice"),

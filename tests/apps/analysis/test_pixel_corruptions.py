@@ -180,7 +180,7 @@ def test_hsv_is_that_of_skimage(frames, change, amount, channel, factor, offset)
 def test_gamma_is_that_of_skimage(frames):
     assert PIXEL_CORRUPTIONS["gamma_bright"].amounts[-1] == 0.2 and PIXEL_CORRUPTIONS["gamma_dark"].amounts[-1] == 2.5
     wanted = exposure.adjust_gamma(frames / 255, 2.5)
-    assert np.abs(corruptions.gamma_corruption(frames, 2.5) - 255 * wanted).max() <= 0.51
+    assert np.abs(corruptions.PIXEL_CORRUPTIONS["gamma_dark"].apply(frames, 2.5) - 255 * wanted).max() <= 0.51
 
 
 def test_jpeg_is_that_of_pillow(frames):

@@ -128,7 +128,7 @@ def test_what_is_refused(trained, digits, tmp_path, words, message):
 
 def test_lists_without_labels_and_help(trained, digits, tmp_path, capsys):
     words = ["--checkpoint", trained, "--out", str(tmp_path / "o"), "--workers", "0"]
-    wanted = r"robustness is that of accuracies, and the videos of .* do not have one label"
+    wanted = r"robustness is that of accuracies: the videos of .* do not have one label"
     with pytest.raises(DataError, match=wanted):
         cli.run("analyze", ["robustness", f"{digits}/videos/test", *words, "--train-list", f"{digits}/videos/train"])
     with pytest.raises(SystemExit):

@@ -143,11 +143,11 @@ def test_options_and_files_must_fit(movies, tmp_path):
     """Seconds 1 to 2 of a movie are in its file; with --start 0 the key frame at second 901 is not."""
     official, detected = movies / "annotations", tmp_path / "detected.csv"
     moved = change(movies, tmp_path, "train_v2.2.csv", ",0901,", ",0002,")
-    unfit = r"detected.csv: none of \d boxes is of a movie of val and has a score of 0.8"
+    unfit = r"detected.csv: no box of \d is of a val movie with score 0.8"
     for annotations, rows, options, message in (
         (official, "", {"start": 0.0}, r"movie-0.mp4 is 2 s long, .* 901 s after the start 0: set start=SECONDS"),
         (moved, "", {"start": 1.0}, r"is 2 s long, and its last key frame is second 2 of the movie, 1 s after"),
-        (official, "", {"max_missing": 2}, r"max_missing 2 and min_score 0\.8 must be in"),
+        (official, "", {"max_missing": 2}, r"max_missing 2, min_score 0\.8 are in"),
         (official, "movie-0,0901,0.1,0.2,0.5,0.9,,0.95\n", {"proposals": detected}, unfit),
         (official, "movie-24,0901,0.1,0.2,0.5,0.9,,0.5\n", {"proposals": detected}, unfit),
         (official, "", {"proposals": detected}, unfit),
@@ -324,7 +324,7 @@ def test_a_toy_runs_resumes_and_is_tested(toy, movies, tmp_path, monkeypatch, ca
 
 def test_mistakes_are_found_before_training(toy, shapes, movies):
     for setting, message in (
-        (f"data.train={shapes}/lists/voc/trainval.json", "is a list of images: action_detector needs key frames"),
+        (f"data.train={shapes}/lists/voc/trainval.json", "lists images: action_detector needs key frames"),
         ("detector.name=fpn", "set one of detector and action_detector"),
         ("action_detector.drop=0.1", r"action_detector.drop: unknown key"),
     ):

@@ -163,7 +163,7 @@ def test_errors_are_one_line(shapes, tmp_path, edit, message):
 
 
 def test_errors_of_prepare(shapes, tmp_path):
-    with pytest.raises(DataError, match="has no lists in ImageSets/Main"):
+    with pytest.raises(DataError, match="nor its folders have ImageSets/Main"):
         prepare_voc(tmp_path, tmp_path / "out")
     with pytest.raises(DataError, match="no annotations/instances"):
         prepare_coco(tmp_path, tmp_path / "out")

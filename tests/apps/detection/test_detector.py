@@ -78,5 +78,5 @@ def test_the_fourth_stage_is_saved_once():
 
 
 def test_the_backbone_must_be_2d():
-    with pytest.raises(ConfigError, match=r"needs a 2D ResNet, got ResNet3D18: set backbone.name"):
+    with pytest.raises(ConfigError, match=r"need a 2D ResNet, got ResNet3D18: set backbone.name"):
         Detector(DetectorSettings(name="fpn"), build_backbone("resnet3d18", width=8), 2)

@@ -315,13 +315,13 @@ def test_a_changed_original_is_copied_anew(tmp_path, videos, shrunk, write_video
     for written, time_of_file in ((content[:100], changed - 9), (content, changed + 9), (content[:100], changed)):
         copy.write_bytes(written)
         os.utime(copy, (time_of_file, time_of_file))
-        with pytest.raises(DataError, match=r"small/a\.mp4 is there already and is no copy .* or was changed since"):
+        with pytest.raises(DataError, match=r"small/a\.mp4 is no copy of vidssl, or was changed since"):
             shrunk(["a.mp4"])
         assert copy.read_bytes() == written
 
 
 MESSAGES = [
-    ({"names": ["i.png"]}, DataError, r"'i\.png' in .* is an image, and only videos are shrunk"),
+    ({"names": ["i.png"]}, DataError, r"'i\.png' in .* is an image: remove the row"),
     ({"names": ["images"]}, ConfigError, "images is an image folder without a frame rate: give fps=RATE"),
     ({"short_side": 24, "quality": 20}, ConfigError, "short_side is 16, not 24; quality is 12, not 20"),
     ({"to": "frames"}, ConfigError, "holds copies of other settings"),

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -125,7 +126,7 @@ class Background(Measurement):
     def measure(self) -> Results:
         """Classify the versions of all videos."""
         query, test, classify = self.query, self.subject.test, self.subject.classify if self.classifies else None
-        arrange = partial(mean_of_versions, test.clips * test.crops * len(VERSIONS), crops=test.crops)
+        arrange = partial(mean_of_versions, crops=test.crops)
         network = replace(self.subject, classify=classify)
         index, x, missing = encode_versions(network, self.dataset, test, arrange, network.name)
         g = None if self.train is None else network.extract(self.train, "gallery")
@@ -177,16 +178,12 @@ def _find_instances(instances: Background, videos: VideoList) -> tuple[dict[str,
         masks = list_masks(instances.masks, videos)
         return dict(zip(paths, (mask.path for mask in masks.records), strict=True)), masks
     if instances.boxes is None:
-        raise ConfigError(
-            "backgrounds are swapped by masks or boxes, and there are none: give masks=FOLDER or boxes=FILE"
-        )
+        raise ConfigError("backgrounds are swapped by masks or boxes: give masks=FOLDER or boxes=FILE")
     boxes = read_instance_boxes(instances.boxes, videos)
     without = [name for name, path in zip(videos.names, paths, strict=True) if path not in boxes]
     if without:
-        raise DataError(
-            f"{instances.boxes} has no box for {len(without)} of {len(paths)} videos of {videos.path}, the first "
-            f"{without[0]}: add boxes, or leave these videos out of the list"
-        )
+        counts = f"{len(without)} of {len(paths)} videos of {videos.path}, the first {without[0]}"
+        raise DataError(f"{instances.boxes} has no box for {counts}: add boxes, or leave these videos out of the list")
     return dict(boxes), None
 
 
@@ -212,12 +209,8 @@ def swap_numbers(name: str, predicted: np.ndarray, label: np.ndarray, background
     right = (predicted == label[:, None]).mean(axis=0).tolist()
     numbers = {f"{name}{suffix}": value for suffix, value in zip(("", "_same", "_other"), right, strict=True)}
     as_background = (predicted == background[:, None]).mean(axis=0).tolist()
-    return {
-        **numbers,
-        f"{name}_gap": right[1] - right[2],
-        f"{name}_shortcut": as_background[2],
-        f"{name}_shortcut_original": as_background[0],
-    }
+    numbers |= {f"{name}_gap": right[1] - right[2], f"{name}_shortcut": as_background[2]}
+    return {**numbers, f"{name}_shortcut_original": as_background[0]}
 
 
 def examples(
@@ -285,10 +278,8 @@ def list_masks(folder: Path, videos: VideoList) -> VideoList:
             raise DataError(f"{videos.path}: {name} leaves the root: masks have the paths of the list; use boxes=FILE")
         matches = [candidate for candidate in (path, path.with_suffix("")) if (folder / candidate).exists()]
         if not matches:
-            raise DataError(
-                f"{name} of {videos.path} has no masks: neither {folder / path} nor the folder {path.with_suffix('')} "
-                "exists; name the folder that has the paths of the list: masks=FOLDER"
-            )
+            paths = f"neither {folder / path} nor the folder {path.with_suffix('')} exists"
+            raise DataError(f"{name} of {videos.path} has no masks: {paths}; masks=FOLDER has the paths of the list")
         records.append(VideoRecord(str(matches[0])))
     return VideoList(folder, records, ())
 
@@ -310,10 +301,8 @@ def draw_backgrounds(videos: VideoList, seed: int) -> NDArray[np.int64]:
             rows = np.flatnonzero(fits & (files != files[n]))
             if not len(rows):
                 kind = "its class" if column == 0 else "another class"
-                raise DataError(
-                    f"{videos.names[n]} of {videos.path} needs the background of another video of {kind} "
-                    f"({videos.class_name(label)}), and there is none: add videos, or remove this one"
-                )
+                needed = f"the background of another video of {kind} ({videos.class_name(label)}), and there is none"
+                raise DataError(f"{videos.names[n]} of {videos.path} needs {needed}: add videos, or remove it")
             backgrounds[n, column] = rng.choice(rows)
     return backgrounds
 
@@ -342,17 +331,13 @@ def fill_box(frame: _Pixels, box: tuple[int, int, int, int]) -> None:
 
 
 def box_around(mask: NDArray[np.bool_]) -> tuple[int, int, int, int] | None:
-    """Return the box xyxy around a mask (H, W), with `MARGIN`, at least a pixel, on each side; None if it is empty."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if not len(rows):
+    """Return the box xyxy around a mask (H, W), with `BOX_MARGIN` on each side, at least a pixel; None if empty."""
+    x, y, w, h = cv2.boundingRect(mask.astype(np.uint8))
+    if not w:
         return None
-    edges = []
-    for occupied, end in ((columns, mask.shape[1]), (rows, mask.shape[0])):
-        low, high = int(occupied[0]), int(occupied[-1]) + 1
-        more = max(1, round(BOX_MARGIN * (high - low)))
-        edges.append((max(low - more, 0), min(high + more, end)))
-    (x1, x2), (y1, y2) = edges
-    return x1, y1, x2, y2
+    height, width = mask.shape
+    right, below = (max(1, round(BOX_MARGIN * side)) for side in (w, h))
+    return max(x - right, 0), max(y - below, 0), min(x + w + right, width), min(y + h + below, height)
 
 
 @dataclass(frozen=True)
@@ -393,11 +378,9 @@ class Swaps:
                 fill_box(frame, box)
         high, wide = frames.shape[1:3]
         frames = frames.transpose(0, 3, 1, 2)
-        if (high, wide) != (height, width):
-            h, w = min(high, wide * height // width), min(wide, high * width // height)
-            box = Box((wide - w) // 2, (high - h) // 2, max(w, 1), max(h, 1))
-            frames = crop_resize(frames, box, height, width)
-        return frames[rows]
+        h, w = min(high, wide * height // width), min(wide, high * width // height)
+        middle = Box((wide - w) // 2, (high - h) // 2, max(w, 1), max(h, 1))
+        return crop_resize(frames, middle, height, width)[rows]
 
     def masks(self, record: VideoRecord, numbers: NDArray[np.int64], height: int, width: int) -> Masks:
         """Return the masks (T, H, W) of the frames `numbers` of the file; boxes are filled rectangles."""
@@ -415,10 +398,7 @@ class Swaps:
         return np.asarray(images.max(axis=1) >= _INSIDE)
 
 
-def mean_of_versions(views: int, rows: Iterable[Tensor], crops: int) -> Tensor:
+def mean_of_versions(views: Iterable[Tensor], crops: int) -> Tensor:
     """Average the features (B, D) of all views of each version: (B, 3, D). A clip has `crops` views of each version."""
-    sums: list[Tensor] = [torch.zeros(())] * len(VERSIONS)
-    for view, row in enumerate(rows):
-        version = view // crops % len(VERSIONS)
-        sums[version] = sums[version] + row
-    return torch.stack(sums, dim=1) * (len(VERSIONS) / views)
+    x = torch.stack([*views], dim=1)
+    return x.view(len(x), -1, len(VERSIONS), crops, x.shape[2]).mean(dim=(1, 3))

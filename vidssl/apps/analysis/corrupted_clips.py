@@ -282,11 +282,6 @@ def saturate(frames: Frames, amount: tuple[float, float]) -> Frames:
     return _change_hsv(frames, 1, *amount)
 
 
-def gamma_corruption(frames: Frames, exponent: float) -> Frames:
-    """Raise all values in [0, 1] to a power."""
-    return distortions.gamma(frames, exponent)
-
-
 def jpeg(frames: Frames, quality: int) -> Frames:
     """Compress each frame as JPEG."""
 
@@ -335,8 +330,8 @@ PIXEL_CORRUPTIONS = {
     "contrast": Change(contrast, (0.5, 0.4, 0.3, 0.2, 0.1), "factor", "light"),
     "brightness": Change(brightness, (0.1, 0.2, 0.3, 0.4, 0.5), "added to the value of HSV", "light"),
     "saturate": Change(saturate, _SATURATIONS, "factor of the saturation, and added to it", "light"),
-    "gamma_bright": Change(gamma_corruption, (0.8, 0.6, 0.4, 0.3, 0.2), "exponent", "light"),
-    "gamma_dark": Change(gamma_corruption, (1.25, 1.5, 1.75, 2.0, 2.5), "exponent", "light"),
+    "gamma_bright": Change(distortions.gamma, (0.8, 0.6, 0.4, 0.3, 0.2), "exponent", "light"),
+    "gamma_dark": Change(distortions.gamma, (1.25, 1.5, 1.75, 2.0, 2.5), "exponent", "light"),
     "jpeg": Change(jpeg, (25, 18, 15, 10, 7), "quality", "compression"),
     "global_shuffle": Change(global_shuffle_corruption, (2, 4, 8, 16, 32), _PATCHES, "patches", draws=True),
     "local_shuffle": Change(local_shuffle_corruption, (16, 8, 4, 2, 1), _PATCHES, "patches", draws=True),
@@ -377,6 +372,7 @@ def _change_hsv(frames: Frames, channel: int, factor: float, offset: float) -> F
 
 
 _FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
+_KILOBITS = "kbit/s of up to 340x256 pixels, in proportion of more"
 
 # New ones go to the end: the random numbers of a corruption depend on its position. The amounts are those of the
 # severities 1 to 5; clips have two frames or more.
@@ -385,11 +381,7 @@ COMPRESSIONS = {
         partial(_compress, quality_options), (23, 30, 37, 44, 51), "CRF of x264", "compression", "frames"
     ),
     "h264_rate": Change(
-        partial(_compress, bit_rate_options),
-        (256, 128, 64, 32, 16),
-        "kbit/s of up to 340x256 pixels, in proportion of more",
-        "compression",
-        "frames",
+        partial(_compress, bit_rate_options), (256, 128, 64, 32, 16), _KILOBITS, "compression", "frames"
     ),
 }
 TIME_CORRUPTIONS = {

@@ -55,7 +55,6 @@ from vidssl.tracking.overlay import enlarged
 from vidssl.video.write import write_mp4
 
 _RATE = 8.0  # frames per second of the overlays: slow, so that each frame is seen
-_Boxes = Mapping[str, InstanceBoxes]  # by the path of the record
 
 
 GRADCAM = Section(
@@ -280,12 +279,7 @@ def explain_layers(
         read = [subject.origin["path"], work.boxes]
         distributed.together(partial(claim_results, out / stream, "gradcam", {"list": videos.path}, read))
         measured[stream] = replace(work, layer=name, nearest=neighbours).of(subject, videos, searched)
-    return {
-        stream: (of_layer.results(out / stream, reuse=False), of_layer.shown) for stream, of_layer in measured.items()
-    }
-
-
-_OfRows = Iterator[tuple[int, Explained]]  # rows of the list, and their maps
+    return {stream: (maps.results(out / stream, reuse=False), maps.shown) for stream, maps in measured.items()}
 
 
 @dataclass
@@ -375,7 +369,7 @@ class GradCamJob(Measurement):
         for n, clip, neighbour_clip, similarity in pair_maps(self.subject, videos, nearest_videos, self.layer):
             yield rows[n], Explained(clip, similarity, neighbour=neighbours[rows[n]], neighbour_clip=neighbour_clip)
 
-    def _mass(self, explained: Mapping[int, Explained], boxes: _Boxes) -> Results:
+    def _mass(self, explained: Mapping[int, Explained], boxes: Mapping[str, InstanceBoxes]) -> Results:
         """Measure the mass inside of the boxes, their area, and the mass that the boxes would have as maps."""
         rows = list(explained)
         masks = {rows[n]: mask for n, mask in box_masks(self.subject, self.query.rows(rows), boxes)}
@@ -419,16 +413,10 @@ class GradCamJob(Measurement):
 
 def _nearest_videos(subject: Subject, videos: VideoList, gallery: VideoList, rows: Sequence[int]) -> dict[int, int]:
     """Return the row of the nearest video of the gallery, by row of the list; a video is not its own neighbour."""
-    query_list, searched = videos.rows(rows), subject.extract(gallery)
-    query = _selected(searched, rows) if gallery is videos else subject.extract(query_list)
-    of_query = {row: n for n, row in enumerate(query.index.tolist())}
-    of_gallery = {row: n for n, row in enumerate(searched.index.tolist())}
-    own_pairs = [
-        (of_query[q], of_gallery[g])
-        for q, g in own_rows(gallery, query_list).tolist()
-        if q in of_query and g in of_gallery
-    ]
-    near = nearest(query.x, searched.x, 1, torch.tensor(own_pairs, dtype=torch.int64).reshape(-1, 2))
+    searched = subject.extract(gallery)
+    query = _selected(searched, rows) if gallery is videos else subject.extract(videos.rows(rows))
+    read = videos.rows([rows[n] for n in query.index.tolist()])
+    near = nearest(query.x, searched.x, 1, own_rows(gallery.rows(searched.index.tolist()), read))
     hits = zip(query.index.tolist(), near.index[:, 0].tolist(), near.similarity[:, 0].tolist(), strict=True)
     return {rows[q]: int(searched.index[g]) for q, g, similarity in hits if similarity > float("-inf")}
 

@@ -443,9 +443,7 @@ class Invariance(Measurement):
         """Choose the transformations."""
         test, units, labels = one_network(self.subject).test, self.subject.encoder.dim, {*self.query.labels.tolist()}
         if self.variant == "class" and (-1 in labels or len(labels) < 2):
-            raise DataError(
-                f'variant="class" needs labels of two classes or more in {self.query.path}; or use variant="goodfellow"'
-            )
+            raise DataError(f'variant="class" needs two labelled classes in {self.query.path}; or variant="goodfellow"')
         boxes = None if self.boxes is None else read_instance_boxes(self.boxes, self.query)
         if self.top_k > units:
             raise ConfigError(f"top_k={self.top_k} is more than the {units} units of {self.subject.name}")

@@ -17,9 +17,7 @@ from vidssl.page.render import page_bytes
 from vidssl.page.section import Section, section_text
 
 TERMS: dict[str, str] = json.loads(Path(__file__).with_name("terms.json").read_text(encoding="utf-8"))
-_NAMED = re.compile(
-    rf"(?<![\w@])(?:{'|'.join(re.escape(term) for term in sorted(TERMS, key=len, reverse=True))})(?!\w)"
-)
+_NAMED = re.compile(rf"(?<![\w@])(?:{'|'.join(map(re.escape, sorted(TERMS, key=len, reverse=True)))})(?!\w)")
 
 
 def with_terms(text: str) -> Markup:
@@ -93,11 +91,7 @@ def measure_sections(
 def page_of(section: Section, networks: Mapping[str, Results]) -> bytes:
     """Make the page of one analysis of networks."""
     first = next(iter(networks.values()))
-    missing = first["missing"] if "missing" in first else next(iter(first["splits"].values()))["missing"]
-    listed = first["list"] if "list" in first else next(iter(first["splits"].values()))["list"]
-    return analysis_page(
-        f"{section.title}: {', '.join(networks)}",
-        [section],
-        [("Videos", listed)],
-        left_out=[gap["reason"] or gap["path"] for gap in missing],
-    )
+    measured = next(iter(first["splits"].values())) if "splits" in first else first
+    unread = [gap["reason"] or gap["path"] for gap in measured["missing"]]
+    title = f"{section.title}: {', '.join(networks)}"
+    return analysis_page(title, [section], [("Videos", measured["list"])], left_out=unread)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar
@@ -113,9 +112,7 @@ class Robustness(Measurement):
         """Choose protocols and corruptions."""
         query, test = self.query, one_network(self.subject).test
         if not (query.labels >= 0).any():
-            raise DataError(
-                f"robustness is that of accuracies, and the videos of {query.path} do not have one label each"
-            )
+            raise DataError(f"robustness is that of accuracies: the videos of {query.path} do not have one label each")
         protocols, gallery = plan_protocols(self.subject, query, self.train, self.protocols)
         self.chosen = _measurable(protocols, explicit=self.protocols is not None)
         self.train = gallery if any(protocol.gallery for protocol in self.chosen.values()) else None
@@ -136,7 +133,11 @@ class Robustness(Measurement):
         views = test.clip.frames * 3 * test.size**2 * (1 + len(clips.changed)) * test.clips
         fewer = test.model_copy(update={"batch_size": max(1, min(test.batch_size, _BATCH_BYTES // views))})
         dataset = clips.dataset(query, test, self.seed, test.skips)
-        index, x, missing = encode_versions(subject, dataset, fewer, partial(_mean_of_clips, clips), "corrupted videos")
+
+        def mean_of_clips(views: Iterable[Tensor]) -> Tensor:
+            return clips.split(views).mean(dim=1)
+
+        index, x, missing = encode_versions(subject, dataset, fewer, mean_of_clips, "corrupted videos")
         if not distributed.is_main():
             return {}
         rows = torch.from_numpy(index)
@@ -193,13 +194,6 @@ def merged(measured: Sequence[Measured], part: str) -> dict[str, Any]:
     return {name: value for protocol in measured for name, value in getattr(protocol, part).items()}
 
 
-def _mean_of_clips(clips: Versions, rows: Iterable[Tensor]) -> Tensor:
-    total = torch.zeros(())
-    for of_clip in clips.split(rows).unbind(dim=1):
-        total = total + of_clip / clips.clips
-    return total
-
-
 def _apply(
     protocols: NamedProtocols, versions: Sequence[Version], q: Features, g: Features | None, own_pairs: Tensor, dim: int
 ) -> dict[Version, list[Measured]]:
@@ -253,13 +247,9 @@ def summarise(numbers: Mapping[Version, Numbers]) -> Results:
     corruptions = {}
     for name, group in group_of.items():
         kind = ROBUSTNESS[name]
-        of_severity = {str(n): {"amount": _plain(kind.amounts[n - 1]), **numbers[name, n - 1]} for n in severities}
+        of_severity = {str(n): {"amount": kind.amounts[n - 1], **numbers[name, n - 1]} for n in severities}
         corruptions[name] = {"group": group, "amounts_are": kind.unit, "severities": of_severity}
-    return {**results, "groups": groups, "severities": means, "corruptions": corruptions}
-
-
-def _plain(amount: Any) -> Any:
-    return list(amount) if isinstance(amount, tuple) else amount  # as it is read from a file
+    return {**results, "groups": groups, "severities": means, "corruptions": as_read(corruptions)}
 
 
 def robustness_section(evidence: Evidence) -> Section:
@@ -320,10 +310,8 @@ def relative_performance(scores: Scores, clean: float) -> float | None:
 
 def by_group(scores: Scores, group_of: Mapping[str, str]) -> dict[str, float]:
     """Return the mPC of each group of corruptions."""
-    groups: dict[str, dict[str, Mapping[int, float]]] = {}
-    for name, of_severity in scores.items():
-        groups.setdefault(group_of[name], {})[name] = of_severity
-    return {group: mean_performance(members) for group, members in groups.items()}
+    members = {group: [name for name in scores if group_of[name] == group] for group in group_of.values()}
+    return {group: mean_performance({name: scores[name] for name in names}) for group, names in members.items()}
 
 
 def by_severity(scores: Scores, severities: Sequence[int]) -> dict[int, float]:

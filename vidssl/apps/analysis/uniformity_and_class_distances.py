@@ -47,15 +47,8 @@ CLASSES = Section(
 )
 _DISTANCES = {"distance within": "distance_within", "distance between": "distance_between"}
 _UNIFORMITY = {"uniformity": "uniformity", "uniformity of a class": "uniformity_class_mean"}
-_OF_CURVES = (
-    *_DISTANCES.values(),
-    *_UNIFORMITY.values(),
-    "top1",
-    "majority",
-    "ece",
-    "uniformity_per_class",
-    "distances",
-)
+_CLASSIFIER = ("top1", "majority", "ece")
+_OF_CURVES = (*_DISTANCES.values(), *_UNIFORMITY.values(), *_CLASSIFIER, "uniformity_per_class", "distances")
 
 
 @job

@@ -74,12 +74,7 @@ def standing(estimate: Estimate, reference: float, margin: float = CHANGE_MARGIN
 
 RECOGNITION = ("Recognises classes", *["Does not recognise classes"] * 2, "whether it recognises classes")
 _REVERSAL = ("Notices reversal", *["Does not notice reversal"] * 2, "whether it notices reversal")
-_SEPARATION = (
-    "Classes are separated",
-    "Classes are not separated",
-    "Classes are mixed",
-    "whether classes are separated",
-)
+_APART = ("Classes are separated", "Classes are not separated", "Classes are mixed", "whether classes are separated")
 _BACKGROUND = (
     "Uses the background",
     "Does not depend on the background",
@@ -131,7 +126,7 @@ def classes(
     if uniformity is not None and uniformity < COLLAPSED:
         end += f"; all features are nearly alike (uniformity {uniformity:.2f}, and 0 is collapse)"
     numbers = f"videos of different classes are {numbers}"
-    return _judged(sample, standing(ratio, 1, RATIO_MARGIN), _SEPARATION, numbers, f"{end}.")
+    return _judged(sample, standing(ratio, 1, RATIO_MARGIN), _APART, numbers, f"{end}.")
 
 
 def invariance(

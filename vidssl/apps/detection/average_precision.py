@@ -13,13 +13,13 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torchvision.ops import box_iou
 
 from vidssl.apps.detection.coco_lists import BoxList
 from vidssl.base.config import Tree
 from vidssl.base.errors import ConfigError
-
-_Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,10 @@ def _matched_objects(detections: Detections, boxes: BoxList) -> NDArray[np.int64
     objects = boxes.objects[rows]
     if not len(objects):
         return np.full(len(detections.labels), -1)
-    overlaps = overlap(detections.boxes[:, None], objects["box"])
+    pair = (torch.from_numpy(xyxy.astype(np.float64)) for xyxy in (detections.boxes, objects["box"]))
+    overlaps = box_iou(*pair).numpy()
     overlaps[detections.labels[:, None] != objects["category"]] = 0
     return np.where(overlaps.max(axis=1) >= 0.5, rows.start + overlaps.argmax(axis=1), -1)
-
-
-def overlap(boxes: NDArray[Any], others: NDArray[Any]) -> _Floats:
-    """Intersection over union of boxes (..., 4) and others (..., 4), all xyxy; their shapes are broadcast."""
-    boxes, others = boxes.astype(np.float64), others.astype(np.float64)
-    sides = np.minimum(boxes[..., 2:], others[..., 2:]) - np.maximum(boxes[..., :2], others[..., :2])
-    common = np.prod(np.maximum(sides, 0), axis=-1)
-    areas = np.prod(others[..., 2:] - others[..., :2], axis=-1) + np.prod(boxes[..., 2:] - boxes[..., :2], axis=-1)
-    return np.asarray(common / (areas - common), np.float64)
 
 
 def precision_at_recalls(hits: NDArray[np.bool_], objects: int, points: int | None) -> float:

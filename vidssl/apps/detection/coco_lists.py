@@ -107,7 +107,7 @@ class BoxList(VideoList):
             table["image"] = np.searchsorted(images, table["image"])
         outlines = self.outlines
         if outlines is not None:
-            outlines = _strings(outlines[row] for row in np.flatnonzero(selected).tolist())
+            outlines = Strings(outlines[row] for row in np.flatnonzero(selected).tolist())
         return replace(
             self,
             records=super().rows(images.tolist()).records,
@@ -130,13 +130,6 @@ class BoxList(VideoList):
         for column in columns:
             digest.update(column.tobytes())
         return digest.hexdigest()
-
-
-def _strings(texts: Iterable[str]) -> Strings:
-    strings = Strings()
-    for text in texts:
-        strings.append(text)
-    return strings
 
 
 def read_boxes(paths: Sequence[str | Path], root: str | Path | None = None) -> BoxList:
@@ -170,7 +163,7 @@ def read_boxes(paths: Sequence[str | Path], root: str | Path | None = None) -> B
         sizes=np.concatenate([boxes.sizes for boxes in lists]),
         times=np.concatenate([boxes.times for boxes in lists]),
         objects=objects,
-        outlines=_strings(outlines) if outlines and len(outlines) == len(objects) else None,
+        outlines=Strings(outlines) if outlines and len(outlines) == len(objects) else None,
         proposals=_joined([boxes.proposals for boxes in lists], before),
         has_proposals=any(boxes.has_proposals for boxes in lists),
     )
@@ -231,7 +224,7 @@ def _parse(path: Path, root: Path, content: Any) -> BoxList:
         sizes=sizes,
         times=times,
         objects=objects,
-        outlines=_strings(map(json.dumps, segmentations)) if segmentations and all(segmentations) else None,
+        outlines=Strings(map(json.dumps, segmentations)) if segmentations and all(segmentations) else None,
         proposals=proposals,
         has_proposals="proposals" in content,
     )

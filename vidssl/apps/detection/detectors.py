@@ -37,9 +37,7 @@ class Detector(Method):
 
     def __init__(self, config: DetectorSettings, backbone: Backbone, classes: int) -> None:
         if not isinstance(backbone, ResNet2D):
-            raise ConfigError(
-                f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name=resnet50"
-            )
+            raise ConfigError(f"detectors need a 2D ResNet, got {type(backbone).__name__}: set backbone.name=resnet50")
         super().__init__(config, backbone)
         sizes = [config.anchor * 2**n for n in range(5)]
         c4 = config.name == "c4"

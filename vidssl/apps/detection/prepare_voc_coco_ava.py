@@ -96,9 +96,7 @@ def prepare_voc(root: Path, out: Path) -> str:
     files = [(year, split, year / "ImageSets" / "Main" / f"{split}.txt") for year in years for split in VOC_SPLITS]
     files = [(year, split, file) for year, split, file in files if file.is_file()]
     if not files:
-        raise DataError(
-            f"{root} has no lists in ImageSets/Main, nor have its folders: pass VOCdevkit, or one folder of it"
-        )
+        raise DataError(f"neither {root} nor its folders have ImageSets/Main: pass VOCdevkit, or one folder of it")
     names_of = {file: split if year == root else f"{year.name.lower()}_{split}" for year, split, file in files}
     check_boxes(out, root, names_of.values())
     images: dict[Path, VOCImage] = {}  # by annotation file: splits overlap
@@ -237,9 +235,7 @@ def prepare_ava(
         max_missing: Fraction of the movies of a list that may be missing.
     """
     if not (0 <= max_missing <= 1 and 0 <= min_score <= 1 and 0 <= start < float("inf")):
-        raise ConfigError(
-            f"max_missing {max_missing} and min_score {min_score} must be in [0, 1], start {start} 0 or more"
-        )
+        raise ConfigError(f"max_missing {max_missing}, min_score {min_score} are in [0, 1], start {start} is 0 or more")
     inputs = [annotations, *(path for path in (proposals, train_boxes) if path is not None)]
     check_boxes(out, root, ("train", "val"), inputs)
     classes = _read_classes(annotations / f"ava_action_list_v{version}.pbtxt")
@@ -263,9 +259,7 @@ def prepare_ava(
                 f"  {more.name}: {len(detected)} of {len(additional)} boxes, the others of other movies or lower score"
             )
             if not detected:
-                raise DataError(
-                    f"{more}: none of {len(additional)} boxes is of a movie of {side} and has a score of {min_score:g}"
-                )
+                raise DataError(f"{more}: no box of {len(additional)} is of a {side} movie with score {min_score:g}")
         if side == "train":
             annotated += [person for person in detected if person.action is not None]
             detected = [person for person in detected if person.action is None]
@@ -328,10 +322,9 @@ def _find(
             movies[name] = VideoRecord(paths[0], fps=fps if paths[0] in index.image_folders else None)
     missing = [name for name in names if name not in movies]
     if len(missing) > max_missing * len(names) or not movies:
-        raise DataError(
-            f"{side}: {len(missing)} of {len(names)} movies are not in {index.root}, the limit is a fraction of "
-            f"{max_missing:g} (max_missing=FRACTION): {quoted(missing)}; is it the right folder?"
-        )
+        counts = f"{len(missing)} of {len(names)} movies are not in {index.root}"
+        limit = f"the limit is a fraction of {max_missing:g} (max_missing=FRACTION)"
+        raise DataError(f"{side}: {counts}, {limit}: {quoted(missing)}; is it the right folder?")
     lines = [f"{side}: {len(names)} movies listed, {len(movies)} found, {len(missing)} missing"]
     return movies, lines + ([f"  missing: {quoted(missing)}"] if missing else [])
 
@@ -347,11 +340,9 @@ def _check_start(root: Path, persons: Sequence[_Person], movies: Mapping[str, Vi
         with open_video(path, fps=movies[video].fps) as file:
             duration = file.meta.duration
         if second - start > duration + 1 or (start > 0 and second > start and duration >= second):
-            raise DataError(
-                f"{path} is {duration:.0f} s long, and its last key frame is second {second} of the "
-                f"movie, {second - start:g} s after the start {start:g}: set start=SECONDS to the second at which the "
-                "files begin, 0 for whole movies, or replace the file"
-            )
+            end = f"its last key frame is second {second} of the movie, {second - start:g} s after the start {start:g}"
+            remedy = "set start=SECONDS to the second at which the files begin, 0 for whole movies, or replace the file"
+            raise DataError(f"{path} is {duration:.0f} s long, and {end}: {remedy}")
 
 
 def _list_ava(

@@ -56,9 +56,7 @@ def _read(run: AnyDetectionRun, paths: Sequence[str | Path], root: str | Path | 
     if isinstance(run, ActionRun):
         boxes = read_boxes(paths, root)
         if not boxes.has_key_frames:
-            raise ConfigError(
-                f"{boxes.path} is a list of images: action_detector needs key frames (vidssl prepare ava)"
-            )
+            raise ConfigError(f"{boxes.path} lists images: action_detector needs key frames (vidssl prepare ava)")
         return boxes
     check_pycocotools()
     boxes = read_boxes(paths, root)

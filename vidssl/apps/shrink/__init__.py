@@ -154,10 +154,7 @@ def _original_of_copy(target: Path) -> tuple[int, int]:
     """Size and modification time of the original of a copy; a DataError for another file, which is not replaced."""
     original = original_of(target) if target.is_file() else None
     if original is None:
-        raise DataError(
-            f"{target} is there already and is no copy that vidssl made, or was changed since: choose another folder "
-            "for the copies, or move it away"
-        )
+        raise DataError(f"{target} is no copy of vidssl, or was changed since: choose another folder, or move it away")
     return original
 
 
@@ -278,11 +275,9 @@ def shrink(
         raise DataError(f"{out} is the folder of the originals: choose another folder for the copies")
     _check_settings(out, settings)
     files = [*_frame_rates(listed, settings).items()]
-    copies: KeyFrameVideos | PackedCopies = (
-        PackedCopies(out, settings, shard_size or SHARD_SIZE)
-        if isinstance(settings, FrameSettings)
-        else KeyFrameVideos(out, settings)
-    )
+    copies: KeyFrameVideos | PackedCopies = KeyFrameVideos(out, settings)
+    if isinstance(settings, FrameSettings):
+        copies = PackedCopies(out, settings, shard_size or SHARD_SIZE)
     copies.check(listed.root, [name for name, _ in files])
     result = Shrunk(place_of_copy(listed, out, out))
     claim(out, "copies", inputs={"root": listed.root}, read=[path_of(videos)])
@@ -378,10 +373,7 @@ def _frame_rates(listed: VideoList, settings: ShrinkSettings) -> dict[str, float
             if rates.setdefault(name, rate) != rate:
                 raise ConfigError(f"{name} has {rates[name]} and {rate} fps in {listed.path}: a copy has one rate")
         elif is_image(Path(record.path)) and not isinstance(settings, FrameSettings):
-            raise DataError(
-                f"{name!r} in {listed.path} is an image, and only videos are shrunk: remove the row, or use "
-                'to="frames", which takes images too'
-            )
+            raise DataError(f'{name!r} in {listed.path} is an image: remove the row, or use to="frames"')
         rates[name] = rate
     return rates
 

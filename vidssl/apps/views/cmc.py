@@ -134,10 +134,8 @@ class Split(nn.Module):
             if isinstance(self.config, Learned):
                 return first_and_others(self.flow.transform(x))
             if x.min() < -1e-3 or x.max() > 1 + 1e-3:
-                raise ConfigError(
-                    f"the split channels needs pixels in [0, 1], got {x.min():.2f} to {x.max():.2f}: set "
-                    "data.mean=[0.0] and data.std=[1.0]"
-                )
+                pixels = f"pixels in [0, 1], got {x.min():.2f} to {x.max():.2f}"
+                raise ConfigError(f"the split channels needs {pixels}: set data.mean=[0.0] and data.std=[1.0]")
             return first_and_others(SPACES[self.config.space](x))
 
 

@@ -7,7 +7,6 @@ and an LSTM over the frames; the protocol `localization` finds the digit by line
 Shapes: B clips, T frames, H x W pixels; dim features of a clip.
 """
 
-import csv
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +32,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.evaluation.search import check_finite
+from vidssl.jobs.measurement_runner import write_csv
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.video.reader import DecodeSettings
 from vidssl.video.write import encode
@@ -232,7 +232,6 @@ def draw_texture(rng: np.random.Generator) -> _Background:
 
 
 _FPS = 10
-_Factor = tuple[object, ...]
 
 
 def prepare_colorful_moving_mnist(
@@ -272,14 +271,13 @@ def prepare_colorful_moving_mnist(
     if not share or not {*share} <= {*FACTORS}:
         raise ConfigError(f"share is {' '.join(share) or 'empty'}: name at least one of {', '.join(FACTORS)}")
     if min(train, test, second_views, reference) < 1:
-        raise ConfigError(
-            f"train {train}, test {test}, second views {second_views}, reference {reference}: each must be at least 1"
-        )
+        counts = f"train {train}, test {test}, second views {second_views}, reference {reference}"
+        raise ConfigError(f"{counts}: each must be at least 1")
     images, pools = digit_images(mnist)
     draw, classes = _draws(backgrounds)
     names = {"pairs": (), "digit": tuple("0123456789"), "background": classes}
     lists: dict[str, dict[str, list[VideoRecord]]] = {name: {"train": [], "test": []} for name in names}
-    factors: list[_Factor] = [("path", "frame", "digit", "digit_image", "background", "x", "y")]
+    factors: list[tuple[object, ...]] = []
     with creating_folder(out.resolve()) as folder:
         videos = [(split, i) for split, count in (("train", train), ("test", test)) for i in range(count)]
         for split in ("train", "test"):
@@ -301,8 +299,7 @@ def prepare_colorful_moving_mnist(
             lists["background"][split].append(first_view(referred.background_class))
         for name, rows in lists.items():
             write_lists(folder / name, out, rows, names[name])
-        with open(folder / "factors.csv", "w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(factors)
+        write_csv(folder / "factors.csv", ("path", "frame", "digit", "digit_image", "background", "x", "y"), factors)
     return f"{train} training and {test} test videos, {' and '.join(share)} shared, {len(classes)} background classes"
 
 

@@ -26,25 +26,14 @@ class _Block(nn.Module):
         self.f = _pixel_wise(2, 1, hidden)
         self.g = _pixel_wise(1, 2, hidden) if volume_preserving else _pixel_wise(2, 1, hidden)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the output and the logarithm of the determinant of the Jacobian (B, T, H, W)."""
+    def forward(self, x: Tensor) -> Tensor:
         x1, x2 = x[:, self.order[:1]], x[:, self.order[1:]]
         if self.volume_preserving:
-            y1 = x1 + self.f(x2)
-            return self._joined(y1, x2 + self.g(y1)), torch.zeros_like(x1[:, 0])
-        log_scale = self.f(x2).tanh()
-        return self._joined(x1 * log_scale.exp() + self.g(x2), x2), log_scale[:, 0]
-
-    def inverse(self, y: Tensor) -> Tensor:
-        """Compute the input of an output."""
-        y1, y2 = y[:, self.order[:1]], y[:, self.order[1:]]
-        if self.volume_preserving:
-            x2 = y2 - self.g(y1)
-            return self._joined(y1 - self.f(x2), x2)
-        return self._joined((y1 - self.g(y2)) * (-self.f(y2).tanh()).exp(), y2)
-
-    def _joined(self, single: Tensor, others: Tensor) -> Tensor:
-        parts = torch.cat([single, others], dim=1)
+            x1 = x1 + self.f(x2)
+            x2 = x2 + self.g(x1)
+        else:
+            x1 = x1 * self.f(x2).tanh().exp() + self.g(x2)
+        parts = torch.cat([x1, x2], dim=1)
         return parts[:, [self.order.index(channel) for channel in range(3)]]
 
 
@@ -75,30 +64,13 @@ class ColorFlow(Backbone):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(
-            [_Block(n % 3, config.hidden, config.volume_preserving) for n in range(config.blocks)]
-        )
+        blocks = [_Block(n % 3, config.hidden, config.volume_preserving) for n in range(config.blocks)]
+        self.blocks = nn.Sequential(*blocks)
 
     def transform(self, x: Tensor) -> Tensor:
         """Map the colours of clips (B, 3, T, H, W)."""
-        for block in self.blocks:
-            x, _ = block(x)
-        return x
-
-    def inverse(self, y: Tensor) -> Tensor:
-        """Compute the clips (B, 3, T, H, W) that `transform` maps to `y`."""
-        for block in reversed(self.blocks):
-            assert isinstance(block, _Block)
-            y = block.inverse(y)
-        return y
-
-    def log_determinant(self, x: Tensor) -> Tensor:
-        """Compute the logarithm of the determinant of the Jacobian at each pixel (B, T, H, W)."""
-        total = torch.zeros_like(x[:, 0])
-        for block in self.blocks:
-            x, change = block(x)
-            total = total + change
-        return total
+        mapped: Tensor = self.blocks(x)
+        return mapped
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the mean of each channel of the mapped clips: (B, 3)."""

@@ -124,7 +124,9 @@ class Order(EvaluationProtocol):
                     raise DataError(f"protocol order: {name!r} of pairs is not a class of {videos.path}: correct pairs")
                 count = int((videos.labels == videos.classes.index(name)).sum())
                 if count < needed:
-                    raise DataError(f"order: {name!r} has {count} of {needed} needed videos in {videos.path}: lower folds")
+                    raise DataError(
+                        f"order: {name!r} has {count} of {needed} needed videos in {videos.path}: lower folds"
+                    )
 
 
 def _standardised(gallery: Features, features: Features) -> tuple[_Rows, _Rows]:

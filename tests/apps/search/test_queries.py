@@ -11,6 +11,7 @@ import pytest
 from vidssl import cli
 from vidssl.apps.search import retrieval
 from vidssl.base.errors import ConfigError, DataError
+from vidssl.data.dataset import ClipDataset
 from vidssl.jobs.extract import extract
 
 TOY = Path(__file__).parents[3] / "configs" / "toy" / "supervised.yaml"
@@ -199,20 +200,32 @@ def test_an_interruption_takes_no_page_of_another_query(writer, interrupted, sea
     assert sorted(listed) == sorted(heading) and last not in listed
 
 
-def test_a_folder_has_pages_of_one_gallery_network_and_clips(options, search, lists, folder, tmp_path, one_line):
+def test_a_folder_keeps_the_features_of_one_gallery_network_and_clips(
+    options, search, folder, tmp_path, one_line, monkeypatch
+):
+    decoded, plan = [], ClipDataset.plan  # the frames of a video are planned, then decoded
+    monkeypatch.setattr(ClipDataset, "plan", lambda self, key, meta: decoded.append(key) or plan(self, key, meta))
     out, query = tmp_path / "out", folder / "0.mp4"
-    search(query, out=out, index=out / "g", gallery=folder)  # an index may lie in the folder
+    mine = {"out": out, "index": None, "gallery": folder}
+    search(query, **mine)
+    assert len(decoded) == 12 + 1  # the gallery and the query
     before = (out / "results.json").read_bytes()
     for more, message in (
-        ({"settings": [*options["settings"], "seed=7"], "index": None, "gallery": folder}, "network random "),
+        ({"settings": [*options["settings"], "seed=7"]}, "network random "),
         ({"clips": 2}, "clips 1 of 4 frames"),
-        ({"index": tmp_path / "g"}, "index g, now ../g"),
+        ({"window": 0.3}, "windows none, now 0.3 s every 0.3 s"),
+        ({"index": tmp_path / "g"}, "index features, now ../g"),
         ({"gallery": folder.parent}, "gallery ../videos/train, now ../videos"),
     ):
-        message_of = one_line(DataError, search, query, out=out, **{"index": out / "g", **more})
+        message_of = one_line(DataError, search, query, **{**mine, **more})
         assert message in message_of and message_of.endswith("choose another folder to write to")
     assert (out / "results.json").read_bytes() == before
-    search(folder / "1.mp4", out=out, index=out / "g")
+    (folder / "0.mp4").rename(folder / "new.mp4")  # it is known by its content
+    (folder / "1.mp4").unlink()
+    for name, more in (("2.mp4", {"gallery": folder}), ("3.mp4", {})):  # also without the gallery
+        decoded.clear()
+        found = search(folder / name, out=out, index=None, **more)
+        assert len(decoded) == 1 and found["num_gallery"] == 11
     assert "0.mp4" in (out / "index.html").read_text()
 
 

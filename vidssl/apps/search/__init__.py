@@ -114,7 +114,8 @@ def retrieval(
         out: Folder for index.html, results.json and the still retrieval.png of this query; those of each query in the
             same gallery are beside them under its name, and index.html lists them. Without it only an index is written.
         gallery: Videos to search in; optional with an `index`, which then is searched whole.
-        index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist.
+        index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist. By
+            default OUT/features.
         center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.
         k: Neighbours for kNN, or results for one video.
         drop_duplicates: Ignore copies of the query in the gallery: files of equal content, or bit-identical features.
@@ -131,13 +132,20 @@ def retrieval(
     if not isinstance(query, str | Path | VideoList) and len(query) == 1:
         query = query[0]
     folder, windows = None if out is None else Path(out), parse_windows(window, stride)
-    if gallery is None and index is None:
+    searched = Path(index) if index is not None else None if folder is None else folder / "features"
+    if gallery is None and (searched is None or (index is None and not searched.exists())):
         raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
     if gallery is None and windows is not None:
         raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
-    searched = None if index is None else Path(index)
-    inputs = {} if folder is None else _inputs(folder, gallery, searched)
+    inputs: dict[str, Path | str | None] = {"gallery": path_of(gallery)}
     if folder is not None:
+        assert searched is not None
+        if gallery is not None and searched.resolve() == folder.resolve():
+            raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
+        # A text: an index may lie in the folder, and be there already.
+        inputs["index"] = os.path.relpath(searched.resolve(), folder.resolve())
+        if gallery is not None:
+            inputs["windows"] = "none" if windows is None else f"{windows.window:g} s every {windows.stride:g} s"
         claim_results(folder, "retrieval", inputs, [file_of(model), options.get("cfg"), *files_of(query)])
     if searched is not None:
         if gallery is not None:
@@ -163,16 +171,6 @@ def retrieval(
         results = JobResults(search.run())
     results.text, results.file = recalls_table(results), None if folder is None else folder / "index.html"
     return results
-
-
-def _inputs(folder: Path, gallery: Videos | None, index: Path | None) -> dict[str, Path | str | None]:
-    """Return what all pages of a folder are made of."""
-    if index is None:
-        return {"gallery": path_of(gallery)}
-    if gallery is not None and index.resolve() == folder.resolve():
-        raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
-    # A text: an index may lie in the folder, and be there already.
-    return {"gallery": path_of(gallery), "index": os.path.relpath(index.resolve(), folder.resolve())}
 
 
 def _read(

@@ -1,5 +1,6 @@
 """Near copies against loops, and planted ones: small clips of one room, encoded again."""
 
+import shutil
 from fractions import Fraction
 
 import cv2
@@ -11,7 +12,7 @@ import vidssl
 from vidssl.base.keyed_generators import generator
 from vidssl.data.find_same_videos import own_rows
 from vidssl.evaluation import near_copies
-from vidssl.evaluation.near_copies import SAME_FOOTAGE, find_near_copies, footage_similarity
+from vidssl.evaluation.near_copies import SAME_FOOTAGE, find_near_copies, footage_similarity, near_copies_in
 from vidssl.video.write import encode
 
 HEIGHT, WIDTH = 80, 96
@@ -210,3 +211,31 @@ def test_windows_are_no_copies_of_windows_that_they_overlap(folder, tmp_path):
     videos = vidssl.read_input(tmp_path / "windows.csv")
     copies, _ = find_near_copies(videos, [], own_rows(videos, videos))
     assert {copy[:2] for copy in copies} == {(0, 3), (1, 4), (2, 5), (6, 8)}
+
+
+def test_copies_are_kept_in_a_file(folder, tmp_path, monkeypatch):
+    """Until the videos, their order, the features or the pairs change."""
+    calls = []
+
+    def counted(videos, features, *_):
+        calls.append(len(videos))
+        return [(0, 1, 0.97)], "why"
+
+    monkeypatch.setattr(near_copies, "find_near_copies", counted)
+    shutil.copytree(folder, tmp_path / "v")
+    for name, rows, fill, count in (
+        ("same", slice(None), 0, 1),
+        ("same", slice(None), 0, 1),
+        ("other features", slice(None), 1, 2),
+        ("other order", slice(None, None, -1), 1, 3),
+        ("another file", slice(None, None, -1), 1, 4),
+    ):
+        if name == "another file":
+            shutil.copy(folder / "1.mp4", tmp_path / "v/0.mp4")
+        videos = vidssl.read_input(tmp_path / "v")
+        videos = videos.rows([*range(len(videos))][rows])
+        x, pairs = torch.full((len(videos), 2), float(fill)), own_rows(videos, videos)
+        assert near_copies_in(tmp_path / "kept", videos, [x], pairs, None, 0) == ([(0, 1, 0.97)], "why")
+        assert len(calls) == count, name
+    (tmp_path / "kept").write_text("{}")  # damaged
+    assert near_copies_in(tmp_path / "kept", videos, [x], pairs, 30, 0)[1] == "why" and len(calls) == 5

@@ -32,7 +32,7 @@ from vidssl.data.recordings_and_class_folders import labelled_by_folders, record
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
 from vidssl.evaluation.features import FeatureFolder, read_folder
-from vidssl.evaluation.near_copies import find_near_copies
+from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.jobs.extract import extract
@@ -141,7 +141,7 @@ def _draw(
     x = features_of.x.numpy()
     overlapping = own_rows(videos, videos)  # each row with itself, and with the windows that it overlaps
     fps = folder.request.get("protocol", {}).get("fps")
-    copies, not_searched = find_near_copies(videos, [features_of.x], overlapping, fps, workers)
+    copies, not_searched = near_copies_in(out / "near_copies.json", videos, [features_of.x], overlapping, fps, workers)
     near = nearest(features_of.x, features_of.x, SUSPECT_NEIGHBOURS, overlapping)
     suspects, shown_suspects = find_suspects(videos, features_of.x, near, copies)
     suspects["not_searched"] = not_searched

@@ -178,14 +178,14 @@ def _draw(
         by_class = [*_window_columns(records), *by_class]
     write_map_page(
         out / "index.html",
-        title=f"Map of {features.name}",
+        title=f"Map of {videos.root.name}",
         places=places,
         records=records,
         columns=[*by_class, *shown_columns],
         previews=previews,
         near=near.index.tolist(),
         suspects=shown_suspects,
-        details=[("Folder", str(videos.root)), ("Network", features_of.made_by["network"]), *_details(results)],
+        details=_details(results, videos.root, features_of.made_by["network"]),
         left_out=[reason for _, reason in features_of.missing],
     )
     if parquet:
@@ -270,20 +270,28 @@ def _thumbnail(animated: bool, frames: Frames) -> tuple[Preview, bytes]:
     return preview(frames, *THUMBNAIL), animation(frames) if animated else b""
 
 
-def _details(results: Results) -> list[tuple[str, str]]:
-    """Describe the map at the head of its page."""
-    shown, kept = results["thumbnails"], results["neighbours_kept"]
+def _details(results: Results, root: Path, network: str) -> list[tuple[str, str]]:
+    """Describe the map at the head of its page, of which the first three are always there."""
+    shown = results["thumbnails"]
     details = {
-        "Videos": _counts(results).removesuffix(" videos"),
-        "Labels": results["labels"].removeprefix("labels: "),
+        "Videos": _counts(results),
+        "Network": network,
         "Layout": _NAMES[results["layout"]] + (f" (seed {results['seed']})" if results["layout"] == "umap" else ""),
-        "10 nearest neighbours kept on the map": "" if kept is None else f"{100 * kept:.0f}%",
+        "Folder": str(root),
+        "Labels": results["labels"].removeprefix("labels: "),
+        "Neighbours": _kept(results),
         "Thumbnails": f"{shown:,}" if shown < (results["num_windows"] or results["num_videos"]) else "",
         "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
         "Near copies": results["suspects"]["not_searched"],
         "Judged labels": results["suspects"]["labels"],
     }
     return [(name, value) for name, value in details.items() if value]
+
+
+def _kept(results: Results) -> str:
+    """Say how many neighbours the map keeps."""
+    kept, by = results["neighbours_kept"], "of the 10 nearest by features are among the 10 nearest on the map"
+    return "" if kept is None else f"{100 * kept:.0f}% {by}"
 
 
 def _counts(results: Results) -> str:
@@ -296,14 +304,13 @@ def _counts(results: Results) -> str:
 
 def map_summary(results: Results) -> str:
     """Describe the map in a few lines."""
-    reason, kept = results["layout_reason"], results["neighbours_kept"]
+    reason = results["layout_reason"]
     lines = [
         results["labels"],
         f"{_counts(results)} x {results['dim']} features, layout "
         f"{_NAMES[results['layout']]}{f' ({reason})' if reason else ''}, {results['thumbnails']} thumbnails",
     ]
-    if kept is not None:
-        lines.append(f"{100 * kept:.0f}% of the 10 nearest neighbours by features are among the 10 nearest on the map")
+    lines += filter(None, [_kept(results)])
     suspects, not_searched = results["suspects"], results["suspects"]["not_searched"]
     counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in suspects.items() if isinstance(rows, list)]
     lines += [f"to look at: {', '.join(counts)}", f"judged labels: {suspects['labels']}"]

@@ -22,7 +22,6 @@ from vidssl.apps.search.page import (
     StoredPreview,
     pages_of,
     remove_other_previews,
-    span_text,
     store_preview,
     write_retrieval_page,
 )
@@ -407,7 +406,7 @@ class _Search:
         videos = [*map(FoundVideo, names, records, stored)]
         # The videos that could not be read were not searched; of those that were, an index may outlive the file.
         unread = [(gap["path"], gap["reason"]) for gap in (*results["missing_queries"], *results["missing_gallery"])]
-        several, span = len(self.queries.words) > 1, span_text(query.records[0]) if self.queries.one else ""
+        several, span = len(self.queries.words) > 1, query.records[0].span if self.queries.one else ""
         title = f"{len(query)} examples" if several else f"{_title(query)} {span}".rstrip()
         of_queries = "" if query.path == gallery.path else f" of {title}"
         try:
@@ -713,7 +712,7 @@ def recalls_table(results: Results) -> str:
 def _hits_table(hits: Iterable[Tree]) -> list[str]:
     cells = [["", "similarity", "class", "path"]]
     for hit in hits:
-        span = span_text(VideoRecord(hit["path"], start=hit["start"], end=hit["end"]))
+        span = VideoRecord(hit["path"], start=hit["start"], end=hit["end"]).span
         name = f"{hit['path']} {span}".rstrip() + " (a duplicate)" * hit["duplicate"]
         cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
     return format_table(cells, "><<<")

@@ -290,8 +290,8 @@ def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
     inside = min(end, meta.duration) - start
     if inside <= 0 or 2 * inside < end - start:
         raise DataError(
-            f"{record.path}: most of the row's span, {record.span}, lies outside the file, which is {meta.duration:.2f} "
-            "s long: start and end are seconds; correct the list, or remove such rows with vidssl check"
+            f"{record.path}: most of the row's span, {record.span}, lies outside the file, which is {meta.duration:.2f}"
+            " s long: start and end are seconds; correct the list, or remove such rows with vidssl check"
         )
     first, stop = meta.frames_between(start, end)
     return first, meta.part(first, stop)

@@ -31,11 +31,11 @@ from vidssl.data.label_videos import describe_labels, label_videos
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
-from vidssl.evaluation.features import FeatureFolder, read_folder
+from vidssl.evaluation.features import FeatureFolder
 from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
-from vidssl.jobs.extract import extract
+from vidssl.jobs.extract import extract, open_folder
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.measurement_runner import JobResults, claim_results, format_count, write_csv
 from vidssl.page.previews import Preview, of_middles, preview, shrunk
@@ -119,10 +119,7 @@ def _draw(
     features: Path, out: Path, settings: Tree, columns: Path | None, root: Path | None, parquet: bool, workers: int
 ) -> JobResults:
     """Write a page with a map of the features in a folder, and videos.parquet; the settings are those of `map`."""
-    try:
-        folder = read_folder(features, "give a folder that vidssl extract has written")
-    except OSError as error:
-        raise DataError(f"cannot read {features}: {error.strerror}; vidssl extract writes such folders") from None
+    folder = open_folder(features, "give a folder that vidssl extract has written", "vidssl extract writes them")
     count, features_of, seed = len(folder.features.x), folder.features, settings["seed"]
     leave_out(features_of.missing)
     if not count:
@@ -240,8 +237,7 @@ def _class_names(videos: VideoList) -> tuple[str, list[str]]:
         return "class", [videos.class_name(label) if label >= 0 else "" for label in videos.labels.tolist()]
     folders = [PurePosixPath(name).parent.parts for name in videos.names]
     shared = len([*takewhile(lambda level: len({*level}) == 1, zip(*folders, strict=False))])  # levels above all
-    names = [parts[shared] if len(parts) > shared else "" for parts in folders]
-    return "folder", names
+    return "folder", [parts[shared] if len(parts) > shared else "" for parts in folders]
 
 
 def _previews(

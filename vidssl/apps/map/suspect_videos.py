@@ -169,11 +169,10 @@ def _doubtful_labels(
     line += f", {judged:,} are judged" + ("" if judged == labelled else " (the others are of classes of one recording)")
     counts = np.unique(label[scores.proposed >= 0], return_counts=True)[1]
     is_enough = np.median(counts) >= ENOUGH_OF_CLASS
-    if not is_enough:
-        line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful"
+    if is_enough:
+        line += f", {len(scores.clearly_wrong) or 'none'} clearly wrong"
     else:
-        number = len(scores.clearly_wrong)
-        line += f": {f'{number} are' if number > 1 else 'one is' if number else 'none is'} clearly wrong"
+        line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful"
     facts = [
         {
             "label": listed.class_name(label[row]),

@@ -165,9 +165,8 @@ def retrieval(
             page_queries = MAPPED_QUERIES if gradcam else PAGE_QUERIES
         how = _Options(k, center, drop_duplicates, one_per_video)
         places = listed, searched, options.get("root"), options.get("labels"), windows
-        shown = (page_queries, page_hits)
-        search = _Search(subject, queries, *places, how, folder, *((1, k) if queries.one else shown), layer)
-        results = JobResults(search.run())
+        shown = (1, k) if queries.one else (page_queries, page_hits)
+        results = JobResults(_Search(subject, queries, *places, how, folder, *shown, layer).run())
     results.text, results.file = recalls_table(results), None if folder is None else folder / "index.html"
     return results
 
@@ -252,14 +251,10 @@ class _Matches:
 
     videos: VideoList  # that the neighbours are rows of
     neighbours: Neighbours
-    numbers: Results
     overlap: Tree  # counts, as of `describe_overlap`
-    copies: set[tuple[int, int]]  # a query, or an example, and a row of the videos that are equal
-    one: bool  # whether there is one query, which may have several examples
-
-    def is_copy(self, query: int, row: int) -> bool:
-        """Whether a row of the videos is a copy of a query."""
-        return any(row == copy for _, copy in self.copies) if self.one else (query, row) in self.copies
+    copies: set[tuple[int, int]]  # a query and a row of the videos that are equal; of one query an example and a row
+    duplicates: set[tuple[int, int]]  # the same pairs; of one query 0 and a row
+    numbers: Results
 
 
 @dataclass(frozen=True)
@@ -345,6 +340,7 @@ class _Search:
         matches = _match(gallery, query, videos, self.options, queries)
         results: Results = {
             **({"note": note} if note and not queries.one else {}),
+            **({"neighbours": _describe_hits(matches, 0)} if queries.one else {}),
             **matches.numbers,
             "num_gallery": len(gallery.features.x),
             "num_gallery_files": len({*gallery.videos.names}),
@@ -386,13 +382,11 @@ class _Search:
         named: dict[VideoRecord, tuple[int, str]] = {}  # the videos of the page
         queries, count = [], min(self.page_queries, len(query))
         for n in [step * len(query) // count for step in range(count)]:
-            video, hits = _number(named, query, n), []
+            video = _number(named, query, n)
             examples = [_number(named, query, row) for row in range(1, len(query))] if self.queries.one else []
-            for row, similarity in zip(
-                near.index[n, : self.page_hits].tolist(), near.similarity[n].tolist(), strict=False
-            ):
-                if row >= 0:
-                    hits.append(Hit(_number(named, gallery, row), similarity, matches.is_copy(n, row)))
+            rows = [row for row in near.index[n, : self.page_hits].tolist() if row >= 0]  # the first, if any
+            pairs = zip(rows, near.similarity[n].tolist(), strict=False)
+            hits = [Hit(_number(named, gallery, row), s, (n, row) in matches.duplicates) for row, s in pairs]
             queries.append(QueryRow(video, hits, examples))
         records, names, test = [*named], [name for _, name in named.values()], subject.test
         clips = of_middles(records, preview, test.fps, test.workers, test.timeout)
@@ -438,30 +432,26 @@ class _Search:
 
 
 def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Options, of: Queries) -> _Matches:
-    """Search with all queries, plain and centred; of one query the result are its neighbours, as plain data.
-
-    The neighbours are those of the features that are reported first.
-    """
+    """Search with all queries, plain and centred; the neighbours are those of the features that are reported first."""
     g, k, videos = gallery.features, options.k, gallery.videos
     if of.one:
         near = _nearest_of_one(gallery, of.mean(query.x), query.x, queries, options)
         rows = near.index[0].tolist()
         near, videos = Neighbours(torch.arange(len(rows))[None], near.similarity), videos.rows(rows)
-        duplicates, counts = _compare(query.x, g.x[rows], queries, videos, False, options.drop_duplicates)
-        copies = {(n, row) for n, row in duplicates.tolist()}
-        matches = _Matches(videos, near, {}, counts, copies, True)
-        numbers = {"neighbours": _describe_hits(matches, 0), "duplicates": len({row for _, row in copies})}
-        return replace(matches, numbers=numbers)
+        pairs, counts = _compare(query.x, g.x[rows], queries, videos, False, options.drop_duplicates)
+        copies = {(n, row) for n, row in pairs.tolist()}
+        duplicates = {(0, row) for _, row in copies}
+        return _Matches(videos, near, counts, copies, duplicates, {"duplicates": len(duplicates)})
     exclude, labelled = own_rows(videos, queries), _comparable(videos, queries)
-    duplicates, counts = _compare(query.x, g.x, queries, videos, labelled, options.drop_duplicates)
+    pairs, counts = _compare(query.x, g.x, queries, videos, labelled, options.drop_duplicates)
     if options.drop_duplicates:
-        exclude = torch.cat([exclude, duplicates])
+        exclude = torch.cat([exclude, pairs])
     both = _search_both(gallery, query.x, exclude, options)
     numbers = _measure_labelled(gallery, query, queries, exclude, options, both) if labelled else {}
-    pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
-    numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": options.center, "knn_k": k}
-    copies = {(n, row) for n, row in duplicates.tolist()}
-    return _Matches(videos, both[options.center], numbers, counts, copies, False)
+    copies = {(n, row) for n, row in pairs.tolist()}
+    unordered = {(min(pair), max(pair)) for pair in copies} if query is g else copies  # A = B is B = A
+    numbers |= {"duplicates": len(unordered), "num_queries": len(query.x), "centered": options.center, "knn_k": k}
+    return _Matches(videos, both[options.center], counts, copies, copies, numbers)
 
 
 def _search_both(gallery: Gallery, x: Tensor, exclude: Tensor, options: _Options) -> tuple[Neighbours, Neighbours]:
@@ -557,7 +547,7 @@ def _describe_hits(matches: _Matches, query: int) -> list[Tree]:
             "path": videos.names[row],
             "start": record.start,
             "end": record.end,
-            "duplicate": matches.is_copy(query, row),
+            "duplicate": (query, row) in matches.duplicates,
         }
         for n, (row, record) in enumerate(zip(rows, map(videos.records.item, rows), strict=True))
     ]
@@ -684,18 +674,14 @@ def recalls_table(results: Results) -> str:
         files = how_many(results["num_gallery_files"], "file")
         unread = unread_files((gap["path"], gap["reason"]) for gap in results["missing_gallery"])
         gallery = f"{results['num_gallery']} windows of {windows['window']:g} s in the gallery ({files}{unread})"
+    head, notes = f"{results['query']}: {gallery}, {protocol}", [results["note"]] if "note" in results else []
     if "neighbours" in results:
-        return "\n".join([f"{results['query']}: {gallery}, {protocol}", *_hits_table(results["neighbours"])])
-    notes = [results["note"]] if "note" in results else []
+        return "\n".join([head, *_hits_table(results["neighbours"])])
     if "majority" not in results:
-        tables = [line for of in results.get("hits", ()) for line in ("", of["query"], *_hits_table(of["neighbours"]))]
-        if tables:
-            return "\n".join([f"{results['query']}: {gallery}, {protocol}", *notes, *tables])
-        return (
-            notes[0]
-            if notes
-            else "the videos do not have one label each: neighbours were searched, accuracies are not defined"
-        )
+        hits = results.get("hits", ())
+        notes = notes or ["no accuracies: the videos do not have one label each"] * (not hits)
+        tables = (line for of in hits for line in ("", of["query"], *_hits_table(of["neighbours"])))
+        return "\n".join([head, *notes, *tables])
     names = [f"R@{k}" for k in RANKS]
     plain = results["uncentered"] if results["centered"] else results
     centred = results if results["centered"] else results["centered_features"]

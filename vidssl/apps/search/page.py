@@ -140,7 +140,7 @@ def write_retrieval_page(
         stage=max((preview.height for preview in previews), default=96),
         data={
             **_rows_of_videos(videos, path.parent),
-            "queries": [[row.video, [_row_of_hit(hit) for hit in row.hits], *row.examples] for row in queries],
+            "queries": [[row.video, [*map(_row_of_hit, row.hits)], *row.examples] for row in queries],
             "classes": {str(label): name for label, name in classes.items()},
         },
     )
@@ -162,7 +162,7 @@ def _rows_of_videos(videos: Sequence[FoundVideo], folder: Path) -> dict[str, lis
 
 
 def _row_of_hit(hit: Hit) -> list[object]:
-    return [hit.video, float(f"{hit.similarity:.3f}"), int(hit.is_copy), *hit.maps]
+    return [hit.video, round(hit.similarity, 3), int(hit.is_copy), *hit.maps]
 
 
 def _link(path: str, folder: Path) -> str:

@@ -31,7 +31,6 @@ from vidssl.data.label_videos import describe_labels, label_videos
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
-from vidssl.evaluation.features import FeatureFolder
 from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
@@ -147,7 +146,7 @@ def _draw(
     shown_columns, of_clusters = [*added], None
     if settings["clusters"] is not None:
         of_clusters = _clusters(videos, features_of.x, settings, out, shown_columns, shown_suspects)
-    previews, animations, missing = _previews(videos, folder, settings["thumbnails"], parquet)
+    previews, animations, missing = _previews(videos, fps, settings["thumbnails"], parquet)
     num_files = len({*videos.names})
     content: Results = {
         "labels": describe_labels(labelled_by_folders(videos)),
@@ -241,13 +240,12 @@ def _class_names(videos: VideoList) -> tuple[str, list[str]]:
 
 
 def _previews(
-    videos: VideoList, folder: FeatureFolder, most: int, animated: bool
+    videos: VideoList, fps: float | None, most: int, animated: bool
 ) -> tuple[dict[int, Preview], dict[int, bytes], dict[str, str]]:
     """Make thumbnails of at most `most` videos, evenly spaced, and animations of the same if they are needed.
 
     The third result are those that cannot be decoded, and why.
     """
-    fps = folder.request.get("protocol", {}).get("fps")
     count = min(most, len(videos))
     rows = [n * len(videos) // count for n in range(count)]
     thumbnails, animations, missing = {}, {}, {}
@@ -292,10 +290,8 @@ def _kept(results: Results) -> str:
 
 def _counts(results: Results) -> str:
     """Count videos, and windows if these are the points."""
-    if results["num_windows"] is None:
-        return format_count(results["num_videos"], results["missing"], "video")
-    missing = {gap["path"] for gap in results["missing"]}
-    return f"{format_count(results['num_videos'], [*missing], 'video')}, {how_many(results['num_windows'], 'window')}"
+    videos = format_count(results["num_videos"], [*{gap["path"] for gap in results["missing"]}], "video")
+    return videos + (f", {how_many(results['num_windows'], 'window')}" if results["num_windows"] else "")
 
 
 def map_summary(results: Results) -> str:

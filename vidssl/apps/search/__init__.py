@@ -225,14 +225,10 @@ class Gallery:
 
     def search(self, query: Tensor, k: int, exclude: Tensor, one_per_video: bool, center: bool = False) -> Neighbours:
         """Find the nearest rows; in windows, the nearest moments."""
-        x = self.features.x
+        x, records = self.features.x, self.videos.records
         if self.windows is None and not one_per_video:
             return nearest(query, x, k, exclude, center=center)
-        return nearest_moments(query, x, self.records, k, exclude, center=center, one_per_video=one_per_video)
-
-    def records(self, rows: Sequence[int]) -> Records:
-        """Return the records of some rows."""
-        return self.videos.rows(rows).records
+        return nearest_moments(query, x, records, k, exclude, center=center, one_per_video=one_per_video)
 
 
 @dataclass(frozen=True)
@@ -623,16 +619,15 @@ def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
 
 def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoList) -> list[list[str]]:
     """The names of files that are equal, by group; each pair is a query and a gallery row."""
-    first: dict[str, str] = {}  # a path to the first of its group
-    groups: dict[str, dict[str, str]] = {}  # of which the paths and their names
+    groups: dict[str, dict[str, str]] = {}  # paths and names of a group, by each of its paths
     for n, row in sorted(pairs):
-        path_of_query, path_of_copy = query.records[n].path, gallery.records[row].path
-        leader = first.get(path_of_query) or first.get(path_of_copy) or path_of_query
-        for path, name in ((path_of_query, query.names[n]), (path_of_copy, gallery.names[row])):
-            first[path] = leader
-            groups.setdefault(leader, {})[path] = name
+        names = {query.records[n].path: query.names[n], gallery.records[row].path: gallery.names[row]}
+        group = next((groups[path] for path in names if path in groups), {})
+        group |= names
+        groups |= dict.fromkeys(names, group)
+    distinct = {id(group): group for group in groups.values()}.values()
     # Two folders may have files of one name.
-    lists = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in groups.values()]
+    lists = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in distinct]
     return [names for names in lists if len(names) > 1]  # moments of one file may be equal
 
 

@@ -188,9 +188,11 @@ def test_an_interruption_takes_no_page_of_another_query(writer, interrupted, sea
     for n in (0, 1, 2):
         page = search(folder / f"{n}.mp4", out=out, k=1)["page"]
         heading[page] = re.search("<h1>[^<]*", (out / f"{page}.html").read_text())[0]
+    before = (out / "results.json").read_bytes()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(f"vidssl.apps.search.{writer}", stop)
         search(folder / f"{interrupted}.mp4", out=out, k=2)
+    assert (out / "results.json").read_bytes() == before  # it is written last
     last = search(folder / "3.mp4", out=out, k=1)["page"]
     for page, text in heading.items():
         assert text in (out / f"{page}.html").read_text() and (out / f"{page}.png").exists()

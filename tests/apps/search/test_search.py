@@ -254,16 +254,6 @@ def test_copies_are_not_searched_for_among_originals(options, lists, without_pic
     assert f"{gallery} contains original videos, {small}/test.csv contains shrunk copies" in message
 
 
-def test_results_are_written_after_the_page(options, lists, tmp_path, one_line, monkeypatch):
-    def full(*_, **__):
-        raise DataError("the disk is full")
-
-    monkeypatch.setattr(job._Search, "write_page", full)
-    of = {"query": lists[1], "gallery": lists[0], "out": tmp_path / "out", **options}
-    assert one_line(DataError, retrieval, **of) == "the disk is full"
-    assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["features"]
-
-
 def test_the_page_has_all_queries_and_each_video_once(options, lists, without_picture, tmp_path, search_page):
     gallery, _ = lists
     shutil.copy(gallery.parent / "train/3.mp4", gallery.parent / "train/copy.mp4")

@@ -76,8 +76,7 @@ _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
 _SHEET = 6  # rows of the still image, and neighbours in a row
-_OF_LIBRARY = ("clips",)  # options that an index states
-_OF_INDEX = ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames", "join")
+_OF_INDEX = ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames", "join")  # it states
 
 
 @job
@@ -199,7 +198,7 @@ def _with_clips_of(index: Path, model: Model, options: NetworkOptions) -> Networ
     """Return options with the clips of an index, where they do not state others."""
     with suppress(OSError, ValueError, LookupError, TypeError):  # none yet, or an error where it is opened
         protocol = read_json(index / "meta.json")["request"]["protocol"]
-        names = _OF_LIBRARY if is_external(model) else _OF_INDEX
+        names = _OF_INDEX[:1] if is_external(model) else _OF_INDEX  # other libraries have their own crops
         if not {"test", "parts"} & {*options, *protocol}:
             return cast(NetworkOptions, {name: protocol[name] for name in names if protocol.get(name)} | options)
     return options

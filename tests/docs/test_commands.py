@@ -143,7 +143,7 @@ def test_the_readme(shims, work):
     (work / "data/videos/class 0/broken.mp4").write_bytes(b"\0" * 3000)
     (work / "data/videos/notes.txt").write_text("holidays")
     run_all(blocks_of("README.md"), shims, work)
-    for made in ("search/index.html", "index/features.npy", "mine/map/index.html", "mine/backbone.onnx"):
+    for made in ("search/index.html", "search/features/features.npy", "mine/map/index.html", "mine/backbone.onnx"):
         assert (work / "output" / made).exists()
 
 

@@ -1,5 +1,6 @@
 """Near copies against loops, and planted ones: small clips of one room, encoded again."""
 
+import shutil
 from fractions import Fraction
 
 import cv2
@@ -11,7 +12,7 @@ import vidssl
 from vidssl.base.keyed_generators import generator
 from vidssl.data.find_same_videos import own_rows
 from vidssl.evaluation import near_copies
-from vidssl.evaluation.near_copies import SAME_FOOTAGE, find_near_copies, footage_similarity
+from vidssl.evaluation.near_copies import SAME_FOOTAGE, find_near_copies, footage_similarity, near_copies_in
 from vidssl.video.write import encode
 
 HEIGHT, WIDTH = 80, 96
@@ -210,3 +211,18 @@ def test_windows_are_no_copies_of_windows_that_they_overlap(folder, tmp_path):
     videos = vidssl.read_input(tmp_path / "windows.csv")
     copies, _ = find_near_copies(videos, [], own_rows(videos, videos))
     assert {copy[:2] for copy in copies} == {(0, 3), (1, 4), (2, 5), (6, 8)}
+
+
+def test_copies_are_kept_in_a_file(folder, tmp_path, monkeypatch):
+    """Until the videos, their order, the features or the pairs change."""
+    searches, file = [], tmp_path / "0.mp4"
+    monkeypatch.setattr(near_copies, "find_near_copies", lambda *_: searches.append(1) or ([(0, 1, 0.97)], "why"))
+    shutil.copy(folder / "0.mp4", file)
+    shutil.copy(folder / "1.mp4", tmp_path / "1.mp4")
+    for n, (rows, fill) in enumerate((([0, 1], 0), ([0, 1], 1), ([1, 0], 1), ([1, 0], 1)), 1):
+        if n == 4:
+            shutil.copy(folder / "2.mp4", file)
+        videos = vidssl.read_input(tmp_path).rows(rows)
+        arguments = videos, [torch.full((2, 2), 1.0 * fill)], own_rows(videos, videos), None, 0
+        for _ in range(2):
+            assert near_copies_in(tmp_path / "kept", *arguments) == ([(0, 1, 0.97)], "why") and len(searches) == n

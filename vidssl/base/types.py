@@ -43,6 +43,14 @@ class VideoRecord:
         if self.fps is not None and not 0 < self.fps < inf:
             raise ValueError(f"fps {self.fps} is not above 0")
 
+    @property
+    def span(self) -> str:
+        """The span in seconds, `4-5.2 s`, to hundredths; nothing for a whole video."""
+        if self.start is self.end is None:
+            return ""
+        times = (f"{time:.2f}".rstrip("0").rstrip(".") for time in (self.start or 0, self.end) if time is not None)
+        return f"{'-'.join(times)}{'-' * (self.end is None)} s"
+
 
 @dataclass(frozen=True)
 class Tracks:

@@ -287,8 +287,7 @@ def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
     start, end = record.start or 0.0, meta.duration if record.end is None else record.end
     inside = min(end, meta.duration) - start
     if inside <= 0 or 2 * inside < end - start:
-        span = f"{start:g}-{'' if record.end is None else format(record.end, 'g')} s"
-        outside = f"{span}, lies outside the file, which is {meta.duration:.2f} s long"
+        outside = f"{record.span}, lies outside the file, which is {meta.duration:.2f} s long"
         remedy = "start and end are seconds; correct the list, or remove such rows with vidssl check"
         raise DataError(f"{record.path}: most of the row's span, {outside}: {remedy}")
     first, stop = meta.frames_between(start, end)

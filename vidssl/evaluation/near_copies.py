@@ -3,9 +3,11 @@
 Shapes: N videos; T frames of a video, `_STEP` seconds apart; grey images of `_SIZE` x `_SIZE` pixels.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -15,12 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from vidssl.base.atomic import write_json
 from vidssl.base.errors import FramesOutOfOrderError, how_many
 from vidssl.base.progress import progress
+from vidssl.base.safe_parse import read_json
 from vidssl.base.types import VideoRecord
 from vidssl.base.worker_pool import ItemGuard, ordered
 from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
+from vidssl.evaluation.features import Files
 from vidssl.evaluation.search import nearest
 from vidssl.page.previews import of_records
 from vidssl.video.reader import Video, open_video
@@ -81,6 +86,24 @@ def find_near_copies(
     unreadable = len({name for row, name in enumerate(videos.names) if row not in images})
     line = f"{how_many(unreadable, 'video')} could not be decoded" if unreadable else ""
     return sorted(copies, key=lambda copy: -copy[2]), line
+
+
+def near_copies_in(
+    file: Path, videos: VideoList, features: Sequence[Tensor], exclude: Tensor, fps: float | None, workers: int
+) -> tuple[list[tuple[int, int, float]], str]:
+    """Return what `find_near_copies` does, from a JSON file if it has that of the same videos, arguments and code."""
+    files = Files(videos)
+    states = [(of.path, of.start, of.end, of.fps, files.states[files.real_path(of.path)]) for of in videos.records]
+    made_of = hashlib.sha256(Path(__file__).read_bytes() + repr((states, fps)).encode())
+    for x in (*features, exclude):
+        made_of.update(x.numpy().tobytes())
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        there = read_json(file)
+        if there["made_of"] == made_of.hexdigest():
+            return [(a, b, similarity) for a, b, similarity in there["copies"]], there["not_searched"]
+    copies, not_searched = find_near_copies(videos, features, exclude, fps, workers)
+    write_json(file, {"made_of": made_of.hexdigest(), "copies": copies, "not_searched": not_searched})
+    return copies, not_searched
 
 
 def _similarity_of_rows(images: dict[int, NDArray[np.uint8]], pair: tuple[int, int], guard: ItemGuard) -> float:

@@ -4,7 +4,7 @@ In windows of videos, neighbouring windows of one moment count once.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ def nearest(
 def nearest_moments(
     query: Tensor,
     gallery: Tensor,
-    records: Callable[[Sequence[int]], Sequence[VideoRecord]],
+    records: Sequence[VideoRecord],
     k: int,
     exclude: Tensor | None = None,
     *,
@@ -82,8 +82,8 @@ def nearest_moments(
 ) -> Neighbours:
     """Search as `nearest` does, without rows that overlap a nearer row of the same file, links followed.
 
-    With `one_per_video` all other rows of that file are left out. `records` returns those of some rows of the gallery.
-    Where fewer than k rows are left, the index is -1 and the similarity -inf. Errors are those of `nearest`.
+    With `one_per_video` all other rows of that file are left out. `records` are those of the gallery. Where fewer than
+    k rows are left, the index is -1 and the similarity -inf. Errors are those of `nearest`.
     """
     real_path = RealPath()
     known: dict[int, VideoRecord] = {}
@@ -92,9 +92,8 @@ def nearest_moments(
         depth = min(4 * depth, len(gallery))
         neighbours = nearest(query, gallery, depth, exclude, center=center)
         rows_of_queries = [row[row >= 0].tolist() for row in neighbours.index]
-        new = sorted({row for rows in rows_of_queries for row in rows} - known.keys())
-        for row, record in zip(new, records(new), strict=True):
-            known[row] = replace(record, path=real_path(record.path))
+        for row in {row for rows in rows_of_queries for row in rows} - known.keys():
+            known[row] = replace(record := records[row], path=real_path(record.path))
         columns = [_distinct([known[row] for row in rows], k, one_per_video) for rows in rows_of_queries]
         if depth == len(gallery) or all(len(kept) == k for kept in columns):
             break
@@ -303,10 +302,7 @@ def search(
         raise DataError(f"exclude has the shape {(*exclude.shape,)} and is {exclude.dtype}, not (P, 2) of torch.int64")
     exclude = torch.cat(pairs) if pairs else None
     if isinstance(gallery, Features) and gallery.records and (gallery.windows or one_per_video):
-        records = gallery.records
-        return nearest_moments(
-            q, g, lambda rows: [records[n] for n in rows], k, exclude, center=center, one_per_video=one_per_video
-        )
+        return nearest_moments(q, g, gallery.records, k, exclude, center=center, one_per_video=one_per_video)
     if one_per_video:
         raise ConfigError("one_per_video needs the files of the gallery: give features of vidssl.extract")
     return nearest(q, g, k, exclude, center=center)

@@ -311,7 +311,7 @@ def open_index(path: Path, subject: Subject) -> features.FeatureFolder:
     The array is memory-mapped and its checksum is not compared: that would read all of it.
     """
     remedy, again = "choose another index, or extract one with gallery=LIST", "extract it with gallery=LIST"
-    index = _open(path, remedy, again, verify=False)
+    index = open_folder(path, remedy, again, verify=False)
     if index.request["shard"] != [0, 1]:
         raise DataError(f"{path} has a part of its list: merge the parts")
     if changes := features.feature_difference(index.features.made_by, subject.made_by()):
@@ -398,14 +398,14 @@ def _read_parts(out: Path) -> list[features.FeatureFolder]:
     parts: list[features.FeatureFolder] = []
     for n in range(count):
         remedy = f"extract with shard {n}/{count}"
-        parts.append(_open(_part(out, n, count), f"move it away, and {remedy}", remedy))
+        parts.append(open_folder(_part(out, n, count), f"move it away, and {remedy}", remedy))
         request, made_by = {**parts[0].request, "shard": [n, count]}, parts[0].features.made_by
         _check_request(parts[n], request, made_by, f"move it away, and {remedy}")
     return parts
 
 
-def _open(path: Path, remedy: str, again: str, verify: bool = True) -> features.FeatureFolder:
-    """Open a folder that must exist: `remedy` is for another kind of folder, `again` for one that cannot be read."""
+def open_folder(path: Path, remedy: str, again: str, verify: bool = True) -> features.FeatureFolder:
+    """Open features that must exist: `remedy` is for another kind of folder, `again` for one that cannot be read."""
     try:
         return features.read_folder(path, remedy, verify)
     except features.DamagedFolderError as error:

@@ -15,7 +15,6 @@ from vidssl.apps.search.page import (
     Hit,
     QueryRow,
     remove_other_previews,
-    span_text,
     store_preview,
     write_retrieval_page,
 )
@@ -127,7 +126,7 @@ def test_a_member_of_a_tar_is_named_and_has_no_link(tmp_path):
 
 def test_spans_are_in_seconds_to_hundredths():
     spans = [(None, None), (4, 5.2), (None, 1.256), (3.1, None), (120, 123)]
-    assert [span_text(VideoRecord("a", start=start, end=end)) for start, end in spans] == [
+    assert [VideoRecord("a", start=start, end=end).span for start, end in spans] == [
         "",
         "4-5.2 s",
         "0-1.26 s",

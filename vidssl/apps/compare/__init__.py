@@ -44,7 +44,7 @@ from vidssl.data.recordings_and_class_folders import (
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.leave_recording_out import fits, fold_table, num_neighbours, same_group
 from vidssl.evaluation.metrics import majority
-from vidssl.evaluation.near_copies import find_near_copies
+from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import complete
 from vidssl.evaluation.statistics import Difference, Estimate, compare_pairs, doubts, proportions
 from vidssl.jobs.job import Count, File, Model, NetworkOptions, Positive, Videos, job, models, path_of, read_videos
@@ -122,7 +122,7 @@ def compare(
         for encoder in encoders:
             encoder.features = of_rows(encoder.features, rows)
         groups, copies, not_searched = _with_copies(
-            groups.of_rows(rows), encoders, compared.rows(rows.tolist()), options
+            groups.of_rows(rows), encoders, compared.rows(rows.tolist()), options, folder
         )
         names = [compared.names[row] for row in rows]
         sections = [
@@ -240,7 +240,7 @@ def _missing(videos: VideoList, rows: NDArray[np.int64], encoders: Sequence[Comp
 
 
 def _with_copies(
-    groups: Groups, encoders: Sequence[ComparedEncoder], videos: VideoList, options: NetworkOptions
+    groups: Groups, encoders: Sequence[ComparedEncoder], videos: VideoList, options: NetworkOptions, out: Path
 ) -> tuple[Groups, list[tuple[int, int]], str]:
     """Find near copies in different recordings, and join them into one if the recordings are not stated.
 
@@ -248,7 +248,7 @@ def _with_copies(
     """
     features = [encoder.features.x for encoder in encoders if encoder.floor]
     workers = options.get("workers", 2)
-    work = partial(find_near_copies, videos, features, same_group(groups.number), workers=workers)
+    work = partial(near_copies_in, out / "near_copies.json", videos, features, same_group(groups.number), None, workers)
     pairs, not_searched = distributed.on_main(work)
     copies = [(first, second) for first, second, _ in pairs]
     if not groups.stated and copies:

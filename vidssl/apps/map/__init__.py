@@ -31,11 +31,10 @@ from vidssl.data.label_videos import describe_labels, label_videos
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList, read_rows
 from vidssl.data.write_lists import check_beside, check_name, write_lists
-from vidssl.evaluation.features import FeatureFolder, read_folder
-from vidssl.evaluation.near_copies import find_near_copies
+from vidssl.evaluation.near_copies import near_copies_in
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, nearest
-from vidssl.jobs.extract import extract
+from vidssl.jobs.extract import extract, open_folder
 from vidssl.jobs.job import File, Model, Natural, NetworkOptions, Videos, file_of, job, path_of, read_videos
 from vidssl.jobs.measurement_runner import JobResults, claim_results, format_count, write_csv
 from vidssl.page.previews import Preview, of_middles, preview, shrunk
@@ -119,10 +118,7 @@ def _draw(
     features: Path, out: Path, settings: Tree, columns: Path | None, root: Path | None, parquet: bool, workers: int
 ) -> JobResults:
     """Write a page with a map of the features in a folder, and videos.parquet; the settings are those of `map`."""
-    try:
-        folder = read_folder(features, "give a folder that vidssl extract has written")
-    except OSError as error:
-        raise DataError(f"cannot read {features}: {error.strerror}; vidssl extract writes such folders") from None
+    folder = open_folder(features, "give a folder that vidssl extract has written", "vidssl extract writes them")
     count, features_of, seed = len(folder.features.x), folder.features, settings["seed"]
     leave_out(features_of.missing)
     if not count:
@@ -141,7 +137,7 @@ def _draw(
     x = features_of.x.numpy()
     overlapping = own_rows(videos, videos)  # each row with itself, and with the windows that it overlaps
     fps = folder.request.get("protocol", {}).get("fps")
-    copies, not_searched = find_near_copies(videos, [features_of.x], overlapping, fps, workers)
+    copies, not_searched = near_copies_in(out / "near_copies.json", videos, [features_of.x], overlapping, fps, workers)
     near = nearest(features_of.x, features_of.x, SUSPECT_NEIGHBOURS, overlapping)
     suspects, shown_suspects = find_suspects(videos, features_of.x, near, copies)
     suspects["not_searched"] = not_searched
@@ -150,7 +146,7 @@ def _draw(
     shown_columns, of_clusters = [*added], None
     if settings["clusters"] is not None:
         of_clusters = _clusters(videos, features_of.x, settings, out, shown_columns, shown_suspects)
-    previews, animations, missing = _previews(videos, folder, settings["thumbnails"], parquet)
+    previews, animations, missing = _previews(videos, fps, settings["thumbnails"], parquet)
     num_files = len({*videos.names})
     content: Results = {
         "labels": describe_labels(labelled_by_folders(videos)),
@@ -178,14 +174,14 @@ def _draw(
         by_class = [*_window_columns(records), *by_class]
     write_map_page(
         out / "index.html",
-        title=f"Map of {features.name}",
+        title=f"Map of {videos.root.name}",
         places=places,
         records=records,
         columns=[*by_class, *shown_columns],
         previews=previews,
         near=near.index.tolist(),
         suspects=shown_suspects,
-        details=[("Folder", str(videos.root)), ("Network", features_of.made_by["network"]), *_details(results)],
+        details=_details(results, videos.root, features_of.made_by["network"]),
         left_out=[reason for _, reason in features_of.missing],
     )
     if parquet:
@@ -240,18 +236,16 @@ def _class_names(videos: VideoList) -> tuple[str, list[str]]:
         return "class", [videos.class_name(label) if label >= 0 else "" for label in videos.labels.tolist()]
     folders = [PurePosixPath(name).parent.parts for name in videos.names]
     shared = len([*takewhile(lambda level: len({*level}) == 1, zip(*folders, strict=False))])  # levels above all
-    names = [parts[shared] if len(parts) > shared else "" for parts in folders]
-    return "folder", names
+    return "folder", [parts[shared] if len(parts) > shared else "" for parts in folders]
 
 
 def _previews(
-    videos: VideoList, folder: FeatureFolder, most: int, animated: bool
+    videos: VideoList, fps: float | None, most: int, animated: bool
 ) -> tuple[dict[int, Preview], dict[int, bytes], dict[str, str]]:
     """Make thumbnails of at most `most` videos, evenly spaced, and animations of the same if they are needed.
 
     The third result are those that cannot be decoded, and why.
     """
-    fps = folder.request.get("protocol", {}).get("fps")
     count = min(most, len(videos))
     rows = [n * len(videos) // count for n in range(count)]
     thumbnails, animations, missing = {}, {}, {}
@@ -270,14 +264,16 @@ def _thumbnail(animated: bool, frames: Frames) -> tuple[Preview, bytes]:
     return preview(frames, *THUMBNAIL), animation(frames) if animated else b""
 
 
-def _details(results: Results) -> list[tuple[str, str]]:
-    """Describe the map at the head of its page."""
-    shown, kept = results["thumbnails"], results["neighbours_kept"]
+def _details(results: Results, root: Path, network: str) -> list[tuple[str, str]]:
+    """Describe the map at the head of its page, of which the first three are always there."""
+    shown = results["thumbnails"]
     details = {
-        "Videos": _counts(results).removesuffix(" videos"),
-        "Labels": results["labels"].removeprefix("labels: "),
+        "Videos": _counts(results),
+        "Network": network,
         "Layout": _NAMES[results["layout"]] + (f" (seed {results['seed']})" if results["layout"] == "umap" else ""),
-        "10 nearest neighbours kept on the map": "" if kept is None else f"{100 * kept:.0f}%",
+        "Folder": str(root),
+        "Labels": results["labels"].removeprefix("labels: "),
+        "Neighbours": _kept(results),
         "Thumbnails": f"{shown:,}" if shown < (results["num_windows"] or results["num_videos"]) else "",
         "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
         "Near copies": results["suspects"]["not_searched"],
@@ -286,24 +282,27 @@ def _details(results: Results) -> list[tuple[str, str]]:
     return [(name, value) for name, value in details.items() if value]
 
 
+def _kept(results: Results) -> str:
+    """Say how many neighbours the map keeps."""
+    kept, by = results["neighbours_kept"], "of the 10 nearest by features are among the 10 nearest on the map"
+    return "" if kept is None else f"{100 * kept:.0f}% {by}"
+
+
 def _counts(results: Results) -> str:
     """Count videos, and windows if these are the points."""
-    if results["num_windows"] is None:
-        return format_count(results["num_videos"], results["missing"], "video")
-    missing = {gap["path"] for gap in results["missing"]}
-    return f"{format_count(results['num_videos'], [*missing], 'video')}, {how_many(results['num_windows'], 'window')}"
+    videos = format_count(results["num_videos"], [*{gap["path"] for gap in results["missing"]}], "video")
+    return videos + (f", {how_many(results['num_windows'], 'window')}" if results["num_windows"] else "")
 
 
 def map_summary(results: Results) -> str:
     """Describe the map in a few lines."""
-    reason, kept = results["layout_reason"], results["neighbours_kept"]
+    reason = results["layout_reason"]
     lines = [
         results["labels"],
         f"{_counts(results)} x {results['dim']} features, layout "
         f"{_NAMES[results['layout']]}{f' ({reason})' if reason else ''}, {results['thumbnails']} thumbnails",
     ]
-    if kept is not None:
-        lines.append(f"{100 * kept:.0f}% of the 10 nearest neighbours by features are among the 10 nearest on the map")
+    lines += filter(None, [_kept(results)])
     suspects, not_searched = results["suspects"], results["suspects"]["not_searched"]
     counts = [f"{name.replace('_', ' ')} {len(rows)}" for name, rows in suspects.items() if isinstance(rows, list)]
     lines += [f"to look at: {', '.join(counts)}", f"judged labels: {suspects['labels']}"]

@@ -91,7 +91,7 @@ def _beside_recordings(number: _Rows, recordings: _Rows, seed: int) -> str:
     elif share <= high:
         verdict = "clusters do not follow recordings"
     else:
-        verdict = f"clusters follow recordings, {per_cluster:.0f} in the median cluster: is it the place or the person?"
+        verdict = f"clusters follow recordings, {per_cluster:.0f} in the median cluster: perhaps places or persons"
     return f"{together}, {chance}: {verdict}"
 
 

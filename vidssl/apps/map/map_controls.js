@@ -236,7 +236,7 @@ function listSelected() {
   $("list").value = lines.map((line) => line.join(",") + "\n").join("");
   $("chosen").hidden = rows.length === 0;
   $("clear").disabled = rows.length === 0;
-  $("selected").textContent = rows.length === 0 ? "No videos are selected: draw around them with the lasso."
+  $("selected").textContent = rows.length === 0 ? "Nothing is selected: draw around points with the lasso."
     : `${rows.length.toLocaleString("en")} ${rows.length === 1 ? "video" : "videos"} selected.`;
   redraw();
 }

@@ -4,8 +4,8 @@
 const data = JSON.parse($("points").textContent);
 const X = Float32Array.from(data.x), Y = Float32Array.from(data.y), count = X.length;
 const seconds = (time) => Number(time.toFixed(2));
-const span = (start, end) => (start === null && end === null ? "" : `${seconds(start ?? 0)} to ${end === null ? "the end" : seconds(end)} s`);
-const names = data.rows.map(([name, , ...times]) => [name, span(...times)].filter(Boolean).join(", ")), lower = names.map((name) => name.toLowerCase());
+const span = (start, end) => (start === null && end === null ? "" : `${seconds(start ?? 0)}-${end === null ? "" : seconds(end)} s`);
+const names = data.rows.map(([name, , ...times]) => [name, span(...times)].filter(Boolean).join(" ")), lower = names.map((name) => name.toLowerCase());
 const canvas = $("canvas"), context = canvas.getContext("2d"), tip = $("tip");
 const MOST_THUMBNAILS = 300; // of more points in view only a sample has thumbnails
 const clipNumber = new Map(Object.keys(data.clips).map((row, n) => [Number(row), n]));

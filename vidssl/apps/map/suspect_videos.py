@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.base.config import Tree
-from vidssl.base.types import VideoRecord
 from vidssl.data.find_same_videos import find_copies
 from vidssl.data.recordings_and_class_folders import labelled_by_folders, recording_groups
 from vidssl.data.video_list import VideoList
@@ -115,7 +114,8 @@ def find_suspects(
     equal = [(first_row, row, 1.0) for row, first_row in enumerate(first) if row != first_row]
     pairs = [*equal, *(copy for copy in copies if first[copy[0]] != first[copy[1]])]
     labels, line = _doubtful_labels(videos, x, pairs)
-    places, names = zip(*[_place(videos.names[row], videos.records[row]) for row in range(len(videos))], strict=True)
+    named = [*zip(videos.names, videos.records, strict=True)]
+    places = [{"path": name, **({"start": of.start, "end": of.end} if of.span else {})} for name, of in named]
     how = ["the same content"] * len(equal) + [f"similarity {pair[2]:.3f}" for pair in pairs[len(equal) :]]
     results = {
         "outliers": [{**places[row], "distance": float(distance[row])} for row in outliers],
@@ -129,11 +129,14 @@ def find_suspects(
     doubts = []
     for row, facts in labels:
         how_sure = "clearly" if facts["clearly_wrong"] else "perhaps"
-        text = f"{facts['label']} (probability {facts['probability']:.2g}): {how_sure} {facts['proposed']}"
+        text = f"labelled {facts['label']} (probability {facts['probability']:.2g}), {how_sure} {facts['proposed']}"
         doubts.append((row, text))
     return results, {
         "Doubtful labels": doubts,
-        "Near copies": [(a, f"as {names[b]}, {text}") for (a, b, _), text in zip(pairs, how, strict=True)],
+        "Near copies": [
+            (a, f"of {named[b][0]} {named[b][1].span}".rstrip() + f", {text}")
+            for (a, b, _), text in zip(pairs, how, strict=True)
+        ],
         "Outliers": [(row, f"mean distance {distance[row]:.3f}") for row in outliers],
     }
 
@@ -143,14 +146,6 @@ def _first_equal(videos: VideoList) -> list[int]:
     first_name, rows = find_copies(videos.root, videos.names), dict[tuple[object, ...], int]()
     named = enumerate(zip(videos.names, videos.records, strict=True))
     return [rows.setdefault((first_name.get(name, name), of.start, of.end), row) for row, (name, of) in named]
-
-
-def _place(name: str, record: VideoRecord) -> tuple[Tree, str]:
-    """Return the path of a row, and the times of its span if it has one, for results.json and as a text."""
-    if record.start is None and record.end is None:
-        return {"path": name}, name
-    end = "the end" if record.end is None else f"{record.end:g}"
-    return {"path": name, "start": record.start, "end": record.end}, f"{name}, {record.start or 0:g} to {end} s"
 
 
 def _doubtful_labels(
@@ -168,18 +163,16 @@ def _doubtful_labels(
     judged = int((scores.proposed >= 0).sum())
     labelled = int((label >= 0).sum())
     kind = "videos" if len({*videos.names}) == len(videos) else "windows"
-    line = f"{labelled:,} of {len(videos):,} {kind} have one" if labelled < len(videos) else f"{labelled:,}"
-    line += "" if listed is videos else " by folders"
+    line = f"{labelled:,} of {len(videos):,} {kind} have a label" + ("" if listed is videos else " (their folder)")
     if not judged:
         return [], f"{line}, none is judged: fewer than two classes have videos of two recordings"
     line += f", {judged:,} are judged" + ("" if judged == labelled else " (the others are of classes of one recording)")
     counts = np.unique(label[scores.proposed >= 0], return_counts=True)[1]
     is_enough = np.median(counts) >= ENOUGH_OF_CLASS
-    if not is_enough:
-        line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful"
+    if is_enough:
+        line += f", {len(scores.clearly_wrong) or 'none'} clearly wrong"
     else:
-        number = len(scores.clearly_wrong)
-        line += f": {f'{number} are' if number > 1 else 'one is' if number else 'none is'} clearly wrong"
+        line += f": too few labels of a class to say that one is wrong; {len(scores.doubtful)} are doubtful"
     facts = [
         {
             "label": listed.class_name(label[row]),

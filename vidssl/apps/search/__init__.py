@@ -22,7 +22,6 @@ from vidssl.apps.search.page import (
     StoredPreview,
     pages_of,
     remove_other_previews,
-    span_text,
     store_preview,
     write_retrieval_page,
 )
@@ -77,8 +76,7 @@ _log = logging.getLogger(__name__)
 RANKS = Retrieval.Config().ks
 PAGE_QUERIES, MAPPED_QUERIES = 5000, 48  # the maps of a query take seconds
 _SHEET = 6  # rows of the still image, and neighbours in a row
-_OF_LIBRARY = ("clips",)  # options that an index states
-_OF_INDEX = ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames", "join")
+_OF_INDEX = ("clips", "crops", "size", "short_side", "stream", "layer", "grid", "grid_frames", "join")  # it states
 
 
 @job
@@ -114,7 +112,8 @@ def retrieval(
         out: Folder for index.html, results.json and the still retrieval.png of this query; those of each query in the
             same gallery are beside them under its name, and index.html lists them. Without it only an index is written.
         gallery: Videos to search in; optional with an `index`, which then is searched whole.
-        index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist.
+        index: Folder with the features of the gallery, whose clips are the default; extracted if it does not exist. By
+            default OUT/features.
         center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.
         k: Neighbours for kNN, or results for one video.
         drop_duplicates: Ignore copies of the query in the gallery: files of equal content, or bit-identical features.
@@ -131,13 +130,20 @@ def retrieval(
     if not isinstance(query, str | Path | VideoList) and len(query) == 1:
         query = query[0]
     folder, windows = None if out is None else Path(out), parse_windows(window, stride)
-    if gallery is None and index is None:
+    searched = Path(index) if index is not None else None if folder is None else folder / "features"
+    if gallery is None and (searched is None or (index is None and not searched.exists())):
         raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
     if gallery is None and windows is not None:
         raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
-    searched = None if index is None else Path(index)
-    inputs = {} if folder is None else _inputs(folder, gallery, searched)
+    inputs: dict[str, Path | str | None] = {"gallery": path_of(gallery)}
     if folder is not None:
+        assert searched is not None
+        if gallery is not None and searched.resolve() == folder.resolve():
+            raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
+        # A text: an index may lie in the folder, and be there already.
+        inputs["index"] = os.path.relpath(searched.resolve(), folder.resolve())
+        if gallery is not None:
+            inputs["windows"] = "none" if windows is None else f"{windows.window:g} s every {windows.stride:g} s"
         claim_results(folder, "retrieval", inputs, [file_of(model), options.get("cfg"), *files_of(query)])
     if searched is not None:
         if gallery is not None:
@@ -158,21 +164,10 @@ def retrieval(
             page_queries = MAPPED_QUERIES if gradcam else PAGE_QUERIES
         how = _Options(k, center, drop_duplicates, one_per_video)
         places = listed, searched, options.get("root"), options.get("labels"), windows
-        shown = (page_queries, page_hits)
-        search = _Search(subject, queries, *places, how, folder, *((1, k) if queries.one else shown), layer)
-        results = JobResults(search.run())
+        shown = (1, k) if queries.one else (page_queries, page_hits)
+        results = JobResults(_Search(subject, queries, *places, how, folder, *shown, layer).run())
     results.text, results.file = recalls_table(results), None if folder is None else folder / "index.html"
     return results
-
-
-def _inputs(folder: Path, gallery: Videos | None, index: Path | None) -> dict[str, Path | str | None]:
-    """Return what all pages of a folder are made of."""
-    if index is None:
-        return {"gallery": path_of(gallery)}
-    if gallery is not None and index.resolve() == folder.resolve():
-        raise ConfigError(f"index and out are both {folder}: choose another folder for one of them")
-    # A text: an index may lie in the folder, and be there already.
-    return {"gallery": path_of(gallery), "index": os.path.relpath(index.resolve(), folder.resolve())}
 
 
 def _read(
@@ -203,7 +198,7 @@ def _with_clips_of(index: Path, model: Model, options: NetworkOptions) -> Networ
     """Return options with the clips of an index, where they do not state others."""
     with suppress(OSError, ValueError, LookupError, TypeError):  # none yet, or an error where it is opened
         protocol = read_json(index / "meta.json")["request"]["protocol"]
-        names = _OF_LIBRARY if is_external(model) else _OF_INDEX
+        names = _OF_INDEX[:1] if is_external(model) else _OF_INDEX  # other libraries have their own crops
         if not {"test", "parts"} & {*options, *protocol}:
             return cast(NetworkOptions, {name: protocol[name] for name in names if protocol.get(name)} | options)
     return options
@@ -229,14 +224,10 @@ class Gallery:
 
     def search(self, query: Tensor, k: int, exclude: Tensor, one_per_video: bool, center: bool = False) -> Neighbours:
         """Find the nearest rows; in windows, the nearest moments."""
-        x = self.features.x
+        x, records = self.features.x, self.videos.records
         if self.windows is None and not one_per_video:
             return nearest(query, x, k, exclude, center=center)
-        return nearest_moments(query, x, self.records, k, exclude, center=center, one_per_video=one_per_video)
-
-    def records(self, rows: Sequence[int]) -> Records:
-        """Return the records of some rows."""
-        return self.videos.rows(rows).records
+        return nearest_moments(query, x, records, k, exclude, center=center, one_per_video=one_per_video)
 
 
 @dataclass(frozen=True)
@@ -255,14 +246,10 @@ class _Matches:
 
     videos: VideoList  # that the neighbours are rows of
     neighbours: Neighbours
-    numbers: Results
     overlap: Tree  # counts, as of `describe_overlap`
-    copies: set[tuple[int, int]]  # a query, or an example, and a row of the videos that are equal
-    one: bool  # whether there is one query, which may have several examples
-
-    def is_copy(self, query: int, row: int) -> bool:
-        """Whether a row of the videos is a copy of a query."""
-        return any(row == copy for _, copy in self.copies) if self.one else (query, row) in self.copies
+    copies: set[tuple[int, int]]  # a query and a row of the videos that are equal; of one query an example and a row
+    duplicates: set[tuple[int, int]]  # the same pairs; of one query 0 and a row
+    numbers: Results
 
 
 @dataclass(frozen=True)
@@ -348,6 +335,7 @@ class _Search:
         matches = _match(gallery, query, videos, self.options, queries)
         results: Results = {
             **({"note": note} if note and not queries.one else {}),
+            **({"neighbours": _describe_hits(matches, 0)} if queries.one else {}),
             **matches.numbers,
             "num_gallery": len(gallery.features.x),
             "num_gallery_files": len({*gallery.videos.names}),
@@ -389,13 +377,11 @@ class _Search:
         named: dict[VideoRecord, tuple[int, str]] = {}  # the videos of the page
         queries, count = [], min(self.page_queries, len(query))
         for n in [step * len(query) // count for step in range(count)]:
-            video, hits = _number(named, query, n), []
+            video = _number(named, query, n)
             examples = [_number(named, query, row) for row in range(1, len(query))] if self.queries.one else []
-            for row, similarity in zip(
-                near.index[n, : self.page_hits].tolist(), near.similarity[n].tolist(), strict=False
-            ):
-                if row >= 0:
-                    hits.append(Hit(_number(named, gallery, row), similarity, matches.is_copy(n, row)))
+            rows = [row for row in near.index[n, : self.page_hits].tolist() if row >= 0]  # the first, if any
+            pairs = zip(rows, near.similarity[n].tolist(), strict=False)
+            hits = [Hit(_number(named, gallery, row), s, (n, row) in matches.duplicates) for row, s in pairs]
             queries.append(QueryRow(video, hits, examples))
         records, names, test = [*named], [name for _, name in named.values()], subject.test
         clips = of_middles(records, preview, test.fps, test.workers, test.timeout)
@@ -409,7 +395,7 @@ class _Search:
         videos = [*map(FoundVideo, names, records, stored)]
         # The videos that could not be read were not searched; of those that were, an index may outlive the file.
         unread = [(gap["path"], gap["reason"]) for gap in (*results["missing_queries"], *results["missing_gallery"])]
-        several, span = len(self.queries.words) > 1, span_text(query.records[0]) if self.queries.one else ""
+        several, span = len(self.queries.words) > 1, query.records[0].span if self.queries.one else ""
         title = f"{len(query)} examples" if several else f"{_title(query)} {span}".rstrip()
         of_queries = "" if query.path == gallery.path else f" of {title}"
         try:
@@ -441,30 +427,26 @@ class _Search:
 
 
 def _match(gallery: Gallery, query: Features, queries: VideoList, options: _Options, of: Queries) -> _Matches:
-    """Search with all queries, plain and centred; of one query the result are its neighbours, as plain data.
-
-    The neighbours are those of the features that are reported first.
-    """
+    """Search with all queries, plain and centred; the neighbours are those of the features that are reported first."""
     g, k, videos = gallery.features, options.k, gallery.videos
     if of.one:
         near = _nearest_of_one(gallery, of.mean(query.x), query.x, queries, options)
         rows = near.index[0].tolist()
         near, videos = Neighbours(torch.arange(len(rows))[None], near.similarity), videos.rows(rows)
-        duplicates, counts = _compare(query.x, g.x[rows], queries, videos, False, options.drop_duplicates)
-        copies = {(n, row) for n, row in duplicates.tolist()}
-        matches = _Matches(videos, near, {}, counts, copies, True)
-        numbers = {"neighbours": _describe_hits(matches, 0), "duplicates": len({row for _, row in copies})}
-        return replace(matches, numbers=numbers)
+        pairs, counts = _compare(query.x, g.x[rows], queries, videos, False, options.drop_duplicates)
+        copies = {(n, row) for n, row in pairs.tolist()}
+        duplicates = {(0, row) for _, row in copies}
+        return _Matches(videos, near, counts, copies, duplicates, {"duplicates": len(duplicates)})
     exclude, labelled = own_rows(videos, queries), _comparable(videos, queries)
-    duplicates, counts = _compare(query.x, g.x, queries, videos, labelled, options.drop_duplicates)
+    pairs, counts = _compare(query.x, g.x, queries, videos, labelled, options.drop_duplicates)
     if options.drop_duplicates:
-        exclude = torch.cat([exclude, duplicates])
+        exclude = torch.cat([exclude, pairs])
     both = _search_both(gallery, query.x, exclude, options)
     numbers = _measure_labelled(gallery, query, queries, exclude, options, both) if labelled else {}
-    pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
-    numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": options.center, "knn_k": k}
-    copies = {(n, row) for n, row in duplicates.tolist()}
-    return _Matches(videos, both[options.center], numbers, counts, copies, False)
+    copies = {(n, row) for n, row in pairs.tolist()}
+    unordered = {(min(pair), max(pair)) for pair in copies} if query is g else copies  # A = B is B = A
+    numbers |= {"duplicates": len(unordered), "num_queries": len(query.x), "centered": options.center, "knn_k": k}
+    return _Matches(videos, both[options.center], counts, copies, copies, numbers)
 
 
 def _search_both(gallery: Gallery, x: Tensor, exclude: Tensor, options: _Options) -> tuple[Neighbours, Neighbours]:
@@ -560,7 +542,7 @@ def _describe_hits(matches: _Matches, query: int) -> list[Tree]:
             "path": videos.names[row],
             "start": record.start,
             "end": record.end,
-            "duplicate": matches.is_copy(query, row),
+            "duplicate": (query, row) in matches.duplicates,
         }
         for n, (row, record) in enumerate(zip(rows, map(videos.records.item, rows), strict=True))
     ]
@@ -636,16 +618,15 @@ def _protocol(subject: Subject, results: Results) -> list[tuple[str, str]]:
 
 def _groups(pairs: Iterable[tuple[int, int]], query: VideoList, gallery: VideoList) -> list[list[str]]:
     """The names of files that are equal, by group; each pair is a query and a gallery row."""
-    first: dict[str, str] = {}  # a path to the first of its group
-    groups: dict[str, dict[str, str]] = {}  # of which the paths and their names
+    groups: dict[str, dict[str, str]] = {}  # paths and names of a group, by each of its paths
     for n, row in sorted(pairs):
-        path_of_query, path_of_copy = query.records[n].path, gallery.records[row].path
-        leader = first.get(path_of_query) or first.get(path_of_copy) or path_of_query
-        for path, name in ((path_of_query, query.names[n]), (path_of_copy, gallery.names[row])):
-            first[path] = leader
-            groups.setdefault(leader, {})[path] = name
+        names = {query.records[n].path: query.names[n], gallery.records[row].path: gallery.names[row]}
+        group = next((groups[path] for path in names if path in groups), {})
+        group |= names
+        groups |= dict.fromkeys(names, group)
+    distinct = {id(group): group for group in groups.values()}.values()
     # Two folders may have files of one name.
-    lists = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in groups.values()]
+    lists = [[*(names if len({*names.values()}) < len(names) else names.values())] for names in distinct]
     return [names for names in lists if len(names) > 1]  # moments of one file may be equal
 
 
@@ -687,18 +668,14 @@ def recalls_table(results: Results) -> str:
         files = how_many(results["num_gallery_files"], "file")
         unread = unread_files((gap["path"], gap["reason"]) for gap in results["missing_gallery"])
         gallery = f"{results['num_gallery']} windows of {windows['window']:g} s in the gallery ({files}{unread})"
+    head, notes = f"{results['query']}: {gallery}, {protocol}", [results["note"]] if "note" in results else []
     if "neighbours" in results:
-        return "\n".join([f"{results['query']}: {gallery}, {protocol}", *_hits_table(results["neighbours"])])
-    notes = [results["note"]] if "note" in results else []
+        return "\n".join([head, *_hits_table(results["neighbours"])])
     if "majority" not in results:
-        tables = [line for of in results.get("hits", ()) for line in ("", of["query"], *_hits_table(of["neighbours"]))]
-        if tables:
-            return "\n".join([f"{results['query']}: {gallery}, {protocol}", *notes, *tables])
-        return (
-            notes[0]
-            if notes
-            else "the videos do not have one label each: neighbours were searched, accuracies are not defined"
-        )
+        hits = results.get("hits", ())
+        notes = notes or ["no accuracies: the videos do not have one label each"] * (not hits)
+        tables = (line for of in hits for line in ("", of["query"], *_hits_table(of["neighbours"])))
+        return "\n".join([head, *notes, *tables])
     names = [f"R@{k}" for k in RANKS]
     plain = results["uncentered"] if results["centered"] else results
     centred = results if results["centered"] else results["centered_features"]
@@ -715,7 +692,7 @@ def recalls_table(results: Results) -> str:
 def _hits_table(hits: Iterable[Tree]) -> list[str]:
     cells = [["", "similarity", "class", "path"]]
     for hit in hits:
-        span = span_text(VideoRecord(hit["path"], start=hit["start"], end=hit["end"]))
+        span = VideoRecord(hit["path"], start=hit["start"], end=hit["end"]).span
         name = f"{hit['path']} {span}".rstrip() + " (a duplicate)" * hit["duplicate"]
         cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
     return format_table(cells, "><<<")

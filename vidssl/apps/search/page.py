@@ -55,18 +55,6 @@ class QueryRow(NamedTuple):
     examples: Sequence[int] = ()  # likewise, of a query of several examples the others
 
 
-def span_text(record: VideoRecord) -> str:
-    """Format the span of a record in seconds, `4-5.2 s`, to hundredths; nothing for a whole video."""
-    return f"{_ends(record, '-')} s" if _ends(record, "-") else ""
-
-
-def _ends(record: VideoRecord, between: str) -> str:
-    if record.start is record.end is None:
-        return ""
-    ends = ("" if time is None else f"{time:.2f}".rstrip("0").rstrip(".") for time in (record.start or 0, record.end))
-    return between.join(ends)
-
-
 def store_preview(preview: Preview, folder: Path) -> StoredPreview:
     """Write a preview into the folder of the page; its name is a hash of its content, so equal ones are one file."""
     file = f"{PREVIEWS}/{_stem(preview.jpeg)}.jpg"
@@ -152,7 +140,7 @@ def write_retrieval_page(
         stage=max((preview.height for preview in previews), default=96),
         data={
             **_rows_of_videos(videos, path.parent),
-            "queries": [[row.video, [_row_of_hit(hit) for hit in row.hits], *row.examples] for row in queries],
+            "queries": [[row.video, [*map(_row_of_hit, row.hits)], *row.examples] for row in queries],
             "classes": {str(label): name for label, name in classes.items()},
         },
     )
@@ -164,8 +152,9 @@ def _rows_of_videos(videos: Sequence[FoundVideo], folder: Path) -> dict[str, lis
     rows: list[list[object]] = []
     for video in videos:
         number = numbers.setdefault((video.record.path, video.name), len(numbers))
-        moment = _ends(video.record, ",").rstrip(",")  # from which browsers play it
-        rows.append([number, video.record.label, span_text(video.record), moment and f"#t={moment}", video.preview])
+        span = video.record.span
+        moment = span and f"#t={span[:-2].replace('-', ',').rstrip(',')}"  # which browsers play
+        rows.append([number, video.record.label, span, moment, video.preview])
     return {
         "files": [[name, str(Path(path).absolute()), _link(path, folder)] for path, name in numbers],
         "videos": rows,
@@ -173,7 +162,7 @@ def _rows_of_videos(videos: Sequence[FoundVideo], folder: Path) -> dict[str, lis
 
 
 def _row_of_hit(hit: Hit) -> list[object]:
-    return [hit.video, float(f"{hit.similarity:.3f}"), int(hit.is_copy), *hit.maps]
+    return [hit.video, round(hit.similarity, 3), int(hit.is_copy), *hit.maps]
 
 
 def _link(path: str, folder: Path) -> str:

@@ -241,9 +241,14 @@ def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) ->
     kept, classes = np.ones_like(several), None
     if several.any():
         kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
-    what = f"{len(q)} {test.what}, each compared with those of other recordings"
+    doubt = "no recording is read from the names: each file counts as one, and clips cut from one make"
+    what = f"{len(q)} {test.what}, "
     if galleries is not None and test.gallery is not None:
-        what = f"{len(q)} {test.what}, compared with {len(galleries[_TRAINED])} of {test.gallery.path}"
+        what += f"compared with {len(galleries[_TRAINED])} of {test.gallery.path}"
+        doubt += " the intervals too narrow"
+    else:
+        what += f"each compared with {'those of other recordings' if groups.stated else 'the others'}"
+        doubt += " numbers too high: vidssl compare --group REGEX keeps them apart"
     alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
     right = {name: (labels == q.label).double().numpy()[kept] for name, labels in predicted.items()}
     means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
@@ -259,7 +264,7 @@ def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) ->
         + ("" if classes is None else ", a mean over classes")
         + (f", without {first_few(alone)} of one recording" if alone else ""),
         "recordings": int(groups.number.max()) + 1,
-        "recordings_are_named": groups.stated or galleries is not None,
+        "doubt": None if groups.stated else doubt,
         "left_out": len(test.tested) - len(q),
     }
 
@@ -323,20 +328,16 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
     said = [content["labels"], f"of {knn['what']}"]
     for gain in knn["gains"]:
         first, second = gain["of"]
-        joined = "" if first == _TRAINED else f"joined with {second}: "
         if gain["low"] is None:
-            why = "both are right for the same videos" if gain["identical"] else "too few recordings for an interval"
-            said.append(f"{joined}{why}")
+            equal = "are right for the same videos" if gain["identical"] else "have too few recordings for an interval"
+            said.append(f"by kNN, {first} and {second} {equal}")
             continue
         low, high = 100 * gain["low"], 100 * gain["high"]
         verdict = "better than" if low > 0 else "worse than" if high < 0 else "not shown to differ from"
         points = f"{100 * gain['value']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}".replace("-", "\u2212")
-        said.append(f"{joined}{verdict} {second}: {points} over {knn['recordings']} recordings")
-    said += [knn[name] for name in ("lacking", "slow") if knn[name]]
-    if not knn["recordings_are_named"]:
-        why = "no recording is read from their names, as _g01_ in UCF101's"
-        remedy = "vidssl compare --group REGEX keeps such clips apart"
-        said.append(f"each file counts as one recording ({why}): clips cut from one make numbers too high; {remedy}")
+        unit = "files" if knn["doubt"] else "recordings"
+        said.append(f"by kNN, {first} is {verdict} {second}: {points} over {knn['recordings']} {unit}")
+    said += [knn[name] for name in ("lacking", "slow", "doubt") if knn[name]]
     if knn["left_out"]:
         said.append(f"{knn['left_out']} video{'s' * (knn['left_out'] != 1)} could not be read")
     return said

@@ -1,12 +1,15 @@
 """The loop: interrupted and straight runs are equal bit by bit, and what must stop a run does."""
 
 import fcntl
+import itertools
 import json
 import logging
-import re
 import runpy
 import shutil
+from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,9 +19,9 @@ from vidssl.base.config import read
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
-from vidssl.engine.log import RunLog, warn_of_collapse
+from vidssl.engine.log import warn_of_collapse
 from vidssl.engine.run_config import bind_run, load_run
-from vidssl.engine.run_setup import set_determinism
+from vidssl.engine.run_setup import Training, set_determinism
 from vidssl.engine.train import train
 from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.methods import METHODS
@@ -600,12 +603,23 @@ def test_a_run_reads_its_initial_weights_once(toy_run, tmp_path, monkeypatch):
     train(toy_run("sce", "b", "steps=2", f"init={tmp_path}/a"))
 
 
-def test_the_time_that_is_left_is_logged_once(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("seconds", "at", "waited", "workers"), [(0.5, 10, 0.25, 1), (4, 4, 0.35, 1), (0.5, 10, 0.35, 9)]
+)
+def test_the_time_to_go_and_the_wait_for_data_are_logged_once(
+    toy_run, monkeypatch, caplog, seconds, at, waited, workers
+):
     caplog.set_level("INFO", "vidssl")
-    for step in (5, 30):  # of 40: with 10 left there is nothing to say
-        log = RunLog(tmp_path, step, 40, 8, strict=True)
-        for _ in range(10):
-            log.advance()
-        log.close()
+    clock = itertools.count(0, seconds)
+    monkeypatch.setattr("vidssl.engine.log.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8), raising=False)
+    with ExitStack() as stack:
+        log = Training(toy_run("sce", "a", "steps=40", f"data.workers={workers}"), None, stack).log
+        for _ in range(40):
+            log.advance(waited * seconds)
+    left = timedelta(seconds=round(seconds * (40 - at)))
     (line,) = [line for line in caplog.messages if "to go" in line]
-    assert re.fullmatch(r"10 steps are done, \S+ s each: about \d+:\d\d:\d\d to go", line)
+    assert line.startswith(f"{at} steps are done, {1 / seconds:.2g} a second: about {left} to go, to 20")
+    more = f" or more data.workers (now {workers}, there are 8 cores)" * (workers < 8)
+    hint = f"waiting for data {100 * waited:.0f} % of the time: use copies of the videos by vidssl shrink{more}"
+    assert [line for line in caplog.messages if "waiting" in line] == [hint] * (waited > 0.3)

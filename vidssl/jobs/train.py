@@ -118,7 +118,8 @@ def train_splits(
     out = Path(first.output).parent
     claim_results(out, "splits", {}, [None if isinstance(cfg, Mapping) else Path(source)])
     _write_for_run(new)
-    with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
+    stop = StopRequest("finished splits are saved, the same command goes on")
+    with distributed.joined(choose_device(first.device)), stop.listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
             train_list = training_list(run)
             query = Monitor(run, train_list).query  # warns of an overlap

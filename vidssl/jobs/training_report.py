@@ -202,7 +202,7 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
     except VidsslError as error:  # its weights are not installed
         others, lacking = [], f"without {beside}: {error}"
     networks = [subject, replace(subject, backbone=fresh), *others]
-    with StopRequest().listening() as request:
+    with StopRequest(f"the run is complete and saved, the same command writes {PAGE}").listening() as request:
         extract = partial(extract_together, networks, check=request.check)
         g = None if test.gallery is None else extract(test.gallery, title="gallery")
         q = extract(test.tested, title="tested")

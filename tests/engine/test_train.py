@@ -124,7 +124,7 @@ def test_epochs_are_counted_in_steps(toy_run, metrics):
         (["steps=null"], "set exactly one of epochs and steps"),
         (
             ["evaluate.every=2", "tracks={}", "steps=0"],  # listed at once
-            "(?s)3 mistakes.* steps: .* tracks: set folder .* evaluate: every needs the list query",
+            "3 mistakes: steps: .* tracks: set folder .* evaluate: every needs the list query",
         ),
         (["imports=[no_such_module]"], "imports: cannot import 'no_such_module'"),
         (["method.name=scf"], r"no 'scf' \(did you mean 'sce'\?\); there are: .*moco, .*ressl, sce"),

@@ -208,13 +208,11 @@ class Match(NamedTuple):
     unused: list[str]  # names in the file of weights that are not loaded: heads, queues, other networks
 
     def __str__(self) -> str:
-        count = f"{len(self.weights)} weights" if self.misfits else f"all {len(self.weights)} weights"
+        count = f"{'' if self.misfits else 'all '}{len(self.weights)} weights of {self.backbone['name']} are loaded"
         origin = f", from {self.network.prefix.rstrip('.')}" if self.network.prefix else ""
         misfits = f"; {len(self.misfits)} do not fit{_first(self.misfits)}" if self.misfits else ""
-        return (
-            f"{self.source}: {count} of {self.backbone['name']}, named as in {self.network.layout}{origin}{misfits}; "
-            f"{len(self.unused)} not used{_first(self.unused)}"
-        )
+        unused = f"; {len(self.unused)} of the file are not used{_first(self.unused)}" if self.unused else ""
+        return f"{self.source}: {count}, named as in {self.network.layout}{origin}{misfits}{unused}"
 
 
 def _first(names: list[str]) -> str:
@@ -299,10 +297,11 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
     if best.misfits and not (partial and fits):
         after = f" after '{best.network.prefix}'" if best.network.prefix else ""
         some = ", or load what fits with init.partial=true (Python: arch=, partial=True)"
+        count = f"{len(best.weights) or 'none'} of {len(best.weights) + len(best.misfits)} weights fit"
         raise CheckpointError(
-            f"{source} does not fit {best.backbone['name']}: {len(best.weights)} weights fit, {len(best.misfits)} do "
-            f"not{_first(best.misfits)}; names read as those of {best.network.layout}{after}; "
-            f"use the backbone that was trained{trained}{some if fits else '' if trained else ' (Python: arch=)'}"
+            f"{source} does not fit {best.backbone['name']}: {count}{_first(best.misfits)}; named as in "
+            f"{best.network.layout}{after}; use the backbone that was trained{trained}"
+            f"{some if fits else '' if trained else ' (Python: arch=)'}"
         )
     if others:
         options = " or ".join(f"{match.backbone['name']} from '{match.network.prefix}'" for match in [best, *others])

@@ -472,15 +472,11 @@ WRONG = {
         {},
         "318 of 319 weights fit (net.blocks.2.pathway0_nonlocal1.conv_theta.weight: unknown);",
     ),
-    "unused keys": (
-        dict,
-        {"keys": {"modul.": ""}},
-        "no weight uses the prefix 'modul.' of keys; names in the file: s1.pathway0_",
-    ),
+    "unused keys": (dict, {"keys": {"modul.": ""}}, "no weight has the prefix 'modul.' of keys, but s1.pathway0_"),
     "keys that collide": (
         dict,
         {"keys": {"s2.": "", "s3.": ""}},
-        "keys would rename both s2.pathway0_res0.branch1.weight and s3.",
+        "keys rename s2.pathway0_res0.branch1.weight and s3.",
     ),
     "other shapes": (
         lambda state: {f"x.{key}": torch.rand(1, 2, 3) for key in state},

@@ -263,9 +263,7 @@ def channels_last(method: Method) -> None:
 def log_banner(run: RunSettings, device: torch.device, title: str, method: Method, norm: str, data: str) -> None:
     """Log what is trained on which data, where, and what is slow or wrong there; `norm` is of `set_batch_norm`."""
     if run.precision == "bfloat16" and bfloat16_is_emulated(device):
-        _log.warning(
-            "precision: bfloat16 is emulated on this CPU, about 20 times as slow as float32: set precision=float32"
-        )
+        _log.warning("bfloat16 is emulated on this CPU, about 20 times as slow as float32: set precision=float32")
     if device.type == "cuda" and (fault := conv3d_fault(run.precision == "bfloat16")):
         _log.warning("%s", fault)
     world = distributed.world()

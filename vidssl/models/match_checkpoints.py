@@ -173,15 +173,11 @@ def _replace_prefixes(names: Iterable[str], keys: Mapping[str, str], source: str
         unused.pop(prefix, None)
         new = keys.get(prefix, "") + old[len(prefix) :]
         if new in renamed:
-            raise CheckpointError(
-                f"{source}: keys would rename both {renamed[new]} and {old} to '{new}': use longer prefixes"
-            )
+            raise CheckpointError(f"{source}: keys rename {renamed[new]} and {old} to '{new}': use longer prefixes")
         renamed[new] = old
     if unused:
-        raise CheckpointError(
-            f"{source}: no weight uses the prefix '{next(iter(unused))}' of keys; names in the file: "
-            f"{first_few([*renamed.values()])}"
-        )
+        known = first_few([*renamed.values()])
+        raise CheckpointError(f"{source}: no weight has the prefix '{next(iter(unused))}' of keys, but {known}")
     return renamed
 
 
@@ -286,10 +282,8 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
     if not matches and trained:
         raise CheckpointError(f"{source} holds another network: use the backbone that was trained{trained}")
     if not matches:
-        raise CheckpointError(
-            f"{source}: no known layout has these weight names{_first([*weights])}; rename prefixes with "
-            "init.keys={OLD: NEW} (Python: keys=)"
-        )
+        remedy = "rename prefixes with init.keys={OLD: NEW} (Python: keys=)"
+        raise CheckpointError(f"{source}: no known layout has these weight names{_first([*weights])}; {remedy}")
     most = max(len(match.weights) - len(match.misfits) for match in matches)
     complete = [match for match in matches if not match.misfits]
     best, *others = complete or [match for match in matches if len(match.weights) - len(match.misfits) == most]
@@ -305,10 +299,8 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
         )
     if others:
         options = " or ".join(f"{match.backbone['name']} from '{match.network.prefix}'" for match in [best, *others])
-        raise CheckpointError(
-            f"{source} can be {options}: choose the backbone (Python: arch=), or the network with "
-            "init.keys={PREFIX: ''} (Python: keys=)"
-        )
+        remedy = "choose the backbone (Python: arch=), or the network with init.keys={PREFIX: ''} (Python: keys=)"
+        raise CheckpointError(f"{source} can be {options}: {remedy}")
     return best
 
 

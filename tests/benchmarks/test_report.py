@@ -97,14 +97,10 @@ def test_a_row_says_what_was_measured(put, finetuned):
     assert not notes
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("floor:thumbnails", "floor, thumbnails"),
-        ("torchvision:r3d_18", "features, torchvision:r3d_18"),
-        ("floor:motion+timm:resnet50", "features, floor:motion+timm:resnet50"),
-    ],
-)
+SUM = "floor:motion+timm:resnet50"
+
+
+@pytest.mark.parametrize(("name", "what"), [("floor:thumbnails", "floor, thumbnails"), (SUM, f"features, {SUM}")])
 def test_encoders_without_a_config_have_their_names(put, name, what):
     row, _ = own(put("a", {"list": "lists/ucf101/test1.csv", "knn": 0.5, "checkpoint": {"path": name}, "config": None}))
     assert row["what"] == what and row["kNN"] == "50.0"

@@ -185,20 +185,16 @@ def test_each_encoder_and_clip_has_its_untrained_network(study, tmp_path):
         "{data: {sampler: {name: random, frames: 4, min_gap: 3}, views: [{size: 32}]}, backbone: {name: a, width: 8}, "
         "method: {name: moco}, evaluate: {clips: 2, query: a.csv}}"
     )
-    settings = {
-        "moco": [],
-        "other loss": ["method={name: sce}", "data.sampler.min_gap=5", "data.views.0.size=32", "evaluate.query=b.csv"],
-        "wide": ["backbone.width=16"],
-        "long": ["data.sampler.frames=8"],
-        "large": ["evaluate.size=64"],
-        "wide, more steps": ["backbone.width=16", "steps=9"],
+    settings = {"moco": [], "wide": ["backbone.width=16"], "long": ["data.sampler.frames=8"]}
+    settings |= {
+        "sce": ["method={name: sce}", "data.sampler.min_gap=5", "data.views.0.size=32", "evaluate.query=b.csv"]
     }
+    settings |= {"large": ["evaluate.size=64"], "wide, longer": ["backbone.width=16", "steps=9"]}
     runs = {name: (tmp_path / "a.yaml", words) for name, words in settings.items()}
     first = study["untrained_runs"](runs, [])
     assert first == {f"untrained-{name}": runs[name] for name in ("moco", "wide", "long", "large")}
-    assert study["untrained_runs"](runs, ["backbone={name: b}", "evaluate.size=8", "data.sampler.frames=2"]) == {
-        "untrained": runs["moco"]
-    }
+    given = ["backbone={name: b}", "evaluate.size=8", "data.sampler.frames=2"]
+    assert study["untrained_runs"](runs, given) == {"untrained": runs["moco"]}
 
 
 def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeypatch):

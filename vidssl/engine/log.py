@@ -107,20 +107,17 @@ class RunLog:
         return TrainingError(f"cannot write {self._path}: {error.strerror}; checkpoints are untouched")
 
 
-def warn_of_collapse(step: int, values: dict[str, float]) -> bool:
-    """Warn, and return True, if the keys of different videos have become nearly equal, in one stream or another."""
+def warn_of_collapse(step: int, values: dict[str, float]) -> None:
+    """Warn if the keys of different videos have become nearly equal, in one stream or another."""
     streams = [name.removesuffix("key_rank") for name in values if name.rpartition(".")[2] == "key_rank"]
-    collapsed = False
     for stream in streams:  # "rgb."; "" without streams
         rank, negative = values[f"{stream}key_rank"], values.get(f"{stream}negative_similarity")
         limit = values.get(f"{stream}key_rank_limit", math.inf)
         if negative is None or (rank >= min(3.0, limit / 4) and negative <= 0.95):
             continue
-        collapsed = True
         keys = f"keys of {stream[:-1]}" if stream else "keys"
         _log.warning(
             f"step {step}: the {keys} have collapsed: effective rank {rank:.1f} of at most {limit:g}, mean similarity "
             f"of negatives {negative:.2f}; try weaker augmentation, a lower learning rate, or with sce a higher "
             "coefficient"
         )
-    return collapsed

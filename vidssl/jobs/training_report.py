@@ -142,31 +142,21 @@ class Test(NamedTuple):
 
 def choose_test(run: Run, videos: VideoList) -> Test | str:
     """Choose the lists of `evaluate`, else the training videos by their labels or folders; else say what is missing."""
-    where, rule = run.evaluate, (run.data.root, run.data.allow_external)
-    lone = "no class has videos of two recordings"
-    kind = run.objective[0]
-    if where.query is None:
-        if kind.needs_labels or kind.classifies:
-            return "it was trained with the labels of its videos: only videos of another list can test it"
-        listed = labelled_by_folders(label_videos(videos, where.labels))
-        tested, line = _with_labels(listed), describe_labels(listed)
-        if tested is None:
-            return f"no two classes; {line}"
-        return Test(tested, None, "training videos", line) if _has_pairs(tested) else f"{lone}; {line}"
-    listed = label_videos(read_list(where.query, *rule), where.labels)
-    query, line = _with_labels(listed), describe_labels(listed)
-    gallery = None
-    if where.gallery is not None:
+    where, rule, kind = run.evaluate, (run.data.root, run.data.allow_external), run.objective[0]
+    if where.query is None and (kind.needs_labels or kind.classifies):
+        return "it was trained with the labels of its videos: only videos of another list can test it"
+    tested = label_videos(videos if where.query is None else read_list(where.query, *rule), where.labels)
+    tested = labelled_by_folders(tested) if where.query is None else tested
+    query, line, gallery = _with_labels(tested), describe_labels(tested), None
+    if query is None:
+        return f"no two classes; {line}"
+    if where.query is not None and where.gallery is not None:
         gallery = _with_labels(label_videos(read_list(where.gallery, *rule), where.labels))
-    if query is None or (where.gallery is not None and gallery is None):
-        return f"the videos of {where.query if query is None else where.gallery} have no labels"
-    if gallery is None and not _has_pairs(query):
-        return f"{lone}; {line}"
-    return Test(query, gallery, f"videos of {query.path}", line)
-
-
-def _has_pairs(videos: VideoList) -> bool:
-    return bool(of_several_recordings(videos.labels, recording_groups(videos).number).any())
+        if gallery is None:
+            return f"no two classes in {where.gallery}"
+    elif not of_several_recordings(query.labels, recording_groups(query).number).any():
+        return f"no class has videos of two recordings; {line}"
+    return Test(query, gallery, "training videos" if where.query is None else f"videos of {query.path}", line)
 
 
 def _with_labels(videos: VideoList) -> VideoList | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeGuard
 
 from vidssl.base.errors import DataError
 
-Kind = Literal["untrained", "features", "linear probe", "finetuned", "from scratch"]
+Kind = Literal["floor", "untrained", "features", "linear probe", "finetuned", "from scratch"]
 
 TITLES = {  # of the numbers, in the order of their columns; {} is the part after the @
     "top1": "top-1",
@@ -40,7 +40,8 @@ class Result:
         content: The parsed JSON. With several splits, keys that only the splits have are those of the first.
         data_set: Folder of the tested list.
         kind: What was tested.
-        method: Method that learned the features; None for other kinds and third-party weights.
+        method: Method that learned the features, or the name of an encoder or floor that was tested by its name; None
+            for other kinds and third-party weights.
         start: Origin of the weights: the pre-training list, the `init` file, or the file of third-party weights.
         numbers: For each number its value in each split. Recall of centred features is `centered_R@k`.
         spread: Standard deviation of numbers that are means over draws of one split.
@@ -290,6 +291,9 @@ def _origin(content: dict[str, Any]) -> tuple[Kind, str | None, str | None]:
     weights = at(content, "checkpoint.path")
     if weights == "random":
         return "untrained", None, None
+    if weights is not None and "config" in content and content["config"] is None:  # named, not a file
+        floor = weights.startswith("floor:") and "+" not in weights
+        return ("floor", weights.removeprefix("floor:"), None) if floor else ("features", weights, None)
     if at(content, "checkpoint.matched") is not None:
         return "features", None, weights
     if method != "supervised":

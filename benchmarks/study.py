@@ -11,7 +11,8 @@ has I_NCE and accuracies over them: of kNN, of the linear probe, and of the prot
 Each run is trained for the splits 1, 2, 3 (`--splits`) and tested by `tools/train_net.py --splits`; --lists contains
 `{split}`. `--seeds 0 1 2` trains each split with each seed, in OUT/NAME/seedN. Without it a split has its own number as
 seed: ± is then of lists and seeds together. If --lists has no `{split}`, the splits are seeds. The untrained network is
-tested beside them, with the same seeds. Meanwhile stderr has the last line of the log of each run that is going on. The
+tested beside them, with the same seeds; if encoders or clips of the runs differ, each is, as untrained-NAME, where NAME
+is the first run that has them. Meanwhile stderr has the last line of the log of each run that is going on. The
 same command continues a study that was stopped. At the end a table is printed, and what its ± is; `results.json` of
 each run is in OUT/NAME, for `benchmarks/report.py`.
 """
@@ -36,16 +37,20 @@ from ruamel.yaml import YAML
 from sweep_chart import sweep_chart
 
 from vidssl.base.atomic import write_whole
-from vidssl.base.config import read
-from vidssl.base.errors import DataError, first_few
+from vidssl.base.config import plain, read
+from vidssl.base.errors import DataError, VidsslError, first_few
 from vidssl.base.output_folder import claim
 from vidssl.base.plugins import changed_files, modules_of, own_code
+from vidssl.data.clip_samplers import ClipSettings
 from vidssl.page.figure_style import png
+from vidssl.video.reader import DecodeSettings
 
 ACCURACIES = ("kNN", "linear", "order", "order of pairs")  # in the chart of a sweep
 UNTRAINED = ("retrieval", "knn", "svm", "uniformity")  # protocols of the untrained network, beside those of its config
 REPORTED = 15.0  # seconds: as often as a run writes its progress to a file
 TOOLS = Path(__file__).parents[1] / "tools"
+DECODED = {*DecodeSettings.model_fields, "mean", "std"} - {"cache"}  # of `data`, what decides the pixels
+NOT_OF_TEST = ("every", "gallery", "query", "labels", "beside", "protocols", "batch_size")  # of `evaluate`
 RUNNING: set[int] = set()  # processes
 COLUMNS = {
     "R@1": ("R@1", 100),
@@ -81,19 +86,22 @@ def main() -> None:
     if unknown := [name for name in parsed.runs or () if name not in runs]:
         sys.exit(f"{parsed.study} has no run {', '.join(unknown)}; its runs: {', '.join(runs)}")
     runs = {name: run for name, run in runs.items() if parsed.runs is None or name in parsed.runs}
-    if "untrained" in runs:
-        sys.exit(f"{parsed.study}: rename the run untrained: that name is taken by the network before training")
+    if taken := [name for name in runs if name.startswith("untrained")]:
+        sys.exit(f"{parsed.study}: rename the run {taken[0]}: networks before training have such names")
     if parsed.jobs < 1:
         sys.exit(f"--jobs must be at least 1, got {parsed.jobs}")
     splits, seeds = splits_and_seeds(parsed, runs)
-    commands = {}
-    for name, given in {"untrained": next(iter(runs.values())), **runs}.items():
+    try:
+        commands, before = {}, untrained_runs(runs, parsed.overrides)
+    except VidsslError as error:
+        sys.exit(f"error: {error}")
+    for name, given in {**before, **runs}.items():
         for seed in seeds or ("{split}",):
             run_name = f"{name}/seed{seed}" if seeds else name
-            command = untrained if name == "untrained" else trained
+            command = untrained if name in before else trained
             commands[run_name] = command(given, parsed.lists, parsed.out / run_name, splits, seed, parsed.overrides)
     failed = run_all(parsed.out, commands, parsed.jobs)
-    names = [name for name in ("untrained", *runs) if not any(key.split("/seed")[0] == name for key in failed)]
+    names = [name for name in (*before, *runs) if not any(key.split("/seed")[0] == name for key in failed)]
     if seeds:
         for name in names:
             join_seeds(parsed.out / name, seeds)
@@ -110,6 +118,21 @@ def main() -> None:
 
 
 Run = tuple[Path, Sequence[str]]  # a config, and the settings that differ from it
+
+
+def untrained_runs(runs: Mapping[str, Run], overrides: list[str]) -> dict[str, Run]:
+    """Return runs whose untrained networks are tested: one of each encoder, its clips and its test."""
+    first: dict[str, str] = {}
+    for name, (config, settings) in runs.items():
+        tree = plain(read(config, [*(settings or ()), *overrides]), str(config))
+        data, evaluate = tree.get("data", {}), dict(tree.get("evaluate", {}))
+        clip = {key: value for key, value in data.get("sampler", {}).items() if key in ClipSettings.model_fields}
+        size = evaluate.pop("size", None) or data.get("views", [{}])[0].get("size")
+        layer = [tree.get("method", {}).get(key) for key in ("layer", "grid", "grid_frames")]
+        pixels = {key: value for key, value in data.items() if key in DECODED}
+        of_test = {key: value for key, value in evaluate.items() if key not in NOT_OF_TEST}
+        first.setdefault(json.dumps([tree.get("backbone"), clip, size, layer, pixels, of_test]), name)
+    return {"untrained" + f"-{name}" * (len(first) > 1): runs[name] for name in first.values()}
 
 
 def splits_and_seeds(parsed: argparse.Namespace, runs: Mapping[str, "Run"]) -> tuple[list[str], list[str] | None]:

@@ -1,6 +1,7 @@
 """Config files: what YAML means, what is refused, and that every mistake is named, all at once."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -147,7 +148,7 @@ def test_15_an_unknown_key_and_the_nearest_one(write):
     path = write(GOOD.replace("rate: 1e-6", "rate: 1, raet: 2"))
     given = message(load, path)
     said = "inner.raet: unknown key (did you mean 'rate'?); there are: name, pair, rate, title"
-    assert given == f"{path}: 1 mistake\n  {said}"
+    assert given == f"{path}: {said}"
     assert "maybe.rte: unknown key (did you mean 'rate'?)" in message(load, write(GOOD), "maybe={rate: 1, rte: 1}")
     assert "items.1.nam: unknown key (did you mean 'name'?)" in message(load, write(GOOD), "items.1.nam=x")
     given = message(load, write(GOOD), "shapes.1.color=x")
@@ -158,20 +159,18 @@ def test_an_override_of_the_name_of_a_choice_alone(write):
     """The keys that are left over are unknown ones of the new entry."""
     path = write(GOOD.replace("colours:", "edge: 2, colours:"))
     given = message(load, path, "shapes.1.name=circle", "shapes.1.raduis=2")
-    assert given.splitlines() == [
-        f"{path}: 3 mistakes",
-        "  shapes.1.edge: unknown key; there are: name, radius",
-        "  shapes.1.colours: unknown key; there are: name, radius",
-        "  shapes.1.raduis: unknown key (did you mean 'radius'?); there are: name, radius",
-    ]
+    assert given == (
+        f"{path}: 3 mistakes: shapes.1.edge: unknown key; there are: name, radius; "
+        "shapes.1.colours: unknown key; there are: name, radius; "
+        "shapes.1.raduis: unknown key (did you mean 'radius'?); there are: name, radius"
+    )
     assert load(path, "shapes.1={name: circle}").shapes[1].radius == 1.0
 
 
 def test_15_all_mistakes_at_once(write):
     path = write("stepz: 3\ninner: {rate: fast, pair: [1, 2, 3]}\nmode: medium\nflag: 1\n")
-    head, *lines = message(load, path).splitlines()
-    assert head == f"{path}: 6 mistakes"
-    given = {line.strip().split(": ")[0]: line for line in lines}
+    said = message(load, path).removeprefix(f"{path}: 6 mistakes: ")
+    given = {text.split(": ")[0]: text for text in re.split("; (?!there are)", said)}
     assert set(given) == {"stepz", "steps", "inner.rate", "inner.pair", "mode", "flag"}
     assert "did you mean 'steps'?" in given["stepz"] and "is required" in given["steps"]
     assert 'valid number, got "fast"' in given["inner.rate"] and "'fast' or 'slow'" in given["mode"]
@@ -179,9 +178,8 @@ def test_15_all_mistakes_at_once(write):
 
 def test_15_a_mistake_inside_of_a_list_is_one_mistake():
     configs = Path(__file__).parents[2] / "configs"
-    with pytest.raises(ConfigError, match=r"1 mistake\n.*knn") as caught:
+    with pytest.raises(ConfigError, match=r"moco\.yaml: evaluate\.protocols\.0\.name: no 'kn' .*knn"):
         load_run(configs / "toy" / "moco.yaml", ["evaluate.protocols=[{name: kn}]"])
-    assert len(str(caught.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -258,7 +256,7 @@ def test_other_settings_are_yaml(override, value, write):
 @pytest.mark.parametrize("override", ["steps=3 # runs", "inner.rate=0.1 # big", "flag=true # x", "steps=[1", "maybe=5"])
 def test_a_number_with_more_behind_it_is_none(override, write):
     given = message(load, write(GOOD), override)
-    assert "1 mistake\n" in given and json.dumps(override.partition("=")[2]).strip('"') in given
+    assert "mistakes" not in given and json.dumps(override.partition("=")[2]).strip('"') in given
 
 
 # Small files of great trees ---------------------------------------------------------------------------------

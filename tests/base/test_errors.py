@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from vidssl.base import errors
-from vidssl.base.errors import ConfigError, VidsslError
+from vidssl.base.errors import VidsslError
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, VidsslError)]
 
@@ -15,8 +15,3 @@ def test_line_breaks_in_names_are_escaped(kind):
     error = kind("a\nb.mp4 and c\r\nd.mp4: no such file")
     for one in (error, pickle.loads(pickle.dumps(error))):
         assert type(one) is kind and str(one) == r"a\nb.mp4 and c\r\nd.mp4: no such file"
-
-
-def test_a_config_has_a_line_for_each_mistake():
-    text = "run.yaml: 2 mistakes\n  steps: 0 is too small\n  widht: no such key"
-    assert str(pickle.loads(pickle.dumps(ConfigError(text)))) == text

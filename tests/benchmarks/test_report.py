@@ -97,6 +97,15 @@ def test_a_row_says_what_was_measured(put, finetuned):
     assert not notes
 
 
+SUM = "floor:motion+timm:resnet50"
+
+
+@pytest.mark.parametrize(("name", "what"), [("floor:thumbnails", "floor, thumbnails"), (SUM, f"features, {SUM}")])
+def test_encoders_without_a_config_have_their_names(put, name, what):
+    row, _ = own(put("a", {"list": "lists/ucf101/test1.csv", "knn": 0.5, "checkpoint": {"path": name}, "config": None}))
+    assert row["what"] == what and row["kNN"] == "50.0"
+
+
 def test_rows_of_other_clips_or_steps_say_so(put, finetuned):
     put("a", finetuned)
     put("b", changed(finetuned, "checkpoint.step", 100))

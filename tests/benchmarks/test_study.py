@@ -32,7 +32,7 @@ if "talk" in sys.argv:
     for step in range(4):
         print(f"train: {step} of 4 steps", flush=True)
         time.sleep(0.5)
-if "wait" in sys.argv:
+if "wait=1" in sys.argv:
     time.sleep(60)
 (out / "results.json").write_text(json.dumps({"mean": {"R@1": 0.5}, "spread": {}, "splits": [1]}))
 """
@@ -180,6 +180,23 @@ def test_two_splits_with_two_seeds(study, tmp_path, digits, forked_python, monke
     assert f"{out}/50 has results of another command or config: choose another --out" in capsys.readouterr().err
 
 
+def test_each_encoder_and_clip_has_its_untrained_network(study, tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "{data: {sampler: {name: random, frames: 4, min_gap: 3}, views: [{size: 32}]}, backbone: {name: a, width: 8}, "
+        "method: {name: moco}, evaluate: {clips: 2, query: a.csv}}"
+    )
+    settings = {"moco": [], "wide": ["backbone.width=16"], "long": ["data.sampler.frames=8"]}
+    settings |= {
+        "sce": ["method={name: sce}", "data.sampler.min_gap=5", "data.views.0.size=32", "evaluate.query=b.csv"]
+    }
+    settings |= {"large": ["evaluate.size=64"], "wide, longer": ["backbone.width=16", "steps=9"]}
+    runs = {name: (tmp_path / "a.yaml", words) for name, words in settings.items()}
+    first = study["untrained_runs"](runs, [])
+    assert first == {f"untrained-{name}": runs[name] for name in ("moco", "wide", "long", "large")}
+    given = ["backbone={name: b}", "evaluate.size=8", "data.sampler.frames=2"]
+    assert study["untrained_runs"](runs, given) == {"untrained": runs["moco"]}
+
+
 def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeypatch):
     file, drawn = tmp_path / "sweep.yaml", []
     file.write_text("config: x.yaml\nknob: sigma\nruns:\n  0.5: [a=1]\n  2: [a=2]\n")
@@ -208,7 +225,7 @@ def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeyp
 
 
 def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path):
-    given = ["study.py", str(tmp_path / "configs"), "--lists", "x", "--out", str(tmp_path / "s"), "wait"]
+    given = ["study.py", str(tmp_path / "configs"), "--lists", "x", "--out", str(tmp_path / "s"), "wait=1"]
     child = os.fork()
     if not child:
         status = 1
@@ -235,17 +252,18 @@ def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path):
     [
         (["none"], "no YAML files"),
         (["configs", "--jobs", "0"], "--jobs must be at least 1, got 0"),
-        (["named"], "named: rename the run untrained"),
+        (["named"], "named: rename the run untrained-a"),
         (["words.yaml"], "the run low of a sweep is not a number"),
         (["configs/a.yaml"], r"a.yaml is not a study: it needs `config` and `runs`"),
         (["configs", "--seeds", "1", "--splits", "1"], "--splits with --seeds needs {split} in --lists, got x"),
+        (["configs", "steps"], "error: override 'steps' is not KEY=VALUE"),
         (["configs", "--seeds", "1", "seed=3"], "--seeds sets the seed: leave seed=3 out"),
         (["configs", "--splits", "1", "2a"], "--splits and --seeds are whole numbers, got 2a"),
     ],
 )
 def test_errors_are_one_line(study, tmp_path, monkeypatch, given, reason):
     (tmp_path / "named").mkdir()
-    (tmp_path / "named" / "untrained.yaml").touch()
+    (tmp_path / "named" / "untrained-a.yaml").touch()
     (tmp_path / "words.yaml").write_text("config: x.yaml\nknob: sigma\nruns: {1.0: [], low: []}\n")
     folder, *more = given
     monkeypatch.setattr(sys, "argv", ["study.py", str(tmp_path / folder), "--lists", "x", "--out", "y", *more])

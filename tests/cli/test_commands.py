@@ -119,7 +119,7 @@ def refused(capsys):
         (["no_equals_sign"], r"^error: [^\n]*no_equals_sign[^\n]*$"),
         (
             ["batch_size=many", "data.workers=-1", "backbone.widht=8"],
-            r"^error: .*supervised\.yaml: 3 mistakes\n(?=.*batch_size)(?=.*data\.workers)"
+            r"^error: .*supervised\.yaml: 3 mistakes: (?=.*batch_size)(?=.*data\.workers)"
             r".*widht: [^\n]*did you mean 'width'.*$",
         ),
         (["data.train=OUT/one.csv"], r"^error: data\.train: \S+/one\.csv:3: label 2 is out of range[^\n]*$"),

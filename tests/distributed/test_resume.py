@@ -248,9 +248,7 @@ def test_fault_1_broken_videos_are_counted_over_processes_and_interruptions(run_
 def test_processes_with_different_settings_are_refused(run_world, toy_data, tmp_path):
     ends = run_world(2, unlike, "supervised", toy_data, tmp_path, ())
     assert [kind for kind, _ in ends] == ["ConfigError"] * 2
-    assert (
-        ends[0][1] == "process 0 was started with other settings than process 1: seed 1, now 0; start all with the same"
-    )
+    assert ends[0][1] == "processes 1 and 0 have other settings: seed 1, now 0; start all with the same"
 
 
 def test_processes_with_different_lists_are_refused(run_world, toy_data, tmp_path):

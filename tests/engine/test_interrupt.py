@@ -33,7 +33,7 @@ def before():
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_noted_and_the_work_goes_on(number, capfd):
-    request = StopRequest()
+    request = StopRequest("all is saved")
     with request.listening() as listening:
         assert listening is request and request.signal is None
         request.check()
@@ -42,7 +42,7 @@ def test_a_signal_is_noted_and_the_work_goes_on(number, capfd):
         with pytest.raises(Interrupted) as raised:
             request.check()
     assert raised.value.signal == number
-    said = f"\n{signal.Signals(number).name}: saving at the next step boundary; send it again to end at once\n"
+    said = f"\n{signal.Signals(number).name}: all is saved; send it again to end at once\n"
     assert capfd.readouterr().err == said
 
 

@@ -129,7 +129,7 @@ def test_changed_code_of_a_plug_in_is_refused(start, package, tmp_path, caplog):
         start(kind)
     assert str(refused.value) == (
         f"{tmp_path}/run was trained with other code up to step 2: {helper} changed since; "
-        "choose another output, or go on with the new code: checkpoint.changed_code=true"
+        "choose another output, or go on with it: checkpoint.changed_code=true"
     )
     assert sorted((tmp_path / "run/checkpoints").glob("*.pt")) == saved
     start(kind, None, "checkpoint.changed_code=true")

@@ -178,7 +178,7 @@ def both(run_world):
     return run_world(2, everything)
 
 
-NO_KEYS = "sync_bn: shuffle needs a method that encodes keys with a target network; set sync_bn to sync or local"
+NO_KEYS = "sync_bn: shuffle needs a method with a target network; set sync_bn to sync or local"
 WORDS = {
     "auto": ("sync", {True}, False),
     "sync": ("sync", {True}, False),

@@ -133,7 +133,7 @@ def test_tracks_are_renewed_after_so_many_epochs_of_all_lists(toy_run, two):
         ("[a.csv, {list: b.csv, wieght: 2}]", r"data\.train\.1\.wieght: unknown key \(did you mean 'weight'\?\)"),
         (
             "[a.csv, {weight: 0}]",
-            r"data\.train\.1\.list: is required\n  data\.train\.1\.weight: .* greater than 0, got 0",
+            r"data\.train\.1\.list: is required; data\.train\.1\.weight: .* greater than 0, got 0",
         ),
         ("[{list: a.csv, weight: .inf}]", r"data\.train\.0\.weight: .* less than or equal to 10000"),
         ("[]", r"data\.train: .* at least 1 item"),

@@ -1,12 +1,15 @@
 """The loop: interrupted and straight runs are equal bit by bit, and what must stop a run does."""
 
 import fcntl
+import itertools
 import json
 import logging
-import re
 import runpy
 import shutil
+from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,9 +19,9 @@ from vidssl.base.config import read
 from vidssl.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
-from vidssl.engine.log import RunLog, warn_of_collapse
+from vidssl.engine.log import warn_of_collapse
 from vidssl.engine.run_config import bind_run, load_run
-from vidssl.engine.run_setup import set_determinism
+from vidssl.engine.run_setup import Training, set_determinism
 from vidssl.engine.train import train
 from vidssl.engine.training_lists import training_list, warn_of_few
 from vidssl.methods import METHODS
@@ -121,7 +124,7 @@ def test_epochs_are_counted_in_steps(toy_run, metrics):
         (["steps=null"], "set exactly one of epochs and steps"),
         (
             ["evaluate.every=2", "tracks={}", "steps=0"],  # listed at once
-            "(?s)3 mistakes.* steps: .* tracks: set folder .* evaluate: every needs the list query",
+            "3 mistakes: steps: .* tracks: set folder .* evaluate: every needs the list query",
         ),
         (["imports=[no_such_module]"], "imports: cannot import 'no_such_module'"),
         (["method.name=scf"], r"no 'scf' \(did you mean 'sce'\?\); there are: .*moco, .*ressl, sce"),
@@ -292,31 +295,29 @@ def test_a_method_with_a_setting_of_the_name_method(toy_run, caplog):
     assert "steps 0-1 of 8 videos x 2 views; cpu, float32, batch norm local;" in caplog.text
 
 
+GOOD, BAD = {"key_rank": 30.0, "negative_similarity": 0.1}, {"key_rank": 1.2, "negative_similarity": 0.1}
+
+
 @pytest.mark.parametrize(
-    ("values", "warned"),
+    ("values", "named"),
     [
-        ({"key_rank": 1.2, "negative_similarity": 0.1}, True),
-        ({"key_rank": 3.1, "negative_similarity": 0.94}, False),
-        ({"key_rank": 30.0, "negative_similarity": 0.96}, True),
-        ({"key_rank": 2.1, "key_rank_limit": 8.0, "negative_similarity": 0.1}, False),
-        ({"key_rank": 1.9, "key_rank_limit": 8.0, "negative_similarity": 0.1}, True),
-        ({"key_rank": 2.9, "key_rank_limit": 2048.0, "negative_similarity": 0.1}, True),
-        ({"key_rank": 1.0, "key_rank_limit": 2.0, "negative_similarity": 0.96}, True),
-        ({"loss": 1.0}, False),
+        (BAD, "keys"),
+        ({"key_rank": 3.1, "negative_similarity": 0.94}, None),
+        ({"key_rank": 30.0, "negative_similarity": 0.96}, "keys"),
+        ({"key_rank": 2.1, "key_rank_limit": 8.0, "negative_similarity": 0.1}, None),
+        ({"key_rank": 1.9, "key_rank_limit": 8.0, "negative_similarity": 0.1}, "keys"),
+        ({"key_rank": 2.9, "key_rank_limit": 2048.0, "negative_similarity": 0.1}, "keys"),
+        ({"key_rank": 1.0, "key_rank_limit": 2.0, "negative_similarity": 0.96}, "keys"),
+        ({"loss": 1.0}, None),
+        ({f"rgb.{name}": value for name, value in GOOD.items()}, None),
+        ({f"{of}.{name}": x for of, y in (("rgb", GOOD), ("flow", BAD)) for name, x in y.items()}, "keys of flow"),
     ],
 )
-def test_when_collapse_is_warned_of(values, warned, caplog):
-    assert warn_of_collapse(7, values) is warned
-    assert ("step 7: the keys have collapsed: effective rank" in caplog.text) is warned
-
-
-def test_the_stream_that_collapsed_is_named(caplog):
-    """The scalars of two streams have the names of their streams."""
-    good, bad = {"key_rank": 30.0, "negative_similarity": 0.1}, {"key_rank": 1.2, "negative_similarity": 0.1}
-    values = {f"{stream}.{name}": value for stream, of in (("rgb", good), ("flow", bad)) for name, value in of.items()}
-    assert warn_of_collapse(7, values)
-    assert "the keys of flow have collapsed" in caplog.text and "rgb" not in caplog.text
-    assert not warn_of_collapse(7, {f"rgb.{name}": value for name, value in good.items()})
+def test_when_collapse_is_warned_of_and_of_which_stream(values, named, caplog):
+    warn_of_collapse(7, values)
+    assert [line.partition(" have collapsed: ")[0] for line in caplog.messages] == [f"step 7: the {named}"] * bool(
+        named
+    )
 
 
 TWO_STREAMS = (
@@ -600,12 +601,23 @@ def test_a_run_reads_its_initial_weights_once(toy_run, tmp_path, monkeypatch):
     train(toy_run("sce", "b", "steps=2", f"init={tmp_path}/a"))
 
 
-def test_the_time_that_is_left_is_logged_once(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("seconds", "at", "waited", "workers"), [(0.5, 10, 0.25, 1), (4, 4, 0.35, 1), (0.5, 10, 0.35, 9)]
+)
+def test_the_time_to_go_and_the_wait_for_data_are_logged_once(
+    toy_run, monkeypatch, caplog, seconds, at, waited, workers
+):
     caplog.set_level("INFO", "vidssl")
-    for step in (5, 30):  # of 40: with 10 left there is nothing to say
-        log = RunLog(tmp_path, step, 40, 8, strict=True)
-        for _ in range(10):
-            log.advance()
-        log.close()
+    clock = itertools.count(0, seconds)
+    monkeypatch.setattr("vidssl.engine.log.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8), raising=False)
+    with ExitStack() as stack:
+        log = Training(toy_run("sce", "a", "steps=40", f"data.workers={workers}"), None, stack).log
+        for _ in range(40):
+            log.advance(waited * seconds)
+    left = timedelta(seconds=round(seconds * (40 - at)))
     (line,) = [line for line in caplog.messages if "to go" in line]
-    assert re.fullmatch(r"10 steps are done, \S+ s each: about \d+:\d\d:\d\d to go", line)
+    assert line.startswith(f"{at} steps are done, {1 / seconds:.2g} a second: about {left} to go, to 20")
+    more = f" or more data.workers (now {workers}, there are 8 cores)" * (workers < 8)
+    hint = f"waiting for data {100 * waited:.0f} % of the time: use copies of the videos by vidssl shrink{more}"
+    assert [line for line in caplog.messages if "waiting" in line] == [hint] * (waited > 0.3)

@@ -26,7 +26,7 @@ import cv2
 import torch
 from fuzz_kinds import KINDS
 
-from vidssl.base.errors import ConfigError, VidsslError
+from vidssl.base.errors import VidsslError
 from vidssl.base.keyed_generators import generator
 
 MEMORY = 1 << 30  # bytes that reading a mutant may take, beside those of the imports
@@ -147,9 +147,7 @@ def _read_and_end(folder: Path, mutant: Mutant, outlet: int) -> None:
     try:
         KINDS[mutant.kind].read(folder, mutant.name)
     except VidsslError as error:
-        # A config has a line for each mistake, and a head.
-        one_line = "\n" not in str(error) or (isinstance(error, ConfigError) and " mistake" in str(error))
-        answer = _REFUSED if one_line else f"not one line: {error!r:.300}".encode()
+        answer = _REFUSED if "\n" not in str(error) else f"not one line: {error!r:.300}".encode()
     except BaseException as error:
         answer = _describe(error).encode(errors="replace")
     signal.setitimer(signal.ITIMER_PROF, 0)

@@ -43,7 +43,8 @@ def test_the_command(checkpoint, digits, tmp_path, capsys):
     assert status == 0, err
     results = json.loads((tmp_path / "out/results.json").read_text())
     lines = out.splitlines()
-    assert lines[:2] == ["labels: the list's, 8 classes", "16 videos; 2 clips x 5 crops of 32², percent"]
+    head = "16 videos; 2 clips x 5 crops of 32², percent; ± standard deviation over draws"
+    assert lines[:2] == ["labels: the list's, 8 classes", head]
     assert lines[-1] == f"{tmp_path}/out/results.json"
     shown = {line.split()[0]: line.split()[1] for line in lines[2:-1]}
     assert list(shown) == ["top1", "top5", "mean_class", "ece", "knn", "knn_mean_class", "lowshot@1", "lowshot@2"]

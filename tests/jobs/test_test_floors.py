@@ -53,7 +53,7 @@ def test_floors_have_the_numbers_of_their_own_command(network, lists, tmp_path):
 
     line, head, columns, *rows = str(results).splitlines()
     assert line == "labels: the list's, 8 classes"
-    assert head == "16 videos; 1 clip x 1 crop of 24², percent"
+    assert head == "16 videos; 1 clip x 1 crop of 24², percent; ± standard deviation over draws"
     columns = columns.split()
     assert "chance" not in columns and columns[:2] == ["top1", "top5"] and "lowshot@1" in columns
     cells = {row.split()[0]: row.replace(" ± ", "±").split()[1:] for row in rows[:6]}

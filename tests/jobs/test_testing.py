@@ -413,9 +413,9 @@ def test_splits_that_are_none(splits, tmp_path):
     nowhere = tmp_path / "nowhere.yaml"
     nowhere.write_text(toy.read_text().replace("output: output/toy/supervised", ""))
     for config, words, message in (
-        (toy, ["data.train=a.csv", "init=a{split}.pt"], r"names \{split\}: all splits would be the same"),
+        (toy, ["data.train=a.csv", "init=a{split}.pt"], r"all splits of .* are the same: name \{split\}"),
         (toy, [*splits, "output=out{split}"], r"output of .* names \{split\}: leave it out"),
-        (nowhere, [word for word in splits if not word.startswith("output=")], r"1 mistake\n  output: is required"),
+        (nowhere, [word for word in splits if not word.startswith("output=")], r": output: is required"),
         (toy, [*splits, "evaluate.query=null"], r": splits test each network: set evaluate.query to the list"),
     ):
         with pytest.raises(ConfigError, match=message):

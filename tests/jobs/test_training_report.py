@@ -100,7 +100,7 @@ def test_knn_beside_the_untrained_network_and_its_level(trained):
         pytest.approx(expected - before),
         pytest.approx(both - other),
     ]
-    assert (found["knn"]["recordings"], found["knn"]["recordings_are_named"]) == (24, True)
+    assert (found["knn"]["recordings"], found["knn"]["doubt"]) == (24, None)
     lines = [json.loads(line) for line in (here / "the run/metrics.jsonl").read_text().splitlines()]
     assert found["loss"]["first"] == {"step": 1, "loss": lines[0]["loss"]}
     assert found["loss"]["last"] == {"step": 3, "loss": lines[-1]["loss"]}
@@ -177,6 +177,12 @@ def test_test_lists_as_vidssl_test(digits, labelled, tmp_path):
     tested = vidssl.test(tmp_path / "run", lists[0], **options)
     random = vidssl.test("random", lists[0], cfg=tmp_path / "run/config.yaml", **options)
     assert found["knn"]["numbers"] == {"trained": tested["knn"], "untrained": random["knn"]}
+    found["knn"]["gains"] = [{"of": ["trained", "untrained"], "value": 0.05, "low": -0.1, "high": 0.2}]
+    said = training_report.sentences(found)
+    assert said[2] == (
+        "by kNN, trained is not shown to differ from untrained: +5.0 points, 95 % interval −10.0 to +20.0 over 16 files"
+    )
+    assert said[-1].endswith("each file counts as one, and clips cut from one make the intervals too narrow")
     command = shlex.split(found["commands"][1][1])
     assert command[1:3] == ["test", str(lists[0])] and "--floors" in command
     parse(parser_of("test")[1], parser_of("test")[0].signature, command[2:])

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import pytest
 import torch
@@ -177,15 +178,15 @@ def test_mistakes_name_their_place():
                 *("backbone.streams.differences.name=resnet3d19", "steps=-1"),
             ],
         )
-    head, *lines = str(caught.value).splitlines()
-    assert head == f"{TOY}: 5 mistakes" and [line.strip().split(": ")[0] for line in lines] == [
+    said = str(caught.value).removeprefix(f"{TOY}: 5 mistakes: ")
+    assert [text.split(": ")[0] for text in re.split("; (?!there are)", said)] == [
         "steps",
         "backbone.streams.rgb.widht",
         "backbone.streams.differences.name",
         "method.method.momentum",
         "method.method.queu",
     ]
-    with pytest.raises(ConfigError, match=r"1 mistake\n  method.method.name: no 'scee' \(did you mean 'sce'\?\)"):
+    with pytest.raises(ConfigError, match=r"yaml: method.method.name: no 'scee' \(did you mean 'sce'\?\)"):
         load_run(TOY, ["method={name: two_streams, method: {name: scee}}"])
     with pytest.raises(ConfigError, match=r"'a.b' cannot be the name of a stream: use a word such as rgb"):
         build_backbone("two_streams", streams={"a.b": {"name": "resnet3d18"}, "c": {"name": "resnet3d18"}})

@@ -441,15 +441,15 @@ def test_missing_and_reshaped_weights_are_named_and_nothing_is_changed(slow, tmp
     message = refused(initialised, backbone, path)
     last = "net.blocks.4.res_blocks.2.branch2"
     assert message == (
-        f"{path} does not fit the backbone: {318 - 19} weights fit, 16 do not (net.blocks.1.res_blocks.0.branch1_conv."
+        f"{path} does not fit the backbone: {318 - 19} of 315 weights fit (net.blocks.1.res_blocks.0.branch1_conv."
         f"weight: (2, 2), here (32, 8, 1, 1, 1); {last}.conv_a.weight: missing; {last}.norm_a.weight: missing and 13 "
-        "more); names read as those of SlowFast after 'model_state.'; use the backbone that was trained, or load what "
+        "more); named as in SlowFast after 'model_state.'; use the backbone that was trained, or load what "
         "fits with init.partial=true (Python: arch=, partial=True)"
     )
     assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
 
     matched = initialised(backbone, path, partial=True)
-    assert str(matched).startswith(f"{path}: {len(matched.weights)} weights of the backbone, named as in SlowFast")
+    assert str(matched).startswith(f"{path}: {len(matched.weights)} weights of the backbone are loaded, named as in ")
     assert "\n" not in str(matched) and "; 16 do not fit (net.blocks.1" in str(matched)
     names = {key: f"net.{as_pytorchvideo(key)}" for key in state}
     for key, value in backbone.state_dict().items():
@@ -464,30 +464,26 @@ def stem(state):
 
 NONLOCAL = {"s3.pathway0_nonlocal1.conv_theta.weight": torch.rand(4, 8, 1, 1, 1)}
 NONE = "holds no named weights: save the network's state_dict()"
-FIT = "0 weights fit, 318 do not (net.blocks.0.conv.weight: (1, 2, 3), here"
+FIT = "none of 318 weights fit (net.blocks.0.conv.weight: (1, 2, 3), here"
 # Content of a file from the weights of `slow`, arguments of `load_backbone`, and words of the message.
 WRONG = {
     "an extra layer": (
         lambda state: {**state, **NONLOCAL},
         {},
-        "318 weights fit, 1 do not (net.blocks.2.pathway0_nonlocal1.conv_theta.weight: unknown);",
+        "318 of 319 weights fit (net.blocks.2.pathway0_nonlocal1.conv_theta.weight: unknown);",
     ),
-    "unused keys": (
-        dict,
-        {"keys": {"modul.": ""}},
-        "no weight uses the prefix 'modul.' of keys; names in the file: s1.pathway0_",
-    ),
+    "unused keys": (dict, {"keys": {"modul.": ""}}, "no weight has the prefix 'modul.' of keys, but s1.pathway0_"),
     "keys that collide": (
         dict,
         {"keys": {"s2.": "", "s3.": ""}},
-        "keys would rename both s2.pathway0_res0.branch1.weight and s3.",
+        "keys rename s2.pathway0_res0.branch1.weight and s3.",
     ),
     "other shapes": (
         lambda state: {f"x.{key}": torch.rand(1, 2, 3) for key in state},
         {"arch": "resnet3d50", "partial": True},
         FIT,
     ),
-    "partial without arch": (stem, {"partial": True}, "6 weights fit, "),
+    "partial without arch": (stem, {"partial": True}, "6 of 101 weights fit ("),
     "nothing": (lambda state: {}, {}, NONE),
     "no tensors": (lambda state: {"a": 1}, {}, NONE),
     "a list": (lambda state: [torch.ones(1)], {}, NONE),
@@ -555,7 +551,7 @@ def test_a_name_loads_the_weights_of_the_same_architecture(offline, caplog):
 
 
 NOT_BY_NAME = {
-    "torchvision:r3d_18@KINETICS400_V1": "weights fit, 12 do not (net.layer2.0",
+    "torchvision:r3d_18@KINETICS400_V1": "weights fit (net.layer2.0",
     "torchvision:r3d_18@none": "leave init out",
     "torchvision:r3d_18,count=4": "torchvision has no network r3d_18,count=4",
     "onnx:net.onnx": "init takes names of torchvision: and timm:",
@@ -639,7 +635,7 @@ def test_what_cannot_be_inflated(offline, tmp_path):
         assert words in refused(initialised, backbone, f"torchvision:{file}", inflate=True), (name, file)
     path = save(tmp_path / "cifar.pth", renamed(build_backbone("resnet18", stem="cifar").state_dict(), "backbone."))
     message = refused(initialised, build_backbone("resnet3d18"), path, inflate=True)
-    assert "1 do not (net.blocks.0.conv.weight: (64, 3, 3, 3), here (64, 3, 1, 7, 7))" in message
+    assert "119 of 120 weights fit (net.blocks.0.conv.weight: (64, 3, 3, 3), here (64, 3, 1, 7, 7))" in message
 
 
 # What weights were trained on --------------------------------------------------------------------------------
@@ -763,5 +759,5 @@ def test_a_measured_file_states_how_its_weights_matched(tmp_path, digits, caplog
     caplog.set_level("INFO")
     options = {"cfg": "toy/sce", "settings": ["backbone={name: resnet18}"], "workers": 0, "clips": 1, "progress": False}
     vidssl.extract(path, digits / "motion/test.csv", **options)
-    assert "net.pth: all 120 weights of the backbone, named as in torchvision" in caplog.text
+    assert "net.pth: all 120 weights of the backbone are loaded, named as in torchvision" in caplog.text
     assert "whose resnet18 has another mean and std" in caplog.text

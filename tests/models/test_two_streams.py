@@ -204,7 +204,7 @@ def test_remedies_fit_two_streams(run_folder, settings, tmp_path, caplog):
     train(load_run(toy, [*settings, "steps=1", f"output={tmp_path}/a", f"init={checkpoint}", "data.mean=[0.3]"]))
     assert "another mean and std: set 'data.mean=[0.45]'" in caplog.text
     one = [*settings, "steps=1", "backbone={name: resnet3d18, width: 8, zero_init: false}"]
-    with pytest.raises(VidsslError, match="does not fit the backbone: 0 weights fit") as caught:
+    with pytest.raises(VidsslError, match="does not fit the backbone: none of 100 weights fit") as caught:
         train(load_run("configs/toy/moco.yaml", [*one, f"output={tmp_path}/b", f"init={checkpoint}"]))
     assert "partial" not in str(caught.value)
     keys = '{method.backbone.encoders.rgb.: ""}'

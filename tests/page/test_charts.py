@@ -119,6 +119,21 @@ def test_a_missing_spread_or_a_nan_is_a_hole_not_an_error():
     assert png(training_curves([*metrics, {"step": 3, "loss": math.nan}]))
 
 
+@pytest.mark.parametrize("steps", [(4,), (0, 1), (99, 101, 102), (0, 800_000)])
+@pytest.mark.parametrize(("value", "difference"), [(4, 0), (4, 1e-9), (0, 1e-9), (3e-4, 2e-5), (-2e6, 5), (50, 40)])
+def test_ticks_have_labels_of_their_own_and_the_legend_is_not_cut(steps, value, difference):
+    columns = ("loss", "lr", "positive_similarity", "negative_similarity")
+    figure = training_curves([{"step": n, **dict.fromkeys(columns, value + n * difference)} for n in steps], columns=1)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+            shown = [label.get_text() for place, label in ticks if limits[0] <= place <= limits[1]]
+            assert len({*shown}) == len(shown) > 0
+    (legend,) = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    assert legend.get_window_extent().x1 < figure.bbox.x1
+
+
 def test_the_image_is_the_same_each_time():
     assert png(training_curves(TRAINING), dpi=50) == png(training_curves(TRAINING), dpi=50)
 

@@ -93,7 +93,7 @@ def _choice_of(registry: Registry[Any]) -> type[BaseModel]:
 
 
 class InnerMistakes(ValueError):
-    """The mistakes in a section that a validator binds, one line each, from the key in that section on."""
+    """The mistakes in a section that a validator binds, each from the key in that section on."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("; ".join(lines))
@@ -207,7 +207,7 @@ def in_home(value: Any) -> Any:
 
 
 def bind(schema: type[ModelT], tree: Tree, source: str) -> ModelT:
-    """Validate plain data of a source against a pydantic model; a ConfigError has one line for each mistake."""
+    """Validate plain data of a source against a pydantic model; a ConfigError has all mistakes."""
     as_text = set[int]()
     while True:
         data = in_home(plain(tree, source, as_text))
@@ -340,10 +340,10 @@ def _key_or_index(section: Any, part: str, override: str) -> str | int:
 
 
 def _config_error(error: ValidationError, tree: Tree, schema: type[BaseModel], source: str) -> ConfigError:
-    """Return an error with one line for each mistake that pydantic found in a tree."""
+    """Return an error with all mistakes that pydantic found in a tree."""
     mistakes = _mistakes(error, tree, schema)
-    head = f"{source}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
-    return ConfigError("\n".join([head, *(f"  {line}" for line in mistakes)]))
+    count = f"{len(mistakes)} mistakes: " * (len(mistakes) > 1)
+    return ConfigError(f"{source}: {count}{'; '.join(mistakes)}")
 
 
 def _mistakes(error: ValidationError, tree: Tree, schema: type[BaseModel]) -> list[str]:
@@ -355,7 +355,7 @@ def _mistakes(error: ValidationError, tree: Tree, schema: type[BaseModel]) -> li
 
 
 def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> Sequence[str]:
-    """Explain a mistake in one line, those of an inner section in one each: key, problem, value, remedy."""
+    """Explain a mistake, or those of an inner section: key, problem, value, remedy."""
     key, _ = _find(mistake, tree)
     if isinstance(inner := mistake.get("ctx", {}).get("error"), InnerMistakes):
         return [key + line for line in inner.lines]

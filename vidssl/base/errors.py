@@ -12,16 +12,12 @@ class VidsslError(Exception):
     Line breaks in the message are escaped: names of files and classes may hold some.
     """
 
-    _breaks = re.compile("[\r\n]")
-
     def __init__(self, message: str = "") -> None:
-        super().__init__(self._breaks.sub(lambda match: repr(match[0])[1:-1], message))
+        super().__init__(re.sub("[\r\n]", lambda match: repr(match[0])[1:-1], message))
 
 
 class ConfigError(VidsslError):
-    """A config or an argument is wrong. Of a config the message has a line for each mistake, indented."""
-
-    _breaks = re.compile("\r|\n(?!  )")
+    """A config or an argument is wrong. Of a config the message has all mistakes."""
 
 
 class DataError(VidsslError):

@@ -143,8 +143,7 @@ def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
             errors.append(error)
     if errors:
         raise CheckpointError(
-            f"none of the {len(errors)} checkpoints in {folder} can be used; the newest: {errors[0]}; fix this, or "
-            "delete them to start over"
+            f"no checkpoint in {folder} can be used: {errors[0]}; fix this, or delete all to start over"
         )
     return None
 
@@ -280,10 +279,7 @@ def _check_processes_agree(run: RunSettings, videos: VideoList, code: dict[str, 
     rank, started_with = distributed.rank(), (run.model_dump(mode="json"), videos.fingerprint, code)
     for number, (config, fingerprint, code_there) in enumerate(distributed.gather_objects(started_with)):
         if changes := "; ".join(_changes(config, run)):
-            raise ConfigError(
-                f"process {rank} was started with other settings than process {number}: {changes}; "
-                "start all with the same"
-            )
+            raise ConfigError(f"processes {number} and {rank} have other settings: {changes}; start all with the same")
         if fingerprint != videos.fingerprint:
             raise ConfigError(f"{videos.path} differs between processes {number} and {rank}: use the same list")
         if files := first_few(changed_files(code_there, code)):
@@ -314,9 +310,7 @@ def _check_code(content: Tree, run: RunSettings, code: dict[str, str]) -> dict[i
         return {}
     text = f"{run.output} was trained with other code up to step {step}: {changed} changed since"
     if not run.checkpoint.changed_code:
-        raise CheckpointError(
-            f"{text}; choose another output, or go on with the new code: checkpoint.changed_code=true"
-        )
+        raise CheckpointError(f"{text}; choose another output, or go on with it: checkpoint.changed_code=true")
     if distributed.is_main():
         _log.warning("%s; it goes on with the new code", text)
     return {step: changed}

@@ -1,4 +1,4 @@
-"""Signals that stop a run: it saves at the next step boundary. The same signal again ends it at once.
+"""Signals that stop a run: it is saved as soon as that can be. The same signal again ends it at once.
 
 Within two seconds the repetition of a signal that programs send is an echo of it.
 """
@@ -18,9 +18,10 @@ _ECHO = 2.0  # seconds in which a launcher, or timeout(1), repeats a signal that
 
 
 class StopRequest:
-    """Whether a signal has asked the run to stop."""
+    """Whether a signal has asked the run to stop; `saved` is then printed: what is kept, and how to go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, saved: str = "stopping") -> None:
+        self._saved = saved
         self.signal: int | None = None  # number of the first one
         self._breaks = False
 
@@ -66,7 +67,7 @@ class StopRequest:
             name = signal.Signals(number).name
             # Not by print or logging: the signal may have come in the middle of one.
             with suppress(OSError):  # stderr may be closed: Ctrl-C also ends the `tee` of a pipe
-                os.write(2, f"\n{name}: saving at the next step boundary; send it again to end at once\n".encode())
+                os.write(2, f"\n{name}: {self._saved}; send it again to end at once\n".encode())
             if self._breaks:
                 raise Interrupted(number)
 

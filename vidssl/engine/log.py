@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from contextlib import ExitStack, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,20 @@ from vidssl.base.progress import progress
 from vidssl.base.safe_parse import parse_json
 
 _log = logging.getLogger(__name__)
-_ESTIMATED_AT = 10  # steps, after which the time that is left is logged
+_ESTIMATED_AT, _ESTIMATED_AFTER = 10, 10.0  # steps or seconds after which the time that is left is logged
+_SURE_AT, _WAITS = 20, 0.3  # steps after which the loader is named, if so much of the time was waiting for it
 
 
 class RunLog:
     """Writes `metrics.jsonl` and TensorBoard events, on the main process only, from a step of the run's `steps` on.
 
-    Lines of later steps are dropped. With `strict` a line that cannot be written ends the run.
+    Lines of later steps are dropped. With `strict` a line that cannot be written ends the run. `faster` says what a
+    user can do where the run waits for data.
     """
 
-    def __init__(self, output: Path, step: int, steps: int, clips_per_step: int, strict: bool) -> None:
+    def __init__(
+        self, output: Path, step: int, steps: int, clips_per_step: int, strict: bool, faster: str = ""
+    ) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed by the main process only
 
         self._path, self._clips_per_step, self._strict = output / "metrics.jsonl", clips_per_step, strict
@@ -50,18 +54,27 @@ class RunLog:
         self._open.callback(self._bar.close)
         self._since, self._steps_since = time.perf_counter(), 0
         self._remaining, self._steps_done, self._started = steps - step, 0, self._since
+        self._waited, self._faster, self._is_estimated = 0.0, faster, False
 
-    def advance(self) -> None:
-        """Advance the progress bar by a step."""
+    def advance(self, waited: float = 0.0) -> None:
+        """Advance the progress bar by a step, which has `waited` for data, in seconds."""
         self._bar.update()
         self._steps_since += 1
         self._steps_done += 1
         if self._steps_done == 1:
             self._started = time.perf_counter()  # the first step waits for the workers to start
-        if self._steps_done == _ESTIMATED_AT and self._remaining > _ESTIMATED_AT:
-            seconds = (time.perf_counter() - self._started) / (_ESTIMATED_AT - 1)
-            remaining = timedelta(seconds=round(seconds * (self._remaining - _ESTIMATED_AT)))
-            _log.info("%d steps are done, %.2g s each: about %s to go", _ESTIMATED_AT, seconds, remaining)
+            return
+        self._waited += waited
+        elapsed, left = time.perf_counter() - self._started, self._remaining - self._steps_done
+        if left and not self._is_estimated and (self._steps_done == _ESTIMATED_AT or elapsed > _ESTIMATED_AFTER):
+            self._is_estimated = True
+            seconds = elapsed / (self._steps_done - 1)
+            to_go = timedelta(seconds=round(seconds * left))
+            text = f"{self._steps_done} steps are done, {1 / seconds:.2g} a second: about {to_go} to go"
+            _log.info(f"{text}, to {datetime.now() + to_go:%Y-%m-%d %H:%M}")
+        if self._faster and self._steps_done >= _SURE_AT and self._waited > _WAITS * elapsed:
+            _log.info("waiting for data %.0f %% of the time: use %s", 100 * self._waited / elapsed, self._faster)
+            self._faster = ""
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Write the scalars of a training step, with the speed since the last ones."""
@@ -94,20 +107,17 @@ class RunLog:
         return TrainingError(f"cannot write {self._path}: {error.strerror}; checkpoints are untouched")
 
 
-def warn_of_collapse(step: int, values: dict[str, float]) -> bool:
-    """Warn, and return True, if the keys of different videos have become nearly equal, in one stream or another."""
+def warn_of_collapse(step: int, values: dict[str, float]) -> None:
+    """Warn if the keys of different videos have become nearly equal, in one stream or another."""
     streams = [name.removesuffix("key_rank") for name in values if name.rpartition(".")[2] == "key_rank"]
-    collapsed = False
     for stream in streams:  # "rgb."; "" without streams
         rank, negative = values[f"{stream}key_rank"], values.get(f"{stream}negative_similarity")
         limit = values.get(f"{stream}key_rank_limit", math.inf)
         if negative is None or (rank >= min(3.0, limit / 4) and negative <= 0.95):
             continue
-        collapsed = True
         keys = f"keys of {stream[:-1]}" if stream else "keys"
         _log.warning(
             f"step {step}: the {keys} have collapsed: effective rank {rank:.1f} of at most {limit:g}, mean similarity "
             f"of negatives {negative:.2f}; try weaker augmentation, a lower learning rate, or with sce a higher "
             "coefficient"
         )
-    return collapsed

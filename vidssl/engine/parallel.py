@@ -29,9 +29,7 @@ def set_batch_norm(method: Method, sync_bn: SyncBN, device: torch.device) -> tup
     """
     parts = [part for part in method.parts if isinstance(part, MomentumMethod)]
     if sync_bn == "shuffle" and not parts:
-        raise ConfigError(
-            "sync_bn: shuffle needs a method that encodes keys with a target network; set sync_bn to sync or local"
-        )
+        raise ConfigError("sync_bn: shuffle needs a method with a target network; set sync_bn to sync or local")
     if not batch_norms(method):
         return method, "none"
     if distributed.world() == 1 or sync_bn == "local":

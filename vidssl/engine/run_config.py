@@ -265,14 +265,9 @@ def bind_split(tree: Tree, of_split: Tree, split: int, source: str) -> Run:
         filled["seed"] = split
     changed = [key for key in tree if filled.get(key) != tree[key]]
     if "data" not in changed and "seed" not in changed:
-        raise ConfigError(
-            f"neither data nor seed of {source} names {{split}}: all splits would be the same; write "
-            "data.train=…{split}.csv, or seed={split} for several seeds"
-        )
+        raise ConfigError(f"all splits of {source} are the same: name {{split}} in data.lists, data.train or seed")
     if "output" in changed:
-        raise ConfigError(
-            f"output of {source} names {{split}}: leave it out, each split has its own folder there anyway"
-        )
+        raise ConfigError(f"output of {source} names {{split}}: leave it out, each split has its own folder anyway")
     if isinstance(filled.get("output"), str):  # else bind_run reports it
         filled["output"] += f"/split{split}"
     return bind_run(filled, source)

@@ -17,6 +17,7 @@ from vidssl.base.errors import CheckpointError, PeerError
 from vidssl.base.output_folder import claim, only_run_in
 from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import REPLACING, ClipDataset, most_broken
+from vidssl.data.list_identity import COPIES
 from vidssl.data.loader import Loader, StepSampler
 from vidssl.data.video_list import VideoList
 from vidssl.engine.checkpoint import Bind, resume, save, seed_process
@@ -62,7 +63,7 @@ class AnyTraining(ABC, Generic[AnyRun]):
         self.run = run
         self.device = device = choose_device(run.device)
         stack.enter_context(distributed.joined(device))
-        self.request = stack.enter_context(StopRequest().listening())
+        self.request = stack.enter_context(StopRequest("the run is saved and stops").listening())
         claim_output(run)
         stack.enter_context(only_run_in(output))
         set_determinism(run.deterministic, device)
@@ -99,12 +100,22 @@ class AnyTraining(ABC, Generic[AnyRun]):
         """Write `config.yaml`, and open the log, which states the code that was changed since the checkpoint."""
         run, state, clips = self.run, self.state, self.run.batch_size * self.num_views
         write_whole(Path(run.output) / "config.yaml", dump(run).encode())
-        log = RunLog(Path(run.output), state.step, self.steps, clips, run.checkpoint.on_error == "stop")
+        strict = run.checkpoint.on_error == "stop"
+        log = RunLog(Path(run.output), state.step, self.steps, clips, strict, self._faster_loading())
         stack.callback(log.close)
         if state.step in state.changed_code and state.step < self.steps:
             log.write(state.step, {"changed_code": state.changed_code[state.step]})
         self._log_banner()
         return log
+
+    def _faster_loading(self) -> str:
+        """Say what makes the loader faster; empty: nothing that is known here."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = self.run.data.workers  # type: ignore[attr-defined] # runs of all kinds have it
+        is_large = self.run.decoder is not None and not (self.videos.root / COPIES).exists()
+        more = f"more data.workers (now {workers}, there are {cores} cores)"
+        remedies = {"copies of the videos by vidssl shrink": is_large, more: workers * distributed.world() < cores}
+        return " or ".join(remedy for remedy, helps in remedies.items() if helps)
 
     @abstractmethod
     def _read_lists(self) -> VideoList:
@@ -252,9 +263,7 @@ def channels_last(method: Method) -> None:
 def log_banner(run: RunSettings, device: torch.device, title: str, method: Method, norm: str, data: str) -> None:
     """Log what is trained on which data, where, and what is slow or wrong there; `norm` is of `set_batch_norm`."""
     if run.precision == "bfloat16" and bfloat16_is_emulated(device):
-        _log.warning(
-            "precision: bfloat16 is emulated on this CPU, about 20 times as slow as float32: set precision=float32"
-        )
+        _log.warning("bfloat16 is emulated on this CPU, about 20 times as slow as float32: set precision=float32")
     if device.type == "cuda" and (fault := conv3d_fault(run.precision == "bfloat16")):
         _log.warning("%s", fault)
     world = distributed.world()

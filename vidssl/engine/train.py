@@ -76,7 +76,8 @@ def train_on(t: AnyTraining[Any]) -> Path:
                 if method.watched:
                     t.check.settle()
                 if t.log is not None:
-                    t.log.advance()
+                    t.log.advance(feed.waited)
+                    feed.waited = 0.0
                     if method.watched:
                         epoch = state.step * run.batch_size / t.videos.samples_per_epoch
                         numbers = {name: value.item() for name, value in means.items()}
@@ -89,7 +90,7 @@ def train_on(t: AnyTraining[Any]) -> Path:
         except Interrupted:
             t.save()
             if distributed.is_main():
-                _log.info("saved at step %d; the same command continues the run", state.step)
+                _log.info("saved at step %d of %d; the same command continues the run", state.step, t.steps)
             raise
     return Path(run.output) / "checkpoints" / "last.pt"
 

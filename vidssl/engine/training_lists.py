@@ -56,17 +56,13 @@ def _check_several(lists: list[VideoList], needs_labels: bool) -> None:
         if needs_labels:
             check_classes(first, second)
         if len(pairs := own_rows(first, second)):
-            raise DataError(
-                f"{len(set(pairs[:, 0].tolist()))} videos of {second.path} are in {first.path} too, the first "
-                f"{second.names[int(pairs[0, 0])]!r}: keep each in one list; the weight of a list uses its videos more "
-                "often"
-            )
+            count, name = len({*pairs[:, 0].tolist()}), second.names[int(pairs[0, 0])]
+            remedy = "keep each in one list; the weight of a list uses its videos more often"
+            raise DataError(f"{count} videos of {second.path} are in {first.path} too, the first {name!r}: {remedy}")
     for videos in lists:  # `max_broken` may allow that a short one is missing
         if not any(state_of_video(record.path) for record in videos.records):
-            raise DataError(
-                f"none of the videos of {videos.path} are in {videos.root}: set the folder of this list, data.train="
-                "[{list: …, root: FOLDER}, …]"
-            )
+            remedy = "set the folder of this list, data.train=[{list: …, root: FOLDER}, …]"
+            raise DataError(f"none of the videos of {videos.path} are in {videos.root}: {remedy}")
 
 
 def warn_of_few(run: Run, videos: VideoList) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from io import StringIO
@@ -87,6 +88,8 @@ _STOP, _FAILED, _BROKEN = 1, 2, 4  # flags of a process, combined over all of th
 class Feed:
     """The micro-batches of a run; the processes exchange flags before each, in one all-reduce, to stop together."""
 
+    waited = 0.0  # seconds that this process has waited for them
+
     def __init__(
         self, loader: Loader, run: Run, records: int, device: torch.device, request: StopRequest, broken: dict[str, str]
     ) -> None:
@@ -102,11 +105,13 @@ class Feed:
         """Return the next micro-batch; `between_steps` the run can stop, and a signal interrupts the wait."""
         batch: Batch | None = None
         failure: VidsslError | None = None
+        started = time.perf_counter()
         try:
             with suppress(Interrupted), self._request.breaking() if between_steps else nullcontext():
                 batch = next(self._batches)
         except VidsslError as error:
             failure = error
+        self.waited += time.perf_counter() - started
         stop = between_steps and self._request.signal is not None
         broken = batch is not None and len(batch.replaced) > 0
         flags = distributed.union(_STOP * stop | _FAILED * (failure is not None) | _BROKEN * broken)

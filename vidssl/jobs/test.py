@@ -347,7 +347,8 @@ def format_measured(networks: Mapping[str, Results]) -> str:
     test, splits = results["protocol"], list(results.get("splits", {}).values())
     head = f"{format_videos(results)}; {format_clips(test)}, percent"
     lines = [results["labels"]] if "labels" in results else []
-    lines += [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
+    drawn = "; ± standard deviation over draws" * any(name.endswith("_spread") for name in results)
+    lines += [head + (f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else drawn)]
     lines += format_floors(name or "network", results, _cell) if "floors" in results else _numbers(results, splits)
     details = [detail for split in splits or [results] for detail in split.get("details", {}).values()]
     return "\n".join([*lines, *dict.fromkeys(detail["note"] for detail in details if "note" in detail)])

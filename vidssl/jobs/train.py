@@ -118,7 +118,8 @@ def train_splits(
     out = Path(first.output).parent
     claim_results(out, "splits", {}, [None if isinstance(cfg, Mapping) else Path(source)])
     _write_for_run(new)
-    with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
+    stop = StopRequest("finished splits are saved, the same command goes on")
+    with distributed.joined(choose_device(first.device)), stop.listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
             train_list = training_list(run)
             query = Monitor(run, train_list).query  # warns of an overlap
@@ -168,9 +169,7 @@ def read_config(config: Config, settings: Sequence[Setting]) -> tuple[Tree, str]
         if isinstance(setting, str):
             override(tree, setting)
         elif not isinstance(setting, Mapping):
-            raise ConfigError(
-                f"a setting is 'KEY=VALUE' or {{'KEY': VALUE}}, got {setting!r:.100}: pass each as an argument"
-            )
+            raise ConfigError(f"a setting is 'KEY=VALUE' or {{'KEY': VALUE}}, each an argument; got {setting!r:.100}")
         else:
             for key, value in setting.items():
                 set_value(tree, key, str(value) if isinstance(value, Path) else value, f"{key}={value}")
@@ -227,8 +226,6 @@ def _write_for_run(new: NewList | None) -> None:
     with only_run_in(output):
         begun = any(chain(output.glob("checkpoints/*.pt"), output.glob("split*/checkpoints/*.pt")))
         if begun and new.file.exists() and read_list(new.file).fingerprint != new.videos.fingerprint:
-            raise ConfigError(
-                f"{new.videos.path} has other videos than when the run in {output} began: choose another output, or "
-                f"continue with the list of then, data.train={new.file}"
-            )
+            remedy = f"choose another output, or continue with the list of then, data.train={new.file}"
+            raise ConfigError(f"{new.videos.path} has other videos than when the run in {output} began: {remedy}")
         new.write()

@@ -142,31 +142,21 @@ class Test(NamedTuple):
 
 def choose_test(run: Run, videos: VideoList) -> Test | str:
     """Choose the lists of `evaluate`, else the training videos by their labels or folders; else say what is missing."""
-    where, rule = run.evaluate, (run.data.root, run.data.allow_external)
-    lone = "no class has videos of two recordings"
-    kind = run.objective[0]
-    if where.query is None:
-        if kind.needs_labels or kind.classifies:
-            return "it was trained with the labels of its videos: only videos of another list can test it"
-        listed = labelled_by_folders(label_videos(videos, where.labels))
-        tested, line = _with_labels(listed), describe_labels(listed)
-        if tested is None:
-            return f"no two classes; {line}"
-        return Test(tested, None, "training videos", line) if _has_pairs(tested) else f"{lone}; {line}"
-    listed = label_videos(read_list(where.query, *rule), where.labels)
-    query, line = _with_labels(listed), describe_labels(listed)
-    gallery = None
-    if where.gallery is not None:
+    where, rule, kind = run.evaluate, (run.data.root, run.data.allow_external), run.objective[0]
+    if where.query is None and (kind.needs_labels or kind.classifies):
+        return "it was trained with the labels of its videos: only videos of another list can test it"
+    tested = label_videos(videos if where.query is None else read_list(where.query, *rule), where.labels)
+    tested = labelled_by_folders(tested) if where.query is None else tested
+    query, line, gallery = _with_labels(tested), describe_labels(tested), None
+    if query is None:
+        return f"no two classes; {line}"
+    if where.query is not None and where.gallery is not None:
         gallery = _with_labels(label_videos(read_list(where.gallery, *rule), where.labels))
-    if query is None or (where.gallery is not None and gallery is None):
-        return f"the videos of {where.query if query is None else where.gallery} have no labels"
-    if gallery is None and not _has_pairs(query):
-        return f"{lone}; {line}"
-    return Test(query, gallery, f"videos of {query.path}", line)
-
-
-def _has_pairs(videos: VideoList) -> bool:
-    return bool(of_several_recordings(videos.labels, recording_groups(videos).number).any())
+        if gallery is None:
+            return f"no two classes in {where.gallery}"
+    elif not of_several_recordings(query.labels, recording_groups(query).number).any():
+        return f"no class has videos of two recordings; {line}"
+    return Test(query, gallery, "training videos" if where.query is None else f"videos of {query.path}", line)
 
 
 def _with_labels(videos: VideoList) -> VideoList | None:
@@ -202,7 +192,7 @@ def _measure(run: Run, checkpoint: Path, test: Test, beside: str | None) -> Tree
     except VidsslError as error:  # its weights are not installed
         others, lacking = [], f"without {beside}: {error}"
     networks = [subject, replace(subject, backbone=fresh), *others]
-    with StopRequest().listening() as request:
+    with StopRequest(f"the run is complete and saved, the same command writes {PAGE}").listening() as request:
         extract = partial(extract_together, networks, check=request.check)
         g = None if test.gallery is None else extract(test.gallery, title="gallery")
         q = extract(test.tested, title="tested")
@@ -241,9 +231,14 @@ def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) ->
     kept, classes = np.ones_like(several), None
     if several.any():
         kept, classes, level = several, label[several], {"1 / classes": 1 / len({*label[several].tolist()})}
-    what = f"{len(q)} {test.what}, each compared with those of other recordings"
+    doubt = "no recording is read from the names: each file counts as one, and clips cut from one make"
+    what = f"{len(q)} {test.what}, "
     if galleries is not None and test.gallery is not None:
-        what = f"{len(q)} {test.what}, compared with {len(galleries[_TRAINED])} of {test.gallery.path}"
+        what += f"compared with {len(galleries[_TRAINED])} of {test.gallery.path}"
+        doubt += " the intervals too narrow"
+    else:
+        what += f"each compared with {'those of other recordings' if groups.stated else 'the others'}"
+        doubt += " numbers too high: vidssl compare --group REGEX keeps them apart"
     alone = [tested.class_name(number) for number in np.unique(label[~kept]).tolist()]
     right = {name: (labels == q.label).double().numpy()[kept] for name, labels in predicted.items()}
     means = proportions(np.stack([*right.values()]), groups.number[kept], classes)
@@ -259,7 +254,7 @@ def _numbers(test: Test, queries: _OfNetworks, galleries: _OfNetworks | None) ->
         + ("" if classes is None else ", a mean over classes")
         + (f", without {first_few(alone)} of one recording" if alone else ""),
         "recordings": int(groups.number.max()) + 1,
-        "recordings_are_named": groups.stated or galleries is not None,
+        "doubt": None if groups.stated else doubt,
         "left_out": len(test.tested) - len(q),
     }
 
@@ -323,20 +318,16 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
     said = [content["labels"], f"of {knn['what']}"]
     for gain in knn["gains"]:
         first, second = gain["of"]
-        joined = "" if first == _TRAINED else f"joined with {second}: "
         if gain["low"] is None:
-            why = "both are right for the same videos" if gain["identical"] else "too few recordings for an interval"
-            said.append(f"{joined}{why}")
+            equal = "are right for the same videos" if gain["identical"] else "have too few recordings for an interval"
+            said.append(f"by kNN, {first} and {second} {equal}")
             continue
         low, high = 100 * gain["low"], 100 * gain["high"]
         verdict = "better than" if low > 0 else "worse than" if high < 0 else "not shown to differ from"
         points = f"{100 * gain['value']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}".replace("-", "\u2212")
-        said.append(f"{joined}{verdict} {second}: {points} over {knn['recordings']} recordings")
-    said += [knn[name] for name in ("lacking", "slow") if knn[name]]
-    if not knn["recordings_are_named"]:
-        why = "no recording is read from their names, as _g01_ in UCF101's"
-        remedy = "vidssl compare --group REGEX keeps such clips apart"
-        said.append(f"each file counts as one recording ({why}): clips cut from one make numbers too high; {remedy}")
+        unit = "files" if knn["doubt"] else "recordings"
+        said.append(f"by kNN, {first} is {verdict} {second}: {points} over {knn['recordings']} {unit}")
+    said += [knn[name] for name in ("lacking", "slow", "doubt") if knn[name]]
     if knn["left_out"]:
         said.append(f"{knn['left_out']} video{'s' * (knn['left_out'] != 1)} could not be read")
     return said

@@ -173,15 +173,11 @@ def _replace_prefixes(names: Iterable[str], keys: Mapping[str, str], source: str
         unused.pop(prefix, None)
         new = keys.get(prefix, "") + old[len(prefix) :]
         if new in renamed:
-            raise CheckpointError(
-                f"{source}: keys would rename both {renamed[new]} and {old} to '{new}': use longer prefixes"
-            )
+            raise CheckpointError(f"{source}: keys rename {renamed[new]} and {old} to '{new}': use longer prefixes")
         renamed[new] = old
     if unused:
-        raise CheckpointError(
-            f"{source}: no weight uses the prefix '{next(iter(unused))}' of keys; names in the file: "
-            f"{first_few([*renamed.values()])}"
-        )
+        known = first_few([*renamed.values()])
+        raise CheckpointError(f"{source}: no weight has the prefix '{next(iter(unused))}' of keys, but {known}")
     return renamed
 
 
@@ -208,13 +204,11 @@ class Match(NamedTuple):
     unused: list[str]  # names in the file of weights that are not loaded: heads, queues, other networks
 
     def __str__(self) -> str:
-        count = f"{len(self.weights)} weights" if self.misfits else f"all {len(self.weights)} weights"
+        count = f"{'' if self.misfits else 'all '}{len(self.weights)} weights of {self.backbone['name']} are loaded"
         origin = f", from {self.network.prefix.rstrip('.')}" if self.network.prefix else ""
         misfits = f"; {len(self.misfits)} do not fit{_first(self.misfits)}" if self.misfits else ""
-        return (
-            f"{self.source}: {count} of {self.backbone['name']}, named as in {self.network.layout}{origin}{misfits}; "
-            f"{len(self.unused)} not used{_first(self.unused)}"
-        )
+        unused = f"; {len(self.unused)} of the file are not used{_first(self.unused)}" if self.unused else ""
+        return f"{self.source}: {count}, named as in {self.network.layout}{origin}{misfits}{unused}"
 
 
 def _first(names: list[str]) -> str:
@@ -288,10 +282,8 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
     if not matches and trained:
         raise CheckpointError(f"{source} holds another network: use the backbone that was trained{trained}")
     if not matches:
-        raise CheckpointError(
-            f"{source}: no known layout has these weight names{_first([*weights])}; rename prefixes with "
-            "init.keys={OLD: NEW} (Python: keys=)"
-        )
+        remedy = "rename prefixes with init.keys={OLD: NEW} (Python: keys=)"
+        raise CheckpointError(f"{source}: no known layout has these weight names{_first([*weights])}; {remedy}")
     most = max(len(match.weights) - len(match.misfits) for match in matches)
     complete = [match for match in matches if not match.misfits]
     best, *others = complete or [match for match in matches if len(match.weights) - len(match.misfits) == most]
@@ -299,17 +291,16 @@ def choose_match(matches: list[Match], weights: Weights, source: str, partial: b
     if best.misfits and not (partial and fits):
         after = f" after '{best.network.prefix}'" if best.network.prefix else ""
         some = ", or load what fits with init.partial=true (Python: arch=, partial=True)"
+        count = f"{len(best.weights) or 'none'} of {len(best.weights) + len(best.misfits)} weights fit"
         raise CheckpointError(
-            f"{source} does not fit {best.backbone['name']}: {len(best.weights)} weights fit, {len(best.misfits)} do "
-            f"not{_first(best.misfits)}; names read as those of {best.network.layout}{after}; "
-            f"use the backbone that was trained{trained}{some if fits else '' if trained else ' (Python: arch=)'}"
+            f"{source} does not fit {best.backbone['name']}: {count}{_first(best.misfits)}; named as in "
+            f"{best.network.layout}{after}; use the backbone that was trained{trained}"
+            f"{some if fits else '' if trained else ' (Python: arch=)'}"
         )
     if others:
         options = " or ".join(f"{match.backbone['name']} from '{match.network.prefix}'" for match in [best, *others])
-        raise CheckpointError(
-            f"{source} can be {options}: choose the backbone (Python: arch=), or the network with "
-            "init.keys={PREFIX: ''} (Python: keys=)"
-        )
+        remedy = "choose the backbone (Python: arch=), or the network with init.keys={PREFIX: ''} (Python: keys=)"
+        raise CheckpointError(f"{source} can be {options}: {remedy}")
     return best
 
 

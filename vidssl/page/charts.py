@@ -78,8 +78,7 @@ def class_curves(networks: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure
             _draw(axes, steps, solid, label, dashed, classes)
             style(axes, title, unit, pad=8)
             axes.title.set_parse_math(False)  # names may hold dollar signs
-            axes.set_xlabel("step", fontsize=9, color=INK)
-            axes.xaxis.set_major_formatter("{x:,.0f}")
+            _number_axes(axes)
             if column == len(networks):
                 add_legend(axes, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure
@@ -149,7 +148,7 @@ _PANELS = (
     _Panel(
         "Similarity of query and key",
         "cosine similarity",
-        {"positive_similarity": "positive", "negative_similarity": "negatives, mean ± std"},
+        {"positive_similarity": "positive", "negative_similarity": "negatives ± std"},
     ),
     _Panel("Effective rank of the keys", "dimensions", {"key_rank": "rank"}),
     _Panel("Learning rate", "learning rate", {"lr": "lr"}),
@@ -193,8 +192,6 @@ def _can_be_drawn(number: object) -> "TypeGuard[float]":
 
 
 def _draw_curves(axes: "Axes", panel: _Panel, metrics: Sequence[Mapping[str, float]]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     for color, (key, name) in zip(COLORS, panel.lines.items(), strict=False):
         series = _series(metrics, key)
         if not series:
@@ -207,15 +204,22 @@ def _draw_curves(axes: "Axes", panel: _Panel, metrics: Sequence[Mapping[str, flo
             spread = np.array([spreads.get(step, np.nan) for step in series])
             axes.fill_between(steps, values - spread, values + spread, color=color, alpha=0.18, linewidth=0)
     style(axes, panel.title, panel.unit, pad=8)
-    axes.set_xlabel("step", fontsize=9, color=INK)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.yaxis.set_major_formatter("{x:.6g}")
+    _number_axes(axes)
     if len(axes.lines) > 1:
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.2 * (high - low))  # for the legend above the lines
-        add_legend(axes, loc="upper left", ncol=2)
+        add_legend(axes, loc="upper left", ncol=2, columnspacing=1, handlelength=1.2)
+
+
+def _number_axes(axes: "Axes") -> None:
+    """Number steps and values, such that no two ticks have the same label."""
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+
+    axes.set_xlabel("step", fontsize=9, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
 
 
 _CELL, _SPACE, _BETWEEN = 1.3, 0.14, 0.3  # inches: width of an image, space between images, space after the query

@@ -71,9 +71,9 @@ def test_a_full_disk_leaves_what_was_there(step, path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic.os, step, full)
-        with pytest.raises(OSError, match="No space left"), replacing(path) as file:
+        with pytest.raises(OSError, match="No space left") as caught, replacing(path) as file:
             file.write(NEW)
-    assert content(path) == before
+    assert content(path) == before and caught.value.filename == str(path)
 
 
 def test_what_a_killed_process_left_is_written_over(path):

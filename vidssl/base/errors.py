@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from errno import EACCES, ENOTDIR, EPERM, EROFS
+from errno import EACCES, EDQUOT, ENOSPC, ENOTDIR, EPERM, EROFS
 
 
 class VidsslError(Exception):
@@ -82,18 +82,6 @@ class PeerError(VidsslError):
         self.kind, self.reason = kind, reason
 
 
-class UsageError(SystemExit):
-    """A mistake in the options of a command, status 2; it is printed already.
-
-    Attributes:
-        message: What it is.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(2)
-        self.message = message
-
-
 class Interrupted(BaseException):
     """A signal asked the run to stop. Not an error, so `except Exception` does not catch it.
 
@@ -130,6 +118,22 @@ def how_many(count: int, unit: str) -> str:
 def hint_at_device(name: str) -> str:
     """Return what the error for a device that cannot be chosen adds, if `name` is that option."""
     return "; CUDA_VISIBLE_DEVICES=1 names one GPU of several for cuda, and mps is not used" * (name == "device")
+
+
+_REMEDIES = {
+    **dict.fromkeys((ENOSPC, EDQUOT), "; free disk space or choose another folder"),
+    **dict.fromkeys((EACCES, EPERM), "; give this user the permission, or choose another file or folder"),
+    EROFS: "; choose another folder",
+}
+
+
+def in_words(error: Exception) -> str:
+    """Return what an error says; one of the file system says its file, the reason and the remedy, without numbers."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        file = "" if error.filename is None else f"{error.filename}: "
+        text = f"{file}{error.strerror}{_REMEDIES.get(error.errno or 0, '')}"
+    return text + "; set TMPDIR to a writable folder" * ("usable temporary directory" in text)
 
 
 def in_one_line(error: Exception, limit: int = 300) -> str:

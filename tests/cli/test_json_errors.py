@@ -65,7 +65,7 @@ def required(name):
         (Interrupted(signal.SIGTERM), 75, "interrupted"),
         (PeerError("process 1 has ended"), 1, "process 1 has ended"),
         (OSError(28, "Full", "a.csv"), 2, "a.csv: Full; free disk space or choose another folder"),
-        (PermissionError(13, "Denied"), 2, "Denied; give this user the permission, or choose another file or folder"),
+        (PermissionError(13, "Denied"), 2, "Denied; give this user the permission"),
         (OSError("of a library"), 2, "of a library"),
     ],
 )

@@ -1,9 +1,11 @@
 """Errors that a user can cause. Each message is one line: what happened, the value, the limit, the remedy."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import EACCES, EDQUOT, ENOSPC, ENOTDIR, EPERM, EROFS
+from pathlib import Path
 
 
 class VidsslError(Exception):
@@ -122,8 +124,9 @@ def hint_at_device(name: str) -> str:
 
 _REMEDIES = {
     **dict.fromkeys((ENOSPC, EDQUOT), "; free disk space or choose another folder"),
-    **dict.fromkeys((EACCES, EPERM), "; give this user the permission, or choose another file or folder"),
+    **dict.fromkeys((EACCES, EPERM), "; give this user the permission"),
     EROFS: "; choose another folder",
+    ENOTDIR: "; a folder of this path is a file",
 }
 
 
@@ -134,6 +137,14 @@ def in_words(error: Exception) -> str:
         file = "" if error.filename is None else f"{error.filename}: "
         text = f"{file}{error.strerror}{_REMEDIES.get(error.errno or 0, '')}"
     return text + "; set TMPDIR to a writable folder" * ("usable temporary directory" in text)
+
+
+def why_unreadable(path: str | Path, error: OSError | None = None) -> str:
+    """Return why the system does not let a file be read, and the remedy, without its path; None: it is missing."""
+    if error is None or isinstance(error, FileNotFoundError):
+        is_link = os.path.islink(path)  # noqa: PTH114 - no error for names that no file can have
+        return f"a link to {Path(path).readlink()}, which does not exist" if is_link else "No such file"
+    return f"cannot be read: {error.strerror}{_REMEDIES.get(error.errno or 0, '')}"
 
 
 def in_one_line(error: Exception, limit: int = 300) -> str:

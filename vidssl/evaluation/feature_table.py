@@ -3,7 +3,6 @@
 import csv
 import importlib.util
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,17 +34,12 @@ def write_table(features: Features, path: Path) -> None:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _rows(features: Features) -> Iterator[tuple[str, str | None, float | None, float | None]]:
-    for n, (name, record) in enumerate(zip(features.names, features.records, strict=True)):
-        yield name, features.class_name(n), record.start, record.end
-
-
 def _write_csv(features: Features, file: BinaryIO) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow((*_COLUMNS, *(f"x{n}" for n in range(features.x.shape[1]))))
     # Of numpy's float32 the text is the shortest that is read as the same number.
-    rows.writerows((*row, *x) for row, x in zip(_rows(features), features.x.numpy(), strict=True))
+    rows.writerows((*row, *x) for row, x in zip(features.rows(), features.x.numpy(), strict=True))
     text.detach()  # flushed; the file is closed by who opened it
 
 
@@ -55,7 +49,7 @@ def _write_parquet(features: Features, file: BinaryIO) -> None:
 
     types = zip(_COLUMNS, (pa.string(), pa.string(), pa.float64(), pa.float64()), strict=True)
     schema = pa.schema([*types, *((f"x{n}", pa.float32()) for n in range(features.x.shape[1]))])
-    rows = _rows(features)
+    rows = features.rows()
     with parquet.ParquetWriter(file, schema) as writer:
         for start in range(0, len(features), _BLOCK_ROWS):
             x = features.x[start : start + _BLOCK_ROWS].numpy()

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from vidssl.base import distributed
-from vidssl.base.atomic import file_hash, replacing, write_json
+from vidssl.base.atomic import file_hash, replacing, write_json, writing
 from vidssl.base.command_line_and_notices import log_once
 from vidssl.base.errors import ConfigError, DataError
 from vidssl.base.safe_parse import read_json
@@ -176,13 +176,13 @@ def write_files(
     """Write files, all of them or none, and record them in the mark of the folder.
 
     Raises:
-        DataError: As of `check_files`, or a file that vidssl did not write has other content.
-        OSError: They cannot be written.
+        DataError: As of `check_files`, or a file that vidssl did not write has other content, or one cannot be written.
     """
     unknown = check_files(folder, contents, inputs, shared)
     _refuse([path for path in unknown if path.read_bytes() != contents[path.name]])
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as written:  # the files are renamed when all of them are on disk, and recorded before
+    # The files are renamed when all of them are on disk, and recorded before.
+    with writing(folder), ExitStack() as written:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             file = written.enter_context(replacing(folder / name))
             file.write(content)

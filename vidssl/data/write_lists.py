@@ -36,10 +36,7 @@ def write_lists(
     """
     texts = {f"{name}.csv": _csv(rows) for name, rows in lists.items()} | _beside(root, classes)
     check_beside(out, root, classes, lists, inputs)
-    try:
-        write_files(out, {name: text.encode("utf-8") for name, text in texts.items()}, inputs, _BESIDE)
-    except OSError as error:
-        raise DataError(f"cannot write lists to {out}: {error.strerror}") from None
+    write_files(out, {name: text.encode("utf-8") for name, text in texts.items()}, inputs, _BESIDE)
 
 
 def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:

@@ -6,8 +6,8 @@ import io
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vidssl.base.atomic import replacing
-from vidssl.base.errors import ConfigError, DataError
+from vidssl.base.atomic import replacing, writing
+from vidssl.base.errors import ConfigError
 from vidssl.base.types import Features
 
 _COLUMNS = ("path", "class", "start", "end")  # before x0, x1, …
@@ -27,11 +27,8 @@ def write_table(features: Features, path: Path) -> None:
     memory-mapped: they are read row by row, or in blocks.
     """
     write = {".csv": _write_csv, ".parquet": _write_parquet}[path.suffix]
-    try:
-        with replacing(path) as file:
-            write(features, file)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+    with writing(path), replacing(path) as file:
+        write(features, file)
 
 
 def _write_csv(features: Features, file: BinaryIO) -> None:

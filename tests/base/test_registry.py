@@ -63,7 +63,13 @@ KNOWN = (
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        *(("--output", "--out"), ("--ot", "--out"), ("--clip", "--clips"), ("--checkpiont", "--checkpoint")),
+        *(
+            ("--output", "--out"),
+            ("--ot", "--out"),
+            ("oit", "--out"),
+            ("--clip", "--clips"),
+            ("--checkpiont", "--checkpoint"),
+        ),
         *(("--batchsize", "--batch-size"), ("--batch", "--batch-size"), ("--trust", "--trust-checkpoint")),
         ("--clips-per-video", "--clips"),
         *((name, None) for name in ("--nosuch", "--no-such-option", "--n", "--o", "--silent", "--lr", "--input")),

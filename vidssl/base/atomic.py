@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from vidssl.base.errors import DataError, first_few
 
 _log = logging.getLogger(__name__)
+ELSEWHERE = "choose another folder to write to"
 
 
 @contextmanager
@@ -67,8 +68,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"cannot write {path}: {reason}; free disk space or choose another folder") from None
+        full = "free disk space or " * (error.errno in (errno.ENOSPC, errno.EDQUOT))
+        raise DataError(f"cannot write {path}: {error.strerror or error}; {full}{ELSEWHERE}") from None
 
 
 def write_whole(path: Path, content: bytes) -> None:

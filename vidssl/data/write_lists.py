@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vidssl.base.atomic import ELSEWHERE
 from vidssl.base.errors import DataError
-from vidssl.base.output_folder import ELSEWHERE, check_files, write_files
+from vidssl.base.output_folder import check_files, write_files
 from vidssl.base.registry import APPS
 from vidssl.base.types import VideoRecord
 from vidssl.data.allowed_paths import is_file, is_utf8

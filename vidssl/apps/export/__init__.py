@@ -269,7 +269,11 @@ def export(
     if parts:
         return _export_sum(name, parts, to, path, options)
     if file is None:
-        return _export_external(name, path, options)
+        subject = load_subject(name, options)  # of another library, or `vidssl-frames`
+        if has_no_graph(subject.encoder):
+            raise ConfigError(f"{name} has no graph, OpenCV computes it: export a network")
+        description = describe_export(None, subject.test, subject.encoder, subject.origin)
+        return _write_graph(subject.encoder.eval(), subject.test, path, description)
     content = read_checkpoint(file, trust)
     run = bind_stored(content["config"], f"config of {name}", trust)
     test = evaluation_clips(run)
@@ -291,16 +295,6 @@ def export(
         with writing_file(path, [file]):
             write_backbone(content, str(file), path, network=description)
     return _written(path, description)
-
-
-def _export_external(name: str, path: Path, options: NetworkOptions) -> JobResults:
-    """Write an encoder of another library, or `vidssl-frames`, as a graph."""
-    subject = load_subject(name, options)
-    network = subject.encoder.eval()
-    if has_no_graph(network):
-        raise ConfigError(f"{name} has no graph, OpenCV computes it: export a network")
-    described = describe_export(None, subject.test, network, subject.origin)
-    return _write_graph(network, subject.test, path, described)
 
 
 def _write_graph(

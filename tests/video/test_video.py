@@ -197,12 +197,10 @@ def test_1_7_files_that_are_not_videos(tmp_path, write_sound):
     (tmp_path / "zeros.mp4").write_bytes(bytes(100_000))
     write_sound(tmp_path / "sound.mp4")
     for name, reason in {
-        "none.mp4": "No such file",
         "empty.mp4": "empty",
         "page.mp4": "not a video",
         "zeros.mp4": "not a video",
         "sound.mp4": "no video stream",
-        ".": "no numbered images in the folder",
     }.items():
         with pytest.raises(DecodeError, match=reason) as caught:
             open_video(tmp_path / name)

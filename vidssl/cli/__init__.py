@@ -105,19 +105,18 @@ def main(command: str | None = None, name: str | None = None) -> None:
 
 def _run_named(arguments: Sequence[str]) -> None:
     """Run the command that the first argument names."""
-    parser = Parser(
-        prog="vidssl",
-        description="Self-supervised learning of video representations.",
-        epilog=list_jobs("commands", COMMANDS),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = _parser_of_names("vidssl", "Self-supervised learning of video representations.", "COMMAND", COMMANDS)
     parser.add_argument("--version", action="version", version=__version__)
-    text = "see below; COMMAND --help lists its options"
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=text)
-    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    rest.required = False  # else it is named beside COMMAND where nothing is given
-    parsed = parser.parse_args(arguments)
-    run(parsed.command, parsed.arguments, f"vidssl {parsed.command}")
+    command = parser.parse_args(arguments[:1]).name
+    run(command, arguments[1:], f"vidssl {command}")
+
+
+def _parser_of_names(prog: str | None, summary: str, word: str, jobs: Mapping[str, Job | Group]) -> Parser:
+    parser = Parser(prog, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.epilog = list_jobs("commands" if word == "COMMAND" else "one of", jobs)
+    text = f"see below; {word} --help lists its options"
+    parser.add_argument("name", choices=jobs, metavar=word, help=text)
+    return parser
 
 
 def list_jobs(title: str, jobs: Mapping[str, Job | Group]) -> str:
@@ -189,12 +188,8 @@ def parser_of(
     parser = Parser(prog)
     if isinstance(job, Group):
         if not name:
-            parser.formatter_class = argparse.RawDescriptionHelpFormatter
-            parser.description, parser.epilog = job.summary, list_jobs("one of", job.jobs)
-            text = "see below; NAME --help lists its options"
-            parser.add_argument("name", choices=job.jobs, metavar="NAME", help=text)
-            name, arguments = parser.parse_args(arguments[:1]).name, arguments[1:]
-            parser = Parser(f"{parser.prog} {name}")
+            name = _parser_of_names(prog, job.summary, "NAME", job.jobs).parse_args(arguments[:1]).name
+            parser, arguments = Parser(f"{parser.prog} {name}"), arguments[1:]
         job = job.jobs[name]
     parser.description = job.signature.description
     add_options(parser, job.signature)
